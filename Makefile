@@ -8,6 +8,7 @@ BENCH_STAMP := .venv/.wal-sink-bench-installed
 OURS := wal_sink backends tests specs
 CHECKED := $(OURS) examples/demo
 RUFFED := $(OURS) $(wildcard examples benchmarks)
+INSTALL := $(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt
 
 # A checkout that was copied brings a .venv whose scripts name the old place: the stamp holds the place it is good for.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -15,7 +16,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-s3 test mutation spec bench check format clean setup need-java
+.PHONY: help demo demo-s3 test mutation spec bench check format clean setup package need-java
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -33,7 +34,7 @@ test: need-java $(STAMP) ## run every test, and ask for every branch of the core
 	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
 
 mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/wal/fencing.py chooses; resumable
-	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[mutation]'
+	$(INSTALL) --group mutation
 	$(BIN)/python benchmarks/mutation/run.py $(ARGS)
 
 .PHONY: chaos
@@ -57,21 +58,28 @@ format: $(STAMP) ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format $(RUFFED)
 	$(BIN)/ruff check --fix $(RUFFED)
 
+package: need-java $(STAMP) ## build wheel and sdist into dist/, try them in empty environments; ARGS="-k kafka" chooses
+	$(BIN)/python -m tests.packaging
+	$(BIN)/python -m twine check --strict dist/*
+	WAL_SINK_TEST_ALL=1 $(BIN)/python -m pytest tests/packaging/installs.py -n 2 --dist worksteal --durations=0 $(ARGS)
+
 clean: ## remove what running and building left here, .venv excepted
 	rm -rf .cache dist demo-out .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache metastore_db spark-warehouse derby.log
 	find $(RUFFED) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(STAMP) ## only install, into .venv
 
-# Usable: .venv holds a Python that is new enough and has pip. Whatever else lies in it stays.
+# Usable: .venv holds a Python that is new enough and has pip. Whatever else lies in it stays. Its pip may be as old as the
+# Python (Debian 12: 23.0); dependency groups need 25.1, and build constraints 25.3.
 $(STAMP): pyproject.toml constraints.txt
 	@$(call usable,$(BIN)/python) || $(MAKE) --no-print-directory .make-venv
-	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,s3]'
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --build-constraint constraints.txt -e . --group dev
 	@printf '%s\n' '$(CURDIR)' > $(STAMP)
 
 # Flink's jars, 240 MB of them, which only `make bench` needs.
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[bench]'
+	$(INSTALL) --group bench
 	@touch $(BENCH_STAMP)
 
 usable = $(call new_enough,$(1)) && $(1) -m pip --version > /dev/null 2>&1

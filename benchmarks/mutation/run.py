@@ -83,7 +83,7 @@ def prepare() -> None:
 
 def mutants_of(file: str) -> list[Mutant]:
     """All mutants of a file. In the copy, the file is replaced by one that contains them all."""
-    from mutmut.mutation.file_mutation import mutate_file_contents  # noqa: PLC0415 - the extra `mutation`
+    from mutmut.mutation.file_mutation import mutate_file_contents  # noqa: PLC0415 - the group `mutation`
 
     source = (CHECKOUT / file).read_text()
     cached = WORK / "mutated" / f"{_digest(source + repr(MESSAGES))}.json"
@@ -127,8 +127,8 @@ def run(mutants: list[Mutant], *, most_s: float, lock: Path | None, jobs: int, c
     because the machine is busy would count as a killed mutant.
     """
     import pytest  # noqa: PLC0415 - together with the next, which needs the extra
-    from loop import Limits, MutantLoop  # noqa: PLC0415 - needs the extra `mutation`
-    from mutmut.configuration import config  # noqa: PLC0415 - needs the extra `mutation`
+    from loop import Limits, MutantLoop  # noqa: PLC0415 - needs the group `mutation`
+    from mutmut.configuration import config  # noqa: PLC0415 - needs the group `mutation`
 
     config()  # read here and now, from the copy: a test may be in another folder when it reaches the first function
 

@@ -290,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.guarded", description="List what is guarded.")
     parser.add_argument("checkout", nargs="?", type=Path, default=CHECKOUT, help="any state of this repository")
     parser.add_argument("--against", type=Path, metavar="OLDER", help="compare with this older checkout")
-    parser.add_argument("--mutants", action="store_true", help="count mutants too; needs the extra `mutation`")
+    parser.add_argument("--mutants", action="store_true", help="count mutants too; needs the group `mutation`")
     given = parser.parse_args()
     after = functions_of(given.checkout.resolve(), with_mutants=given.mutants)
     if given.against is None:

@@ -1,0 +1,121 @@
+"""The contents of wheel and sdist: the two packages and what is needed to build and to read them, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.packaging import archives as packing
+from tests.packaging.archives import Archives, all_requirements, build_here, extras_of, faults, sdist_files, wheel_files
+from tests.packaging.targets import TARGETS, WITHOUT_EXTRA
+from tests.support.processes import CHECKOUT
+from tests.support.tracked import tracked
+
+TRACKED = [path.relative_to(CHECKOUT).as_posix() for path in tracked()]
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
+    folder = tmp_path_factory.mktemp("dist")
+    build_here(CHECKOUT, folder, "sdist", "wheel")
+    return Archives.in_folder(folder)
+
+
+def test_the_archives_hold_what_git_knows_and_nothing_else(archives: Archives) -> None:
+    assert faults(archives, TRACKED) == []
+
+
+def test_the_top_of_each_archive(archives: Archives) -> None:
+    in_wheel = {name.partition("/")[0] for name in wheel_files(archives.wheel)}
+    in_sdist = {name.partition("/")[0] for name in sdist_files(archives.sdist)}
+    assert {name.partition("-")[0] for name in in_wheel} == {"wal_sink", "wal_sink_backends"}
+    assert len(in_wheel) == 3  # both packages and what describes them
+    assert in_sdist == {
+        *(".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"),
+        *("backends", "docs", "wal_sink"),
+    }
+
+
+def test_the_sdist_builds_the_same_wheel(archives: Archives, tmp_path: Path) -> None:
+    with tarfile.open(archives.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source = tmp_path / archives.sdist.name.removesuffix(".tar.gz")
+    build_here(source, tmp_path / "dist", "wheel")
+    assert wheel_files(next((tmp_path / "dist").iterdir())) == wheel_files(archives.wheel)
+
+
+def test_a_stray_file_in_the_wheel_is_found(archives: Archives, tmp_path: Path) -> None:
+    planted = Archives(tmp_path / archives.wheel.name, archives.sdist)
+    planted.wheel.write_bytes(archives.wheel.read_bytes())
+    with zipfile.ZipFile(planted.wheel, "a") as wheel:
+        wheel.writestr("tests/test_x.py", "")
+    assert faults(planted, TRACKED) == ["the wheel holds tests/test_x.py, which git does not know there"]
+
+
+def test_a_stray_file_in_the_sdist_is_found(archives: Archives, tmp_path: Path) -> None:
+    planted = Archives(archives.wheel, tmp_path / archives.sdist.name)
+    with tarfile.open(archives.sdist) as old, tarfile.open(planted.sdist, "w:gz") as new:
+        for member in old.getmembers():
+            new.addfile(member, old.extractfile(member))
+        new.addfile(tarfile.TarInfo(f"{planted.sdist.name.removesuffix('.tar.gz')}/.cache/x"), io.BytesIO())
+        new.addfile(tarfile.TarInfo("outside"), io.BytesIO())
+    assert faults(planted, TRACKED) == [
+        "the sdist holds .cache/x, which git does not know there",
+        "the sdist holds outside, which git does not know there",
+    ]
+
+
+def test_a_missing_file_is_found(archives: Archives) -> None:
+    known = [*TRACKED, "wal_sink/new.py", "benchmarks/new.py", "docs/new.md"]
+    assert faults(archives, known) == [
+        "the wheel lacks wal_sink/new.py",
+        "the sdist lacks docs/new.md",
+        "the sdist lacks wal_sink/new.py",
+    ]
+
+
+def test_a_package_without_types_is_found(archives: Archives, tmp_path: Path) -> None:
+    typed = "wal_sink_backends/py.typed"
+    planted = Archives(tmp_path / archives.wheel.name, archives.sdist)
+    with zipfile.ZipFile(planted.wheel, "w") as wheel:
+        for name, content in wheel_files(archives.wheel).items():
+            if name != typed:
+                wheel.writestr(name, content)
+    assert faults(planted, TRACKED) == [
+        f"the wheel lacks {typed}",
+        f"the wheel lacks {typed}: type checkers ignore this package",
+    ]
+
+
+def test_an_archive_that_is_too_large_is_found(archives: Archives, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
+    assert [fault.partition(" has ")[0] for fault in faults(archives, TRACKED)] == [
+        archives.wheel.name,
+        archives.sdist.name,
+    ]
+
+
+def test_a_folder_with_anything_else_is_refused(tmp_path: Path) -> None:
+    for name in ("wal_sink-1-py3-none-any.whl", "wal_sink-1.tar.gz"):
+        (tmp_path / name).touch()
+    assert Archives.in_folder(tmp_path).wheel.name == "wal_sink-1-py3-none-any.whl"
+    (tmp_path / "wal_sink-0.tar.gz").touch()
+    with pytest.raises(ValueError, match="expected one wheel and one sdist and nothing else"):
+        Archives.in_folder(tmp_path)
+
+
+def test_every_extra_has_a_target_where_make_package_delivers(archives: Archives) -> None:
+    extras = extras_of(archives.wheel)
+    assert extras == sorted(TARGETS)
+    assert extras == sorted(WITHOUT_EXTRA)
+
+
+def test_wheels_are_collected_for_every_extra_and_for_building(archives: Archives) -> None:
+    names = {Requirement(text).name for text in all_requirements(archives.wheel)}
+    assert {"pyspark", "hatchling", "s3fs", "psycopg", "confluent-kafka"} <= names
+    assert "psycopg[binary]" in {text.partition("<")[0] for text in all_requirements(archives.wheel)}
