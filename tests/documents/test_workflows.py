@@ -114,7 +114,7 @@ def test_the_rules_of_the_repository_allow(command: str, plant: Callable[[Change
 
 
 def test_the_checks_of_ci_are_found_by_their_names() -> None:
-    assert {"check", "workflows", "test", "spec", "demo"} <= workflows.ci_checks()
+    assert {"check", "workflows", "test", "spec", "demo", "package", "docs"} <= workflows.ci_checks()
 
 
 def test_a_folder_without_workflows_is_an_error(tmp_path: Path) -> None:
