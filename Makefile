@@ -42,6 +42,11 @@ chaos: need-java $(STAMP) ## crash, race and corrupt it, for hours; the report: 
 	@$(BIN)/python -m tests.support.programs.quick_java
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+# As many at once as there are processors. A history is decided by its seed alone; a new first seed is printed.
+.PHONY: simulation
+simulation: $(STAMP) ## play a million new histories of the core, from printed seeds; ARGS="--seed 7" replays one, ARGS=--losses
+	$(BIN)/python -m tests.simulation.histories --first new --count 1000000 --cores "$$(getconf _NPROCESSORS_ONLN)" $(ARGS)
+
 spec: need-java $(STAMP) ## check the TLA+ specification: every model, every planted bug; ARGS="--deep" for more
 	$(BIN)/python specs/check.py $(ARGS)
 
@@ -53,6 +58,10 @@ check: $(STAMP) ## formatting, lint, types; all of them, even if one fails
 	for step in "ruff format --check $(RUFFED)" "ruff check $(RUFFED)" "mypy $(CHECKED)" "pyright"; do \
 	  echo "$$step"; $(BIN)/$$step || failed=1; \
 	done; exit $$failed
+
+.PHONY: workflows
+workflows: $(STAMP) ## check .github/workflows: schemas, actionlint (built once, by Go), and what each step runs
+	$(BIN)/python -m tests.support.workflows
 
 format: $(STAMP) ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format $(RUFFED)
