@@ -84,7 +84,8 @@ class WalSink:
           these, None (staged here, drained elsewhere), or a mapping from names to these.
         - `wal`: the URL of the log's folder on any fsspec store.
         - `checkpoint`: the query's checkpointLocation, as Spark gets it.
-        - `guarantee` and `name`: for a single sink; those of a `Delivery` and of a mapping otherwise.
+        - `guarantee`: the requested one, for the sinks that are not given as a `Delivery`.
+        - `name`: the name of the sink, if `to` is no mapping.
         - `storage_options`, `checkpoint_options`: fsspec's, and never shown. Without `checkpoint_options`, a
           checkpoint on the same kind of store is read with `storage_options`.
         - `settings`: those of the log, `Settings()` by default.
