@@ -80,13 +80,19 @@ class WalSink:
     ) -> None:
         """Describe what goes where. Raises `ConfigError` for every mistake that shows without I/O.
 
-        `to`: a function of one `Chunk`, a `Sink`, a wrapped writer, the URL of a backend, a `Delivery` of one of these,
-        None (staged here, drained elsewhere), or a mapping from names to these. `wal`: the URL of the log's folder on
-        any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark gets it. The options are fsspec's and
-        are never shown. Without `checkpoint_options`, a checkpoint on the same kind of store is read with
-        `storage_options`. `moved_from`: the URL from which the WAL was moved here; pass it once. Never open a copy of
-        a WAL: it delivers the same rows as the original. `take_over`: which other processes that serve one of these
-        sinks are fenced. Default: all; "if_gone": only those that certainly ended (`HeldError` for the others).
+        - `to`: a function of one `Chunk`, a `Sink`, a wrapped writer, the URL of a backend, a `Delivery` of one of
+          these, None (staged here, drained elsewhere), or a mapping from names to these.
+        - `wal`: the URL of the log's folder on any fsspec store.
+        - `checkpoint`: the query's checkpointLocation, as Spark gets it.
+        - `guarantee`: the requested one, for the sinks that are not given as a `Delivery`.
+        - `name`: the name of the sink, if `to` is no mapping.
+        - `storage_options`, `checkpoint_options`: fsspec's, and never shown. Without `checkpoint_options`, a
+          checkpoint on the same kind of store is read with `storage_options`.
+        - `settings`: those of the log, `Settings()` by default.
+        - `moved_from`: the URL from which the WAL was moved here; pass it once. Never open a copy of a WAL: it
+          delivers the same rows as the original.
+        - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
+          those that certainly ended (`HeldError` for the others).
         """
         check_arguments(
             settings=settings,
