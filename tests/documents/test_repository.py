@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import wal_sink
+from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT, python_environment
 
 FORBIDDEN = {
@@ -25,17 +24,6 @@ FORBIDDEN = {
     ),
     "a path of one machine": "|".join("/" + name + "/" for name in ("root", "work")) + "|/home/[a-z]|/Users/[A-Za-z]",
 }
-NOT_IN_GIT = {".git", ".venv", ".cache", "dist", "demo-out", "__pycache__", "spark-warehouse", "metastore_db"}
-
-
-def _tracked() -> list[Path]:
-    """The files git knows; without git or its folder (an unpacked archive), the files that lie here."""
-    if shutil.which("git") and (CHECKOUT / ".git").exists():
-        git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
-        listed = subprocess.run(git, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
-        return [CHECKOUT / name for name in listed.split("\0") if name and (CHECKOUT / name).is_file()]
-    everything = (path for path in CHECKOUT.rglob("*") if path.is_file())
-    return [path for path in everything if not NOT_IN_GIT & set(path.relative_to(CHECKOUT).parts)]
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
@@ -43,7 +31,7 @@ def test_no_tracked_file_names(what: str) -> None:
     pattern = re.compile(rf"(?<![\w./:}}-])(?:{FORBIDDEN[what]})" if "path" in what else FORBIDDEN[what])
     found = [
         f"{path.relative_to(CHECKOUT)}:{number}: {line.strip()[:120]}"
-        for path in _tracked()
+        for path in tracked_files()
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if pattern.search(line)
     ]
