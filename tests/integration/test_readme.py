@@ -27,7 +27,7 @@ EXAMPLE_ENDS_BY = 15
 @PAGE_LIMIT
 @pytest.mark.spark
 def test_the_code_blocks_do_what_they_say(
-    run_page: Callable[[str], str], http_target: HttpTarget, s3_server: S3Server, tmp_path: Path
+    run_page: Callable[[str], str], http_target: HttpTarget, lake: S3Server, tmp_path: Path
 ) -> None:
     printed = run_page(README)
 
@@ -35,7 +35,7 @@ def test_the_code_blocks_do_what_they_say(
     assert ids_in(folder / "events.db", "events", "value") == list(range(1_000))
     assert ids_in(folder / "orders.db", "orders", "id") == ROWS
     assert ids_of_files(ds.dataset(folder / "lake/orders", format="parquet", exclude_invalid_files=True)) == ROWS
-    on_s3 = s3fs.S3FileSystem(**s3_server.storage_options, use_listings_cache=False)
+    on_s3 = s3fs.S3FileSystem(**lake.storage_options, use_listings_cache=False)
     assert ids_of_files(ds.dataset(f"{BUCKET}/orders", filesystem=on_s3, format="parquet")) == ROWS
     posted = http_target.store.rows(name_at_the_api(README))  # by two queries: the second may be stopped before its end
     times = [sum(row["id"] == each for row in posted) for each in ROWS]
@@ -50,7 +50,7 @@ def ids_in(path: Path, table: str, column: str) -> list[int]:
 
 
 def ids_of_files(found: ds.Dataset) -> list[int]:
-    return sorted(int(row) for row in found.to_table()["id"].to_pylist())
+    return sorted(map(int, found.to_table()["id"].to_numpy()))
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
