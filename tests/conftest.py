@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = [
+    "tests.support.fixtures.code_blocks",
     "tests.support.fixtures.dynamodb",
     "tests.support.fixtures.http",
     "tests.support.fixtures.kafka",
