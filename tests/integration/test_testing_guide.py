@@ -20,7 +20,8 @@ def blocks(language: str) -> list[str]:
 
 
 def files(name: str) -> list[str]:
-    return re.findall(rf"^`{re.escape(name)}`\n(?:<!-- not run: .*? -->\n)?```python\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    not_run = r"(?:<!-- not run: .*? -->\n)?"
+    return re.findall(rf"^`{re.escape(name)}`\n{not_run}```python\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
 
 
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
