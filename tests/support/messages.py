@@ -149,7 +149,7 @@ class _Reader:
         documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp) and id(node) not in documented:
-                yield from (_PERCENT.sub(UNKNOWN, text) for text in self._texts(node, scope, DEEPEST))
+                yield from (_PERCENT.sub(UNKNOWN, text) for text in self._texts(node, scope, 0))
 
     def _texts(self, node: ast.expr, scope: Scope, depth: int) -> tuple[str, ...]:
         """Everything that an expression can be as text."""

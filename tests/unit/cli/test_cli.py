@@ -302,7 +302,7 @@ def own_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("pigeon://loft/topic", "no backend serves the scheme"),
         ("sqlite:///t.db", "expected the name of a table"),
         ("no_such_module_at_all:take", "cannot be imported"),
-        ("json:nothing", "has no 'nothing'"),
+        ("json:nothing", "has no attribute 'nothing'"),
         ("json:__name__", "cannot be delivered to"),
     ],
 )
