@@ -19,7 +19,7 @@ from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, is_quiet, working
-from wal_sink.errors import ConfigError, StoreError, UndeliveredError
+from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
@@ -193,7 +193,7 @@ def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None
 
 
 def _look(sink: WalSink, name: str, work: Work) -> None:
-    with contextlib.suppress(StoreError):
+    with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
         status = sink.status()
         own = _of(status, name)
         through = batch_text(own.delivered_through if own else None)
@@ -209,7 +209,7 @@ def _bar(sink: WalSink, before: Status, name: str) -> Iterator[None]:
         task = bar.add_task(f"batches to {name!r}", total=before.newest_batch + 1)
 
         def refresh() -> None:
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
                 status = sink.status()
                 own = _of(status, name)
                 completed = own.delivered_through + 1 if own else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from wal_sink.cli.working import working
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import Status, read_status
-from wal_sink.redaction import mask_url
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -17,7 +16,7 @@ class NoWal(WalSinkError):
 
 def opened(spec: StoreSpec) -> Store:
     """The store of a WAL. Raises `ConfigError` and `StoreError`."""
-    with working(f"opening {mask_url(spec.url)}"):
+    with working(f"opening {spec.safe_url}"):
         return open_store(spec)
 
 

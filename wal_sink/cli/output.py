@@ -41,8 +41,12 @@ def plain(value: object) -> Any:
 def console(stream: IO[str] | None = None) -> Console:
     """A console on `stream` (default: stdout) that never cuts text in a pipe. rich reads `COLUMNS` itself."""
     file = stream or sys.stdout
-    given = file.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(file=file, width=None if given else PIPE_WIDTH, highlight=False)
+    return Console(file=file, width=None if has_width(file) else PIPE_WIDTH, highlight=False)
+
+
+def has_width(file: IO[str]) -> bool:
+    """Whether lines must fit a width: on a terminal, or if `COLUMNS` says how wide the output is."""
+    return file.isatty() or os.environ.get("COLUMNS", "").isdigit()
 
 
 def clean(value: object) -> str:

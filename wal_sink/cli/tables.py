@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink.cli.output import clean, console
+from wal_sink.cli.output import clean, console, has_width
 
 GAP = 2
 """Blanks between two columns."""
@@ -153,9 +153,9 @@ def _fits(table: Table, out: Console) -> bool:
 
 
 def print_text(said: str, out: Console | None = None, *, hang: str = "") -> None:
-    """Print a sentence: on a terminal in whole words, with `hang` before each further line; in a pipe as one line."""
+    """Print a sentence: on a terminal in lines of whole words, with `hang` before further ones; in a pipe as one."""
     out = out or console()
-    if not out.is_terminal:
+    if not has_width(out.file):
         out.print(Text(clean(said)), soft_wrap=True)
         return
     first, *others = broken(clean(said), out.width - len(hang))
