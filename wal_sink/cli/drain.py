@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from wal_sink.cli import options
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
+from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, is_quiet, working
@@ -176,7 +177,7 @@ def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json:
     through = batch_text(now.delivered_through if now else None)
     pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
     click.echo(f"sink {name!r}: {batches} batches delivered, through batch {through}{pending}")
-    click.echo(f"guarantee: {sink.guarantee()[name]}")
+    print_text(f"guarantee: {sink.guarantee()[name]}")
 
 
 def _of(status: Status, name: str) -> SinkStatus | None:
