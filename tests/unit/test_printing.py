@@ -1,4 +1,4 @@
-"""What a user sees who prints a status, a guarantee or a dead letter, or looks at it in a notebook."""
+"""Printing a status, a guarantee or a dead letter, and looking at one in a notebook."""
 
 from __future__ import annotations
 

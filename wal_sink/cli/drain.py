@@ -185,7 +185,7 @@ def _of(status: Status, name: str) -> SinkStatus | None:
 
 
 def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None) -> AbstractContextManager[object]:
-    """A bar on a terminal, or if it was asked for; elsewhere a plain line now and then."""
+    """A bar on a terminal, or with --progress; elsewhere a plain line now and then."""
     if progress or (progress is None and sys.stderr.isatty() and not is_quiet()):
         return _bar(sink, before, name)
     if progress is None:
