@@ -29,7 +29,7 @@ from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.settings import GuaranteeName, Settings
-from wal_sink.sinks.guarantees import promise
+from wal_sink.sinks.guarantees import Guarantees, promise
 from wal_sink.sinks.held import hold
 from wal_sink.spark.placement import Placement, check_environment
 from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location, current_session
@@ -130,8 +130,10 @@ class WalSink:
         return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
 
     def guarantee(self) -> Mapping[str, str]:
-        """The guarantee of each sink and the rows that may repeat, one sentence for each name. No I/O."""
-        return {name: kept.sentence for name, kept in self._promises.items()}
+        """The guarantee of each sink and the rows that may repeat, one sentence for each name. `print` shows a line for
+        each sink. No I/O.
+        """
+        return Guarantees({name: kept.sentence for name, kept in self._promises.items()})
 
     # --- with a streaming query
 
