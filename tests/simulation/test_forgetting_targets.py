@@ -72,7 +72,6 @@ def losing_plan(
         batches=batches,
         acts=((LifePlan(faults=faults, stages=stages),),),
         last=LifePlan(forgotten=forgotten),
-        forgetting=True,
         refusing=refusing,
     )
 

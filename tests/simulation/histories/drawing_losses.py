@@ -89,7 +89,6 @@ class _Drawing:
             seed=self._seed,
             disorder=self._number(1000) if self._chance(0.2) else 0,
             uneven=self._chance(0.15),
-            forgetting=True,
             refusing=self._number(2) if self._chance(0.25) else 0,
         )
 

@@ -80,11 +80,6 @@ class Judge:
             if not facts.marked
         )
 
-    @property
-    def owes_rows(self) -> bool:
-        """Whether a target lost rows of a marked batch, so that a process must report it."""
-        return False
-
     def blame(self, law: str) -> None:
         self.violations.append(law)
 
@@ -107,7 +102,8 @@ class Judge:
     def deleting(self, path: str) -> None:
         folder, _, rest = path.partition("/")
         if folder == "batches":
-            batch, names = int(rest.partition("/")[0]), self.needed_by
+            parts = rest.split("/")
+            batch, names = int(parts[parts[0].startswith("shard-")]), self.needed_by
             self.deletions += 1
             if batch > self.low_water:
                 self.blame(f"I6: {path} deleted above low water {self.low_water}")
@@ -139,7 +135,10 @@ class Judge:
 
     def _manifest(self, process: int, batch: int, name: str) -> None:
         term, number = (int(part) for part in name.removeprefix("manifest-").removesuffix(".json").split("-"))
-        attempt = self.staged[batch, term, number] = self.last_evaluated[process, batch]
+        attempt = self.last_evaluated.get((process, batch))
+        if attempt is None:  # a request of an earlier process reached the store late
+            attempt = [attempt for attempt in self.attempts if attempt.batch_id == batch][-1]
+        self.staged[batch, term, number] = attempt
         self.highest[batch] = max(self.highest.get(batch, (0, 0)), (term, number))
         released = None if self.lost_objects else self.released.get(batch)
         if released is not None and self.alone and batch > self.low_water and released.end == attempt.end:

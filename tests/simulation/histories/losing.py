@@ -67,8 +67,7 @@ def lose(space: Space, loss: Losable) -> list[str]:
     doomed = loss.doomed(paths)
     if len(doomed) == len(paths):
         doomed = doomed[:-1]
-    for path in doomed:
-        space.remove(path)
+    space.delete(doomed)
     return doomed
 
 

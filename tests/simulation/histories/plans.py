@@ -17,6 +17,9 @@ HOLDING = "two_phase"
 KINDS: tuple[str, ...] = (*SENDING, HOLDING)
 """Every kind of sink."""
 
+MOST_ATTEMPTS = 3
+"""Number of attempts without progress after which a delivery gives up."""
+
 NAMES: tuple[str, ...] = ("default", "other")
 """Names of a history's sinks, in order."""
 
@@ -140,9 +143,10 @@ class Plan:
     """Whether two-phase targets lose the rows they hold each time a process begins to deliver."""
     starts_next: bool = False
     """Whether a new sink gets only batches completed from then on. If not, it gets all that the WAL holds."""
+    attempts: int = MOST_ATTEMPTS
+    parquet: bool = False
+    """Whether segments are Parquet files. If not, they name their rows, which costs nothing."""
     uneven: bool = False
     """Whether chunks end where a limit in bytes, not in rows, would end them."""
-    forgetting: bool = False
-    """Whether transactional targets may lose what they acknowledged: see `forgetful`."""
     refusing: int = 0
     """Number of bad rows of a chunk that such a target rejects at a time. With 0 it rejects none."""
