@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from tests.simulation.histories.plans import Shape
-from tests.simulation.world import BATCHES, Life, World, dies_at, effects
+from tests.simulation.histories.plans import THREE_BATCHES, Shape
+from tests.simulation.world import Life, World, dies_at, effects
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError, CorruptError
 
@@ -83,8 +83,8 @@ class Story:
 
 
 STORIES = (
-    Story("plain", BATCHES, _ALL, tuple(kind for kind in KINDS if kind != "low water")),
-    Story("transactional", BATCHES, _ALL, ("manifest", "release", "segment", "marker")),
+    Story("plain", THREE_BATCHES, _ALL, tuple(kind for kind in KINDS if kind != "low water")),
+    Story("transactional", THREE_BATCHES, _ALL, ("manifest", "release", "segment", "marker")),
     Story("plain", _COLLECTED, _KEPT, ("low water",), once="after create low-water"),
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from tests.simulation.histories.plans import At, Deed, Fault, Shape
-from tests.simulation.world import BATCHES, World, crash_then_finish, dies, effects, finish
+from tests.simulation.histories.plans import THREE_BATCHES, At, Deed, Fault, Shape
+from tests.simulation.world import World, crash_then_finish, dies, effects, finish
 from wal_sink.errors import FencedError
 
 SHORT: Shape = ((5, 3), (2,))
@@ -17,7 +17,7 @@ BEFORE_MARKER = ("before create", "/markers/")
 
 
 def crashes(
-    kind: str, *, batches: Shape = BATCHES, retention: int = 200, lagging: bool = False, forgets: bool = False
+    kind: str, *, batches: Shape = THREE_BATCHES, retention: int = 200, lagging: bool = False, forgets: bool = False
 ) -> Iterator[World]:
     """One history for each effect of a run, with a crash after this effect. `forgets` as in `crash_then_finish`."""
 

@@ -6,7 +6,8 @@ from functools import cache
 
 import pytest
 
-from tests.simulation.world import BATCHES, KINDS, World, crash_then_finish, dies_at, effects, points_of
+from tests.simulation.histories.plans import THREE_BATCHES
+from tests.simulation.world import KINDS, World, crash_then_finish, dies_at, effects, points_of
 
 LEAST_EFFECTS = {
     "plain": 41,
@@ -32,7 +33,7 @@ def test_an_undisturbed_run_delivers_every_row_once(kind: str) -> None:
     assert world.life().live()
 
     world.check_end(crashes=0)
-    assert len(world.rows) == sum(sum(partitions) for partitions in BATCHES)
+    assert len(world.rows) == sum(sum(partitions) for partitions in THREE_BATCHES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,6 +88,6 @@ def test_a_delivered_batch_that_spark_runs_again_is_evaluated_and_neither_staged
 
     assert world.hits["replayed batch"] == 1
     evaluated = [attempt.batch_id for attempt in world.judge.attempts]
-    assert evaluated == [*range(len(BATCHES)), len(BATCHES) - 1], "the batch must be evaluated once"
+    assert evaluated == [*range(len(THREE_BATCHES)), len(THREE_BATCHES) - 1], "the batch must be evaluated once"
     assert world.wal.list("batches", recursive=True) == objects
     world.check_end(crashes=0)

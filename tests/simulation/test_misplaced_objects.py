@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.test_history import damage
-from tests.simulation.world import Life, World, dies
+from tests.simulation.world import World, dies
 from wal_sink.errors import CorruptError
 from wal_sink.wal import paths
 
@@ -57,7 +57,7 @@ def test_progress_that_is_listed_but_gone_is_looked_for_again() -> None:
     record = paths.progress("default", 1, 0, 2)
     vanished: list[str] = []
 
-    def hook(_: Life, what: str, where: str) -> None:
+    def hook(_: object, what: str, where: str) -> None:
         if (what, where) == ("before read", record):
             world.wal.delete([record])
             vanished.append(where)

@@ -44,7 +44,7 @@ def test_a_successor_does_not_send_what_its_predecessor_marked_while_it_opened()
     world = World(batches=SINGLE, zombies=True)
     old = world.standing_still(*BEFORE_MARKER)
     assert not old.done
-    new = world.life(hook=lambda life, what, where: finish(old) if _takes_over(life, what, where) else None)
+    new = world.life(hook=lambda _, what, where: finish(old) if _takes_over(new, what, where) else None)
 
     assert new.live()
 

@@ -6,14 +6,26 @@ keeps the names of the points that it passed: before and after every operation o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.facts import SinkFacts
-from tests.simulation.histories.lives import HistoryProcess
-from tests.simulation.histories.plans import NAMES, SENDING, At, Deed, Fault, LifePlan, Plan, Shape, Tamper, Tampering
+from tests.simulation.histories.lives import HistoryProcess, Hook
+from tests.simulation.histories.plans import (
+    NAMES,
+    SENDING,
+    THREE_BATCHES,
+    At,
+    Deed,
+    Fault,
+    LifePlan,
+    Plan,
+    Shape,
+    Tamper,
+    Tampering,
+)
 from tests.simulation.histories.segments import ROWS
 from tests.simulation.histories.targets import Target
 from tests.simulation.histories.world import HistoryWorld
@@ -21,13 +33,8 @@ from wal_sink.errors import FencedError, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
 
-BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
-"""Batches with several segments and chunks, with one segment of one chunk, and with an empty partition."""
 CHUNK_ROWS = 2
 KINDS = SENDING
-
-Hook = Callable[["Life", str, str], object]
-"""A function that is called at every point of a process, with the action and the place. Its answer is ignored."""
 
 
 class World(HistoryWorld):
@@ -37,7 +44,7 @@ class World(HistoryWorld):
         self,
         kind: str = "plain",
         *,
-        batches: Shape = BATCHES,
+        batches: Shape = THREE_BATCHES,
         retention: int = 200,
         zombies: bool = False,
         lagging: bool = False,
@@ -112,14 +119,11 @@ class Life(HistoryProcess):
         self.points: list[str] = []
         self.delivering = False
         """Whether it is the committer's turn, or was when the process ended."""
-        self._hook = hook
-        super().__init__(world, plan)
+        super().__init__(world, plan, hook)
 
     def point(self, what: str, where: str) -> None:
         self.points.append(f"{what} {where}".rstrip())
         super().point(what, where)
-        if self._hook is not None:
-            self._hook(self, what, where)
 
     def deliver_all(self, run: Run) -> None:
         self.delivering = True
@@ -160,7 +164,7 @@ def fails_at(*points: int) -> tuple[Fault, ...]:
     return tuple(Fault(Deed.FAIL, At(point)) for point in points)
 
 
-def points_of(kind: str = "plain", batches: Shape = BATCHES) -> list[str]:
+def points_of(kind: str = "plain", batches: Shape = THREE_BATCHES) -> list[str]:
     """The points of an undisturbed process."""
     life = World(kind, batches=batches).life()
     assert life.live()

@@ -9,7 +9,6 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.simulation.histories.branching import Branching, died
 from tests.simulation.histories.coroutines import Coroutine, running
 from tests.simulation.histories.plans import FORGETTING, Deed, Fault, LifePlan
 from tests.simulation.histories.segments import COLUMN, numbered_tables, read_numbered, stage_numbered
@@ -36,10 +35,14 @@ SLEEP_S = 60.0
 """The least time that passes while a process stands still."""
 
 
+Hook = Callable[["HistoryProcess", str, str], object]
+"""A function that is called at every point of a process, with the action and the place. Its answer is ignored."""
+
+
 class HistoryProcess:
     """One process of a history."""
 
-    def __init__(self, world: HistoryWorld, plan: LifePlan, branching: Branching | None = None) -> None:
+    def __init__(self, world: HistoryWorld, plan: LifePlan, hook: Hook | None = None) -> None:
         world.lives += 1
         self.world = world
         self.plan = plan
@@ -55,10 +58,10 @@ class HistoryProcess:
         self.died = False
         self.in_job = False
         self.left: list[Coroutine] = []
-        self._branching = branching
+        self._hook = hook
         self._at_number = [fault for fault in plan.faults if fault.at.any_point]
         self._at_step = [_Step(fault) for fault in plan.faults if not fault.at.any_point]
-        self._is_plain = branching is None and not self._at_step
+        self._is_plain = hook is None and not self._at_step
         """Whether only numbered points matter."""
         self._next = 0
         self._look_ahead()
@@ -75,12 +78,12 @@ class HistoryProcess:
             raise Crash("dead already")
         if self.passed >= self._next:
             self._meet(what, where)
-        if self._branching is not None and what[0] == "a":
-            self._branching.after_effect(what, self.passed)
+        if self._hook is not None:
+            self._hook(self, what, where)
         for step in self._at_step:
             if step.what in what and step.where in where and step.is_due():
                 self._at_step.remove(step)
-                self._is_plain = self._branching is None and not self._at_step
+                self._is_plain = self._hook is None and not self._at_step
                 self._suffer(step.fault, what, where)
                 break
 
@@ -120,7 +123,7 @@ class HistoryProcess:
         match fault.deed:
             case Deed.CRASH:
                 self._die()
-                died(self.world, what)
+                self.world.died(what)
                 raise Crash(f"{what} {where}")
             case Deed.FAIL:
                 self._count(_failure_name(what))

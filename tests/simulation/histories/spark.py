@@ -9,8 +9,8 @@ import msgspec
 from tests.simulation.histories.plans import Tamper, Tampering
 from tests.simulation.histories.stores import SimulatedStore, Space
 from wal_sink.stores.base import ObjectExists
+from wal_sink.testing.simulation.fake_query import QUERY_ID
 
-QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
 _METADATA = msgspec.json.encode({"id": QUERY_ID})
 _FIRST_PLAN_MS = 1_767_225_600_000
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from tests.simulation.histories.losing import lose
 from tests.simulation.histories.losses import LossJudge
-from tests.simulation.histories.plans import NAMES, Deed, Losable, Plan, Tamper, Tampering
+from tests.simulation.histories.plans import NAMES, Deed, Loss, Plan, Tamper, Tampering
 from tests.simulation.histories.process import Process
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import SimulatedStore, Space
@@ -76,6 +76,13 @@ class HistoryWorld:
         if self.trace is not None:
             self.trace.append(line)
 
+    def died(self, what: str) -> None:
+        """Count the death of a process."""
+        self.hits[Deed.CRASH] += 1
+        self.judge.disturbances += 1
+        if what == "after delete":
+            self.hits["partial deletion"] += 1
+
     def pass_s(self, seconds: float) -> None:
         self._elapsed_s += seconds
 
@@ -121,7 +128,7 @@ class HistoryWorld:
                 self.hits[deed] += lost > 0
                 self.note(f"-- sink {name!r}: {deed}, {lost} commits")
 
-    def lose(self, given: Losable) -> None:
+    def lose(self, given: Loss) -> None:
         """Remove objects from the WAL that it must not lose."""
         if taken := lose(self.wal, given):
             self.hits[given.how] += 1
