@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 import msgspec
 
-from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats
+from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats, copied
 from tests.simulation.histories.plans import Shape
 from tests.simulation.histories.segments import ROWS
 
@@ -48,16 +49,10 @@ class Judge:
         self.alone = True
         """Whether only one process lives."""
 
-    def copy(self) -> Judge:
+    def copy(self) -> Self:
         """A judge that knows the same and watches another future."""
-        other = type(self)(self.batches, {})
-        other.sinks = {name: facts.copy() for name, facts in self.sinks.items()}
-        for name in ("attempts", "completed", "staged", "last_evaluated", "highest", "released", "needed_by"):
-            setattr(other, name, getattr(self, name).copy())
-        other.violations = self.violations.copy()
-        other.low_water, other.deletions = self.low_water, self.deletions
-        other.disturbances, other.alone = self.disturbances, self.alone
-        other.lost_objects, other.tampered = self.lost_objects, self.tampered
+        other = type(self).__new__(type(self))
+        other.__dict__.update((name, copied(known)) for name, known in vars(self).items())
         return other
 
     def evaluated(self, process: int, batch_id: int, end: int) -> Attempt:
