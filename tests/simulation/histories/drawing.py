@@ -101,7 +101,7 @@ def draw_family(number: int) -> Family:
 
 
 class Draws:
-    """What is drawn from one seed, one after the other."""
+    """Draws from one seed, one after the other."""
 
     def __init__(self, seed: int | str) -> None:
         self.random = random.Random(seed).random
