@@ -10,17 +10,8 @@ from dataclasses import replace
 import pytest
 
 import wal_sink.committer.collection
-from tests.simulation.world import (
-    CHUNK_ROWS,
-    KINDS,
-    World,
-    crash_then_finish,
-    dies,
-    dies_at,
-    effects,
-    lower_retention,
-    points_of,
-)
+from tests.simulation.histories.lives import lower_retention
+from tests.simulation.world import CHUNK_ROWS, KINDS, World, crash_then_finish, dies, dies_at, effects, points_of
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import DeliveryError, FencedError
 from wal_sink.lifecycle.committer_thread import CommitterThread

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.facts import SinkFacts
@@ -31,7 +30,7 @@ from tests.simulation.histories.targets import Target
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import FencedError, WalSinkError
 from wal_sink.lifecycle.run import Run
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery
 
 CHUNK_ROWS = 2
 KINDS = SENDING
@@ -191,10 +190,3 @@ def crash_then_finish(world: World, *points: int, forgets: bool = False) -> int:
             world.forget_newest_commit()
     assert world.life().live()
     return crashes
-
-
-def lower_retention(batches: int, **settings: Any) -> Settings:
-    """Settings that keep fewer batches than a real WAL may."""
-    lowered = Settings(chunk_rows=CHUNK_ROWS, **settings)
-    object.__setattr__(lowered, "retention_batches", batches)
-    return lowered

@@ -17,7 +17,6 @@ _PER_OBJECT = {
     "before create": Requests(puts=1),
     "before segment": Requests(puts=1),
     "before read": Requests(gets=1),
-    "before delete": Requests(keys_deleted=1),
 }
 
 
@@ -41,9 +40,11 @@ class CountedStore(FaultyStore):
 
     def delete(self, paths: Iterable[str]) -> None:  # the name hides the module only here
         doomed = list(paths)
+        for path in doomed:
+            self._count(path, Requests(keys_deleted=1))
         if doomed:
             self._count(doomed[0], Requests(deletes=self._model.deletes(len(doomed))))
-        super().delete(doomed)
+        self._inner.delete(doomed)
 
     def _count(self, path: str, requests: Requests | None) -> None:
         if requests is None:

@@ -60,12 +60,11 @@ class SinkFacts:
 
 def copied(value: Any) -> Any:
     """A copy of a judge's knowledge. It shares only what never changes: numbers, tuples, attempts."""
-    if not isinstance(value, (dict, list, set, SinkFacts)):
-        return value
-    other = value.copy()
-    if isinstance(other, dict):
+    if isinstance(value, dict):
+        other = value.copy()
         other.update((name, copied(inner)) for name, inner in value.items())
-    return other
+        return other
+    return value.copy() if isinstance(value, (list, set, SinkFacts)) else value
 
 
 def broken_by_repeats(facts: SinkFacts, disturbances: int, shape: tuple[tuple[int, ...], ...]) -> str | None:

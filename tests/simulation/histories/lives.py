@@ -195,7 +195,7 @@ class HistoryProcess:
         run = Run(
             self._wal,
             self._checkpoint,
-            settings_of(self.plan.chunk_rows, self.plan.retention),
+            lower_retention(self.plan.retention, chunk_rows=self.plan.chunk_rows),
             runtime=self.world.runtime,
             segment_reader=read_parquet if self.world.plan.parquet else read_numbered,
         )
@@ -331,11 +331,11 @@ def _failure_name(what: str) -> str:
 
 
 @cache
-def settings_of(chunk_rows: int, retention: int) -> Settings:
-    """Settings that may keep fewer batches than a real WAL may."""
-    settings = Settings(chunk_rows=chunk_rows)
-    object.__setattr__(settings, "retention_batches", retention)
-    return settings
+def lower_retention(batches: int, *, chunk_rows: int = 2, **settings: Any) -> Settings:
+    """Settings that keep fewer batches than a real WAL may."""
+    lowered = Settings(chunk_rows=chunk_rows, **settings)
+    object.__setattr__(lowered, "retention_batches", batches)
+    return lowered
 
 
 @cache

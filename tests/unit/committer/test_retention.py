@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 import wal_sink.committer.collection
+from tests.simulation.histories.lives import lower_retention
 from tests.simulation.scenarios import LONG, collections
-from tests.simulation.world import World, lower_retention
+from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 import wal_sink.committer.collection
+from tests.simulation.histories.lives import lower_retention
 from tests.simulation.scenarios import LONG, backlogs, collections, crashes, successions
-from tests.simulation.world import World, lower_retention
+from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import begun, restaged, restarted, shown
 from tests.support.vault import Vault, VaultSink
