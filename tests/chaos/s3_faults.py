@@ -15,9 +15,9 @@ from functools import partial
 from tests.chaos.faulty_proxy import Answer, Exchange, Request
 from tests.chaos.s3_world import IMPATIENT, Client, S3Place, S3World, rows_lost_and_repeated, s3_place
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.simulation.world import Hook, Life, Shape
+from tests.simulation.histories.plans import Shape
+from tests.simulation.world import dies
 from wal_sink.errors import WalSinkError
-from wal_sink.testing import Crash
 
 BATCHES: Shape = ((7, 1), (1,))
 """Two segments of four chunks and one, then one segment of one chunk."""
@@ -236,7 +236,7 @@ class Stage:
         """Make a new world. For a takeover, its first process died right after a send."""
         world = self.place.world(kind, BATCHES)
         if taken_over:
-            assert not world.life(_die_after_sending()).live()
+            assert not world.life(dies("after sink", number=DIES_AT_SEND)).live()
         self.place.proxy.arm()
         return world
 
@@ -320,14 +320,6 @@ class Campaign:
         if target.kind == "plain":
             self._outcome.allowed += WINDOW_ROWS * (1 + target.taken_over)
         self._requests["LIST" if "list-type" in target.what else target.what.split()[0]] += 1
-
-
-def _die_after_sending() -> Hook:
-    def hook(life: Life, what: str, where: str) -> None:
-        if sum(point.startswith("after sink") for point in life.points) == DIES_AT_SEND and what == "after sink":
-            raise Crash(where)
-
-    return hook
 
 
 def _run(fault: Fault, effort: Effort) -> Outcome:
