@@ -100,9 +100,8 @@ $(BENCH_STAMP): $(STAMP)
 	$(INSTALL) --group bench
 	@touch $(BENCH_STAMP)
 
-$(DOCS_STAMP): $(STAMP) # pip 25.1 is the first that knows groups
-	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt 'pip>=25.1'
-	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt --group docs
+$(DOCS_STAMP): $(STAMP)
+	$(INSTALL) --group docs
 	@touch $(DOCS_STAMP)
 
 usable = $(call new_enough,$(1)) && $(1) -m pip --version > /dev/null 2>&1

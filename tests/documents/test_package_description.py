@@ -20,8 +20,8 @@ from trove_classifiers import classifiers, deprecated_classifiers
 
 from tests.packaging.archives import Archives, build_here, metadata_bytes, metadata_of
 from tests.packaging.description import Link, Repository, anchors_of, code_of, links_of
-from tests.support.processes import CHECKOUT
 from tests.support.documents import tracked_files
+from tests.support.processes import CHECKOUT
 
 PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
 URLS = PYPROJECT["project"]["urls"]

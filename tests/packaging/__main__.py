@@ -7,8 +7,8 @@ import sys
 
 from tests.packaging.archives import all_requirements, build, faults
 from tests.packaging.environments import collect_wheels
-from tests.support.processes import CHECKOUT
 from tests.support.documents import tracked_files
+from tests.support.processes import CHECKOUT
 
 
 def main() -> int:
