@@ -8,16 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = [
-    "tests.support.fixtures.dynamodb",
-    "tests.support.fixtures.http",
-    "tests.support.fixtures.kafka",
-    "tests.support.fixtures.redis",
-    "tests.support.fixtures.s3",
-    "tests.support.fixtures.spark",
-    "tests.support.fixtures.sql",
-    "tests.simulation.telling",
-]
+pytest_plugins = ["tests.support.fixtures.servers", "tests.support.fixtures.spark", "tests.simulation.telling"]
 
 COVERING = ("unit", "simulation")
 """The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""

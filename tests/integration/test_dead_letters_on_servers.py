@@ -19,8 +19,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import admin as _admin
 
-from tests.support.fixtures.kafka import admin, new_topic, read
-from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
+from tests.support.kafka_topics import admin, new_topic, read
 from tests.support.programs.dead_letter_lives import (
     ALL,
     BAD,
@@ -34,8 +33,9 @@ from tests.support.programs.dead_letter_lives import (
     replay,
 )
 from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
-from tests.support.servers.databases import PASSWORD_VARIABLE, Server
+from tests.support.servers.databases import PASSWORD_VARIABLE, DatabaseServer
 from tests.support.servers.dynamodb_server import ACCESS, REGION
+from tests.support.servers.redis_server import PASSWORD as REDIS_PASSWORD
 from tests.support.sql_chunks import as_owner
 from wal_sink import DeadLetters
 from wal_sink.cli.main import main
@@ -94,7 +94,7 @@ def sqlite_file(request: pytest.FixtureRequest) -> Target:
     return Target(f"sqlite:///{path}?table=orders", ids, lambda: run(repair))
 
 
-def sql_server(server: Server) -> Target:
+def sql_server(server: DatabaseServer) -> Target:
     database = server.new_database()
     as_owner(
         server,

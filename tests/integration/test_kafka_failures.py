@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fixtures.kafka import delete_topic, new_topic, read
+from tests.support.kafka_topics import delete_topic, new_topic, read
 from tests.support.processes import CHECKOUT, Child
 from tests.support.programs.kafka_writer import batch, sink_of
 from tests.support.servers.kafka_broker import KafkaBroker
@@ -173,7 +173,7 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
             sink.last(batch(1).position.slot)
     committed = ids_of(1) if fault == "lose the answer" else []
     assert stored_ids(kafka, topic) == ids_of(0) + committed
-    proxy.refuse = False
+    proxy.lead_to(kafka.proxy_ports[1])
     with opened(sink := sink_of(proxy.address, topic)):
         assert sink.last(batch(1).position.slot) == (batch(1) if committed else batch(0)).position
         assert sink.write(batch(1)) is None
@@ -317,12 +317,8 @@ class Logs:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    broker = KafkaBroker(tmp_path / "kafka")
-    try:
-        broker.start()
+    with KafkaBroker(tmp_path / "kafka") as broker:
         yield broker
-    finally:
-        broker.kill()
 
 
 def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(

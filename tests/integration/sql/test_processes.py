@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs.sql_writers import BATCH_ROWS, FENCED, writers
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, PostgresqlServer, Server
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer, PostgresqlServer
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql.sink import SqlSink
 
 
-def check(server: Server, database: str, story: str) -> int:
+def check(server: DatabaseServer, database: str, story: str) -> int:
     """Rows and ledger are equal, nothing is there twice; how many rows there are.
 
     One statement: the last commit of a killed process may still be under way.
@@ -30,7 +30,7 @@ def check(server: Server, database: str, story: str) -> int:
     return int(rows)
 
 
-def test_kills_at_any_moment_leave_rows_and_ledger_equal(server: Server, database: str, tmp_path: Path) -> None:
+def test_kills_at_any_moment_leave_rows_and_ledger_equal(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments = random.Random(seed)
     counts = []
@@ -46,7 +46,9 @@ def test_kills_at_any_moment_leave_rows_and_ledger_equal(server: Server, databas
     assert counts[-1] > counts[0], "the writers were killed before they wrote"
 
 
-def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(server: Server, database: str, tmp_path: Path) -> None:
+def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
     """The zombie is stopped at random moments, also within its transaction. The server then releases its lock."""
     seed = random.randrange(10**6)
     moments = random.Random(seed)
@@ -66,7 +68,7 @@ def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(server: Server,
         assert check(server, database, f"seed {seed}") > 0
 
 
-def test_two_processes_with_different_terms_at_once(server: Server, database: str, tmp_path: Path) -> None:
+def test_two_processes_with_different_terms_at_once(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     """Both begin with the first row of the slot. The lower term ends, in either order, and no row is there twice."""
     with writers(server.url(database, password=True), tmp_path, "0:30:1", "0:30:2") as both:
         for writer in both:
@@ -77,7 +79,7 @@ def test_two_processes_with_different_terms_at_once(server: Server, database: st
     assert check(server, database, "two terms") == 30 * BATCH_ROWS
 
 
-def test_four_processes_write_side_by_side(server: Server, database: str, tmp_path: Path) -> None:
+def test_four_processes_write_side_by_side(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     """Segments of one batch, from the creation of ledger and table on."""
     slots = [f"{ordinal}:4:1" for ordinal in range(4)]
     with writers(server.url(database, password=True), tmp_path, *slots, busy_timeout_s=20) as all_of_them:
@@ -88,7 +90,7 @@ def test_four_processes_write_side_by_side(server: Server, database: str, tmp_pa
     assert check(server, database, "side by side") == 4 * 4 * BATCH_ROWS
 
 
-def test_crash_matrix(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_matrix(server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upserts, which the contract's tests leave out."""
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
 

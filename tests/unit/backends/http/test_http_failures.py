@@ -87,10 +87,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tls_target(tmp_path: Path, certificate: Path) -> Iterator[HttpTarget]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    server = HttpTarget(tmp_path / "rows.db", tls=context)
-    server.start()
-    yield server
-    server.stop()
+    with HttpTarget(tmp_path / "rows.db", tls=context) as server:
+        yield server
 
 
 def test_a_certificate_is_checked(tls_target: HttpTarget, certificate: Path) -> None:
