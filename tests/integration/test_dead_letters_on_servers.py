@@ -26,11 +26,11 @@ from tests.support.programs.dead_letter_lives import (
     BATCH_ROWS,
     BATCHES,
     Death,
-    ForkedProcess,
     batch_ids,
     deliver,
     is_bad,
     replay,
+    was_killed,
 )
 from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
 from tests.support.servers.databases import PASSWORD_VARIABLE, DatabaseServer
@@ -195,7 +195,7 @@ def test_each_row_is_in_the_target_or_a_dead_letter_and_after_a_replay_in_the_ta
 ) -> None:
     wal = str(tmp_path / "wal")
     for death in (*DEATHS, Death()):
-        killed = ForkedProcess(deliver, tmp_path, target.url, death, target.environment).was_killed()
+        killed = was_killed(deliver, tmp_path, target.url, death, target.environment)
         assert killed or not death.what, f"{death} was not met"
 
     assert Counter(target.ids()) == Counter(GOOD)
@@ -206,7 +206,7 @@ def test_each_row_is_in_the_target_or_a_dead_letter_and_after_a_replay_in_the_ta
     url = target.repaired_url or target.url
     assert _replay(wal, url, "--dry-run")["rows"] == len(BAD)
     for death in REPLAY_DEATHS:
-        killed = ForkedProcess(replay, tmp_path, url, death, target.environment).was_killed()
+        killed = was_killed(replay, tmp_path, url, death, target.environment)
         assert killed or not death.what, f"{death} was not met"
     _replay(wal, url)
 

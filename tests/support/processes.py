@@ -167,6 +167,7 @@ class Child:
     def kill(self) -> None:
         """Kill the process and all its descendants with SIGKILL. Return when none of them runs any more."""
         deadline = time.monotonic() + KILL_WAIT_S
+        self.send(signal.SIGKILL)
         while members := _session_members(self.pid):
             for pid in members:
                 _signal(pid, signal.SIGKILL)
