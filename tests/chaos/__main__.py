@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -95,7 +96,8 @@ def _run(scenario: Scenario, seed: int, share: float, deadline_s: float) -> Row:
         traceback.print_exc()
         outcome = Outcome(violations=[f"it ended with {type(error).__name__}: {error}"])
     seconds = time.monotonic() - began
-    row = Row.of(scenario, outcome, share=share, seed=seed, seconds=seconds, date=date, code=code)
+    told = {**asdict(outcome), "holds": outcome.holds, "seconds": round(seconds, 1)}
+    row = Row(name=scenario.name, share=share, seed=seed, **told, date=date, code=code)
     if row.holds:
         shutil.rmtree(folder, ignore_errors=True)
     kept_in = "" if row.holds else f"; its files are in {folder}"

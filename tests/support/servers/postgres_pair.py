@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.processes import KILL_WAIT_S, POLL_S, PROC, is_running
+import psutil
+
+from tests.support.processes import KILL_WAIT_S, is_running
 from tests.support.servers.databases import PostgresqlServer, postgresql_program
 from tests.support.servers.server import START_S
 from tests.support.servers.tcp_proxy import TcpProxy
+from tests.support.streams import wait_until
 
 
 class Standby(PostgresqlServer):
@@ -122,29 +124,10 @@ def kill_hard(server: PostgresqlServer) -> None:
     """
     child = server.child
     child.send(signal.SIGSTOP)  # from now on it starts no backend
-    backends = [pid for pid in _running() if _parent(pid) == child.pid]
-    for pid in (child.pid, *backends):
-        _kill(pid)
+    backends = psutil.Process(child.pid).children()
+    child.send(signal.SIGKILL)
+    for backend in backends:
+        with suppress(psutil.NoSuchProcess):  # it ended by itself
+            backend.kill()
     server.kill()
-    deadline = time.monotonic() + KILL_WAIT_S
-    while left := [pid for pid in backends if is_running(pid)]:
-        assert time.monotonic() < deadline, f"backends {left} outlived SIGKILL for {KILL_WAIT_S} s"
-        time.sleep(POLL_S)
-
-
-def _running() -> list[int]:
-    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0  # the process has ended
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # the process ended by itself
+    wait_until(lambda: not any(is_running(backend.pid) for backend in backends), "its backends ended", KILL_WAIT_S)
