@@ -5,14 +5,14 @@ Spark's workers and programs in separate processes import this module too.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -224,11 +224,4 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATI
 def leading(numbers: Sequence[int]) -> int:
     """Return how many of 0, 1, 2, … are there without a gap."""
     there = set(numbers)
-    return sum(1 for _ in takewhile(there.__contains__, _naturals()))
-
-
-def _naturals() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
+    return next(number for number in itertools.count() if number not in there)

@@ -45,13 +45,14 @@ def _write(sink: SqlSink, ordinal: int, batches: int, term: int) -> None:
     slot = f"wal/default/{ordinal}"
     context = SinkContext(wal_id="wal", sink="default", term=term, batch_id=0, columns=("id",), on_executor=True)
     _patiently(lambda: sink.open(context))
-    last = _patiently(lambda: sink.last(slot))
+    found = last = _patiently(lambda: sink.last(slot))
     for batch in range(last.batch_id if last else 0, batches):
         before = last
         for first in range(0, BATCH_ROWS, _CHUNK_ROWS):
             one = dataclasses.replace(_chunk(slot, ordinal, batch, first, term), follows=before)
             _patiently(partial(sink.write, one))
-            print("wrote", batch, first)  # noqa: T201
+            is_known = found is not None and (batch, first) < (found.batch_id, found.rows)
+            print("known" if is_known else "wrote", batch, first)  # noqa: T201
             last = one.position
     sink.close()
 

@@ -30,6 +30,8 @@ class TcpProxy:
         self._rule: tuple[Callable[[bytes], int], How] | None = None
         self.cuts = 0
         self.on_cut: Callable[[], None] = lambda: None
+        self.instead: tuple[bytes, bytes] | None = None
+        """The beginning of an answer, and what its client gets in its place before the connection ends. Used once."""
 
     def cut(self, text: bytes, how: How) -> None:
         self.cut_at(lambda data: data.find(text), how)
@@ -57,6 +59,13 @@ class TcpProxy:
         (_, how), self._rule = self._rule, None
         self.cuts += 1
         return how, at
+
+    def replacement(self, answer: bytes) -> bytes:
+        """Return what is sent in place of an answer of the server. Empty if the answer stays."""
+        if self.instead is None or not answer.startswith(self.instead[0]):
+            return b""
+        (_, found), self.instead = self.instead, None
+        return found
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -120,9 +129,12 @@ class _Link:
     def _answers(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._server.recv(1 << 20):
+                replacement = self._proxy.replacement(data)
                 if not self._silent.is_set():
-                    self._client.sendall(data)
+                    self._client.sendall(replacement or data)
                 self._answered.set()
+                if replacement:
+                    break
         if not self._silent.is_set():
             self.end()
 
