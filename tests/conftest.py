@@ -10,13 +10,8 @@ import pytest
 
 pytest_plugins = [
     "tests.support.fixtures.code_blocks",
-    "tests.support.fixtures.dynamodb",
-    "tests.support.fixtures.http",
-    "tests.support.fixtures.kafka",
-    "tests.support.fixtures.redis",
-    "tests.support.fixtures.s3",
+    "tests.support.fixtures.servers",
     "tests.support.fixtures.spark",
-    "tests.support.fixtures.sql",
     "tests.simulation.telling",
 ]
 

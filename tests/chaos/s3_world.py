@@ -5,7 +5,6 @@ The oracle sees every object that the server creates or deletes, at that moment.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -41,7 +40,7 @@ class S3Place:
 
     def connect(self, client: Client) -> S3Store:
         """Use another client from now on."""
-        options = {**self.server.storage_options, "endpoint_url": self.proxy.endpoint, "config_kwargs": dict(client)}
+        options = {**self.server.storage_options, "endpoint_url": self.proxy.url, "config_kwargs": dict(client)}
         self.store = S3Store(StoreSpec(f"s3://{self.server.bucket}/{PREFIX}", options))
         return self.store
 
@@ -53,28 +52,18 @@ class S3Place:
 
 
 @contextmanager
-def quiet_s3_server() -> Iterator[S3Server]:
-    """Yield a separate server that logs nothing. It stops at the end."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line per request
-    server = S3Server("wal-sink-chaos")
-    server.start()
-    server.clear()  # all servers of one process share their buckets
-    try:
+def empty_s3_server() -> Iterator[S3Server]:
+    """Yield a separate server without objects."""
+    with S3Server("wal-sink-chaos") as server:
+        server.clear()  # all servers of one process share their buckets
         yield server
-    finally:
-        server.stop()
 
 
 @contextmanager
 def s3_place() -> Iterator[S3Place]:
-    """Yield a separate server and proxy. Both are closed at the end."""
-    with quiet_s3_server() as server:
-        proxy = FaultyProxy(server.endpoint)
-        proxy.start()
-        try:
-            yield S3Place(server, proxy)
-        finally:
-            proxy.stop()
+    """Yield a separate server and proxy."""
+    with empty_s3_server() as server, FaultyProxy(server.endpoint) as proxy:
+        yield S3Place(server, proxy)
 
 
 class S3World(World):

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.chaos.__main__ import all_scenarios
 from tests.support.processes import CHECKOUT
 
-NOT_IN_GIT = {".git", ".venv", ".cache", "dist", "demo-out", "__pycache__", "spark-warehouse", "metastore_db"}
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+NOT_IN_GIT = {".git", ".venv", ".cache", "dist", "demo-out", "site", "__pycache__", "spark-warehouse", "metastore_db"}
 
 
 def tracked_files() -> list[Path]:
@@ -88,15 +88,7 @@ def laws() -> frozenset[str]:
 @cache
 def scenarios() -> frozenset[str]:
     """Return the names of the scenarios of `make chaos`."""
-    found: set[str] = set()
-    for path in (CHECKOUT / "tests/chaos").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Scenario":
-                named = [node.args[0]] if node.args else [word.value for word in node.keywords if word.arg == "name"]
-                found |= {
-                    name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str)
-                }
-    return frozenset(found)
+    return frozenset(scenario.name for scenario in all_scenarios())
 
 
 def check_exists(check: str) -> bool:

@@ -1,6 +1,6 @@
-"""A TCP proxy on 127.0.0.1 that cuts or swallows the traffic between a sink and its database at a chosen moment.
+"""A TCP proxy on 127.0.0.1 that cuts or swallows the traffic between a sink and its target at a chosen moment.
 
-It does not understand the traffic, so it can stand in front of Redis too.
+It does not understand the traffic. `kafka_proxy` knows where a request begins.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
 from typing import Literal, Self
 
 How = Literal["before", "halfway", "at", "after", "swallow"]
@@ -20,20 +19,31 @@ passes nothing on.
 _ANSWER_S = 10.0
 
 
-class SqlProxy:
+class TcpProxy:
     """The proxy. It serves inside a `with` block. `cut(text)` waits for the next request with this text."""
 
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(self, upstream_port: int, listen: int = 0) -> None:
         self.upstream_port = upstream_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", listen), reuse_port=bool(listen))
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
-        self._rule: tuple[bytes, How] | None = None
+        self._rule: tuple[Callable[[bytes], int], How] | None = None
         self.cuts = 0
         self.on_cut: Callable[[], None] = lambda: None
+        self.instead: tuple[bytes, bytes] | None = None
+        """The beginning of an answer, and what its client gets in its place before the connection ends. Used once."""
 
     def cut(self, text: bytes, how: How) -> None:
-        self._rule = (text, how)
+        self.cut_at(lambda data: data.find(text), how)
+
+    def cut_at(self, find: Callable[[bytes], int], how: How) -> None:
+        """Cut at the next request in which `find` finds a place: an index, or -1 for none."""
+        self._rule = (find, how)
+
+    def requests(self, client: socket.socket) -> Iterator[bytes]:
+        """Yield what a client sends, in pieces that `find` looks at."""
+        while data := client.recv(1 << 20):
+            yield data
 
     def lead_to(self, port: int) -> None:
         """Lead new connections to another server, and end all present ones."""
@@ -44,19 +54,24 @@ class SqlProxy:
 
     def due(self, data: bytes) -> tuple[How, int] | None:
         """Return the fault of a request and the place of the text in it. Each rule is used once."""
-        if self._rule is None or self._rule[0] not in data:
+        if self._rule is None or (at := self._rule[0](data)) < 0:
             return None
-        (text, how), self._rule = self._rule, None
+        (_, how), self._rule = self._rule, None
         self.cuts += 1
-        return how, data.index(text)
+        return how, at
+
+    def replacement(self, answer: bytes) -> bytes:
+        """Return what is sent in place of an answer of the server. Empty if the answer stays."""
+        if self.instead is None or not answer.startswith(self.instead[0]):
+            return b""
+        (_, found), self.instead = self.instead, None
+        return found
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _end(self._listener)
         for link in self._links:
             link.end()
@@ -80,7 +95,7 @@ class SqlProxy:
 class _Link:
     """The connection of a client, and the connection to the server for it."""
 
-    def __init__(self, proxy: SqlProxy, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: TcpProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         self._silent = threading.Event()
         self._answered = threading.Event()
@@ -95,13 +110,15 @@ class _Link:
     def _requests(self) -> None:
         how: How | None = None
         with contextlib.suppress(OSError):
-            while how is None and (data := self._client.recv(1 << 20)):
+            for data in self._proxy.requests(self._client):
                 how, at = self._proxy.due(data) or (None, 0)
                 self._answered.clear()
                 if how not in (None, "at"):
                     self._silent.set()
                 passing = {None: len(data), "after": len(data), "halfway": len(data) // 2, "at": at}
                 self._server.sendall(data[: passing.get(how, 0)])
+                if how is not None:
+                    break
             if how in ("after", "at"):
                 self._answered.wait(_ANSWER_S)
         if how is not None:
@@ -112,9 +129,12 @@ class _Link:
     def _answers(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._server.recv(1 << 20):
+                replacement = self._proxy.replacement(data)
                 if not self._silent.is_set():
-                    self._client.sendall(data)
+                    self._client.sendall(replacement or data)
                 self._answered.set()
+                if replacement:
+                    break
         if not self._silent.is_set():
             self.end()
 
