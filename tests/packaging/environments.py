@@ -65,7 +65,7 @@ class Environment:
         self._uv("pip", "install", "--quiet", "--python", str(self.python), *source, requirement)
         self._uv("pip", "check", "--quiet", "--python", str(self.python))
 
-    def command(self, name: str, *args: str | Path, log: Path, env: Mapping[str, str], limit_s: float = 120) -> Child:
+    def command(self, name: str, *args: str | Path, log: Path, env: Mapping[str, str], limit_s: float = 240) -> Child:
         """Start a program of the environment as from a shell where it is active. The folder of `log` is its own."""
         program = self.folder / "bin" / name
         return Child([program, *args], log=log, env=self._active(env), cwd=log.parent, limit_s=limit_s)
