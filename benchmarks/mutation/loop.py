@@ -140,7 +140,7 @@ class MutantLoop:
     def _learn(self, items: Sequence[pytest.Item]) -> dict[str, dict[str, float]]:
         """Measure the seconds of each test, by function that the test reaches. Every test runs once, in a fork.
 
-        A test runs again after its file changed. Each fork keeps what it measured in a file of its own, which is merged
+        A test runs again after its file changed. Each fork writes what it measured into a separate file, which is merged
         here, also after a run that was ended.
         """
         known = self._merged()
