@@ -141,7 +141,7 @@ class WalSink:
     def run(self, writer: DataStreamWriter) -> None:
         """Start the query, wait until it ends, deliver everything it completed, close. Raises every failure."""
         try:
-            self.start(writer).awaitTermination()
+            self._own_query.wait_for_end_of(self.start(writer))
         except Exception as error:
             self._end_early()
             self._failure = self._cause_of(error)

@@ -140,8 +140,8 @@ class MutantLoop:
     def _learn(self, items: Sequence[pytest.Item]) -> dict[str, dict[str, float]]:
         """Measure the seconds of each test, by function that the test reaches. Every test runs once, in a fork.
 
-        A test runs again after its file changed. Each fork writes what it measured into a separate file, which is merged
-        here, also after a run that was ended.
+        A test runs again after its file changed. Each fork writes what it measured into a separate file, and these are
+        merged here, also those of a run that was ended.
         """
         known = self._merged()
         digests = {item: hashlib.sha256(item.path.read_bytes()).hexdigest()[:16] for item in items}
