@@ -18,7 +18,7 @@ from tests.support.processes import Child
 
 _FORKS = multiprocessing.get_context("forkserver")
 _CLIENTS = ("pandas", "boto3", "confluent_kafka", "httpx", "psycopg", "pymysql", "redis")
-_FORKS.set_forkserver_preload(["tests.support.made_up", "wal_sink_backends", *_CLIENTS])
+_FORKS.set_forkserver_preload(["tests.chaos.small_lives", *_CLIENTS])
 
 
 class ForkedChild(Child):
