@@ -20,8 +20,10 @@ COVERING = ("unit", "simulation")
 LONG = (
     "chaos/test_small.py",
     "integration/test_cluster_losses.py",
+    "integration/test_code_blocks.py",
     "integration/test_examples.py",
     "integration/test_kills.py",
+    "integration/test_readme.py",
     "integration/test_speculation.py",
 )
 """Files of tests that take half a minute or more."""
