@@ -4,6 +4,7 @@
 """
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ pytest_plugins = [
     "tests.support.fixtures.spark",
     "tests.simulation.telling",
 ]
+
+for _width in (
+    "COLUMNS",
+    "LINES",
+):  # readline sets them for the workers of pytest-xdist, and the command line obeys them
+    os.environ.pop(_width, None)
 
 COVERING = ("unit", "simulation")
 """The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""

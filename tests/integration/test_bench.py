@@ -176,7 +176,7 @@ def test_what_is_missing_is_told_in_the_notes(monkeypatch: pytest.MonkeyPatch, t
 
 def test_backends_tell_what_they_lack(backends: Backends, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr("benchmarks.backends.sql.program", lambda _: None)
+    monkeypatch.setattr("tests.support.servers.server.POSTGRESQL", tmp_path)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     told = {backend.key: backend.missing() for backend in backends}
     assert {key for key, why in told.items() if why} == {"postgresql", "kafka", "mariadb", "redis"}

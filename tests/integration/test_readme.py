@@ -40,8 +40,8 @@ def test_the_code_blocks_do_what_they_say(
     posted = http_target.store.rows(name_at_the_api(README))  # by two queries: the second may be stopped before its end
     times = [sum(row["id"] == each for row in posted) for each in ROWS]
     assert set(times) <= {1, 2}
-    assert "'database': 'exactly once" in printed
-    assert "'api': 'exactly once in effect" in printed
+    assert "database: exactly once" in printed
+    assert "api: exactly once in effect" in printed
 
 
 def ids_in(path: Path, table: str, column: str) -> list[int]:

@@ -87,10 +87,14 @@ class Server(ABC):
         self.kill()
 
 
+POSTGRESQL = Path("/usr/lib/postgresql")
+"""Where Debian keeps the programs of PostgreSQL, by version."""
+
+
 def program(name: str, package: str) -> Path:
     """Return a server's program. Debian keeps some outside of PATH. Skip or fail the test if it is not installed."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/libexec")
-    newest = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    newest = sorted(POSTGRESQL.glob(f"*/bin/{name}"))
     require(bool(found or newest), f"this needs {name}: apt-get install {package}")
     return Path(found) if found else newest[-1]
 

@@ -46,14 +46,19 @@ def test_two_handles_that_are_gone_one_after_the_other_are_tried_again(
 
 
 def test_a_commit_of_what_was_prepared_again_may_fail_like_any_other(vault: Vault) -> None:
-    class Twice(Failing):
+    class Twice(VaultSink):
+        left = 1
+
         def commit(self, transaction: Transaction, handle: str) -> None:
             if transaction.id == first:
                 raise HandleGoneError("gone", never_committed=True)
+            if self.left:
+                self.left -= 1
+                raise ConnectionError("unreachable")
             super().commit(transaction, handle)
 
     where = place(5)
-    run = where.open({"a": Twice(vault, "commit")})
+    run = where.open({"a": Twice(vault)})
     staged(where, run)
     manifest = run.history.staged(0)
     assert manifest is not None
