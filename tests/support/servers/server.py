@@ -17,6 +17,8 @@ from tests.support.processes import Child, ChildError
 
 START_S = 60.0
 _FIRST_STARTS = 3
+POSTGRESQL = Path("/usr/lib/postgresql")
+"""Where Debian keeps the programs of PostgreSQL, by version."""
 _numbers = itertools.count()
 
 
@@ -85,10 +87,6 @@ class Server(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-
-
-POSTGRESQL = Path("/usr/lib/postgresql")
-"""Where Debian keeps the programs of PostgreSQL, by version."""
 
 
 def program(name: str, package: str) -> Path:
