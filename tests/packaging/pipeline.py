@@ -42,7 +42,7 @@ def main(given: dict[str, Any]) -> None:
     source.mkdir()
     for number in range(FILES):
         ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-        pq.write_table(pa.table({"id": ids, "name": [f"row {row}" for row in ids]}), source / f"{number}.parquet")  # type: ignore[no-untyped-call]
+        pq.write_table(pa.table({"id": ids, "name": [f"row {row}" for row in ids]}), source / f"{number}.parquet")
     spark = SparkSession.builder.master("local[2]").config(map=CONF).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     reader = spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1)

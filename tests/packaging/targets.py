@@ -104,7 +104,7 @@ def _s3(request: pytest.FixtureRequest, folder: Path) -> Target:
         for number, (key, content) in enumerate(sorted(server.objects().items())):
             if key.startswith(inside) and key.endswith(".parquet"):
                 (copied / f"{number}.parquet").write_bytes(content)
-        return sorted(ds.dataset(copied, format="parquet").to_table()["id"].to_pylist())
+        return sorted(int(row) for row in ds.dataset(copied, format="parquet").to_table()["id"].to_numpy())
 
     return Target(f"files+s3://{prefix}/lake?format=parquet", ids, access, f"{url}/wal", server.storage_options)
 
