@@ -5,7 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wal-sink-installed
 BENCH_STAMP := .venv/.wal-sink-bench-installed
-OURS := wal_sink backends tests specs
+DOCS_STAMP := .venv/.wal-sink-docs-installed
+OURS := wal_sink backends tests specs docs_site
 CHECKED := $(OURS) examples/demo
 RUFFED := $(OURS) $(wildcard examples benchmarks)
 INSTALL := $(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt
@@ -28,7 +29,7 @@ demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 	$(BIN)/python -m examples.demo --s3 $(ARGS)
 
 # Hundreds of Pythons are started: where they may write no bytecode, each compiles all of it.
-test: need-java $(STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
+test: need-java $(DOCS_STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
 	@$(BIN)/python -m tests.support.programs.quick_java
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(or $(ARGS),--cov -n 2 --dist worksteal)
 	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
@@ -42,17 +43,34 @@ chaos: need-java $(STAMP) ## crash, race and corrupt it, for hours; the report: 
 	@$(BIN)/python -m tests.support.programs.quick_java
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+# As many at once as there are processors. A history is decided by its seed alone; a new first seed is printed.
+.PHONY: simulation
+simulation: $(STAMP) ## play a million new histories of the core, from printed seeds; ARGS="--seed 7" replays one, ARGS=--losses
+	$(BIN)/python -m tests.simulation.histories --first new --count 1000000 --cores "$$(getconf _NPROCESSORS_ONLN)" $(ARGS)
+
 spec: need-java $(STAMP) ## check the TLA+ specification: every model, every planted bug; ARGS="--deep" for more
 	$(BIN)/python specs/check.py $(ARGS)
 
 bench: need-java $(BENCH_STAMP) ## measure against every rival, up to 30 minutes; ARGS=--quick for 5; see benchmarks/README.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
-check: $(STAMP) ## formatting, lint, types; all of them, even if one fails
+# The theme tells on stderr that it reaches the end of its life; nothing else may be written there.
+.PHONY: docs docs-check
+docs: $(DOCS_STAMP) ## build the documentation site into site/; any warning fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -W error -m mkdocs build --strict --quiet
+
+docs-check: docs ## open every page of it in Chromium; ARGS="--screenshots FOLDER" takes pictures
+	$(BIN)/python -m docs_site.check site $(ARGS)
+
+check: $(DOCS_STAMP) ## formatting, lint, types; all of them, even if one fails
 	@failed=0; \
 	for step in "ruff format --check $(RUFFED)" "ruff check $(RUFFED)" "mypy $(CHECKED)" "pyright"; do \
 	  echo "$$step"; $(BIN)/$$step || failed=1; \
 	done; exit $$failed
+
+.PHONY: workflows
+workflows: $(STAMP) ## check .github/workflows: schemas, actionlint (built once, by Go), and what each step runs
+	$(BIN)/python -m tests.support.workflows
 
 format: $(STAMP) ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format $(RUFFED)
@@ -64,7 +82,7 @@ package: need-java $(STAMP) ## build wheel and sdist into dist/, try them in emp
 	WAL_SINK_TEST_ALL=1 $(BIN)/python -m pytest tests/packaging/installs.py -n 2 --dist worksteal --durations=0 $(ARGS)
 
 clean: ## remove what running and building left here, .venv excepted
-	rm -rf .cache dist demo-out .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache metastore_db spark-warehouse derby.log
+	rm -rf .cache dist demo-out site .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache metastore_db spark-warehouse derby.log
 	find $(RUFFED) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(STAMP) ## only install, into .venv
@@ -81,6 +99,10 @@ $(STAMP): pyproject.toml constraints.txt
 $(BENCH_STAMP): $(STAMP)
 	$(INSTALL) --group bench
 	@touch $(BENCH_STAMP)
+
+$(DOCS_STAMP): $(STAMP)
+	$(INSTALL) --group docs
+	@touch $(DOCS_STAMP)
 
 usable = $(call new_enough,$(1)) && $(1) -m pip --version > /dev/null 2>&1
 new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' > /dev/null 2>&1

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from benchmarks.backends import Backends
 from benchmarks.contests import UNITS, WITHOUT_TARGET, Sides, contests
-from benchmarks.figures import README, write_figures
+from benchmarks.figures import DOCUMENTS, PLOTS, write_figures
 from benchmarks.flink import Flink, flink_jars
 from benchmarks.machine import machine
 from benchmarks.measure import Bout, Contest, Deadline
@@ -70,11 +70,12 @@ def main(argv: list[str] | None = None) -> None:
         plan = Plan(SIZES[options.size], options.rounds, tuple(options.only), log)
         measure(plan, _command(argv), lambda results: results.save(out / RESULTS_JSON))
     results = Results.load(out / RESULTS_JSON)
-    write_report(results, out)
+    is_committed = out.resolve() == HERE
+    write_report(results, out, PLOTS if is_committed else out / "plots")
     print(f"written: {out / 'RESULTS.md'}")
-    if out.resolve() == HERE:
-        write_figures(results, README)
-        print(f"written: the figures in {README.name}")
+    if is_committed:
+        write_figures(results, CHECKOUT)
+        print(f"written: the plots in {PLOTS.relative_to(CHECKOUT)}, the figures in {' and '.join(DOCUMENTS)}")
 
 
 def measure(plan: Plan, command: str, save: Callable[[Results], None]) -> None:
@@ -161,7 +162,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", choices=UNITS, default=[], metavar="CONTEST", help="such as null; may be repeated"
     )
-    parser.add_argument("--out", default=str(HERE), help="the folder of results.json, RESULTS.md and plots")
+    parser.add_argument("--out", default=str(HERE), help="the folder of results.json and RESULTS.md")
     parser.add_argument("--report", action="store_true", help="measure nothing, rewrite RESULTS.md and figures")
     parser.add_argument("--event-log", metavar="FOLDER", help="folder for Spark's event log, for a profile")
     return parser.parse_args(argv)

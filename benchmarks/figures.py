@@ -1,37 +1,49 @@
-"""The README's section of figures, made from `results.json` alone."""
+"""The figures of README.md and of docs/cost.md, made from `results.json` alone. They stand between two markers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.report import PLOTS, table_without_targets, verdict_table
+from benchmarks.plots import number_text
+from benchmarks.report import images, table_without_targets, verdict_table
 from benchmarks.results import HERE, RESULTS_JSON, Results
 
-README = HERE.parent / "README.md"
+README, COST_PAGE = "README.md", "docs/cost.md"
+PLOTS = HERE.parent / "docs" / "plots"
+"""The plots of the committed results. They lie beside the page, so that a code host and a site show them."""
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+THREE_FIGURES = {
+    "whole path, PostgreSQL by COPY": "**{}** of the rows per second of `foreachBatch` with the same sink: PostgreSQL",
+    "micro-batches of 1,000 rows, batch time against foreachBatch": (
+        "**{}** times the batch time of `foreachBatch` with `df.write.parquet`: batches of 1,000 rows"
+    ),
+    "from commits/N to the sink, every 500 ms, ms": "**{} ms** from Spark's completion of a batch to its sink",
+}
+"""The figures of README: the name of a target, and the text that tells what was found."""
 
 
-def write_figures(results: Results, readme: Path) -> None:
-    """Replace the figures between the markers."""
-    before, _, after = _parted(readme.read_text())
-    readme.write_text(before + figures(results) + after)
+def write_figures(results: Results, checkout: Path) -> None:
+    """Replace the figures between the markers of every document."""
+    for document in DOCUMENTS:
+        before, _, after = _parted((checkout / document).read_text())
+        (checkout / document).write_text(before + figures(results, document) + after)
 
 
 def figures_in(text: str) -> str:
-    """The text between the markers of a README."""
+    """The text between the markers of a document."""
     return _parted(text)[1]
 
 
-def figures(results: Results) -> str:
-    """The text that must stand between the markers."""
-    return "\n" + "\n".join(_lines(results)) + "\n"
+def figures(results: Results, document: str) -> str:
+    """The text that must stand between the markers of a document."""
+    return "\n" + "\n".join(DOCUMENTS[document](results)) + "\n"
 
 
-def committed_figures() -> str:
+def committed_figures(document: str) -> str:
     """The figures for the results in this checkout; a single newline if there are none."""
     path = HERE / RESULTS_JSON
-    return figures(Results.load(path)) if path.exists() else "\n"
+    return figures(Results.load(path), document) if path.exists() else "\n"
 
 
 def _parted(text: str) -> tuple[str, str, str]:
@@ -42,30 +54,45 @@ def _parted(text: str) -> tuple[str, str, str]:
     return before + begin, between, end + after
 
 
-def _lines(results: Results) -> Iterator[str]:
-    folder = HERE.name
-    yield "## What it costs"
+def _of_readme(results: Results) -> Iterator[str]:
+    verdicts = results.verdicts()
+    found = {verdict.target.what: verdict.found for verdict in verdicts}
+    for what, text in THREE_FIGURES.items():
+        ratio = found[what]
+        yield f"- not measured: {what}" if ratio is None else f"- {text.format(number_text(ratio.median))}"
+    missed = sum(not verdict.holds for verdict in verdicts)
+    told = f"{missed} of {len(verdicts)} targets are **not reached**" if missed else "every target is reached"
+    yield f"- {told}: [all numbers](docs/cost.md). Medians, {results.machine['cores']} cores, {results.date}."
+
+
+def _of_cost_page(results: Results) -> Iterator[str]:
+    folder = f"../{HERE.name}"
     yield ""
     yield f"Measured by `{results.command}` on {results.date}: {_machine(results)}."
     yield "Found is our own number divided by the rival's: the median of the rounds, with the least and the most; or"
     yield f"milliseconds, where the line says so. [Rivals and conditions]({folder}/README.md),"
     yield f"[all numbers]({folder}/RESULTS.md)."
     yield ""
+    yield from (f"- {note}" for note in results.notes)
+    yield ""
+    yield "## Targets, reached and missed"
+    yield ""
     yield from verdict_table(results)
     yield ""
-    yield "Contests without a target, rows per second against rows per second:"
+    yield "## Contests without a target"
+    yield ""
+    yield "Rows per second against rows per second:"
     yield ""
     yield from table_without_targets(results)
     yield ""
-    yield from (f"- {note}" for note in results.notes)
+    yield "## Every contest as a picture"
     yield ""
-    yield "<details><summary>Every contest as a picture</summary>"
+    yield from images(results, PLOTS.name)
     yield ""
-    for key, title in results.titles.items():
-        if results.of_contest(key):
-            yield f"![{title}]({folder}/{PLOTS}/{key}.svg)"
-    yield ""
-    yield "</details>"
+
+
+DOCUMENTS: Mapping[str, Callable[[Results], Iterator[str]]] = {README: _of_readme, COST_PAGE: _of_cost_page}
+"""The documents with figures, by their path from the top of the checkout."""
 
 
 def _machine(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""Bar charts as SVG, for the README: one chart per contest, with medians as bars, least and most as a line."""
+"""Bar charts as SVG, for docs/cost.md: one chart per contest, with medians as bars, least and most as a line."""
 
 from __future__ import annotations
 

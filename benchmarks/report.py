@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,20 +12,25 @@ from benchmarks.measure import NAME, Measured, Ratio, ratio
 from benchmarks.plots import bar_chart, number_text
 from benchmarks.results import Results, Verdict
 
-PLOTS = "plots"
 
-
-def write_report(results: Results, folder: Path) -> None:
-    """Write RESULTS.md and one plot per contest into a folder."""
-    plots = folder / PLOTS
+def write_report(results: Results, folder: Path, plots: Path) -> None:
+    """Write RESULTS.md into a folder, and one plot per contest into the folder `plots`."""
     plots.mkdir(parents=True, exist_ok=True)
     for key, title in results.titles.items():
         if measured := results.of_contest(key):
             (plots / f"{key}.svg").write_text(bar_chart(title, measured, ours=NAME))
-    (folder / "RESULTS.md").write_text("\n".join(_lines(results)))
+    link = Path(os.path.relpath(plots, folder)).as_posix()
+    (folder / "RESULTS.md").write_text("\n".join(_lines(results, link)))
 
 
-def _lines(results: Results) -> Iterator[str]:
+def images(results: Results, plots: str) -> Iterator[str]:
+    """Yield one image per measured contest. `plots` is the link to their folder."""
+    for key, title in results.titles.items():
+        if results.of_contest(key):
+            yield f"![{title}]({plots}/{key}.svg)"
+
+
+def _lines(results: Results, plots: str) -> Iterator[str]:
     yield "# What `make bench` measured"
     yield ""
     yield "`make bench` writes this file from `results.json`; do not edit it. [README.md](README.md) describes the"
@@ -42,7 +48,7 @@ def _lines(results: Results) -> Iterator[str]:
         yield from ("", "## Where the time of the table goes", "", *lines)
     for key, title in results.titles.items():
         if measured := results.of_contest(key):
-            yield from _contest(key, title, measured)
+            yield from _contest(f"![{title}]({plots}/{key}.svg)", title, measured)
 
 
 def verdict_table(results: Results) -> Iterator[str]:
@@ -80,12 +86,12 @@ def _spread(found: Ratio) -> str:
     return f"{number_text(found.median)} ({number_text(found.least)} to {number_text(found.most)})"
 
 
-def _contest(key: str, title: str, measured: list[Measured]) -> Iterator[str]:
+def _contest(image: str, title: str, measured: list[Measured]) -> Iterator[str]:
     unit, first = measured[0].unit, measured[0]
     yield ""
     yield f"## {title}"
     yield ""
-    yield f"![{title}]({PLOTS}/{key}.svg)"
+    yield image
     yield ""
     yield f"| who | median, {unit} | least | most | rounds | {first.name} to it |"
     yield "|---|---|---|---|---|---|"

@@ -1,4 +1,4 @@
-"""The numbers of one run in a file, the source of the report and of the README's figures."""
+"""The numbers of one run in a file, the source of the report and of the documents' figures."""
 
 from __future__ import annotations
 

@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = [
-    "tests.support.fixtures.dynamodb",
-    "tests.support.fixtures.http",
-    "tests.support.fixtures.kafka",
-    "tests.support.fixtures.redis",
-    "tests.support.fixtures.s3",
+    "tests.support.fixtures.code_blocks",
+    "tests.support.fixtures.servers",
     "tests.support.fixtures.spark",
-    "tests.support.fixtures.sql",
     "tests.simulation.telling",
 ]
 
@@ -24,8 +20,10 @@ COVERING = ("unit", "simulation")
 LONG = (
     "chaos/test_small.py",
     "integration/test_cluster_losses.py",
+    "integration/test_code_blocks.py",
     "integration/test_examples.py",
     "integration/test_kills.py",
+    "integration/test_readme.py",
     "integration/test_speculation.py",
 )
 """Files of tests that take half a minute or more."""

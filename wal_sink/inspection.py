@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from wal_sink.recovery.inventory import (
 )
 from wal_sink.recovery.location import current_location
 from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.reporting.tables import html_table, text_table
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.json_rows import decimal_texts, plain_values
 from wal_sink.stores.base import Store
@@ -33,9 +35,9 @@ from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord
 from wal_sink.wal.segment_reader import load_segment, read_chunks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SinkStatus:
-    """State of one sink."""
+    """State of one sink. `repr` is one line; all fields are attributes."""
 
     name: str
     kind: str
@@ -54,10 +56,16 @@ class SinkStatus:
     folder: str
     """The sink's first name, which is its folder in the WAL."""
 
+    def __repr__(self) -> str:
+        return (
+            f"SinkStatus({self.name!r}, kind={self.kind!r}, state={self.state!r}, "
+            f"delivered_through={self.delivered_through}, pending_batches={self.pending_batches})"
+        )
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Status:
-    """State of a WAL, as its store shows it."""
+    """State of a WAL, as its store shows it. `print` shows it as a table, and so does a notebook."""
 
     wal: str
     wal_id: str | None
@@ -72,6 +80,45 @@ class Status:
     stager_term: int
     """The newest term of the stager; 0 if no run has staged yet."""
     sinks: tuple[SinkStatus, ...]
+
+    def __repr__(self) -> str:
+        newest, low = self.newest_batch, self.low_water
+        return f"Status(wal={self.wal!r}, newest_batch={newest}, low_water={low}, sinks={self.sinks!r})"
+
+    def __str__(self) -> str:
+        """A few lines of at most 80 columns, unless an address or a name is long."""
+        facts = text_table(("", ""), self._facts())
+        return f"{facts}\n\n{text_table(_HEADINGS, self._sinks())}" if self.sinks else f"{facts}\n\n{_NO_SINK}"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with the target of each sink."""
+        facts = html_table(("", ""), self._facts())
+        rows = [(*row, sink.identity) for row, sink in zip(self._sinks(), self.sinks, strict=True)]
+        return facts + (html_table((*_HEADINGS, "target"), rows) if rows else f"<p>{_NO_SINK}</p>")
+
+    def _facts(self) -> list[tuple[str, str]]:
+        if self.wal_id is None:
+            return [("WAL", f"{self.wal} (no batch was staged here yet)")]
+        return [
+            ("WAL", self.wal),
+            ("checkpoint", str(self.checkpoint)),
+            ("newest batch", _batch_text(self.newest_batch)),
+            ("deleted through", _batch_text(self.low_water)),
+        ]
+
+    def _sinks(self) -> list[tuple[str, ...]]:
+        return [
+            (sink.name, sink.kind, sink.state, _batch_text(sink.delivered_through), str(sink.pending_batches))
+            for sink in self.sinks
+        ]
+
+
+_HEADINGS = ("sink", "kind", "state", "delivered through", "pending")
+_NO_SINK = "no sink is registered"
+
+
+def _batch_text(batch_id: int) -> str:
+    return str(batch_id) if batch_id > NOTHING else "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +202,24 @@ def _present_sinks(log: Log, inventory: Inventory) -> list[KnownSink]:
     return [sink for sink in read_names(log).sinks if sink.folder not in forgotten]
 
 
-def read_batches(store: Store, *, after: int = NOTHING) -> list[BatchView]:
-    """Every batch above low water and `after`, oldest first. Two or three requests a batch. Raises `ObjectLost`."""
+def read_batches(
+    store: Store, *, after: int = NOTHING, on_batch: Callable[[int, int], None] = lambda _done, _total: None
+) -> list[BatchView]:
+    """Every batch above low water and `after`, oldest first. Two or three requests a batch. Raises `ObjectLost`.
+
+    `on_batch` is called before the first batch and after each one, with the number of batches read and their total.
+    """
     log = _log(store)
     wal = find_wal(log)
     marked = {sink.name: _marked(log, sink.folder) for sink in read_names(log).sinks}
     held = held_batches(log, wal)[1] if wal else []
-    return [_batch_view(log, batch_id, marked) for batch_id in held if batch_id > after]
+    wanted = [batch_id for batch_id in held if batch_id > after]
+    found: list[BatchView] = []
+    on_batch(0, len(wanted))
+    for batch_id in wanted:
+        found.append(_batch_view(log, batch_id, marked))
+        on_batch(len(found), len(wanted))
+    return found
 
 
 def read_manifest(store: Store, batch_id: int) -> Manifest | None:

@@ -48,15 +48,20 @@ from wal_sink.wal.paths import DeadLetterName
 from wal_sink.wal.records import Replayed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class KeptLetter:
-    """One dead letter in a listing."""
+    """One dead letter in a listing. `repr` shows none of its rows."""
 
     letter: DeadLetter
     replayed: bool
     """Whether it was sent again."""
     own: tuple[int, ...]
     """Indices of the rows that belong to it: those that no newer dead letter holds."""
+
+    def __repr__(self) -> str:
+        file, chunk, kept = self.letter.path.rpartition("/")[2], self.letter.chunk, self.letter.kept
+        shown = f"batch_id={chunk.batch_id}, rows={len(self.own)}, kept={kept!r}, replayed={self.replayed}"
+        return f"KeptLetter({file!r}, {shown})"
 
     @property
     def name(self) -> DeadLetterName:

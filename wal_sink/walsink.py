@@ -29,7 +29,7 @@ from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.settings import GuaranteeName, Settings
-from wal_sink.sinks.guarantees import promise
+from wal_sink.sinks.guarantees import Guarantees, promise
 from wal_sink.sinks.held import hold
 from wal_sink.spark.placement import Placement, check_environment
 from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location, current_session
@@ -80,13 +80,19 @@ class WalSink:
     ) -> None:
         """Describe what goes where. Raises `ConfigError` for every mistake that shows without I/O.
 
-        `to`: a function of one `Chunk`, a `Sink`, a wrapped writer, the URL of a backend, a `Delivery` of one of these,
-        None (staged here, drained elsewhere), or a mapping from names to these. `wal`: the URL of the log's folder on
-        any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark gets it. The options are fsspec's and
-        are never shown. Without `checkpoint_options`, a checkpoint on the same kind of store is read with
-        `storage_options`. `moved_from`: the URL from which the WAL was moved here; pass it once. Never open a copy of
-        a WAL: it delivers the same rows as the original. `take_over`: which other processes that serve one of these
-        sinks are fenced. Default: all; "if_gone": only those that certainly ended (`HeldError` for the others).
+        - `to`: a function of one `Chunk`, a `Sink`, a wrapped writer, the URL of a backend, a `Delivery` of one of
+          these, None (staged here, drained elsewhere), or a mapping from names to these.
+        - `wal`: the URL of the log's folder on any fsspec store.
+        - `checkpoint`: the query's checkpointLocation, as Spark gets it.
+        - `guarantee`: the requested one, for the sinks that are not given as a `Delivery`.
+        - `name`: the name of the sink, if `to` is no mapping.
+        - `storage_options`, `checkpoint_options`: fsspec's, and never shown. Without `checkpoint_options`, a
+          checkpoint on the same kind of store is read with `storage_options`.
+        - `settings`: those of the log, `Settings()` by default.
+        - `moved_from`: the URL from which the WAL was moved here; pass it once. Never open a copy of a WAL: it
+          delivers the same rows as the original.
+        - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
+          those that certainly ended (`HeldError` for the others).
         """
         check_arguments(
             settings=settings,
@@ -124,8 +130,10 @@ class WalSink:
         return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
 
     def guarantee(self) -> Mapping[str, str]:
-        """The guarantee of each sink and the rows that may repeat, one sentence for each name. No I/O."""
-        return {name: kept.sentence for name, kept in self._promises.items()}
+        """The guarantee of each sink and the rows that may repeat, one sentence for each name. `print` shows a line for
+        each sink. No I/O.
+        """
+        return Guarantees({name: kept.sentence for name, kept in self._promises.items()})
 
     # --- with a streaming query
 
@@ -133,7 +141,7 @@ class WalSink:
     def run(self, writer: DataStreamWriter) -> None:
         """Start the query, wait until it ends, deliver everything it completed, close. Raises every failure."""
         try:
-            self.start(writer).awaitTermination()
+            self._own_query.wait_for_end_of(self.start(writer))
         except Exception as error:
             self._end_early()
             self._failure = self._cause_of(error)

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from benchmarks.backends.backend import Backend, Tables, Way, expect, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.support.fixtures.kafka import delete_topic, new_topic, read
+from tests.support.kafka_topics import delete_topic, new_topic, read
 from tests.support.servers.kafka_broker import KafkaBroker, kafka_jars
 from wal_sink_backends.kafka import KafkaSink
 
@@ -37,10 +37,7 @@ class Kafka(Backend[str]):
 
     @cached_property
     def _broker(self) -> KafkaBroker:
-        broker = KafkaBroker(self._folder / self.key)
-        self._stack.callback(broker.kill)
-        broker.start()
-        return broker
+        return self._stack.enter_context(KafkaBroker(self._folder / self.key))
 
     def empty(self, folder: Path) -> str:  # noqa: ARG002 - it is in the broker's
         return new_topic(self._broker.address)

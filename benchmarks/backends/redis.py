@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 from benchmarks.backends.backend import ISO, Backend, Tables, Way, rows_of, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.support.components import require
-from tests.support.fixtures.redis import PASSWORD, RedisServer
+from tests.support.servers.redis_server import PASSWORD, RedisServer
+from tests.support.servers.server import program
 from wal_sink_backends.redis import RedisSink
 
 PIPELINE = "redis-py's pipeline with MULTI"
@@ -27,19 +26,14 @@ class Redis(Backend[str]):
     share = 1 / 6
 
     def require(self) -> None:
-        require(shutil.which("redis-server") is not None, "get it: apt-get install redis-server")
+        program("redis-server", "redis-server")
 
     def ways(self) -> Mapping[str, Way[str]]:
         return {NAME: self._by_sink, PIPELINE: self._by_pipeline}
 
     @cached_property
     def _server(self) -> RedisServer:
-        folder = self._folder / self.key
-        folder.mkdir()
-        server = RedisServer(folder, *NO_REWRITING)
-        self._stack.callback(server.kill)
-        server.start()
-        return server
+        return self._stack.enter_context(RedisServer(self._folder / self.key, *NO_REWRITING))
 
     def empty(self, folder: Path) -> str:  # noqa: ARG002 - it is in the server's
         self._flush()

@@ -17,16 +17,14 @@ import pymysql
 from benchmarks.backends.backend import Backend, Tables, Way, rows_of, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.support.components import require
 from tests.support.servers.databases import (
-    HOW_TO_GET_THEM,
     PASSWORD,
     USER,
+    DatabaseServer,
     MariadbServer,
     PostgresqlServer,
-    Server,
-    program,
 )
+from tests.support.servers.server import program
 from wal_sink_backends.sql import SqlSink
 
 TABLE = "orders"
@@ -89,21 +87,20 @@ def _by_executemany(target: str, tables: Tables) -> float:
 class SqlServerBackend(SqlBackend):
     """A database server of the tests, with its files in memory."""
 
-    program: str
+    program: tuple[str, str]
+    """The server's program, and the package that has it."""
     columns: str
 
     def require(self) -> None:
-        require(program(self.program) is not None, HOW_TO_GET_THEM)
+        program(*self.program)
 
     @cached_property
-    def server(self) -> Server:
-        server = self.start()
-        self._stack.callback(server.stop)
-        return server
+    def server(self) -> DatabaseServer:
+        return self._stack.enter_context(self.new_server())
 
     @abstractmethod
-    def start(self) -> Server:
-        """Start the server."""
+    def new_server(self) -> DatabaseServer:
+        """Return a new server, which is not started yet."""
 
     def url(self, target: str) -> str:
         return self.server.url(target, password=True)
@@ -123,10 +120,10 @@ class Postgresql(SqlServerBackend):
 
     key = "postgresql"
     title = "Chunks to a PostgreSQL table"
-    program = "initdb"
+    program = ("initdb", "postgresql")
     columns = "id bigint, amount double precision, name text, digest text, at timestamptz"
 
-    def start(self) -> Server:
+    def new_server(self) -> DatabaseServer:
         return PostgresqlServer(self._folder / self.key)
 
     def rivals(self) -> Mapping[str, Way[str]]:
@@ -180,10 +177,10 @@ class Mariadb(SqlServerBackend):
     key = "mariadb"
     title = "Chunks to a MariaDB table"
     share = 1 / 3
-    program = "mariadbd"
+    program = ("mariadbd", "mariadb-server")
     columns = "id bigint, amount double, name longtext, digest longtext, at datetime(6)"
 
-    def start(self) -> Server:
+    def new_server(self) -> DatabaseServer:
         return MariadbServer(self._folder / self.key)
 
     def rivals(self) -> Mapping[str, Way[str]]:

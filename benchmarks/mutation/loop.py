@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mutmut.state import state
@@ -93,7 +94,8 @@ class MutantLoop:
 
         def try_share(number: int) -> None:
             if self._controls:
-                self._control(self._names[number :: max(1, len(self._names) // self._controls)], tests_of)
+                some = self._names[:: max(1, len(self._names) // self._controls)]
+                self._control(some[number :: self._jobs], tests_of)
             for name in self._names[number :: self._jobs]:
                 self._note(name, self._fate(name, tests_of(name)))
 
@@ -127,9 +129,8 @@ class MutantLoop:
         """The tests to try within the time limit. The killers of earlier mutants come first, since they often kill the
         next one too; then the tests written for the mutated file; then the fastest.
         """
-        own = f"/test_{name.split('.')[1].partition('_')[0]}"
         latest = {test: rank for rank, test in enumerate(self._killers)}
-        ordered = sorted(seconds, key=lambda test: (-latest.get(test, -1), own not in test, seconds[test]))
+        ordered = sorted(seconds, key=lambda test: (-latest.get(test, -1), _distance(name, test), seconds[test]))
         sums = accumulate(seconds[test] for test in ordered)
         return [test for test, sum_s in zip(ordered, sums, strict=True) if sum_s <= self._most_s]
 
@@ -139,19 +140,39 @@ class MutantLoop:
     def _learn(self, items: Sequence[pytest.Item]) -> dict[str, dict[str, float]]:
         """Measure the seconds of each test, by function that the test reaches. Every test runs once, in a fork.
 
-        A test runs again after its file changed.
+        A test runs again after its file changed. Each fork writes what it measured into a separate file, and these are
+        merged here, also those of a run that was ended.
         """
-        known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
+        known = self._merged()
         digests = {item: hashlib.sha256(item.path.read_bytes()).hexdigest()[:16] for item in items}
         fresh = [item for item in items if known["tests"].get(item.nodeid) != digests[item]]
-        while fresh:
-            some, fresh = fresh[:_LEARNT_AT_ONCE], fresh[_LEARNT_AT_ONCE:]
-            self._in_fork(lambda _, some=some: self._learn_in_fork(some, digests), _LEARN, [600.0])
-        functions: dict[str, dict[str, float]] = json.loads(self._reach.read_text())["functions"]
-        return functions
+        batches = [fresh[start : start + _LEARNT_AT_ONCE] for start in range(0, len(fresh), _LEARNT_AT_ONCE)]
 
-    def _learn_in_fork(self, items: Sequence[pytest.Item], digests: dict[pytest.Item, str]) -> None:
+        def learn_share(number: int) -> None:
+            for index, some in list(enumerate(batches))[number :: self._jobs]:
+                part = self._reach.with_name(f"{self._reach.stem}-{os.getpid()}-{index}.part")
+                self._in_fork(lambda _, some=some, part=part: self._learn_in_fork(some, digests, part), _LEARN, [600.0])
+
+        self._side_by_side(learn_share)
+        return self._merged()["functions"]
+
+    def _merged(self) -> dict[str, Any]:
+        """Return what all forks measured so far."""
         known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
+        parts = sorted(self._reach.parent.glob(f"{self._reach.stem}-*.part"))
+        for part in parts:
+            measured = json.loads(part.read_text())
+            known["tests"] |= measured["tests"]
+            for function, seconds in measured["functions"].items():
+                known["functions"].setdefault(function, {}).update(seconds)
+        if parts:
+            self._reach.write_text(json.dumps(known))
+        for part in parts:
+            part.unlink()
+        return known
+
+    def _learn_in_fork(self, items: Sequence[pytest.Item], digests: dict[pytest.Item, str], part: Path) -> None:
+        measured: dict[str, Any] = {"tests": {}, "functions": {}}
         reached = state()._stats  # noqa: SLF001 - mutmut's own runner reads the same
         for item in items:
             reached.clear()
@@ -162,9 +183,11 @@ class MutantLoop:
                 print(f"skipped, because it fails without any mutant: {item.nodeid}", file=sys.__stdout__, flush=True)
                 continue
             for function in reached:
-                known["functions"].setdefault(function, {})[item.nodeid] = time.process_time() - before_s
-            known["tests"][item.nodeid] = digests[item]
-        self._reach.write_text(json.dumps(known))
+                measured["functions"].setdefault(function, {})[item.nodeid] = time.process_time() - before_s
+            measured["tests"][item.nodeid] = digests[item]
+        unfinished = part.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(measured))
+        unfinished.rename(part)
 
     def _fate(self, name: str, tests: Sequence[_Test]) -> str:
         if not tests:
@@ -221,6 +244,17 @@ class MutantLoop:
         with self._lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
+
+
+def _distance(mutant: str, test: str) -> int:
+    """Tell how far a test is from a mutant: 0 if its file names the mutant's module, 1 in its room, 2 elsewhere.
+
+    `mutant` is a name such as `wal_sink.wal.fencing.x_claim__mutmut_1`.
+    """
+    rooms, module = mutant.split(".")[1:-2], mutant.split(".")[-2]
+    if module in test.partition("::")[0].rpartition("/")[2]:
+        return 0
+    return 1 if rooms and f"/{rooms[0]}/" in test else 2
 
 
 def _silence() -> None:

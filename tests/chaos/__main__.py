@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,8 +39,9 @@ PARTIAL = CHECKOUT / ".cache" / "chaos" / "CHAOS.md"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the scenarios. Return 0 if all that ran hold, 1 if one does not, 2 for wrong arguments."""
-    options = _parser().parse_args(argv)
-    scenarios = chosen(options.only)
+    scenarios = all_scenarios()
+    options = _parser(scenario.name for scenario in scenarios).parse_args(argv)
+    scenarios = [scenario for scenario in scenarios if scenario.name in (options.only or [scenario.name])]
     command = shlex.join(["python", "-m", "tests.chaos", *(sys.argv[1:] if argv is None else argv)])
     out = options.out or (OUT if options.share >= 1 and not options.only else PARTIAL)
     state = out.with_suffix(".json")
@@ -71,19 +73,6 @@ def all_scenarios() -> list[Scenario]:
     return [scenario for module in modules for scenario in module.SCENARIOS]
 
 
-def chosen(only: Iterable[str] | None) -> list[Scenario]:
-    """Return the scenarios of these names, or all. End the program if a name is unknown."""
-    there = all_scenarios()
-    if not only:
-        return there
-    wanted = set(only)
-    if unknown := wanted - {scenario.name for scenario in there}:
-        known = "\n  ".join(scenario.name for scenario in there)
-        _say(f"no scenario is called {', '.join(sorted(unknown))}; there are:\n  {known}")
-        raise SystemExit(2)
-    return [scenario for scenario in there if scenario.name in wanted]
-
-
 def _run(scenario: Scenario, seed: int, share: float, deadline_s: float) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="wal-sink-chaos-"))
     date, code = f"{datetime.now(UTC):%Y-%m-%d}", code_version()
@@ -95,7 +84,8 @@ def _run(scenario: Scenario, seed: int, share: float, deadline_s: float) -> Row:
         traceback.print_exc()
         outcome = Outcome(violations=[f"it ended with {type(error).__name__}: {error}"])
     seconds = time.monotonic() - began
-    row = Row.of(scenario, outcome, share=share, seed=seed, seconds=seconds, date=date, code=code)
+    told = {**asdict(outcome), "holds": outcome.holds, "seconds": round(seconds, 1)}
+    row = Row(name=scenario.name, share=share, seed=seed, **told, date=date, code=code)
     if row.holds:
         shutil.rmtree(folder, ignore_errors=True)
     kept_in = "" if row.holds else f"; its files are in {folder}"
@@ -110,11 +100,11 @@ def _say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - a command's output
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(names: Iterable[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
     parser.add_argument("--share", type=float, default=1.0, help="the part of the whole to run, e.g. 0.05")
     parser.add_argument("--seed", type=int, help="repeats the choices of a run; default: drawn, and reported")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="scenarios to run")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(names), help="scenarios to run")
     parser.add_argument(
         "--out", type=Path, help="the report; default: benchmarks/CHAOS.md for a whole run, else in .cache/chaos"
     )

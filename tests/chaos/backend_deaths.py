@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.chaos.backend_life import NAME, ids_of
+from tests.chaos.backend_life import NAME, ids_of, live
 from tests.chaos.lives import tally
 from tests.chaos.moments import Seen, query_met
 from tests.chaos.scenario import Effort, Outcome
+from tests.support.forked import ForkedChild
 from tests.support.processes import Child
 from tests.support.streams import Home
 from wal_sink.wal import paths
@@ -31,7 +32,6 @@ EARLY_S = 0.6
 LIMIT_S = 120.0
 NEVER = 10**6
 """More batches than any life has time for."""
-LIFE = Path(__file__).with_name("backend_life.py")
 IN_PROGRESS = frozenset(
     {"staging", "staging, a segment whole", "between stage and commit", "complete but not released", "delivering"}
 )
@@ -168,9 +168,9 @@ class Lives:
 
     def _life(self, batches: int) -> Child:
         number, folder = self.outcome.rounds, self._effort.folder
-        told: list[str | Path] = [folder, str(self._effort.seed * 1_000 + number), str(batches), self._target.url]
+        told = (folder, self._effort.seed * 1_000 + number, batches, self._target.url)
         log = folder / f"life-{number}.log"
-        return Child.python(LIFE, *told, log=log, env=self._target.environment, limit_s=LIMIT_S)
+        return ForkedChild(live, *told, log=log, env=self._target.environment, limit_s=LIMIT_S)
 
 
 def met(place: Home, before: Seen, seen: Seen) -> str:

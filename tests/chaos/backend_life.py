@@ -1,13 +1,12 @@
 """One process that delivers into the target of a backend, until it is killed or all batches are delivered.
 
-`python backend_life.py FOLDER SEED BATCHES URL`: FOLDER holds the WAL and the checkpoint that earlier processes left.
-Only the query is a fake. The rest is what a `WalSink` runs: the core, the local store, real time.
+A folder holds the WAL and the checkpoint that earlier processes left. Only the query is a fake. The rest is what a
+`WalSink` runs: the core, the local store, real time.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -34,8 +33,9 @@ def ids_of(batch_id: int) -> range:
     return range(batch_id * ROWS, (batch_id + 1) * ROWS)
 
 
-def live(folder: Path, chance: random.Random, batches: int, url: str) -> None:
+def live(folder: Path, seed: int, batches: int, url: str) -> None:
     """Run one process: take over, then stage, complete and deliver until `batches` are done."""
+    chance = random.Random(seed)
     checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
     run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings(chunk_rows=CHUNK_ROWS))
     query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(ids_of(batch_id), chance)])
@@ -51,7 +51,3 @@ def _served_sink(run: Run, url: str) -> ServedSink:
 
 def _table(ids: Sequence[int]) -> pa.Table:
     return pa.table({"id": ids, "word": [f"word {row}" for row in ids]})
-
-
-if __name__ == "__main__":
-    live(Path(sys.argv[1]), random.Random(int(sys.argv[2])), int(sys.argv[3]), sys.argv[4])

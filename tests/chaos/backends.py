@@ -17,21 +17,21 @@ import pyarrow.parquet as pq
 
 from tests.chaos.backend_deaths import Target, killed_before
 from tests.chaos.scenario import Scenario
-from tests.support.fixtures.kafka import new_topic, read
-from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
-from tests.support.fixtures.redis import RedisServer
+from tests.support.kafka_topics import new_topic, read
 from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
 from tests.support.servers.databases import (
     PASSWORD_VARIABLE,
     USER,
+    DatabaseServer,
     MariadbServer,
     PostgresqlServer,
-    Server,
     servers_folder,
 )
 from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer
 from tests.support.servers.http_target import HttpTarget
 from tests.support.servers.kafka_broker import KafkaBroker
+from tests.support.servers.redis_server import PASSWORD as REDIS_PASSWORD
+from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.s3_server import S3Server
 
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
@@ -52,87 +52,60 @@ def sqlite_file(folder: Path) -> Iterator[Target]:
 
 
 @contextmanager
-def sql_server(kind: type[Server], mode: str, folder: Path) -> Iterator[Target]:  # noqa: ARG001
-    with servers_folder() as place:
-        server = kind(place / "server")
-        try:
-            database = server.new_database()
-            key = " PRIMARY KEY" if mode == "upsert" else ""
-            server.query(database, f"CREATE TABLE orders (id BIGINT{key}, word VARCHAR(40))")
-            if kind is PostgresqlServer:
-                server.query(database, f"ALTER TABLE orders OWNER TO {USER}")
-            options = {"table": "orders", "mode": mode, "password_env": PASSWORD_VARIABLE}
-            options |= {"key": "id"} if mode == "upsert" else {}
-            yield Target(
-                server.url(database, options=urlencode(options)),
-                lambda: [int(row) for (row,) in server.query(database, "SELECT id FROM orders")],
-                {PASSWORD_VARIABLE: SQL_PASSWORD},
-            )
-        finally:
-            server.stop()
+def sql_server(kind: type[DatabaseServer], mode: str, folder: Path) -> Iterator[Target]:  # noqa: ARG001
+    with servers_folder() as place, kind(place / "server") as server:
+        database = server.new_database()
+        key = " PRIMARY KEY" if mode == "upsert" else ""
+        server.query(database, f"CREATE TABLE orders (id BIGINT{key}, word VARCHAR(40))")
+        if kind is PostgresqlServer:
+            server.query(database, f"ALTER TABLE orders OWNER TO {USER}")
+        options = {"table": "orders", "mode": mode, "password_env": PASSWORD_VARIABLE}
+        options |= {"key": "id"} if mode == "upsert" else {}
+        yield Target(
+            server.url(database, options=urlencode(options)),
+            lambda: [int(row) for (row,) in server.query(database, "SELECT id FROM orders")],
+            {PASSWORD_VARIABLE: SQL_PASSWORD},
+        )
 
 
 @contextmanager
 def kafka_topic(folder: Path) -> Iterator[Target]:
-    broker = KafkaBroker(folder / "kafka")
-    try:
-        broker.start()
+    with KafkaBroker(folder / "kafka") as broker:
         topic = new_topic(broker.address)
         yield Target(
             f"kafka://{broker.address}/{topic}?key=id&transaction_timeout_s=20",
             lambda: [json.loads(message.value())["id"] for message in read(broker.address, topic)],
         )
-    finally:
-        broker.kill()
 
 
 @contextmanager
 def redis_stream(folder: Path) -> Iterator[Target]:
-    (folder / "redis").mkdir()
-    server = RedisServer(folder / "redis")
-    try:
-        server.start()
-        with server.client() as client:
-            yield Target(
-                f"{server.url}?kind=stream&key=orders&password_env={REDIS_VARIABLE}",
-                lambda: [int(row["id"]) for _, row in client.xrange("orders")],
-                {REDIS_VARIABLE: REDIS_PASSWORD},
-            )
-    finally:
-        server.kill()
+    with RedisServer(folder / "redis") as server, server.client() as client:
+        yield Target(
+            f"{server.url}?kind=stream&key=orders&password_env={REDIS_VARIABLE}",
+            lambda: [int(row["id"]) for _, row in client.xrange("orders")],
+            {REDIS_VARIABLE: REDIS_PASSWORD},
+        )
 
 
 @contextmanager
 def http_api(folder: Path) -> Iterator[Target]:
-    server = HttpTarget(folder / "api.db")
-    server.start()
-    try:
+    with HttpTarget(folder / "api.db") as server:
         url = f"{server.url}/keys/orders#idempotent=true"
         yield Target(url, lambda: [row["id"] for row in server.store.rows("orders")])
-    finally:
-        server.stop()
 
 
 @contextmanager
 def dynamodb_table(folder: Path) -> Iterator[Target]:  # noqa: ARG001
     """Use a row's place in the WAL as its key, so that a row sent again from another place shows as a repeat."""
-    server = DynamoDbServer()
-    server.start()
-    try:
+    with DynamoDbServer() as server:
         table = server.new_table(at="S")
-        options = {
-            "region": REGION,
-            "endpoint_url": server.endpoint,
-            "row_key": "at",
-            "ledger_table": f"{table}-ledger",
-        }
+        options = {"region": REGION, "endpoint_url": server.endpoint, "row_key": "at"}
         yield Target(
-            f"dynamodb://{table}?{urlencode(options)}",
+            f"dynamodb://{table}?{urlencode({**options, 'ledger_table': f'{table}-ledger'})}",
             lambda: server.ids(table),
             {name.upper(): value for name, value in ACCESS.items()},
         )
-    finally:
-        server.stop()
 
 
 NAMES = quote("{batch_id}/{partition}-{roll}.{ext}", safe="{}/")
@@ -150,17 +123,15 @@ def held_files(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def held_uploads(folder: Path) -> Iterator[Target]:  # noqa: ARG001
-    server = S3Server()
-    server.start()
+    with S3Server() as server:
 
-    def ids() -> list[int]:
-        client, found = server.client(), list[int]()
-        for one in client.list_objects_v2(Bucket=server.bucket, Prefix="out/").get("Contents", ()):
-            body = client.get_object(Bucket=server.bucket, Key=one["Key"])["Body"].read()
-            found += _ids(pq.read_table(io.BytesIO(body)))
-        return found
+        def ids() -> list[int]:
+            client, found = server.client(), list[int]()
+            for one in client.list_objects_v2(Bucket=server.bucket, Prefix="out/").get("Contents", ()):
+                body = client.get_object(Bucket=server.bucket, Key=one["Key"])["Body"].read()
+                found += _ids(pq.read_table(io.BytesIO(body)))
+            return found
 
-    try:
         environment = {
             "AWS_ACCESS_KEY_ID": str(server.storage_options["key"]),
             "AWS_SECRET_ACCESS_KEY": str(server.storage_options["secret"]),
@@ -168,8 +139,6 @@ def held_uploads(folder: Path) -> Iterator[Target]:  # noqa: ARG001
         }
         url = f"files+s3://{server.bucket}/out?format=parquet&commit=two-phase&name_template={NAMES}"
         yield Target(url, ids, environment)
-    finally:
-        server.stop()
 
 
 TARGETS: Mapping[str, Callable[[Path], AbstractContextManager[Target]]] = {

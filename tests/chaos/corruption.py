@@ -16,7 +16,6 @@ from tests.chaos.damaged_world import KINDS, STORIES, Ending, Scene, Story, kind
 from tests.chaos.s3_faults import flipped
 from tests.chaos.s3_world import rows_lost_and_repeated
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.simulation.world import World
 
 FLIPS = 10_000
 WINDOW_ROWS = 2
@@ -101,24 +100,22 @@ class Damage:
 
     def __call__(self, effort: Effort) -> Outcome:
         chance = random.Random(effort.seed)
-        worlds = {story: story.world() for story in STORIES}
-        for world in worlds.values():
-            world.life()  # the process that died
         endings: Counter[tuple[str, str]] = Counter()
         outcome = Outcome()
         for case in self._cases(Repertoire(chance), effort, chance):
-            endings[kind_of(case.path), _judged(case, worlds[case.scene.story], outcome)] += 1
+            endings[kind_of(case.path), _judged(case, outcome)] += 1
         outcome.detail = _shown(endings)
         return outcome
 
 
-def _judged(case: Case, world: World, outcome: Outcome) -> str:
+def _judged(case: Case, outcome: Outcome) -> str:
     outcome.rounds += 1
+    world = case.scene.left.branch(case.scene.left.plan)
     try:
         ending: str = case.scene.start_on(world, case.path, case.damaged)
     except Exception as error:  # noqa: BLE001 - any error is a finding
         ending = "violation"
-        story = f"{case.scene.story.sink} sink, {len(world.shape)} batches, {len(case.scene.wal)} objects"
+        story = f"{case.scene.story.sink} sink, {len(world.plan.batches)} batches, {len(case.scene.wal)} objects"
         outcome.violations.append(f"{story}: {case.path}: {case.what}: {type(error).__name__}: {error}")
     lost, repeated = rows_lost_and_repeated(world)
     outcome.lost += lost

@@ -1,27 +1,25 @@
 """Worlds that stopped half-way, and are continued many times, each time with one object damaged.
 
 A *scene* is the state that a process left when it died at one of its points: WAL, checkpoint, target, and the knowledge
-of the oracle. It can be entered any number of times. An undamaged start shows first which objects the next start reads.
+of the judge. Any number of starts can follow, each in a branch of its world. An undamaged start shows first which
+objects the next start reads.
 """
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any
 
-from tests.simulation.scenarios import lower_retention
-from tests.simulation.world import BATCHES, Life, Shape, Target, World, crash_at, effects
+from tests.simulation.histories.plans import THREE_BATCHES, Shape
+from tests.simulation.world import Life, World, dies_at, effects
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.settings import Settings
-from wal_sink.stores.memory import MemoryStore
 
 _KEPT = 2
+_ALL = 200
 _COLLECTED: Shape = ((3,), *[(1,)] * (COLLECT_EVERY_BATCHES + _KEPT), (2, 1))
 """Enough batches for one collection, which leaves a low-water record."""
 _PATTERNS = {
@@ -38,8 +36,6 @@ _PATTERNS = {
 KINDS = tuple(_PATTERNS)
 _MOST_SCENES = 24
 """The most scenes of one story, evenly spread."""
-_OF_TARGET = ("rows", "keys", "ledger")
-_OF_ORACLE = ("completed", "evaluated_tag", "staged_tag", "released_tag", "marked")
 
 
 def kind_of(path: str) -> str:
@@ -62,16 +58,15 @@ class Story:
 
     sink: str
     batches: Shape
-    settings: Settings
+    retention: int
     kinds: tuple[str, ...]
     """The kinds of objects that are damaged in this story."""
     once: str = ""
     """The story has no scenes before the first point that begins with this text."""
 
     def world(self) -> World:
-        """Make a world of this story. All lie at one place: a WAL names its place, and any of them must read it."""
-        name = f"damaged-{self.sink}-{len(self.batches)}"
-        return World(self.sink, batches=self.batches, settings=self.settings, name=name)
+        """Make a world of this story."""
+        return World(self.sink, batches=self.batches, retention=self.retention)
 
     def points(self) -> list[int]:
         """Return the points at which its process may die: after each effect."""
@@ -83,14 +78,14 @@ class Story:
     def scene(self, point: int) -> Scene:
         """Return the state that a crash at this point leaves."""
         world = self.world()
-        assert not world.life(crash_at(point)).live()
+        assert not world.life(dies_at(point)).live()
         return Scene.of(self, world)
 
 
 STORIES = (
-    Story("plain", BATCHES, Settings(chunk_rows=2), tuple(kind for kind in KINDS if kind != "low water")),
-    Story("transactional", BATCHES, Settings(chunk_rows=2), ("manifest", "release", "segment", "marker")),
-    Story("plain", _COLLECTED, lower_retention(_KEPT), ("low water",), once="after create low-water"),
+    Story("plain", THREE_BATCHES, _ALL, tuple(kind for kind in KINDS if kind != "low water")),
+    Story("transactional", THREE_BATCHES, _ALL, ("manifest", "release", "segment", "marker")),
+    Story("plain", _COLLECTED, _KEPT, ("low water",), once="after create low-water"),
 )
 
 
@@ -107,38 +102,29 @@ class Scene:
     """The state that a dead process left."""
 
     story: Story
-    wal: Mapping[str, bytes]
-    checkpoint: Mapping[str, bytes]
-    known: Mapping[str, Any]
-    """The knowledge of the target and of the oracle."""
+    left: World
+    """The world as it was left. Each start gets a branch of it."""
     reads: frozenset[str]
-    """The paths of `wal` that the next start reads."""
+    """The paths of the WAL that the next start reads."""
 
     @classmethod
-    def of(cls, story: Story, world: World) -> Scene:
-        known = {name: getattr(world.target, name) for name in _OF_TARGET}
-        known |= {name: getattr(world, name) for name in _OF_ORACLE}
-        left = cls(story, _objects(world.wal), _objects(world.checkpoint), copy.deepcopy(known), frozenset())
+    def of(cls, story: Story, left: World) -> Scene:
+        world = left.branch(left.plan)
         life = world.life()
         assert life.live()
         world.check_end(crashes=1)
-        return cls(story, left.wal, left.checkpoint, left.known, frozenset(filter(LifeReads(life), left.wal)))
+        return cls(story, left, frozenset(filter(LifeReads(life), left.wal.objects)))
 
-    def enter(self, world: World) -> None:
-        """Put the scene into a world of its story, in place of the world's present state."""
-        _fill(world.wal, self.wal)
-        _fill(world.checkpoint, self.checkpoint)
-        world.target = Target(world)
-        for name, value in copy.deepcopy(dict(self.known)).items():
-            setattr(world.target if name in _OF_TARGET else world, name, value)
-        world.releases, world.violations, world.lives = {}, [], world.lives[:1]
+    @property
+    def wal(self) -> dict[str, bytes]:
+        return self.left.wal.objects
 
     def start_on(self, world: World, path: str, damaged: bytes) -> Ending:
-        """Damage an object, start, restore the object, start again. Raises `AssertionError` if a start misbehaves.
+        """Damage an object in a branch of `left`, start, restore the object, start again.
 
-        The object is restored unless the first start deleted it, even if that start wrote something else in its place.
+        Raises `AssertionError` if a start misbehaves. The object is restored unless the first start deleted it, even if
+        that start wrote something else in its place.
         """
-        self.enter(world)
         replace(world, path, damaged)
         life = world.life()
         ending = Ending.NAMED
@@ -168,17 +154,6 @@ class LifeReads:
 
 def replace(world: World, path: str, data: bytes) -> None:
     """Replace the bytes of an object, which wal-sink itself never does. Do nothing if the object is gone."""
-    if path in world.wal.list("", recursive=True):
+    if path in world.wal.objects:
         world.wal.delete([path])
         world.wal.create(path, data)
-        world.releases.clear()
-
-
-def _objects(store: MemoryStore) -> dict[str, bytes]:
-    return {path: store.read(path) for path in store.list("", recursive=True)}
-
-
-def _fill(store: MemoryStore, objects: Mapping[str, bytes]) -> None:
-    store.delete(store.list("", recursive=True))
-    for path, data in objects.items():
-        store.create(path, data)

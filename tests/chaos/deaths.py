@@ -1,111 +1,65 @@
-"""Processes that die at every half-step of naming an object: between fsync and link, and right after the link.
-
-Run as `python -m tests.chaos.deaths FOLDER SEED POINT …`. It forks a process for each life, which saves starting time.
-"""
+"""Processes that die at every half-step of naming an object: between fsync and link, and right after the link."""
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos.dying import HalfSteps
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.small_lives import BATCHES, WINDOW_ROWS, Ground, counted, live
-from tests.support.processes import Child
+from tests.support.forked import ForkedChild
 
 DEATHS = 2
 """The number of lives that die: the first at its point, the second soon after it began to recover. A third survives."""
 SOON = 20
-LIMIT_S, LIMIT_A_POINT_S = 120.0, 8.0
+LIMIT_S = 120.0
 
 
 def killed_at_links(effort: Effort) -> Outcome:
     """Play one short history for each half-step of an undisturbed life, or for a sample of these."""
     effort.folder.mkdir(parents=True, exist_ok=True)
-    steps = _run(effort, [])[0]
-    chance = random.Random(effort.seed)
-    points = sorted(chance.sample(range(1, steps + 1), effort.times(steps, least=4)))
-    deaths = _run(effort, points)
-    outcome = Outcome(rounds=len(points))
-    for point, died in zip(points, deaths, strict=True):
-        ground = Ground.below(effort.folder / f"point-{point}")
-        what = f"seed {effort.seed}, half-step {point}"
-        counted(outcome, ground, BATCHES, what, allowed=died * WINDOW_ROWS)
+    steps = _run(effort.folder / "without-trouble", random.Random(0))[1]
+    points = sorted(random.Random(effort.seed).sample(range(1, steps + 1), effort.times(steps, least=4)))
+    outcome, deaths = Outcome(rounds=len(points)), 0
+    for point in points:
+        folder, what = effort.folder / f"point-{point}", f"seed {effort.seed}, half-step {point}"
+        died = _deaths(folder, point, random.Random(effort.seed * 1_000_003 + point))
+        deaths += died
+        counted(outcome, Ground.below(folder), BATCHES, what, allowed=died * WINDOW_ROWS)
         if died == 0:
             outcome.violations.append(f"{what}: no process died there")
     outcome.detail = (
         f"- an undisturbed life of {BATCHES} batches has {steps} half-steps; {len(points)} of them were tried, "
-        f"with {sum(deaths)} deaths, including those of recovering processes"
+        f"with {deaths} deaths, including those of recovering processes"
     )
     return outcome
 
 
-def _run(effort: Effort, points: list[int]) -> list[int]:
-    """Return the number of deaths at each point. Without points, return the half-steps of an undisturbed life."""
-    args = [str(effort.folder), str(effort.seed), *map(str, points)]
-    limit_s = LIMIT_S + LIMIT_A_POINT_S * len(points)
-    with Child.python(Path(__file__), *args, log=effort.folder / f"lives-{len(points)}.log", limit_s=limit_s) as child:
-        output = child.succeed()
-    return [int(line.split()[1]) for line in output.splitlines() if line.startswith("found ")]
+def _deaths(folder: Path, point: int, chance: random.Random) -> int:
+    """Run the lives of one history. Return how many of them died. The last one has to finish."""
+    sooner = [point, *(chance.randint(1, SOON) for _ in range(DEATHS - 1)), 0]
+    codes = [_run(folder, random.Random(chance.random()), deadly)[0] for deadly in sooner]
+    assert codes[-1] == 0, f"half-step {point}: the lives ended with {codes}"
+    assert set(codes) <= {0, -signal.SIGKILL}, f"half-step {point}: the lives ended with {codes}"
+    return codes.count(-signal.SIGKILL)
 
 
-def main() -> None:
-    """Live and die once for each point. Runs in the child process."""
-    folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-    points = [int(point) for point in sys.argv[3:]]
-    if not points:
-        _forked(lambda: _say_half_steps(Ground.below(_made(folder / "without-trouble"))))
-    for point in points:
-        ground = Ground.below(_made(folder / f"point-{point}"))
-        chance = random.Random(seed * 1_000_003 + point)
-        sooner = [point, *(chance.randint(1, SOON) for _ in range(DEATHS - 1)), 0]
-        codes = [_forked(_life(ground, chance.random(), deadly)) for deadly in sooner]
-        if codes[-1] != 0 or set(codes) - {0, -signal.SIGKILL}:
-            sys.exit(f"half-step {point}: the lives ended with {codes}")
-        _found(codes.count(-signal.SIGKILL))
+def _run(folder: Path, chance: random.Random, deadly: int = 0) -> tuple[int, int]:
+    """Run one life. Return its exit code, and its half-steps if it finished."""
+    folder.mkdir(exist_ok=True)
+    with ForkedChild(_live, folder, chance, deadly, log=folder.with_suffix(".log"), limit_s=LIMIT_S) as child:
+        code = child.wait()
+        return code, int(child.output.rpartition("passed ")[2]) if code == 0 else 0
 
 
-def _life(ground: Ground, seed: float, deadly: int) -> Callable[[], None]:
-    def lived() -> None:
-        HalfSteps(deadly).watch()
-        live(ground, BATCHES, random.Random(seed))
-
-    return lived
-
-
-def _say_half_steps(ground: Ground) -> None:
-    steps = HalfSteps()
+def _live(folder: Path, chance: random.Random, deadly: int) -> None:
+    """Live, and die at one half-step. Runs in the child process."""
+    steps = HalfSteps(deadly)
     steps.watch()
-    live(ground, BATCHES, random.Random(0))
-    _found(steps.passed)
-
-
-def _forked(life: Callable[[], None]) -> int:
-    """Run a life in a forked process and return its exit code. No thread runs here that the fork could lose."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    try:
-        life()
-        sys.stdout.flush()
-        os._exit(0)
-    except BaseException:  # noqa: BLE001 - the child must never go on as its parent
-        traceback.print_exc()
-        os._exit(1)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def _found(number: int) -> None:
-    print("found", number, flush=True)  # noqa: T201 - read by the process that started this one
+    live(Ground.below(folder), BATCHES, chance)
+    print("passed", steps.passed)  # noqa: T201 - read by the process that started this one
 
 
 SCENARIO = Scenario(
@@ -115,6 +69,3 @@ SCENARIO = Scenario(
     "half-step",
     killed_at_links,
 )
-
-if __name__ == "__main__":
-    main()

@@ -19,6 +19,7 @@ from tests.chaos.driver import CHUNK_ROWS
 from tests.chaos.lives import LIMIT_S, Chain, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Plain, row_of, text_of
+from tests.support.processes import executor_of
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
 
@@ -154,10 +155,7 @@ def _is_first(flag: Path) -> bool:
 
 
 def _kill_executor() -> None:
-    """Kill the parent of Spark's daemon, which is the parent of this worker."""
-    daemon = os.getppid()
-    executor = Path("/proc", str(daemon), "stat").read_text().rpartition(")")[2].split()[1]
-    os.kill(int(executor), signal.SIGKILL)
+    os.kill(executor_of(os.getpid()), signal.SIGKILL)
 
 
 SCENARIO = Scenario(

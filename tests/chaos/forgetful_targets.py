@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -14,14 +14,14 @@ from urllib.parse import quote
 
 from tests.chaos.forgetting import ForgetfulTarget, forgetting
 from tests.chaos.scenario import Scenario
-from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
-from tests.support.fixtures.redis import RedisServer
 from tests.support.processes import POLL_S
 from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
 from tests.support.servers.databases import USER, servers_folder
 from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.servers.postgres_pair import PostgresPair
-from tests.support.servers.sql_proxy import SqlProxy
+from tests.support.servers.redis_server import PASSWORD as REDIS_PASSWORD
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.tcp_proxy import TcpProxy
 
 LAW = (
     "each row is once in the surviving target or among the dead letters; if rows of a marked batch are gone, an error "
@@ -90,7 +90,7 @@ class FromSnapshot(ForgetfulRedis):
     """A Redis without an append-only file. It is killed some writes after its last snapshot."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.server = started(folder, stack, "--appendonly", "no")
+        self.server = stack.enter_context(RedisServer(folder, "--appendonly", "no"))
 
     def hold_back(self) -> None:
         with self.server.client() as client:
@@ -105,7 +105,7 @@ class FromTornFile(ForgetfulRedis):
     """A Redis that loses the part of its append-only file that the system had not written before a loss of power."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.server = started(folder, stack, "--appendfsync", "no")
+        self.server = stack.enter_context(RedisServer(folder, "--appendfsync", "no"))
         self._bytes = 0
 
     def hold_back(self) -> None:
@@ -128,8 +128,8 @@ class ToReplica(ForgetfulRedis):
         self._folder, self._stack = folder, stack
         self.server = self._started()
         self._replica: RedisServer | None = None
-        self._front = stack.enter_context(SqlProxy(self.server.port))
-        self._line = stack.enter_context(SqlProxy(self.server.port))
+        self._front = stack.enter_context(TcpProxy(self.server.port))
+        self._line = stack.enter_context(TcpProxy(self.server.port))
 
     @property
     def port(self) -> int:
@@ -159,7 +159,7 @@ class ToReplica(ForgetfulRedis):
     def _started(self, *options: str) -> RedisServer:
         folder = self._folder.with_name(f"{self._folder.name}-{next(_numbers)}")
         own = ("--appendonly", "no", "--repl-diskless-sync-delay", "0", "--masterauth", REDIS_PASSWORD)
-        return started(folder, self._stack, *own, *options)
+        return self._stack.enter_context(RedisServer(folder, *own, *options))
 
     def _wait_until_received(self, replica: RedisServer) -> None:
         deadline = time.monotonic() + REPLICA_S
@@ -201,32 +201,12 @@ def redis_servers(folder: Path) -> Iterator[ForgetfulTarget]:
         yield Redis(folder, stack)
 
 
-def started(folder: Path, stack: ExitStack, *options: str) -> RedisServer:
-    """Start a server, to be killed at the end."""
-    folder.mkdir()
-    server = RedisServer(folder, *options)
-    stack.callback(server.kill)
-    server.start()
-    return server
-
-
+TARGETS: Mapping[str, tuple[str, Callable[[Path], AbstractContextManager[ForgetfulTarget]]]] = {
+    "PostgreSQL failed over to a lagging standby": ("fail-over", postgresql_pair),
+    "PostgreSQL failed over behind PgBouncer": ("fail-over", partial(postgresql_pair, pooled=True)),
+    "Redis restarted without its newest writes": ("restart", redis_servers),
+}
 SCENARIOS = [
-    Scenario(
-        name="PostgreSQL failed over to a lagging standby",
-        law=LAW,
-        unit="fail-over",
-        run=partial(forgetting, postgresql_pair),
-    ),
-    Scenario(
-        name="PostgreSQL failed over behind PgBouncer",
-        law=LAW,
-        unit="fail-over",
-        run=partial(forgetting, partial(postgresql_pair, pooled=True)),
-    ),
-    Scenario(
-        name="Redis restarted without its newest writes",
-        law=LAW,
-        unit="restart",
-        run=partial(forgetting, redis_servers),
-    ),
+    Scenario(name=name, law=LAW, unit=unit, run=partial(forgetting, target_in))
+    for name, (unit, target_in) in TARGETS.items()
 ]

@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.chaos.racing import WON, race, race_in_process
-from tests.chaos.s3_world import quiet_s3_server
+from tests.chaos.s3_world import empty_s3_server
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from wal_sink.stores.base import Store
 from wal_sink.stores.fsspec_store import GenericStore
@@ -94,7 +94,7 @@ def _s3(effort: Effort) -> Outcome:
 
 def race_on_s3(rounds: int, folder: Path, *, count: int = RACERS) -> Outcome:
     """Race on a separate S3 server."""
-    with quiet_s3_server() as server:
+    with empty_s3_server() as server:
         spec = StoreSpec(f"s3://{server.bucket}/race", server.storage_options)
         outcome = race_processes(spec, rounds, folder, count=count)
         if (there := len(server.objects())) != rounds:

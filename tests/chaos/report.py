@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from tests.chaos.scenario import Outcome, Scenario
+from tests.chaos.scenario import Scenario
 from tests.support.processes import CHECKOUT
+from wal_sink import ConfigError
+from wal_sink.spark import check_java
 
 GIB = 1 << 30
 WHAT = """\
@@ -41,32 +42,12 @@ class Row(msgspec.Struct, frozen=True):
     allowed: int
     seconds: float
     holds: bool
-    violations: tuple[str, ...]
+    violations: list[str]
     detail: str
     date: str = ""
     """The date on which it began, in UTC."""
     code: str = ""
     """The commit that ran. A `+` says that the code differed from it."""
-
-    @classmethod
-    def of(
-        cls, scenario: Scenario, outcome: Outcome, *, share: float, seed: int, seconds: float, date: str, code: str
-    ) -> Row:
-        return cls(
-            name=scenario.name,
-            share=share,
-            seed=seed,
-            rounds=outcome.rounds,
-            lost=outcome.lost,
-            repeated=outcome.repeated,
-            allowed=outcome.allowed,
-            seconds=round(seconds, 1),
-            holds=outcome.holds,
-            violations=tuple(outcome.violations),
-            detail=outcome.detail,
-            date=date,
-            code=code,
-        )
 
 
 @dataclass(frozen=True)
@@ -195,14 +176,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    command: Any = Path(home, "bin", "java") if home else "java"
     try:
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
-    except OSError:
+        return check_java().version_text
+    except ConfigError:
         return "absent"
-    found = re.search(r'version "([^"]+)"', told)
-    return found[1] if found else "unknown"
 
 
 def _one_line(text: str) -> str:

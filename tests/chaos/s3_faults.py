@@ -9,15 +9,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tests.chaos.faulty_proxy import Answer, Exchange, Request
 from tests.chaos.s3_world import IMPATIENT, Client, S3Place, S3World, rows_lost_and_repeated, s3_place
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.simulation.world import Hook, Life, Shape
+from tests.simulation.histories.plans import Shape
+from tests.simulation.world import dies
 from wal_sink.errors import WalSinkError
-from wal_sink.testing import Crash
 
 BATCHES: Shape = ((7, 1), (1,))
 """Two segments of four chunks and one, then one segment of one chunk."""
@@ -30,6 +30,9 @@ _SOON: Client = {**IMPATIENT, "read_timeout": 1}
 _PATIENT: Client = {**IMPATIENT, "retries": {"mode": "standard", "total_max_attempts": 4}}
 
 Applies = Callable[[Request, Answer], bool]
+Act = Callable[[Exchange, random.Random], None]
+Change = Callable[[bytes, random.Random], bytes]
+End = Callable[[Exchange], None]
 
 
 def _to_any(_: Request, __: Answer) -> bool:
@@ -61,7 +64,7 @@ class Fault:
     """One way to spoil a request."""
 
     name: str
-    act: Callable[[Exchange, random.Random], None]
+    act: Act
     applies: Applies = _to_any
     client: Client = field(default_factory=lambda: IMPATIENT)
     kinds: Sequence[str] = KINDS
@@ -84,105 +87,67 @@ def _error(status: int, code: str) -> Answer:
     return Answer(status, f"<Error><Code>{code}</Code><Message>set by a test</Message></Error>".encode())
 
 
-def _refuse(answer: Answer, exchange: Exchange, _: random.Random) -> None:
-    exchange.answer(answer)
+def _leave(end: End, *, done: bool = False) -> Act:
+    """End the exchange in this way, without the effect of the request or after it."""
+
+    def act(exchange: Exchange, _: random.Random) -> None:
+        if done:
+            exchange.forward()
+        end(exchange)
+
+    return act
 
 
-def _do_but_answer(answer: Answer, exchange: Exchange, _: random.Random) -> None:
-    exchange.forward()
-    exchange.answer(answer)
+def _say(answer: Answer, *, done: bool = False) -> Act:
+    """Give this answer, without the effect of the request or after it."""
+    return _leave(lambda exchange: exchange.answer(answer), done=done)
 
 
-def _drop_before(exchange: Exchange, _: random.Random) -> None:
-    exchange.drop()
+def _stop_half_way(end: End) -> Act:
+    """Send a part of the answer, and end the exchange in this way."""
+
+    def act(exchange: Exchange, chance: random.Random) -> None:
+        answer = exchange.forward()
+        exchange.answer(replace(answer, body=shortened(answer.body, chance)), announced=len(answer.body))
+        end(exchange)
+
+    return act
 
 
-def _drop_after(exchange: Exchange, _: random.Random) -> None:
-    exchange.forward()
-    exchange.drop()
+def _change_answer(change: Change, *, summed: bool = True) -> Act:
+    """Change the body, of which only the content shows it; without `summed`, the checksum in the headers is gone."""
+
+    def act(exchange: Exchange, chance: random.Random) -> None:
+        answer = exchange.forward()
+        headers = {name: text for name, text in answer.headers.items() if summed or "checksum" not in name.lower()}
+        exchange.answer(Answer(answer.status, change(answer.body, chance), headers))
+
+    return act
 
 
-def _reset_before(exchange: Exchange, _: random.Random) -> None:
-    exchange.reset()
+def _change_upload(change: Change) -> Act:
+    def act(exchange: Exchange, chance: random.Random) -> None:
+        request = exchange.request
+        exchange.answer(exchange.forward(replace(request, body=change(request.body, chance))))
+
+    return act
 
 
-def _reset_in_body(exchange: Exchange, chance: random.Random) -> None:
-    _cut_answer(exchange, chance)
-    exchange.reset()
+def _do_later(*, now_too: bool) -> Act:
+    """Do the request some requests later, too or only. The client gets an answer if it is done now."""
 
+    def act(exchange: Exchange, chance: random.Random) -> None:
+        if now_too:
+            exchange.answer(exchange.forward())
+        else:
+            exchange.drop()
+        exchange.forward_later(after=chance.randint(1, 20))
 
-def _cut_answer(exchange: Exchange, chance: random.Random) -> None:
-    answer = exchange.forward()
-    cut = Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers)
-    exchange.answer(cut, announced=len(answer.body))
-    exchange.drop()
-
-
-def _empty_answer(exchange: Exchange, _: random.Random) -> None:
-    """Answer with success and nothing else, as a device between client and server may."""
-    exchange.forward()
-    exchange.answer(Answer(200))
-
-
-def _stall_in_body(exchange: Exchange, chance: random.Random) -> None:
-    answer = exchange.forward()
-    half = Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers)
-    exchange.answer(half, announced=len(answer.body))
-    exchange.keep_silent()
-
-
-def _shorten_answer(exchange: Exchange, chance: random.Random) -> None:
-    """Shorten the body and its announced length. Only the content can show it."""
-    answer = exchange.forward()
-    exchange.answer(Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers))
-
-
-def _flip_answer(exchange: Exchange, chance: random.Random) -> None:
-    answer = exchange.forward()
-    exchange.answer(Answer(answer.status, flipped(answer.body, chance), answer.headers))
-
-
-def _flip_answer_unsummed(exchange: Exchange, chance: random.Random) -> None:
-    """Flip a bit of an answer without a checksum. Only wal-sink's own checks can show it."""
-    answer = exchange.forward()
-    headers = {name: value for name, value in answer.headers.items() if "checksum" not in name.lower()}
-    exchange.answer(Answer(answer.status, flipped(answer.body, chance), headers))
+    return act
 
 
 def _mix_up(exchange: Exchange, chance: random.Random) -> None:
     exchange.answer(exchange.forward_mixed_up(chance.choice))
-
-
-def _flip_upload(exchange: Exchange, chance: random.Random) -> None:
-    exchange.answer(exchange.forward(_with_body(exchange.request, flipped(exchange.request.body, chance))))
-
-
-def _shorten_upload(exchange: Exchange, chance: random.Random) -> None:
-    body = exchange.request.body
-    exchange.answer(exchange.forward(_with_body(exchange.request, body[: chance.randrange(len(body))])))
-
-
-def _silent_before(exchange: Exchange, _: random.Random) -> None:
-    exchange.keep_silent()
-
-
-def _silent_after(exchange: Exchange, _: random.Random) -> None:
-    exchange.forward()
-    exchange.keep_silent()
-
-
-def _late(exchange: Exchange, chance: random.Random) -> None:
-    exchange.forward_later(after=chance.randint(1, 20))
-    exchange.drop()
-
-
-def _twice(exchange: Exchange, chance: random.Random) -> None:
-    exchange.answer(exchange.forward())
-    exchange.forward_later(after=chance.randint(1, 20))
-
-
-def _with_body(request: Request, body: bytes) -> Request:
-    return Request(request.method, request.target, request.headers, body)
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
@@ -191,37 +156,45 @@ def flipped(data: bytes, chance: random.Random) -> bytes:
     return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
 
+def shortened(data: bytes, chance: random.Random) -> bytes:
+    return data[: chance.randrange(len(data))]
+
+
+_DROP, _RESET, _SILENCE = Exchange.drop, Exchange.reset, Exchange.keep_silent
 _CONFLICT = _error(409, "ConditionalRequestConflict")
 _BROKEN = _error(500, "InternalError")
 _BUSY = _error(503, "SlowDown")
 _BARE_412 = Answer(412)
+_EMPTY = Answer(200)
+"""Success and nothing else, as a device between client and server may answer."""
+_PLAIN = ("plain",)
 
 FAULTS = (
-    Fault("connection dropped before the effect", _drop_before),
-    Fault("connection dropped after the effect", _drop_after),
-    Fault("connection reset before the effect", _reset_before, kinds=("plain",)),
-    Fault("connection reset amid the answer", _reset_in_body, _to_answers_with_body, kinds=("plain",)),
-    Fault("answer lost, botocore asks again", _drop_after, _to_puts, client=_PATIENT, kinds=("plain",)),
-    Fault("409 ConditionalRequestConflict", partial(_refuse, _CONFLICT)),
-    Fault("bare 412 without effect", partial(_refuse, _BARE_412)),
-    Fault("bare 412 after the effect", partial(_do_but_answer, _BARE_412), _to_writes),
-    Fault("500 without effect", partial(_refuse, _BROKEN)),
-    Fault("500 after the effect", partial(_do_but_answer, _BROKEN), _to_writes),
-    Fault("503 SlowDown", partial(_refuse, _BUSY), kinds=("plain",)),
-    Fault("answer cut short", _cut_answer, _to_answers_with_body, kinds=("plain",)),
-    Fault("answer shortened, its length too", _shorten_answer, _to_answers_with_body),
-    Fault("empty answer of success", _empty_answer, _to_answers_with_body),
-    Fault("bit flipped in an answer", _flip_answer, _to_objects_read),
-    Fault("bit flipped in an answer without checksum", _flip_answer_unsummed, _to_objects_read),
-    Fault("bit flipped in a listing", _flip_answer, _to_listings),
+    Fault("connection dropped before the effect", _leave(_DROP)),
+    Fault("connection dropped after the effect", _leave(_DROP, done=True)),
+    Fault("connection reset before the effect", _leave(_RESET), kinds=_PLAIN),
+    Fault("connection reset amid the answer", _stop_half_way(_RESET), _to_answers_with_body, kinds=_PLAIN),
+    Fault("answer lost, botocore asks again", _leave(_DROP, done=True), _to_puts, client=_PATIENT, kinds=_PLAIN),
+    Fault("409 ConditionalRequestConflict", _say(_CONFLICT)),
+    Fault("bare 412 without effect", _say(_BARE_412)),
+    Fault("bare 412 after the effect", _say(_BARE_412, done=True), _to_writes),
+    Fault("500 without effect", _say(_BROKEN)),
+    Fault("500 after the effect", _say(_BROKEN, done=True), _to_writes),
+    Fault("503 SlowDown", _say(_BUSY), kinds=_PLAIN),
+    Fault("answer cut short", _stop_half_way(_DROP), _to_answers_with_body, kinds=_PLAIN),
+    Fault("answer shortened, its length too", _change_answer(shortened), _to_answers_with_body),
+    Fault("empty answer of success", _say(_EMPTY, done=True), _to_answers_with_body),
+    Fault("bit flipped in an answer", _change_answer(flipped), _to_objects_read),
+    Fault("bit flipped in an answer without checksum", _change_answer(flipped, summed=False), _to_objects_read),
+    Fault("bit flipped in a listing", _change_answer(flipped), _to_listings),
     Fault("answer to a read of another object", _mix_up, _to_objects_read),
-    Fault("upload cut short", _shorten_upload, _to_writes, kinds=("plain",)),
-    Fault("bit flipped in an upload", _flip_upload, _to_writes, kinds=("plain",)),
-    Fault("no answer in time, no effect", _silent_before, client=_SOON, kinds=("plain",)),
-    Fault("no answer in time, after the effect", _silent_after, client=_SOON, kinds=("plain",)),
-    Fault("answer that stops half-way", _stall_in_body, _to_answers_with_body, client=_SOON, kinds=("plain",)),
-    Fault("dropped, its effect comes later", _late, _to_writes, late=True),
-    Fault("done, and done again later", _twice, _to_writes, late=True),
+    Fault("upload cut short", _change_upload(shortened), _to_writes, kinds=_PLAIN),
+    Fault("bit flipped in an upload", _change_upload(flipped), _to_writes, kinds=_PLAIN),
+    Fault("no answer in time, no effect", _leave(_SILENCE), client=_SOON, kinds=_PLAIN),
+    Fault("no answer in time, after the effect", _leave(_SILENCE, done=True), client=_SOON, kinds=_PLAIN),
+    Fault("answer that stops half-way", _stop_half_way(_SILENCE), _to_answers_with_body, client=_SOON, kinds=_PLAIN),
+    Fault("dropped, its effect comes later", _do_later(now_too=False), _to_writes, late=True),
+    Fault("done, and done again later", _do_later(now_too=True), _to_writes, late=True),
 )
 
 
@@ -236,7 +209,7 @@ class Stage:
         """Make a new world. For a takeover, its first process died right after a send."""
         world = self.place.world(kind, BATCHES)
         if taken_over:
-            assert not world.life(_die_after_sending()).live()
+            assert not world.life(dies("after sink", number=DIES_AT_SEND)).live()
         self.place.proxy.arm()
         return world
 
@@ -320,14 +293,6 @@ class Campaign:
         if target.kind == "plain":
             self._outcome.allowed += WINDOW_ROWS * (1 + target.taken_over)
         self._requests["LIST" if "list-type" in target.what else target.what.split()[0]] += 1
-
-
-def _die_after_sending() -> Hook:
-    def hook(life: Life, what: str, where: str) -> None:
-        if sum(point.startswith("after sink") for point in life.points) == DIES_AT_SEND and what == "after sink":
-            raise Crash(where)
-
-    return hook
 
 
 def _run(fault: Fault, effort: Effort) -> Outcome:

@@ -5,13 +5,15 @@ The oracle sees every object that the server creates or deletes, at that moment.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tests.chaos.faulty_proxy import FaultyProxy
-from tests.simulation.world import Hook, Life, Shape, World
+from tests.simulation.histories.plans import Shape
+from tests.simulation.histories.process import Process
+from tests.simulation.world import World
 from tests.support.servers.s3_server import S3Server
+from wal_sink.stores.base import Store
 from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore
@@ -38,7 +40,7 @@ class S3Place:
 
     def connect(self, client: Client) -> S3Store:
         """Use another client from now on."""
-        options = {**self.server.storage_options, "endpoint_url": self.proxy.endpoint, "config_kwargs": dict(client)}
+        options = {**self.server.storage_options, "endpoint_url": self.proxy.url, "config_kwargs": dict(client)}
         self.store = S3Store(StoreSpec(f"s3://{self.server.bucket}/{PREFIX}", options))
         return self.store
 
@@ -50,28 +52,18 @@ class S3Place:
 
 
 @contextmanager
-def quiet_s3_server() -> Iterator[S3Server]:
-    """Yield a separate server that logs nothing. It stops at the end."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line per request
-    server = S3Server("wal-sink-chaos")
-    server.start()
-    server.clear()  # all servers of one process share their buckets
-    try:
+def empty_s3_server() -> Iterator[S3Server]:
+    """Yield a separate server without objects."""
+    with S3Server("wal-sink-chaos") as server:
+        server.clear()  # all servers of one process share their buckets
         yield server
-    finally:
-        server.stop()
 
 
 @contextmanager
 def s3_place() -> Iterator[S3Place]:
-    """Yield a separate server and proxy. Both are closed at the end."""
-    with quiet_s3_server() as server:
-        proxy = FaultyProxy(server.endpoint)
-        proxy.start()
-        try:
-            yield S3Place(server, proxy)
-        finally:
-            proxy.stop()
+    """Yield a separate server and proxy."""
+    with empty_s3_server() as server, FaultyProxy(server.endpoint) as proxy:
+        yield S3Place(server, proxy)
 
 
 class S3World(World):
@@ -82,42 +74,31 @@ class S3World(World):
         self._place = place
         place.server.after_request = self._note
 
-    def life(self, hook: Hook | None = None) -> Life:
-        life = super().life(hook)
-
-        def point(what: str, where: str) -> None:
-            life.points.append(f"{what} {where}")
-            if hook is not None:
-                hook(life, what, where)
-
-        life.wal = FaultyStore(self._place.store, point)
-        return life
+    def wal_of(self, process: Process) -> Store:
+        return FaultyStore(self._place.store, process.point)
 
     def _note(self, method: str, path: str, status: int) -> None:
         """Note a request. The server's thread calls it, one request at a time."""
-        if method == "GET" or status >= 300:
-            return
-        try:
-            self._follow()
-        except AssertionError as error:
-            self.violations.append(f"{method} {path}: {error}")
+        if method != "GET" and status < 300:
+            self._follow(f"{method} {path}")
 
-    def _follow(self) -> None:
-        """Make the copy equal to the bucket. The oracle looks at each difference, as it does at each step."""
+    def _follow(self, request: str) -> None:
+        """Make the copy equal to the bucket. The judge looks at each difference, as it does at each step."""
         there = {key.removeprefix(f"{PREFIX}/"): data for key, data in self._place.server.objects().items()}
-        known = {path: self.wal.read(path) for path in self.wal.list("", recursive=True)}
+        known = self.wal.objects
         for path in sorted(known.keys() - there.keys()):
-            self.watch("before delete", path)
+            self.judge.deleting(path)
             self.wal.delete([path])
         for path, data in there.items():
-            self._require(known.get(path, data) == data, f"{path} was overwritten with other bytes")
             if path not in known:
                 self.wal.create(path, data)
-                self.watch("after create", path)
+                self.judge.created(self.lives, path, data)
+            elif known[path] != data:
+                self.judge.blame(f"{request}: {path} was overwritten with other bytes")
 
 
 def rows_lost_and_repeated(world: World) -> tuple[int, int]:
     """Count in the target: the evaluated rows that never arrived, and the rows that arrived more than once."""
-    wanted = {(batch_id, row) for batch_id, parts in enumerate(world.shape) for row in range(sum(parts))}
-    came = [(batch_id, row) for _, batch_id, row in world.target.rows]
+    wanted = {(batch_id, row) for batch_id, parts in enumerate(world.plan.batches) for row in range(sum(parts))}
+    came = [(batch_id, row) for _, batch_id, row in world.rows]
     return len(wanted.difference(came)), len(came) - len(set(came))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.simulation.histories.counting import Count, play_on_all_cores
-from tests.simulation.histories.exhaustive import THREE_BATCHES, every_crash
-from tests.simulation.histories.plans import KINDS, LifePlan, Shape
+from tests.simulation.histories.exhaustive import every_crash
+from tests.simulation.histories.plans import KINDS, THREE_BATCHES, LifePlan, Shape
 
 SEEDS = 1_000_000_000
 """The distance between the seeds of two efforts."""

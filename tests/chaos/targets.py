@@ -6,7 +6,6 @@ Nothing here uses wal-sink's own counts.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.streams import append_line, read_json
 from wal_sink import Chunk, Sink
 
 SCHEMA = "id long, word string"
@@ -54,8 +54,7 @@ class Targets:
 
     def sent(self) -> list[Sent]:
         """Return the calls of the plain target. A line that a crash cut off does not count."""
-        text = self.plain.read_text() if self.plain.exists() else ""
-        found = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
+        found = read_json(self.plain)
         return [Sent(**{**line, "rows": tuple((row[0], row[1]) for row in line["rows"])}) for line in found]
 
     def sent_again(self) -> Counter[int]:
@@ -115,11 +114,7 @@ class Plain(Sink):
             "end": chunk.position.rows,
             "rows": list(zip(*(column.to_pylist() for column in chunk.table.columns), strict=True)),
         }
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            os.write(descriptor, (json.dumps(line) + "\n").encode())
-        finally:
-            os.close(descriptor)
+        append_line(self.path, json.dumps(line))
         time.sleep(self.answer_s)
 
 

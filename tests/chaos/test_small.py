@@ -19,7 +19,6 @@ from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Plain
 from tests.support.chunks import chunk
 from tests.support.components import require
-from tests.support.servers.databases import HOW_TO_GET_THEM, program
 
 SEED = 20
 SCENARIOS: dict[str, Scenario] = {
@@ -48,7 +47,6 @@ def test_drivers_killed_at_random_moments_lose_nothing_and_repeat_a_chunk_of_eac
 @needs_spark
 @long
 def test_executors_killed_while_they_stage_and_deliver_lose_nothing(tmp_path: Path) -> None:
-    require(Path("/proc/self/stat").exists(), "finding a worker's executor needs /proc")
     outcome = outcome_of("executors killed", 0.04, tmp_path)
     assert outcome.holds, outcome
 
@@ -121,8 +119,6 @@ def require_disk(trouble: Trouble, folder: Path, *, for_others: bool = False) ->
 @long
 @pytest.mark.parametrize("name", backends.TARGETS)
 def test_processes_killed_before_a_server_lose_and_repeat_nothing(name: str, tmp_path: Path) -> None:
-    if name.startswith(("PostgreSQL", "MariaDB")):
-        require(program("initdb" if name.startswith("P") else "mariadbd") is not None, HOW_TO_GET_THEM)
     outcome = outcome_of(f"killed before {name}", 0.01, tmp_path)
     assert outcome.holds, outcome
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,6 @@ import pytest
 from tests.chaos import forgetful_targets
 from tests.chaos.forgetting import BATCHES, CHUNKS, ONCE, SILENT, Moment, Verdict, count, spans
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.support.components import require
-from tests.support.processes import PROC
-from tests.support.servers.databases import HOW_TO_GET_THEM, program
-from tests.support.servers.pgbouncer import HOW_TO_GET_IT
 
 SEED = 352
 MOMENTS = 3
@@ -22,13 +17,6 @@ MOMENTS = 3
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scenario", forgetful_targets.SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_target_that_forgets_has_every_row_once_or_is_refused(scenario: Scenario, tmp_path: Path) -> None:
-    if scenario.name.startswith("PostgreSQL"):
-        require(program("initdb") is not None, HOW_TO_GET_THEM)
-        require((PROC / "self" / "stat").exists(), "finding a server's backends needs /proc")
-    if "PgBouncer" in scenario.name:
-        require(program("pgbouncer") is not None, HOW_TO_GET_IT)
-    if scenario.name.startswith("Redis"):
-        require(shutil.which("redis-server") is not None, "get it: apt-get install redis-server")
     outcome = scenario.run(Effort(SEED, tmp_path, MOMENTS / 30))
     assert outcome.holds, outcome
     assert "rows of the batch in progress lost: every row once" in outcome.detail

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fixtures.kafka import new_topic, read
+from tests.support.kafka_topics import new_topic, read
 from tests.support.servers.kafka_broker import KafkaBroker
 from wal_sink.testing import SinkContract
 from wal_sink_backends.kafka.sink import KafkaSink

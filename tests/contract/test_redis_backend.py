@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fixtures.redis import PASSWORD, RedisServer
+from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.testing import SinkContract
 from wal_sink_backends.redis.sink import RedisSink
 

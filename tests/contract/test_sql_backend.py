@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, MariadbServer, PostgresqlServer, Server
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer, MariadbServer, PostgresqlServer
 from wal_sink.testing import SinkContract
 from wal_sink_backends.sql.sink import SqlSink
 
@@ -17,7 +17,7 @@ _numbers = itertools.count()
 class Target:
     """A separate table in a database."""
 
-    def __init__(self, server: Server, database: str) -> None:
+    def __init__(self, server: DatabaseServer, database: str) -> None:
         self.server = server
         self.database = database
         self.table = f"flights_{next(_numbers)}"

@@ -32,7 +32,7 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import LEFT_BEHIND_S, new_object, probe
 from wal_sink.stores.spec import StoreSpec
 
-pytest_plugins = ["tests.support.fixtures.s3"]
+pytest_plugins = ["tests.support.fixtures.servers"]
 
 _numbers = itertools.count()
 

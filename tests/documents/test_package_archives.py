@@ -13,10 +13,10 @@ from packaging.requirements import Requirement
 from tests.packaging import archives as packing
 from tests.packaging.archives import Archives, all_requirements, build_here, extras_of, faults, sdist_files, wheel_files
 from tests.packaging.targets import TARGETS, WITHOUT_EXTRA
+from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT
-from tests.support.tracked import tracked
 
-TRACKED = [path.relative_to(CHECKOUT).as_posix() for path in tracked()]
+TRACKED = [path.relative_to(CHECKOUT).as_posix() for path in tracked_files()]
 
 
 @pytest.fixture(scope="module")

@@ -20,13 +20,13 @@ from trove_classifiers import classifiers, deprecated_classifiers
 
 from tests.packaging.archives import Archives, build_here, metadata_bytes, metadata_of
 from tests.packaging.description import Link, Repository, anchors_of, code_of, links_of
+from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT
-from tests.support.tracked import tracked
 
 PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
 URLS = PYPROJECT["project"]["urls"]
 VERSION = PYPROJECT["project"]["version"]
-TEXTS = {path.relative_to(CHECKOUT).as_posix(): path.read_text(errors="replace") for path in tracked()}
+TEXTS = {path.relative_to(CHECKOUT).as_posix(): path.read_text(errors="replace") for path in tracked_files()}
 REPOSITORY = Repository(URLS["Repository"], VERSION, TEXTS)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import wal_sink
+from tests.support.code_blocks import blocks_of, pages
 from tests.support.processes import CHECKOUT, python_environment
 
 PUBLIC = {
@@ -52,7 +53,6 @@ UNNAMED = {
 """Classes that a public signature names and that nobody can import, each with the reason."""
 OURS = ("wal_sink", "wal_sink_backends")
 EXAMPLES = sorted(path for path in (CHECKOUT / "examples").rglob("*.py"))
-DOCUMENTS = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("module", PUBLIC)
@@ -142,12 +142,8 @@ def test_an_example_imports_public_names_only(path: Any) -> None:
     assert _public_imports(path.read_text())[1] == []
 
 
-def _python_blocks(text: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-
-
 def test_the_code_of_the_documents_imports_public_names_only() -> None:
-    found = {path.name: [_public_imports(block) for block in _python_blocks(path.read_text())] for path in DOCUMENTS}
+    found = {page: [_public_imports(block.code) for block in blocks_of(page)] for page in pages()}
     assert [(name, each) for name, blocks in found.items() for _, hidden in blocks for each in hidden] == []
     assert sum(count for blocks in found.values() for count, _ in blocks) > 20
 

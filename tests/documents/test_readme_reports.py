@@ -1,16 +1,21 @@
-"""README tells the same of the specification, chaos and mutation as their reports."""
+"""README and docs/tested.md tell the same of the specification, chaos, mutation and the tests as their sources."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Mapping
 
 import pytest
 
 from tests.chaos.__main__ import all_scenarios
 from tests.chaos.report import Row, read_rows
+from tests.documents.test_guarantees_document import sentences
 from tests.support.processes import CHECKOUT
+
+README, PAGE = "README.md", "docs/tested.md"
+BOTH = pytest.mark.parametrize("document", [README, PAGE])
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +23,10 @@ def rows() -> Mapping[str, Row]:
     return {row.name: row for row in read_rows(CHECKOUT / "benchmarks" / "CHAOS.json")}
 
 
-def told(command: str) -> str:
-    """The line of README's table that says what a command showed."""
-    (line,) = re.findall(rf"^\| `make {command}` \|.*$", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE)
+def told(document: str, command: str) -> str:
+    """The line that says what a command showed: of README's list, or of the page's table."""
+    begins = re.escape(f"- `make {command}`:" if document == README else f"| `make {command}` |")
+    (line,) = re.findall(rf"^{begins}.*$", (CHECKOUT / document).read_text(), flags=re.MULTILINE)
     return str(line)
 
 
@@ -33,16 +39,18 @@ def count_of(constant: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("constant", "words"),
+    ("document", "constant", "words"),
     [
-        ("MODELS", "{} bounded models"),
-        ("WITHOUT_PLAN_MODELS", "{} of them in two variants"),
-        ("PLANTED", "{} planted bugs"),
-        ("NEEDED", "{} missing repairs"),
+        (README, "MODELS", "{} bounded models"),
+        (README, "PLANTED", "each of {} planted bugs"),
+        (PAGE, "MODELS", "{} bounded models"),
+        (PAGE, "WITHOUT_PLAN_MODELS", "{} of them in two variants"),
+        (PAGE, "PLANTED", "each of {} planted bugs"),
+        (PAGE, "NEEDED", "{} missing repairs"),
     ],
 )
-def test_readme_counts_what_the_specification_runs(constant: str, words: str) -> None:
-    assert words.format(count_of(constant)) in told("spec")
+def test_a_document_counts_what_the_specification_runs(document: str, constant: str, words: str) -> None:
+    assert words.format(count_of(constant)) in told(document, "spec")
 
 
 def test_the_chaos_report_is_whole_and_of_full_size(rows: Mapping[str, Row]) -> None:
@@ -51,8 +59,25 @@ def test_the_chaos_report_is_whole_and_of_full_size(rows: Mapping[str, Row]) -> 
     assert all(row.holds for row in rows.values())
 
 
+def histories(rows: Mapping[str, Row]) -> str:
+    rounds = sum(row.rounds for name, row in rows.items() if name.startswith("simulated histories"))
+    return f"{rounds // 1_000_000} million simulated histories"
+
+
 def test_readme_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> None:
-    histories = sum(row.rounds for name, row in rows.items() if name.startswith("simulated histories"))
+    missing = [
+        words
+        for words in (
+            f"{len(rows)} scenarios, {sum(row.lost for row in rows.values())} rows lost",
+            f"drivers killed {rows['drivers killed'].rounds} times",
+            histories(rows),
+        )
+        if words not in told(README, "chaos")
+    ]
+    assert not missing, "README does not say this of benchmarks/CHAOS.md"
+
+
+def test_the_page_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> None:
     damaged = sum(row.rounds for name, row in rows.items() if name.startswith("damaged objects"))
     killed = rows["drivers killed"]
     missing = [
@@ -66,15 +91,31 @@ def test_readme_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> None
             f"{rows['a driver that slept'].rounds} drivers that slept",
             f"{sum(name.startswith('S3: ') for name in rows)} ways to spoil",
             f"{round(damaged, -3):,} damaged objects",
-            f"{histories // 1_000_000} million simulated histories",
+            histories(rows),
         )
-        if words not in told("chaos")
+        if words not in told(PAGE, "chaos")
     ]
-    assert not missing, "README's table does not say this of benchmarks/CHAOS.md"
+    assert not missing, "the page's table does not say this of benchmarks/CHAOS.md"
 
 
-def test_readme_tells_the_score_of_the_mutation_report() -> None:
+@BOTH
+def test_a_document_tells_the_score_of_the_mutation_report(document: str) -> None:
     report = (CHECKOUT / "benchmarks" / "MUTATION.md").read_text()
     (found,) = re.findall(r"^\| \*\*all\*\* \| (\d+) \|.*\| ([\d.]+ %) \|$", report, flags=re.MULTILINE)
     mutants, score = found
-    assert f"{score} of {int(mutants):,} mutants" in told("mutation")
+    assert f"{score} of {int(mutants):,} mutants" in told(document, "mutation")
+
+
+def test_readme_tells_what_the_tests_ask_for() -> None:
+    coverage = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["coverage"]
+    assert coverage["run"]["branch"]
+    assert f"{coverage['report']['fail_under']} % of the branches" in told(README, "test")
+
+
+def test_readme_counts_the_sentences_of_the_guarantees() -> None:
+    assert f"- Each of {len(sentences())} sentences of [the guarantees]" in (CHECKOUT / README).read_text()
+
+
+def test_readme_has_five_lines_of_testing() -> None:
+    section = (CHECKOUT / README).read_text().partition("## How it is tested\n")[2].partition("\n## ")[0]
+    assert [line[:2] for line in section.strip().splitlines()] == ["- "] * 5

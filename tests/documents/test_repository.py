@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import wal_sink
+from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT, python_environment
-from tests.support.tracked import tracked
 
 FORBIDDEN = {
     "the host of a package registry": "|".join(
@@ -31,7 +31,7 @@ def test_no_tracked_file_names(what: str) -> None:
     pattern = re.compile(rf"(?<![\w./:}}-])(?:{FORBIDDEN[what]})" if "path" in what else FORBIDDEN[what])
     found = [
         f"{path.relative_to(CHECKOUT)}:{number}: {line.strip()[:120]}"
-        for path in tracked()
+        for path in tracked_files()
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if pattern.search(line)
     ]

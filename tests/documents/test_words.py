@@ -110,7 +110,19 @@ def test_other_words_are_passed_over(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["docs/a.md", "specs/A.tla", "specs/a.cfg", "tests/a.py", "examples/a/b.py", "docs/a.toml"]
+    "file",
+    [
+        "docs/a.md",
+        "specs/A.tla",
+        "specs/a.cfg",
+        "tests/a.py",
+        "examples/a/b.py",
+        "docs/a.toml",
+        ".github/workflows/a.yml",
+        ".ci/run",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    ],
 )
 def test_texts_of_every_kind_are_searched(file: str, tmp_path: Path) -> None:
     assert [str(place) for place in _found(tmp_path, "\n# It went\n#   away\n", file)] == [f"{file}:3: away: #   away"]

@@ -19,16 +19,29 @@ from benchmarks.backends import Backends
 from benchmarks.backends.http import body_of
 from benchmarks.breakdown import breakdown, steps
 from benchmarks.contests import TARGETS, UNITS, WITHOUT_TARGET, Sides, Target, contests
-from benchmarks.figures import BEGIN, END, README, committed_figures, figures, figures_in, write_figures
+from benchmarks.figures import (
+    BEGIN,
+    COST_PAGE,
+    DOCUMENTS,
+    END,
+    PLOTS,
+    README,
+    THREE_FIGURES,
+    committed_figures,
+    figures,
+    figures_in,
+    write_figures,
+)
 from benchmarks.flink import Flink
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit, ratio
 from benchmarks.ours import Ours
-from benchmarks.report import PLOTS, write_report
+from benchmarks.report import write_report
 from benchmarks.results import Results
 from benchmarks.sizes import SIZES, TINY
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import table_of, write_workloads
 from tests.support.components import require
+from tests.support.processes import CHECKOUT
 from wal_sink import Chunk
 
 if TYPE_CHECKING:
@@ -181,16 +194,18 @@ def test_results_are_written_and_read_again_and_every_plot_is_a_picture(tmp_path
     contest = Contest("null", "Nowhere & back", Unit.ROWS_PER_S, ())
     began = Results("tiny", MACHINE, notes=["a note"], date="2026-11-22", command="make bench")
     results = began.with_measured([contest], [ours, rival, Measured("x", "y", Unit.SECONDS)], ["another"])
+    (tmp_path / "report").mkdir()
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json") == results
 
-    write_report(results, tmp_path)
+    write_report(results, tmp_path / "report", tmp_path / "plots")
 
-    text = (tmp_path / "RESULTS.md").read_text()
+    text = (tmp_path / "report" / "RESULTS.md").read_text()
     assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.5 (0.4 to 0.6) | **no** |" in text
     assert "| whole path, SQLite | ≥ 0.9 | not measured | |" in text
     assert "- a note\n- another\n" in text
-    assert ET.fromstring((tmp_path / PLOTS / "null.svg").read_text()).tag.endswith("svg")  # noqa: S314
+    assert "![Nowhere & back](../plots/null.svg)" in text
+    assert ET.fromstring((tmp_path / "plots" / "null.svg").read_text()).tag.endswith("svg")  # noqa: S314
 
 
 def test_the_time_of_the_table_is_told_with_what_the_log_takes_of_it() -> None:
@@ -207,7 +222,7 @@ def test_the_time_of_the_table_is_told_with_what_the_log_takes_of_it() -> None:
     assert [line.split(" | ", 1)[1] for line in list(breakdown(results))[2:4]] == ["5 | 2 | 3 |", "9 |  |  |"]
 
 
-def test_the_figures_stand_between_the_readmes_markers_with_every_target(tmp_path: Path) -> None:
+def some_results() -> Results:
     measured = [
         Measured(contest, name, Unit.ROWS_PER_S, [value])
         for contest, name, value in (
@@ -215,28 +230,56 @@ def test_the_figures_stand_between_the_readmes_markers_with_every_target(tmp_pat
             ("null", "foreachBatch + mapInArrow", 10.0),
             ("sqlite", "wal-sink", 8.0),
             ("sqlite", "sqlite3's executemany", 10.0),
+            ("postgresql-path", "wal-sink", 7.0),
+            ("postgresql-path", "foreachBatch + mapInArrow", 10.0),
         )
     ]
     titles = {"null": "Nowhere & back", "sqlite": "The table to SQLite"}
-    results = Results("tiny", MACHINE, titles, measured, ["a note"], date="2026-11-22", command="make bench")
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nof another run\n{END}\nafter\n")
+    return Results("tiny", MACHINE, titles, measured, ["a note"], date="2026-11-22", command="make bench")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_figures_stand_between_the_markers_of_a_document(document: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for each in DOCUMENTS:
+        (tmp_path / each).write_text(f"before\n{BEGIN}\nof another run\n{END}\nafter\n")
 
     for _ in range(2):
-        write_figures(results, readme)
+        write_figures(some_results(), tmp_path)
 
-    text = readme.read_text()
-    assert text == f"before\n{BEGIN}{figures(results)}{END}\nafter\n"
+    text = (tmp_path / document).read_text()
+    assert text == f"before\n{BEGIN}{figures(some_results(), document)}{END}\nafter\n"
+
+
+def test_the_cost_page_has_every_target_and_every_picture() -> None:
+    text = figures(some_results(), COST_PAGE)
     assert "`make bench` on 2026-11-22: 2 cores, Python 3.11." in text
     assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.4 (0.4 to 0.4) | **no** |" in text
     assert all(f"| {target.what} |" in text for target in TARGETS)
     assert "| The table to SQLite | sqlite3's executemany | 0.8 (0.8 to 0.8) |" in text
-    assert "![Nowhere & back](benchmarks/plots/null.svg)" in text
+    assert "![Nowhere & back](plots/null.svg)" in text
+    assert "- a note\n" in text
 
 
-def test_the_readmes_figures_are_those_of_the_committed_results() -> None:
-    """Without results there are none. `make bench ARGS=--report` writes both again."""
-    assert figures_in(README.read_text()) == committed_figures()
+def test_readme_has_three_figures_and_counts_what_was_missed() -> None:
+    lines = figures(some_results(), README).strip().splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("- **0.7** of the rows per second of `foreachBatch`")
+    assert lines[1:3] == [f"- not measured: {what}" for what in list(THREE_FIGURES)[1:]]
+    assert lines[3].startswith(
+        f"- {len(TARGETS)} of {len(TARGETS)} targets are **not reached**: [all numbers](docs/cost.md)"
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_figures_of_a_document_are_those_of_the_committed_results(document: str) -> None:
+    """Without results there are none. `make bench ARGS=--report` writes all of them again."""
+    assert figures_in((CHECKOUT / document).read_text()) == committed_figures(document)
+
+
+def test_every_committed_plot_is_of_a_contest_with_results() -> None:
+    results = Results.load(CHECKOUT / "benchmarks" / "results.json")
+    assert {path.stem for path in PLOTS.iterdir()} == {key for key in results.titles if results.of_contest(key)}
 
 
 def test_the_table_is_the_same_each_time_and_its_digests_are_64_digits() -> None:

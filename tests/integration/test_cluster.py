@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Home, Lines
+from tests.support.streams import SESSION, Home, Lines, append_line
 from wal_sink import Chunk, ConfigError, Delivery, Settings, WalSink
 from wal_sink.spark.session.cluster import task_slots
 
@@ -59,7 +59,7 @@ class Timed(Lines):
     def write(self, chunk: Chunk) -> None:
         began = time.time_ns()
         time.sleep(0.2)
-        self._append(f"{began} {time.time_ns()} {chunk.num_rows}\n")
+        append_line(self.path, f"{began} {time.time_ns()} {chunk.num_rows}")
 
 
 def calls_in(file: Path) -> list[tuple[int, ...]]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import Child, is_running
-from tests.support.servers.standalone import Standalone, executor_of, standalone
+from tests.support.processes import Child, executor_of, is_running
+from tests.support.servers.standalone import Standalone, standalone
 from tests.support.streams import Home, Lines, wait_until
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from tests.support import small_run
 from tests.support.components import require
-from tests.support.processes import PROC
 from tests.support.small_run import Place
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
@@ -43,6 +42,7 @@ from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PROC = Path("/proc")
 MIB = 1 << 20
 
 

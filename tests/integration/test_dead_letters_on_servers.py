@@ -19,23 +19,23 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import admin as _admin
 
-from tests.support.fixtures.kafka import admin, new_topic, read
-from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
+from tests.support.kafka_topics import admin, new_topic, read
 from tests.support.programs.dead_letter_lives import (
     ALL,
     BAD,
     BATCH_ROWS,
     BATCHES,
     Death,
-    ForkedProcess,
     batch_ids,
     deliver,
     is_bad,
     replay,
+    was_killed,
 )
 from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
-from tests.support.servers.databases import PASSWORD_VARIABLE, Server
+from tests.support.servers.databases import PASSWORD_VARIABLE, DatabaseServer
 from tests.support.servers.dynamodb_server import ACCESS, REGION
+from tests.support.servers.redis_server import PASSWORD as REDIS_PASSWORD
 from tests.support.sql_chunks import as_owner
 from wal_sink import DeadLetters
 from wal_sink.cli.main import main
@@ -94,7 +94,7 @@ def sqlite_file(request: pytest.FixtureRequest) -> Target:
     return Target(f"sqlite:///{path}?table=orders", ids, lambda: run(repair))
 
 
-def sql_server(server: Server) -> Target:
+def sql_server(server: DatabaseServer) -> Target:
     database = server.new_database()
     as_owner(
         server,
@@ -195,7 +195,7 @@ def test_each_row_is_in_the_target_or_a_dead_letter_and_after_a_replay_in_the_ta
 ) -> None:
     wal = str(tmp_path / "wal")
     for death in (*DEATHS, Death()):
-        killed = ForkedProcess(deliver, tmp_path, target.url, death, target.environment).was_killed()
+        killed = was_killed(deliver, tmp_path, target.url, death, target.environment)
         assert killed or not death.what, f"{death} was not met"
 
     assert Counter(target.ids()) == Counter(GOOD)
@@ -206,7 +206,7 @@ def test_each_row_is_in_the_target_or_a_dead_letter_and_after_a_replay_in_the_ta
     url = target.repaired_url or target.url
     assert _replay(wal, url, "--dry-run")["rows"] == len(BAD)
     for death in REPLAY_DEATHS:
-        killed = ForkedProcess(replay, tmp_path, url, death, target.environment).was_killed()
+        killed = was_killed(replay, tmp_path, url, death, target.environment)
         assert killed or not death.what, f"{death} was not met"
     _replay(wal, url)
 

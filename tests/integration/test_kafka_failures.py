@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import signal
 import threading
 import time
@@ -17,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.fixtures.kafka import delete_topic, new_topic, read
-from tests.support.processes import CHECKOUT, Child
-from tests.support.programs.kafka_writer import batch, sink_of
+from tests.support.forked import ForkedChild
+from tests.support.kafka_topics import delete_topic, new_topic, read
+from tests.support.programs.kafka_writer import batch, live, sink_of
 from tests.support.servers.kafka_broker import KafkaBroker
 from tests.support.servers.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from wal_sink.errors import FencedError, ForgottenError, HistoryError, OutcomeUnknownError
@@ -173,7 +172,7 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
             sink.last(batch(1).position.slot)
     committed = ids_of(1) if fault == "lose the answer" else []
     assert stored_ids(kafka, topic) == ids_of(0) + committed
-    proxy.refuse = False
+    proxy.lead_to(kafka.proxy_ports[1])
     with opened(sink := sink_of(proxy.address, topic)):
         assert sink.last(batch(1).position.slot) == (batch(1) if committed else batch(0)).position
         assert sink.write(batch(1)) is None
@@ -227,29 +226,22 @@ def test_a_query_stops_if_its_target_forgot(kafka: KafkaBroker, topic: str, gone
 # Processes that are killed or stand still.
 
 
-def writer(kafka: KafkaBroker, topic: str, log: Path, *terms: int, ordinal: int = 0, count: int = 10**6) -> Child:
-    program = CHECKOUT / "tests" / "support" / "programs" / "kafka_writer.py"
-    return Child.python(program, kafka.address, topic, str(ordinal), str(count), *map(str, terms), log=log, limit_s=60)
-
-
-def _has_written(child: Child, since: str) -> bool:
-    return "wrote" in child.output.partition(since)[2]
+def writer(
+    kafka: KafkaBroker, topic: str, log: Path, term: int, *, ordinal: int = 0, count: int = 10**6
+) -> ForkedChild:
+    return ForkedChild(live, kafka.address, topic, ordinal, count, term, log=log, limit_s=60)
 
 
 def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments = random.Random(seed)
-    with writer(kafka, topic, tmp_path / "lives.txt", *range(1, 17)) as child:
-        for term in range(1, 16):
-            ready = f"ready {term}\n"
-            child.wait_for_output(ready)
+    for term in range(1, 17):
+        with writer(kafka, topic, tmp_path / f"{term}.txt", term) as child:
+            child.wait_for_output("ready")
             if term % 2:  # else most would die while they take over from the one before
-                child.wait_until(partial(_has_written, child, ready), "it wrote")
-            found = re.search(rf"life {term} is process (\d+)\.", child.output)
-            assert found is not None
+                child.wait_for_output("wrote")
             time.sleep(moments.uniform(0.0, 0.25))
-            os.kill(int(found[1]), signal.SIGKILL)
-        child.wait_for_output("ready 16")
+            child.kill()
     with opened(sink := sink_of(kafka.address, topic)):
         last = sink.last(batch(0).position.slot)
         assert last is not None, "the writers were killed before they wrote"
@@ -317,12 +309,8 @@ class Logs:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    broker = KafkaBroker(tmp_path / "kafka")
-    try:
-        broker.start()
+    with KafkaBroker(tmp_path / "kafka") as broker:
         yield broker
-    finally:
-        broker.kill()
 
 
 def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(

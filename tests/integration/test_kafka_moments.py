@@ -17,7 +17,7 @@ from confluent_kafka import admin as _admin
 
 from tests.integration.test_kafka_failures import ids_of, opened, persistently, stored_ids
 from tests.integration.test_kafka_sink import grant, login
-from tests.support.fixtures.kafka import admin, new_topic
+from tests.support.kafka_topics import admin, new_topic
 from tests.support.programs.kafka_writer import batch, sink_of
 from tests.support.servers.kafka_broker import USER, KafkaBroker
 from wal_sink.errors import OutcomeUnknownError, PermanentError
@@ -33,12 +33,8 @@ _TIMEOUT_S = 4.0
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that the tests of this module may end and stop."""
-    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
-    try:
-        broker.start()
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
-    finally:
-        broker.kill()
 
 
 @dataclasses.dataclass

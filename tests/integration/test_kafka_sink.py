@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import admin as _admin
 
 from tests.support.chunks import CONTEXT
-from tests.support.fixtures.kafka import admin, delete_topic, new_name, new_topic, read
+from tests.support.kafka_topics import admin, delete_topic, new_name, new_topic, read
 from tests.support.servers.kafka_broker import PASSWORD, USER, KafkaBroker
 from wal_sink.errors import CorruptError, DivergentReplay, ForgottenError, HistoryError, PermanentError
 from wal_sink.sinks.base import Rejected

@@ -60,9 +60,9 @@ def place(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def driver(place: Home, number: int = 0, *, where: str = "auto", pause_s: float = 0.0, slow_s: float = 0.0) -> Child:
-    program = SESSION.format(master="local[2]") + DRIVER
-    return Child.python(program, place.root, where, str(pause_s), str(slow_s), log=place.root / f"driver-{number}.log")
+def driver(place: Home, *, where: str = "auto", pause_s: float = 0.0, slow_s: float = 0.0, setup: str = "") -> Child:
+    program = SESSION.format(master="local[2]") + setup + DRIVER
+    return Child.python(program, place.root, where, str(pause_s), str(slow_s), log=place.root / "driver.log")
 
 
 def fed(place: Home, batches: int) -> list[int]:
@@ -90,6 +90,29 @@ def test_a_driver_ended_by_sigterm_is_as_one_killed(spark: SparkSession, place: 
         assert child.wait(EXIT_S) == -signal.SIGTERM
     place.run(spark)
     assert_all_arrived(place, ids, crashes=1)
+
+
+EXITS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+"""
+"""A handler that raises, wherever the main thread is."""
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 120.0], ids=["while the query waits for rows", "amid staging"])
+def test_a_handler_of_sigterm_that_raises_ends_a_run_soon(spark: SparkSession, place: Home, slow_s: float) -> None:
+    ids = fed(place, batches=2)
+    with driver(place, slow_s=slow_s, setup=EXITS) as child:
+        if slow_s:
+            child.wait_until((place.checkpoint / "offsets" / "0").exists, "the batch began")
+        else:
+            child.wait_until(lambda: delivered(place) == len(ids), "all rows arrived")
+        time.sleep(1.0)
+        child.send(signal.SIGTERM)
+        assert child.wait(EXIT_S) == 7
+        assert "left by SystemExit 7" in child.output
+    place.run(spark)
+    assert_all_arrived(place, ids, crashes=0)
 
 
 def test_ctrl_c_in_staging_leaves_soon_and_the_batch_comes_with_the_next_start(

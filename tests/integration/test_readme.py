@@ -1,115 +1,77 @@
-"""The README's code blocks, run in order, as a reader would: one namespace, an empty folder, a stream and an API."""
+"""README: its code blocks run in order, as a reader would type them, and each target has what the text says."""
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 import sqlite3
-import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+import s3fs
 
-from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.processes import CHECKOUT, Child
+from tests.support.code_blocks import BUCKET, README, blocks_of
+from tests.support.fixtures.code_blocks import PAGE_LIMIT, name_at_the_api
+from tests.support.processes import CHECKOUT
+from tests.support.servers.http_target import HttpTarget
+from tests.support.servers.s3_server import S3Server
 
-ROWS = 60
-
-
-class Api:
-    """A target that ignores an Idempotency-Key it has seen."""
-
-    def __init__(self) -> None:
-        self.bodies: dict[str, list[dict[str, Any]]] = {}
-        api = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                api.bodies.setdefault(self.headers["Idempotency-Key"], json.loads(body))
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-                del format, args
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/orders"
-
-    def ids(self) -> list[int]:
-        return sorted(row["id"] for body in self.bodies.values() for row in body)
+TEXT = (CHECKOUT / README).read_text()
+ROWS = list(range(60))
+MOST_LINES = 150
+EXAMPLE_ENDS_BY = 15
 
 
-@pytest.fixture
-def api() -> Iterator[Api]:
-    api = Api()
-    thread = threading.Thread(target=api.server.serve_forever)
-    thread.start()
-    yield api
-    api.server.shutdown()
-    thread.join()
-    api.server.server_close()
+@PAGE_LIMIT
+@pytest.mark.spark
+def test_the_code_blocks_do_what_they_say(
+    run_page: Callable[[str], str], http_target: HttpTarget, lake: S3Server, tmp_path: Path
+) -> None:
+    printed = run_page(README)
+
+    folder = tmp_path / "page"
+    assert ids_in(folder / "events.db", "events", "value") == list(range(1_000))
+    assert ids_in(folder / "orders.db", "orders", "id") == ROWS
+    assert ids_of_files(ds.dataset(folder / "lake/orders", format="parquet", exclude_invalid_files=True)) == ROWS
+    on_s3 = s3fs.S3FileSystem(**lake.storage_options, use_listings_cache=False)
+    assert ids_of_files(ds.dataset(f"{BUCKET}/orders", filesystem=on_s3, format="parquet")) == ROWS
+    posted = http_target.store.rows(name_at_the_api(README))  # by two queries: the second may be stopped before its end
+    times = [sum(row["id"] == each for row in posted) for each in ROWS]
+    assert set(times) <= {1, 2}
+    assert "'database': 'exactly once" in printed
+    assert "'api': 'exactly once in effect" in printed
 
 
-def python_blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+def ids_in(path: Path, table: str, column: str) -> list[int]:
+    with closing(sqlite3.connect(path)) as database:
+        return sorted(row for (row,) in database.execute(f"SELECT {column} FROM {table}"))
 
 
-def commands() -> list[list[str]]:
-    """The lines that start with the command line's name, in order, without their comments."""
-    lines = re.findall(r"^    (wal-sink .*)$", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE)
-    found = [shlex.split(line, comments=True) for line in lines]
-    assert [command[1] for command in found] == ["status", "batches", "show", "drain", "dead-letters", "estimate"]
-    return found
-
-
-PREAMBLE = """
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[2]").config(map=CONF)
-spark = builder.getOrCreate()
-spark.sparkContext.setLogLevel("ERROR")
-orders = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json("in")
-"""
-
-
-def test_the_code_blocks_do_what_they_say(api: Api, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        rows = [{"id": row} for row in range(number * 20, number * 20 + 20)]
-        (tmp_path / "in" / f"{number}.json").write_text("\n".join(json.dumps(row) for row in rows))
-    blocks = python_blocks()
-    assert len(blocks) >= 3
-    program = "\n".join([f"URL = {api.url!r}", f"CONF = {SPARK_CONF!r}", PREAMBLE, *blocks, "spark.stop()"])
-
-    with Child.python(program, log=tmp_path / "reader.log", limit_s=200) as reader:
-        printed = reader.succeed()
-
-    assert api.ids() == list(range(ROWS))
-    with closing(sqlite3.connect(tmp_path / "orders.db")) as database:
-        assert sorted(database.execute("SELECT id FROM orders")) == [(row,) for row in range(ROWS)]
-    for written in ("archive", "lake/orders"):
-        table = ds.dataset(tmp_path / written, format="parquet", exclude_invalid_files=True).to_table()
-        assert sorted(int(row) for row in table["id"].to_numpy()) == list(range(ROWS)), written
-    assert "exactly once" in printed
-    told = {}
-    for command in commands():
-        with Child([sys.executable, "-m", "wal_sink.cli", *command[1:]], log=tmp_path / "command.log") as child:
-            told[command[1]] = child.succeed()
-        assert "batch" in told[command[1]], command
-    assert "0 batches delivered, through batch 2" in told["drain"]  # the query had delivered them all
-    assert "0 dead letters" in told["dead-letters"]
+def ids_of_files(found: ds.Dataset) -> list[int]:
+    return sorted(map(int, found.to_table()["id"].to_numpy()))
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
-    named = re.findall(r"^    make (\S+)", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE)
+    named = re.findall(r"^    make (\S+)", TEXT, flags=re.MULTILINE)
     targets = re.findall(r"^([a-z0-9-]+):", (CHECKOUT / "Makefile").read_text(), flags=re.MULTILINE)
 
     assert named == ["demo", "test"]
     assert set(named) <= set(targets)
+
+
+def test_readme_is_short_and_begins_with_an_example_that_runs() -> None:
+    first, *_ = blocks_of(README)
+    assert len(TEXT.splitlines()) <= MOST_LINES
+    assert first.runs
+    assert first.line + len(first.code.splitlines()) <= EXAMPLE_ENDS_BY
+
+
+def test_every_block_of_readme_runs() -> None:
+    assert [block for block in blocks_of(README) if not block.runs] == []
+
+
+def test_every_target_of_the_ready_sinks_is_in_the_table() -> None:
+    pages = {path.name for path in (CHECKOUT / "docs/sinks").glob("*.md")} - {"index.md"}
+    assert pages == set(re.findall(r"^\| \[.*?\]\(docs/sinks/([\w-]+\.md)\)", TEXT, flags=re.MULTILINE))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Child
-from tests.support.servers.standalone import Standalone, executor_of, standalone
+from tests.support.processes import Child, executor_of
+from tests.support.servers.standalone import Standalone, standalone
 from tests.support.streams import Home, Lines
 from wal_sink import Chunk, Position, TransactionalSink
 

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.code_blocks import blocks_of
 from tests.support.processes import CHECKOUT, python_environment
 
-GUIDE = (CHECKOUT / "docs" / "testing-your-sink.md").read_text()
+PAGE = "docs/testing-your-sink.md"
+GUIDE = (CHECKOUT / PAGE).read_text()
+SHOWN = re.findall(r"^```text\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
 LIMIT_S = 280.0
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
-
-
 def files(name: str) -> list[str]:
-    return re.findall(rf"^`{re.escape(name)}`\n```python\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    """Return the blocks that the page shows as the file of this name."""
+    above = {number for number, line in enumerate(GUIDE.splitlines(), 1) if line == f"`{name}`"}
+    return [block.code for block in blocks_of(PAGE) if block.line - 3 in above]  # a comment and the fence lie between
 
 
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +50,7 @@ def test_the_naive_sink_fails_with_the_message_that_is_shown(tmp_path: Path) -> 
     done = contract_of(naive, tmp_path)
 
     assert done.returncode == 1, done.stdout
-    assert without_counts(blocks("text")[1]) in without_counts(done.stdout)
+    assert without_counts(SHOWN[1]) in without_counts(done.stdout)
     assert re.search(r"^4 failed", done.stdout, flags=re.MULTILINE), done.stdout[-500:]
 
 
@@ -63,11 +64,11 @@ def test_the_mended_sink_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("block", "printed"),
-    [(0, blocks("text")[0]), (-3, ""), (-2, ""), (-1, "")],
+    [(0, SHOWN[0]), (-3, ""), (-2, ""), (-1, "")],
     ids=["five lines", "a target that forgets", "one history", "a store that fails"],
 )
 def test_a_block_that_stands_alone_runs(block: int, printed: str, tmp_path: Path) -> None:
-    (tmp_path / "block.py").write_text(blocks("python")[block])
+    (tmp_path / "block.py").write_text(blocks_of(PAGE)[block].code)
 
     done = run(tmp_path, "block.py")
 

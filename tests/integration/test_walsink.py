@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Home, Lines, quick, small_chunks, wait_until
+from tests.support.streams import SESSION, Home, Lines, append_line, quick, small_chunks, wait_until
 from wal_sink import BatchSink, Chunk, ConfigError, Delivery, Settings, UndeliveredError, idempotent
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.sql.sink import SqlSink
@@ -444,7 +444,7 @@ class Rows(Lines):
 
     def write(self, chunk: Chunk) -> None:
         self._misbehave()
-        self._append(json.dumps({"batch": chunk.batch_id, "rows": json.loads(chunk.to_json())}) + "\n")
+        append_line(self.path, json.dumps({"batch": chunk.batch_id, "rows": json.loads(chunk.to_json())}))
 
 
 # --- bounds

@@ -7,8 +7,8 @@ import sys
 
 from tests.packaging.archives import all_requirements, build, faults
 from tests.packaging.environments import collect_wheels
+from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT
-from tests.support.tracked import tracked
 
 
 def main() -> int:
@@ -16,7 +16,7 @@ def main() -> int:
     folder = CHECKOUT / "dist"
     shutil.rmtree(folder, ignore_errors=True)
     archives = build(folder)
-    found = faults(archives, [path.relative_to(CHECKOUT).as_posix() for path in tracked()])
+    found = faults(archives, [path.relative_to(CHECKOUT).as_posix() for path in tracked_files()])
     sys.stderr.writelines(f"{fault}\n" for fault in found)
     if not found:
         collect_wheels(all_requirements(archives.wheel))

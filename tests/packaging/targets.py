@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from tests.support.fixtures.kafka import new_topic, read
-from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, Server
+from tests.support.kafka_topics import new_topic, read
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer
 from tests.support.servers.dynamodb_server import ACCESS, REGION
+from tests.support.servers.redis_server import PASSWORD as REDIS_PASSWORD
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Target:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _database(server: Server) -> Target:
+def _database(server: DatabaseServer) -> Target:
     database = server.new_database()
     url = server.url(database, options=f"table=orders&password_env={PASSWORD_VARIABLE}")
     return Target(
@@ -104,7 +104,7 @@ def _s3(request: pytest.FixtureRequest, folder: Path) -> Target:
         for number, (key, content) in enumerate(sorted(server.objects().items())):
             if key.startswith(inside) and key.endswith(".parquet"):
                 (copied / f"{number}.parquet").write_bytes(content)
-        return sorted(int(row) for row in ds.dataset(copied, format="parquet").to_table()["id"].to_numpy())
+        return sorted(int(str(row)) for row in ds.dataset(copied, format="parquet").to_table()["id"].to_pylist())
 
     return Target(f"files+s3://{prefix}/lake?format=parquet", ids, access, f"{url}/wal", server.storage_options)
 

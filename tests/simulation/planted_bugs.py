@@ -1,9 +1,14 @@
-"""Bugs to plant. Each removes or reverses a step that the protocol needs. A simulation must report every one."""
+"""Bugs to plant. Each removes or reverses a step that the protocol needs. A simulation must report every one.
+
+A bug is a function that gets a `MonkeyPatch`. `instead` and `around` make one of the wrong function itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -21,51 +26,75 @@ from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
 from wal_sink.committer.release import Released, Releaser
 from wal_sink.committer.states import DueBatch, Seen, State
+from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.batch import BatchDelivery
+from wal_sink.delivery.positions import Positions
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import StoreError
+from wal_sink.messages import SegmentResult, SegmentTask
 from wal_sink.recovery.inventory import newest_marker
-from wal_sink.runtime.clock import Runtime
+from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.guarantees import Promise
+from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store
 from wal_sink.two_phase.commit import SegmentCommit
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, PreparedRecord, Record
+from wal_sink.wal.records import Manifest, PreparedRecord, Record, SegmentRef
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
 
 
-def marker_before_delivery(patch: Patch) -> None:
-    def early(self: Committer, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
-        delivery = made(self, manifest, taken_over=taken_over)
-        self._mark([manifest], {})
-        return delivery
+def instead(owner: object, name: str) -> Callable[[Callable[..., Any]], Plant]:
+    """Decorate a wrong function: the bug puts it in the place of the function with this name in a class or module."""
 
-    made = Committer._delivery
-    patch.setattr(Committer, "_delivery", early)
+    def made(wrong: Callable[..., Any]) -> Plant:
+        @wraps(wrong)
+        def plant(patch: Patch) -> None:
+            patch.setattr(owner, name, wrong)
+
+        return plant
+
+    return made
+
+
+def around(owner: object, name: str) -> Callable[[Callable[..., Any]], Plant]:
+    """Decorate a wrong function that gets the right one as its first argument. Otherwise as `instead`."""
+
+    def made(wrong: Callable[..., Any]) -> Plant:
+        @wraps(wrong)
+        def plant(patch: Patch) -> None:
+            right = getattr(owner, name)
+            patch.setattr(owner, name, lambda *args, **keywords: wrong(right, *args, **keywords))
+
+        return plant
+
+    return made
+
+
+@around(Committer, "_delivery")
+def marker_before_delivery(right: Any, self: Committer, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
+    delivery: BatchDelivery = right(self, manifest, taken_over=taken_over)
+    self._mark([manifest], {})
+    return delivery
 
 
 def no_progress_reload_at_takeover(patch: Patch) -> None:
     patch.setattr(BatchDelivery, "reload_progress", lambda _: None)
 
 
-def gate_ignored(patch: Patch) -> None:
-    def is_open(self: Gate, batch_id: int) -> bool:
-        return bool(self._checkpoint.offsets(batch_id))
-
-    patch.setattr(Gate, "is_open", is_open)
+@instead(Gate, "is_open")
+def gate_ignored(self: Gate, batch_id: int) -> bool:
+    return bool(self._checkpoint.offsets(batch_id))
 
 
-def release_not_pinned(patch: Patch) -> None:
-    def decide(self: Releaser, batch_id: int, staged: Manifest | None, sink: str) -> Released:  # noqa: ARG001
-        return Released(staged or self._highest_manifest(batch_id), "somebody")
-
-    patch.setattr(Releaser, "_decide", decide)
+@instead(Releaser, "_decide")
+def release_not_pinned(self: Releaser, batch_id: int, staged: Manifest | None, sink: str) -> Released:  # noqa: ARG001
+    return Released(staged or self._highest_manifest(batch_id), "somebody")
 
 
 def no_lookup(patch: Patch) -> None:
@@ -76,14 +105,12 @@ def record_skipped(patch: Patch) -> None:
     patch.setattr(SegmentDelivery, "_record", lambda *_: None)
 
 
-def record_before_sending(patch: Patch) -> None:
-    def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
-        self._record(run.task, chunk.position.rows)
-        self._write(run, chunk)
-        run.rows = chunk.position.rows
-        run.chunks += 1
-
-    patch.setattr(SegmentDelivery, "_send", send)
+@instead(SegmentDelivery, "_send")
+def record_before_sending(self: SegmentDelivery, run: Any, chunk: Any) -> None:
+    self._record(run.task, chunk.position.rows)
+    self._write(run, chunk)
+    run.rows = chunk.position.rows
+    run.chunks += 1
 
 
 def low_water_after_deletion(patch: Patch) -> None:
@@ -110,15 +137,22 @@ def replay_restaged(patch: Patch) -> None:
     patch.setattr(Stager, "_is_replay", lambda *_: False)
 
 
-def highest_manifest_not_chosen(patch: Patch) -> None:
-    def lowest(self: Releaser, batch_id: int) -> Manifest:
-        names = [paths.parse_manifest(name) for name in self._log.store.list(paths.batch(batch_id))]
-        first = min(name for name in names if name is not None)
-        found = self._log.find(Manifest, paths.manifest(batch_id, first.term, first.attempt))
-        assert found is not None
-        return found
+@instead(Releaser, "_highest_manifest")
+def highest_manifest_not_chosen(self: Releaser, batch_id: int) -> Manifest:
+    return _manifest(self, batch_id, choose=min)
 
-    patch.setattr(Releaser, "_highest_manifest", lowest)
+
+@instead(Releaser, "_highest_manifest")
+def highest_manifest_by_attempt_alone(self: Releaser, batch_id: int) -> Manifest:
+    return _manifest(self, batch_id, choose=partial(max, key=lambda name: (name.attempt, -name.term)))
+
+
+def _manifest(releaser: Releaser, batch_id: int, *, choose: Callable[[Any], Any]) -> Manifest:
+    names = [paths.parse_manifest(name) for name in releaser._log.store.list(paths.batch(batch_id))]
+    chosen = choose([name for name in names if name is not None])
+    found = releaser._log.find(Manifest, paths.manifest(batch_id, chosen.term, chosen.attempt))
+    assert found is not None
+    return found
 
 
 def dead_letters_not_kept_at_takeover(patch: Patch) -> None:
@@ -134,24 +168,16 @@ def no_second_read_at_takeover(patch: Patch) -> None:
     patch.setitem(Committer._ACTIONS, State.INFORMED, lambda *_: Seen.NO_MARKER)
 
 
-def batches_start_at_the_newest(patch: Patch) -> None:
-    def newest(self: Committer) -> int | None:
-        return None if self._shared.history.wal is None else max(self._shared.gate.search(), self.marked_through + 1)
-
-    patch.setattr(Committer, "next_batch", newest)
+@instead(Committer, "next_batch")
+def batches_start_at_the_newest(self: Committer) -> int | None:
+    return None if self._shared.history.wal is None else max(self._shared.gate.search(), self.marked_through + 1)
 
 
-def failures_counted_as_done(patch: Patch) -> None:
+@around(SegmentDelivery, "_write")
+def failures_counted_as_done(right: Any, *args: Any) -> Any:
     """A failed send counts as done, as in Flink's sink when a send answers False."""
-    real = SegmentDelivery._write
-
-    def write(self: SegmentDelivery, *args: Any) -> Any:
-        try:
-            return real(self, *args)
-        except SinkFailedError:
-            return None
-
-    patch.setattr(SegmentDelivery, "_write", write)
+    with suppress(SinkFailedError):
+        return right(*args)
 
 
 def marker_skipped(patch: Patch) -> None:
@@ -172,119 +198,78 @@ def release_not_confirmed(patch: Patch) -> None:
     patch.setattr(Releaser, "_confirmed", lambda _, released: replace(released, is_present_plan=True))
 
 
-def ambiguous_answer_taken_for_success(patch: Patch) -> None:
-    def create(store: Store, path: str, data: bytes, *, runtime: Runtime) -> bool:  # noqa: ARG001
-        try:
-            store.create(path, data)
-        except StoreError:
-            return True
-        return True
-
-    patch.setattr(wal_sink.wal.log, "create_once", create)
+@instead(wal_sink.wal.log, "create_once")
+def ambiguous_answer_taken_for_success(store: Store, path: str, data: bytes, **_: object) -> bool:
+    with suppress(StoreError):
+        store.create(path, data)
+    return True
 
 
-def ambiguous_answer_taken_for_failure(patch: Patch) -> None:
-    def create(store: Store, path: str, data: bytes, *, runtime: Runtime) -> bool:  # noqa: ARG001
-        try:
-            store.create(path, data)
-        except StoreError:
-            return False
-        return True
-
-    patch.setattr(wal_sink.wal.log, "create_once", create)
+@instead(wal_sink.wal.log, "create_once")
+def ambiguous_answer_taken_for_failure(store: Store, path: str, data: bytes, **_: object) -> bool:
+    try:
+        store.create(path, data)
+    except StoreError:
+        return False
+    return True
 
 
 def term_not_renewed_after_a_lost_job(patch: Patch) -> None:
     patch.setattr(wal_sink.committer.committer, "renew", lambda _, term: term)
 
 
-def term_not_checked_after_the_record(patch: Patch) -> None:
+@instead(SegmentDelivery, "_send_at_most_once")
+def term_not_checked_after_the_record(self: SegmentDelivery, run: Any, chunk: Any) -> None:
     """An at-most-once delivery checks its term before the record and not after it, as other kinds do."""
-
-    def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
-        self._given.term.check(self._log.store)
-        self._record(run.task, chunk.position.rows)
-        self._write(run, chunk)
-        run.rows = chunk.position.rows
-        run.chunks += 1
-
-    patch.setattr(SegmentDelivery, "_send_at_most_once", send)
+    self._given.term.check(self._log.store)
+    self._record(run.task, chunk.position.rows)
+    self._write(run, chunk)
+    run.rows = chunk.position.rows
+    run.chunks += 1
 
 
-def retention_ignores_absent_sinks(patch: Patch) -> None:
-    def delivered(self: Collector) -> int:
-        marker = newest_marker(self._log, "default")
-        return marker.batch_id if marker else -1
-
-    patch.setattr(Collector, "_delivered_everywhere", delivered)
+@instead(Collector, "_delivered_everywhere")
+def retention_ignores_absent_sinks(self: Collector) -> int:
+    marker = newest_marker(self._log, "default")
+    return marker.batch_id if marker else -1
 
 
-def known_batch_taken_for_a_replay(patch: Patch) -> None:
+@instead(Stager, "_is_replay")
+def known_batch_taken_for_a_replay(self: Stager, batch_id: int, _: object) -> bool:
     """A known batch is a replay, even if it was not released and reads other input now."""
-
-    def is_replay(self: Stager, batch_id: int, _: object) -> bool:
-        return self._log.store.list(paths.batch(batch_id)) != []
-
-    patch.setattr(Stager, "_is_replay", is_replay)
+    return self._log.store.list(paths.batch(batch_id)) != []
 
 
-def doubtful_chunk_not_looked_up(patch: Patch) -> None:
+@around(BatchDelivery, "_fail")
+def doubtful_chunk_not_looked_up(right: Any, self: BatchDelivery, *args: Any, **keywords: Any) -> None:
     """The attempt after a failed send does not know that its first chunk may have arrived."""
-    fail = BatchDelivery._fail
-
-    def forgetful(self: BatchDelivery, *args: Any, may_be_unreachable: bool) -> None:
-        try:
-            fail(self, *args, may_be_unreachable=may_be_unreachable)
-        finally:
-            self._maybe_sent = False
-
-    patch.setattr(BatchDelivery, "_fail", forgetful)
+    try:
+        right(self, *args, **keywords)
+    finally:
+        self._maybe_sent = False
 
 
-def highest_manifest_by_attempt_alone(patch: Patch) -> None:
-    def highest(self: Releaser, batch_id: int) -> Manifest:
-        names = [paths.parse_manifest(name) for name in self._log.store.list(paths.batch(batch_id))]
-        last = max((name for name in names if name is not None), key=lambda name: (name.attempt, -name.term))
-        found = self._log.find(Manifest, paths.manifest(batch_id, last.term, last.attempt))
-        assert found is not None
-        return found
-
-    patch.setattr(Releaser, "_highest_manifest", highest)
+@around(SegmentCommit, "_commit")
+def what_is_gone_taken_for_committed(right: Any, *args: Any, **keywords: Any) -> None:
+    try:
+        right(*args, **keywords)
+    except SinkFailedError as error:
+        if error.failure.kind is not FailureKind.NEVER_COMMITTED:
+            raise
 
 
-def what_is_gone_taken_for_committed(patch: Patch) -> None:
-    commit = SegmentCommit._commit
-
-    def careless(self: SegmentCommit, task: Any, prepared: Any, *, term_checked: bool) -> None:
-        try:
-            commit(self, task, prepared, term_checked=term_checked)
-        except SinkFailedError as error:
-            if error.failure.kind is not FailureKind.NEVER_COMMITTED:
-                raise
-
-    patch.setattr(SegmentCommit, "_commit", careless)
-
-
-def preparation_not_recorded(patch: Patch) -> None:
+@around(Log, "create")
+def preparation_not_recorded(right: Any, self: Log, path: str, record: Record) -> bool:
     """A transaction that is prepared at delivery is committed without a record, as if no other process could do so."""
-
-    def create(self: Log, path: str, record: Record) -> bool:
-        return True if isinstance(record, PreparedRecord) else real(self, path, record)
-
-    real = Log.create
-    patch.setattr(Log, "create", create)
+    return isinstance(record, PreparedRecord) or bool(right(self, path, record))
 
 
-def what_was_committed_is_not_remembered(patch: Patch) -> None:
+@around(SegmentCommit, "_commit")
+def what_was_committed_is_not_remembered(right: Any, self: Any, task: Any, prepared: Any, **keywords: Any) -> None:
     """A commit without an answer counts as none: its rows are prepared and committed a second time."""
-    commit = SegmentCommit._commit
-
-    def again(self: SegmentCommit, task: Any, prepared: Any, *, term_checked: bool) -> None:
-        if task.maybe_sent and prepared.number == 0:
-            raise SinkFailedError(FailureKind.NEVER_COMMITTED, "planted")
-        commit(self, task, prepared, term_checked=term_checked)
-
-    patch.setattr(SegmentCommit, "_commit", again)
+    if task.maybe_sent and prepared.number == 0:
+        raise SinkFailedError(FailureKind.NEVER_COMMITTED, "planted")
+    right(self, task, prepared, **keywords)
 
 
 def every_sink_served_in_groups(patch: Patch) -> None:
@@ -305,8 +290,8 @@ def absence_of_a_registration_means_a_new_sink(patch: Patch) -> None:
 
 
 def a_claim_goes_by_the_terms_alone(patch: Patch) -> None:
-    def from_the_listing(log: Log, role: str, *, was_held: bool, **others: Any) -> Term:  # noqa: ARG001
-        return claim(log, role, **others)
+    def from_the_listing(*args: Any, was_held: bool, **others: Any) -> Term:  # noqa: ARG001
+        return claim(*args, **others)
 
     claim = wal_sink.wal.fencing.claim
     patch.setattr(wal_sink.lifecycle.run, "claim", from_the_listing)
@@ -321,3 +306,89 @@ def a_claim_that_jumps_fences_nobody(patch: Patch) -> None:
 def absence_of_a_marker_means_that_nothing_was_delivered(patch: Patch) -> None:
     for name in ("check_marker", "check_not_marked", "check_marked_batch"):
         patch.setattr(wal_sink.committer.committer, name, lambda *_: None)
+
+
+# Bugs that show where a transactional target loses what it acknowledged.
+
+
+@instead(BatchDelivery, "_settle_segment")
+def memory_outranks_the_target(self: BatchDelivery, result: SegmentResult) -> None:
+    self._rows[result.ordinal] = max(result.rows, self._rows[result.ordinal])
+
+
+@instead(LedgerEntry, "is_known")
+def a_gap_is_accepted(stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
+    """The ledger follows its earlier rule, which did not notice a gap."""
+    if stored is None:
+        return False
+    stored.check_term(chunk, where)
+    return stored.position >= chunk.position
+
+
+@around(LedgerEntry, "is_known")
+def what_a_segment_follows_is_ignored(right: Any, stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
+    """The first chunk of a segment is written at any position of the slot."""
+    is_first = chunk.start == 0 and (stored is None or stored.position.batch_id < chunk.batch_id)
+    return not is_first and bool(right(stored, chunk, where))
+
+
+@around(BatchDelivery, "_settle_segment")
+def finished_segments_not_asked_again(right: Any, self: BatchDelivery, result: SegmentResult) -> None:
+    """Finished segments stay finished, even if the target reports fewer rows."""
+    if self._rows[result.ordinal] < self._manifest.segments[result.ordinal].rows:
+        right(self, result)
+
+
+def no_question_before_the_marker(patch: Patch) -> None:
+    """The target tells its rows only after a chunk showed that some were forgotten."""
+
+    def confirm(self: SegmentDelivery, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
+        is_due = self._given.batch_id in told or not segments
+        told.discard(self._given.batch_id)
+        return real(self, segments) if is_due else []
+
+    def fail(self: BatchDelivery, failure: Any, *args: Any, **keywords: Any) -> None:
+        if self._asks_first:
+            told.add(self._manifest.batch_id)
+        real_fail(self, failure, *args, **keywords)
+
+    told: set[int] = set()
+    real, real_fail = SegmentDelivery.confirm, BatchDelivery._fail
+    patch.setattr(SegmentDelivery, "confirm", confirm)
+    patch.setattr(BatchDelivery, "_fail", fail)
+
+
+@instead(Rejections, "take_over")
+def dead_letters_kept_again(self: Rejections) -> Chunk:
+    """A chunk that is sent again is rejected again, and its rows are kept under the next number."""
+    self._next = sum(1 for _ in self.read())
+    return self._chunk
+
+
+def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
+    """Earlier chunks that were sent and forgotten since count as new."""
+    patch.setattr(BatchDelivery, "_maybe_through", lambda *_: 0)
+    patch.setattr(BatchDelivery, "_note_sent", lambda *_: None)
+    patch.setattr("wal_sink.delivery.batch.kept_through", lambda *_: {})
+
+
+@around(Committer, "__init__")
+def last_delivered_not_read_at_the_start(right: Any, self: Committer, *args: Any) -> None:
+    right(self, *args)
+    self._state = State.READY
+
+
+@around(Committer, "confirm_marked")
+def last_delivered_not_read_at_the_end(right: Any, self: Committer) -> None:
+    if self._state is State.UNCONFIRMED:
+        right(self)
+
+
+def last_delivered_not_compared(patch: Patch) -> None:
+    patch.setattr(Positions, "_check_last_delivered", lambda *_: None)
+
+
+@around(Positions, "begin")
+def slots_not_read_before_their_segment(right: Any, self: Positions, task: SegmentTask) -> None:
+    """Each attempt assumes that its slots are empty."""
+    right(self, task)

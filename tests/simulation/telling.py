@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -10,13 +11,9 @@ _LINE = "simulation"
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def tell(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
     """A function that shows a line at the end of the run. The line travels in the test's report, even from a worker."""
-
-    def say(line: str) -> None:
-        request.node.user_properties.append((_LINE, line))
-
-    return say
+    return partial(record_property, _LINE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,15 +6,8 @@ from functools import cache
 
 import pytest
 
-from tests.simulation.world import (
-    BATCHES,
-    KINDS,
-    World,
-    crash_at,
-    crash_then_finish,
-    effects,
-    forget_newest_commit,
-)
+from tests.simulation.histories.plans import THREE_BATCHES
+from tests.simulation.world import KINDS, World, crash_then_finish, dies_at, effects, points_of
 
 LEAST_EFFECTS = {
     "plain": 41,
@@ -30,9 +23,7 @@ LEAST_EFFECTS = {
 
 @cache
 def undisturbed_effects(kind: str) -> list[int]:
-    life = World(kind).life()
-    assert life.live()
-    return effects(life.points)
+    return effects(points_of(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,7 +33,7 @@ def test_an_undisturbed_run_delivers_every_row_once(kind: str) -> None:
     assert world.life().live()
 
     world.check_end(crashes=0)
-    assert len(world.target.rows) == sum(sum(partitions) for partitions in BATCHES)
+    assert len(world.rows) == sum(sum(partitions) for partitions in THREE_BATCHES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +55,7 @@ def test_a_crash_after_any_effect_keeps_the_invariants(kind: str) -> None:
 def test_a_second_crash_during_recovery_keeps_the_invariants(kind: str) -> None:
     for first in undisturbed_effects(kind)[1::3]:
         recovery = World(kind)
-        recovery.life(crash_at(first)).live()
+        recovery.life(dies_at(first)).live()
         recovering = recovery.life()
         assert recovering.live()
         for second in effects(recovering.points)[1:24:3]:
@@ -79,9 +70,9 @@ def test_a_batch_that_spark_runs_again_after_a_crash_is_neither_repeated_nor_mix
     replays = 0
     for point in undisturbed_effects(kind):
         world = World(kind)
-        assert crash_then_finish(world, point, between=forget_newest_commit) == 1
+        assert crash_then_finish(world, point, forgets=True) == 1
         world.check_end(crashes=1)
-        replays += bool(world.lives[-1].replayed)
+        replays += bool(world.hits["replayed batch"])
 
     assert replays >= 10, "too few released batches were replayed to prove anything"
 
@@ -90,14 +81,13 @@ def test_a_batch_that_spark_runs_again_after_a_crash_is_neither_repeated_nor_mix
 def test_a_delivered_batch_that_spark_runs_again_is_evaluated_and_neither_staged_nor_sent(kind: str) -> None:
     world = World(kind)
     assert world.life().live()
-    forget_newest_commit(world)
+    world.forget_newest_commit()
     objects = world.wal.list("batches", recursive=True)
-    evaluated = next(world.tags)
 
-    again = world.life()
-    assert again.live()
+    assert world.life().live()
 
-    assert again.replayed == [len(BATCHES) - 1]
-    assert int(next(world.tags).split("-")[1]) == int(evaluated.split("-")[1]) + 2, "the batch must be evaluated once"
+    assert world.hits["replayed batch"] == 1
+    evaluated = [attempt.batch_id for attempt in world.judge.attempts]
+    assert evaluated == [*range(len(THREE_BATCHES)), len(THREE_BATCHES) - 1], "the batch must be evaluated once"
     assert world.wal.list("batches", recursive=True) == objects
     world.check_end(crashes=0)

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 import wal_sink.committer.collection
-from tests.simulation.scenarios import lower_retention
-from tests.simulation.world import KINDS, Life, World, crash_at, crash_then_finish, effects
+from tests.simulation.histories.lives import lower_retention
+from tests.simulation.world import CHUNK_ROWS, KINDS, World, crash_then_finish, dies, dies_at, effects, points_of
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import DeliveryError, FencedError
 from wal_sink.lifecycle.committer_thread import CommitterThread
@@ -19,7 +19,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing import Crash, simulated_runtime
+from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 
 IDEAL = ((20,), (20,), (20,))
@@ -54,7 +54,7 @@ def test_an_ideal_run_of_three_times_twenty_rows_arrives_in_order_each_once(kind
     assert world.life().live()
 
     world.check_end(crashes=0)
-    assert [row[1:] for row in world.target.rows] == [(batch, row) for batch in range(3) for row in range(20)]
+    assert [row[1:] for row in world.rows] == [(batch, row) for batch in range(3) for row in range(20)]
 
 
 def test_a_missed_notification_is_caught_up_by_the_next() -> None:
@@ -91,37 +91,27 @@ def test_notifications_out_of_order_deliver_in_order() -> None:
 def test_rows_whose_checkpoint_never_completed_are_discarded_on_restore(kind: str) -> None:
     """Flink's `recover-and-abort`: the batch runs again, and only its later attempt arrives."""
     world = World(kind)
-    world.life(_dies_after_staging).live()
-    assert world.target.rows == []
-    staged = world.staged_tag[0]
+    world.life(dies("before create", "commits/")).live()
+    assert world.rows == []
+    staged = world.staged_attempt(0)
 
     assert world.life().live()
 
-    assert staged not in {tag for tag, _, _ in world.target.rows}
+    assert staged not in {tag for tag, _, _ in world.rows}
     world.check_end(crashes=1)
-
-
-def _dies_after_staging(life: Life, what: str, where: str) -> None:  # noqa: ARG001
-    if what == "before create" and where.startswith("commits/"):
-        raise Crash(where)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crash_between_completion_and_delivery_recovers_and_commits(kind: str) -> None:
     world = World(kind)
-    world.life(_dies_after_completion).live()
-    staged = world.staged_tag[0]
+    world.life(dies("after create", "commits/")).live()
+    staged = world.staged_attempt(0)
 
     run = world.life().open_run()
     run.deliver_all()
 
-    assert {tag for tag, _, _ in world.target.rows} == {staged}
-    assert world.marked == {0}
-
-
-def _dies_after_completion(life: Life, what: str, where: str) -> None:  # noqa: ARG001
-    if what == "after create" and where.startswith("commits/"):
-        raise Crash(where)
+    assert {tag for tag, _, _ in world.rows} == {staged}
+    assert world.facts.marked == {0}
 
 
 @pytest.mark.parametrize("parts", [("ask", "term"), ("commit", "marker"), ("ask", "gate")], ids="-".join)
@@ -132,9 +122,7 @@ def test_a_committer_that_throws_loses_nothing(parts: tuple[str, str]) -> None:
         "marker": "before create sinks/default/markers",
         "gate": "before read commits",
     }
-    points = World().life()
-    points.live()
-    throwing = [number for number, name in enumerate(points.points, 1) if name.startswith(start[parts[1]])]
+    throwing = [number for number, name in enumerate(points_of(), 1) if name.startswith(start[parts[1]])]
     assert throwing
 
     for point in throwing:
@@ -146,13 +134,13 @@ def test_a_committer_that_throws_loses_nothing(parts: tuple[str, str]) -> None:
 def test_no_transaction_times_out_however_long_the_log_lies() -> None:
     """A Kafka transaction that reaches its timeout loses its rows. A log does not."""
     world = World()
-    world.life(_dies_after_completion).live()
+    world.life(dies("after create", "commits/")).live()
     run = world.life().open_run()
     run.log.runtime.sleep_s(365 * 24 * 3600)
 
     run.deliver_all()
 
-    assert {row[1] for row in world.target.rows} == {0}
+    assert {row[1] for row in world.rows} == {0}
 
 
 # The seven holes, closed.
@@ -274,14 +262,11 @@ def test_hole_4_a_partial_send_resumes_at_its_chunk() -> None:
 
 
 def test_hole_4_a_crash_in_the_middle_of_a_send_repeats_at_most_the_chunk_in_flight() -> None:
-    points = World(batches=IDEAL).life()
-    points.live()
-
-    for point in effects(points.points):
+    for point in effects(points_of(batches=IDEAL)):
         world = World(batches=IDEAL)
         crash_then_finish(world, point)
-        repeated = len(world.target.rows) - 60
-        assert 0 <= repeated <= world.settings.chunk_rows
+        repeated = len(world.rows) - 60
+        assert 0 <= repeated <= CHUNK_ROWS
 
 
 def test_hole_5_failures_are_retried_with_backoff_within_one_run() -> None:
@@ -423,9 +408,7 @@ def test_a_failure_of_one_sink_repeats_nothing_to_another() -> None:
 
 
 def histories() -> Iterator[int]:
-    points = World(batches=IDEAL).life()
-    points.live()
-    yield from effects(points.points)[::9]
+    yield from effects(points_of(batches=IDEAL))[::9]
 
 
 def test_three_crashes_in_a_row_lose_nothing() -> None:
@@ -439,7 +422,7 @@ def test_three_crashes_in_a_row_lose_nothing() -> None:
 def test_a_process_that_dies_at_the_same_place_every_time_gets_no_further_and_loses_nothing() -> None:
     world = World(batches=((20,),))
     for _ in range(5):
-        world.life(crash_at(40)).live()
+        world.life(dies_at(40)).live()
 
     assert world.life().live()
     world.check_end(crashes=5)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation import planted_losses as bugs
+from tests.simulation import planted_bugs as bugs
 from tests.simulation.histories.__main__ import main
 from tests.simulation.histories.counting import first_broken, play_on_all_cores, total_of
 from tests.simulation.histories.drawing import FAMILY
 from tests.simulation.histories.drawing_losses import draw_losing, draw_losing_family
 from tests.simulation.histories.plans import FORGETTING, At, Deed, Fault, LifePlan, Plan, Shape
 from tests.simulation.histories.playing import Played, play, small_world
-from tests.simulation.planted_losses import Patch
+from tests.simulation.planted_bugs import Plant
 
 pytestmark = pytest.mark.no_cover
 
@@ -72,7 +72,6 @@ def losing_plan(
         batches=batches,
         acts=((LifePlan(faults=faults, stages=stages),),),
         last=LifePlan(forgotten=forgotten),
-        forgetting=True,
         refusing=refusing,
     )
 
@@ -155,10 +154,10 @@ def test_the_command_counts_what_happened(capsys: pytest.CaptureFixture[str]) ->
     assert Deed.FORGET in capsys.readouterr().out
 
 
-FOUND_LATE: dict[Callable[[Patch], None], int] = {bugs.only_the_chunk_in_hand_may_have_been_sent: 549}
+FOUND_LATE: dict[Plant, int] = {bugs.only_the_chunk_in_hand_may_have_been_sent: 549}
 """The histories that found these bugs at the last search. The search begins there and goes round all histories."""
 
-PLANTED: list[Callable[[Patch], None]] = [
+PLANTED: list[Plant] = [
     bugs.memory_outranks_the_target,
     bugs.a_gap_is_accepted,
     bugs.what_a_segment_follows_is_ignored,
@@ -176,7 +175,7 @@ PLANTED: list[Callable[[Patch], None]] = [
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found_within_these_histories(
-    plant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:
     first = FOUND_LATE.get(plant, 0)
     seeds = [*range(first, HISTORIES), *range(first)]

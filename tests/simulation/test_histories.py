@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.simulation import planted_bugs as bugs
-from tests.simulation.histories.__main__ import main
+from tests.simulation.histories.__main__ import first_seed, main
 from tests.simulation.histories.counting import first_broken, play_on_all_cores, total_of
 from tests.simulation.histories.drawing import FAMILY, draw, draw_family
 from tests.simulation.histories.plans import KINDS, Deed, Tampering
@@ -136,6 +137,32 @@ def test_the_command_counts_what_happened(capsys: pytest.CaptureFixture[str]) ->
     assert "80 histories" in said
     assert "histories/s/core" in said
     assert "0 histories broke a law" in said
+
+
+def test_new_seeds_are_printed_so_that_the_same_histories_can_be_played_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--first", "new", "--count", "8"]) == 0
+    first = capsys.readouterr().out.splitlines()
+    command, _, arguments = first[0].partition(" --")
+    assert command == "python -m tests.simulation.histories"
+    assert main(f"--{arguments}".split()) == 0
+
+    again = capsys.readouterr().out.splitlines()
+    assert again[3:] == first[3:] != []  # the lines before tell times
+
+
+def test_new_seeds_are_those_of_the_present_second() -> None:
+    before = datetime.now(UTC)
+    first = first_seed("new")
+    after = datetime.now(UTC)
+
+    day, moment = divmod(first, 1_000_000_000)
+    assert f"{before:%Y%m%d}" <= str(day) <= f"{after:%Y%m%d}"
+    second, rest = divmod(moment, 10_000)
+    midnight = datetime.strptime(f"{day} +0000", "%Y%m%d %z")
+    assert rest == 0
+    assert before.replace(microsecond=0) <= midnight + timedelta(seconds=second) <= after
 
 
 FOUND_LATE: dict[Plant, int] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.test_history import damage
-from tests.simulation.world import Life, World, crash_at
+from tests.simulation.world import World, dies
 from wal_sink.errors import CorruptError
 from wal_sink.wal import paths
 
@@ -15,12 +15,7 @@ BATCHES = ((3,), (3,), (1,))
 def crashed_in_batch_1() -> World:
     """A world in which batch 0 and the first chunk of batch 1 are delivered, and their progress is recorded."""
     world = World(batches=BATCHES)
-    points = World(batches=BATCHES).life()
-    points.live()
-    record = f"after create {paths.progress('default', 1, 0, 2)}"
-    point = next((at for at, name in enumerate(points.points, 1) if name == record), 0)
-    assert point, points.points
-    assert not world.life(crash_at(point)).live()
+    assert not world.life(dies("after create", paths.progress("default", 1, 0, 2))).live()
     return world
 
 
@@ -36,13 +31,13 @@ def crashed_in_batch_1() -> World:
 )
 def test_a_record_of_another_batch_is_refused_and_nothing_is_sent(place: str, other: str) -> None:
     world = crashed_in_batch_1()
-    right, sent = world.wal.read(place), len(world.target.rows)
+    right, sent = world.wal.read(place), len(world.rows)
     damage(world, place, world.wal.read(other))
 
     with pytest.raises(CorruptError, match=place):
         world.life().live()
 
-    assert len(world.target.rows) == sent
+    assert len(world.rows) == sent
     damage(world, place, right)
     assert world.life().live()
     world.check_end(crashes=1)
@@ -62,11 +57,11 @@ def test_progress_that_is_listed_but_gone_is_looked_for_again() -> None:
     record = paths.progress("default", 1, 0, 2)
     vanished: list[str] = []
 
-    def hook(_: Life, what: str, where: str) -> None:
+    def hook(_: object, what: str, where: str) -> None:
         if (what, where) == ("before read", record):
             world.wal.delete([record])
             vanished.append(where)
 
-    assert world.life(hook).live()
+    assert world.life(hook=hook).live()
     assert vanished
     world.check_end(crashes=2)

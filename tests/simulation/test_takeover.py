@@ -6,20 +6,17 @@ import pytest
 
 import wal_sink.committer.collection
 from tests.simulation.scenarios import (
+    BEFORE_MARKER,
+    BEFORE_SENDING,
     LONG,
     SHORT,
     SINGLE,
-    before_marker,
-    before_sending,
-    check_succession,
     late_finishes,
-    lower_retention,
     successions,
 )
-from tests.simulation.world import KINDS, Life, Puppet, World
+from tests.simulation.world import KINDS, Life, World, dies, finish
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, FencedError
-from wal_sink.testing import Crash
 from wal_sink.wal import paths
 
 LEAST_POINTS = 80
@@ -28,10 +25,10 @@ LEAST_POINTS = 80
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_process_succeeded_at_any_point_sends_at_most_what_it_held(kind: str) -> None:
-    endings = [world.lives[0].error for world in successions(kind)]
+    endings = [error for _, error in successions(kind)]
 
     assert len(endings) >= LEAST_POINTS
-    assert any(isinstance(error, FencedError) for error in endings), "no process was fenced in the middle of a delivery"
+    assert any(endings), "no process was fenced in the middle of a delivery"
 
 
 @pytest.mark.no_cover
@@ -39,21 +36,21 @@ def test_a_process_succeeded_at_any_point_sends_at_most_what_it_held(kind: str) 
 def test_a_predecessor_that_finishes_at_any_point_of_its_successor_causes_no_repetition_beyond_its_chunk(
     kind: str,
 ) -> None:
-    for batches, stop_at in ((SHORT, before_sending), (SINGLE, before_marker)):
+    for batches, stop_at in ((SHORT, BEFORE_SENDING), (SINGLE, BEFORE_MARKER)):
         assert sum(1 for _ in late_finishes(kind, batches=batches, stop_at=stop_at)) >= 30
 
 
 def test_a_successor_does_not_send_what_its_predecessor_marked_while_it_opened() -> None:
     world = World(batches=SINGLE, zombies=True)
-    old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and "/markers/" in where)
-    assert old.run_to_stop()
-    new = world.life(lambda life, what, where: old.let_go() if _takes_over(life, what, where) else None)
+    old = world.standing_still(*BEFORE_MARKER)
+    assert not old.done
+    new = world.life(hook=lambda _, what, where: finish(old) if _takes_over(new, what, where) else None)
 
-    assert new.live() is True
+    assert new.live()
 
-    assert old.let_go_already
-    check_succession(world)
-    assert len(world.target.keys) == len(SINGLE), "nothing was sent twice"
+    assert old.done
+    world.check_end(crashes=1)
+    assert len(world.rows) == sum(map(sum, SINGLE)), "nothing was sent twice"
 
 
 def _takes_over(life: Life, what: str, where: str) -> bool:
@@ -64,22 +61,15 @@ def _takes_over(life: Life, what: str, where: str) -> bool:
 
 def test_a_manifest_that_a_succeeded_stager_creates_late_is_ignored() -> None:
     world = World(batches=((3,),), zombies=True)
-    old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and "manifest" in where)
-    assert old.run_to_stop()
-    new = world.life(_dies_before_release)
-    new.live()
-    released = world.staged_tag[0]
+    old = world.standing_still("before create", "manifest")
+    world.life(dies("before create", "release.json")).live()
+    released = world.staged_attempt(0)
 
-    old.let_go()
+    finish(old)
     assert len([name for name in world.wal.list(paths.batch(0)) if name.startswith("manifest")]) == 2
     assert world.life().live()
 
-    assert {tag for tag, _, _ in world.target.rows} == {released}
-
-
-def _dies_before_release(life: Life, what: str, where: str) -> None:  # noqa: ARG001
-    if what == "before create" and where.endswith("release.json"):
-        raise Crash(where)
+    assert {attempt for attempt, _, _ in world.rows} == {released}
 
 
 @pytest.mark.parametrize("object_kind", ["/progress/", "/markers/", "/release.json", "manifest"])
@@ -88,40 +78,39 @@ def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes
 ) -> None:
     monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
     batches = ((3,), *LONG)
-    world = World(batches=batches, settings=lower_retention(1), zombies=True)
-    old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and object_kind in where)
-    assert old.run_to_stop()
+    world = World(batches=batches, retention=1, zombies=True)
+    old = world.standing_still("before create", object_kind)
+    assert not old.done
     assert world.life().live()
-    assert world.low_water() >= 1, "the newer process has collected the batch"
-    delivered = list(world.target.rows)
+    assert world.judge.low_water >= 1, "the newer process has collected the batch"
+    delivered = world.rows
 
-    old.let_go()
-    assert not isinstance(old.life.error, AssertionError)
+    finish(old)
     assert world.life().live()
 
-    assert world.target.rows == delivered
-    check_succession(world)
+    assert world.rows == delivered
+    world.check_end(crashes=1)
 
 
 def test_a_succeeded_collector_moves_low_water_neither_back_nor_forward_beyond_markers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
-    world = World(batches=LONG, settings=lower_retention(1), zombies=True)
-    old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and where.startswith("low-water"))
-    assert old.run_to_stop()
+    world = World(batches=LONG, retention=1, zombies=True)
+    old = world.standing_still("before create", "low-water")
+    assert not old.done
     assert world.life().live()
-    before = world.low_water()
+    before = world.wal.list(paths.LOW_WATER)[-1]
 
-    old.let_go()
+    finish(old)
 
-    assert world.low_water() == before
-    check_succession(world)
+    assert world.wal.list(paths.LOW_WATER)[-1] == before
+    world.check_end(crashes=1)
 
 
 def test_at_takeover_progress_is_read_first_and_then_its_marker_and_later_ones_and_only_then_anything_is_sent() -> None:
     world = World(batches=((3,),))
-    world.life(_dies_before_marker).live()
+    world.life(dies(*BEFORE_MARKER)).live()
     newer = world.life()
     assert newer.live()
 
@@ -133,17 +122,12 @@ def test_at_takeover_progress_is_read_first_and_then_its_marker_and_later_ones_a
     assert progress < marker < later < sent
 
 
-def _dies_before_marker(life: Life, what: str, where: str) -> None:  # noqa: ARG001
-    if what == "before create" and "/markers/" in where:
-        raise Crash(where)
-
-
 def _index(points: list[str], start: str) -> int:
     return next(number for number, point in enumerate(points) if point.startswith(start))
 
 
 def test_a_drainer_takes_over_from_the_committer_of_a_live_query_which_goes_on_staging() -> None:
-    world = World(batches=SHORT, zombies=True)
+    world = World(batches=SHORT, zombies=True, lagging=True)
     query = world.life()
     run = query.open_run()
     drainer = world.life().open_run()
@@ -156,8 +140,8 @@ def test_a_drainer_takes_over_from_the_committer_of_a_live_query_which_goes_on_s
     drainer.gate.search()
     drainer.deliver_all()
 
-    assert {row[1] for row in world.target.rows} == {0}
-    assert world.marked == {0}
+    assert {row[1] for row in world.rows} == {0}
+    assert world.facts.marked == {0}
 
 
 def test_a_start_that_is_refused_fences_nobody() -> None:
@@ -174,11 +158,11 @@ def test_a_start_that_is_refused_fences_nobody() -> None:
 
 def test_of_two_processes_that_claim_at_the_same_time_one_is_fenced() -> None:
     world = World(batches=SHORT, zombies=True)
-    first = Puppet(world, stop_at=lambda _, what, where: what == "before create" and "terms/committer" in where)
-    assert first.run_to_stop()
+    first = world.standing_still("before create", "terms/committer")
+    assert not first.done
     second = world.life().open_run()
 
-    first.let_go()
+    finish(first)
 
     with pytest.raises(FencedError):
         second.committers[0].term.check(world.wal)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.simulation.histories.targets import LedgerTarget
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
 from wal_sink.checkpoint.reader import Checkpoint, Gate
@@ -320,17 +321,19 @@ def test_a_parked_sink_costs_no_manifests() -> None:
 
 
 def test_every_slot_of_the_last_batch_is_asked_for() -> None:
-    world = World("transactional", batches=((3, 2), (1,)))
+    world = World("transactional", batches=((3, 2), (1,)), lagging=True)
     life = world.life()
     run = life.open_run()
     batches = life.batches(run)
     next(batches)
     life.deliver_all(run)
-    second_slot = next(slot for slot in world.target.ledger if slot.endswith("/1"))
-    del world.target.ledger[second_slot]  # the target is restored to a time at which only the first segment had arrived
+    target = world.target
+    assert isinstance(target, LedgerTarget)
+    second_slot = next(slot for slot in target.ledger if slot.endswith("/1"))
+    del target.ledger[second_slot]  # the target is restored to a time at which only the first segment had arrived
 
     next(batches)
     with pytest.raises(HistoryError, match=r"batch 0 was delivered and marked, .* nothing in slot .*/1'"):
         life.deliver_all(run)
 
-    assert {batch for _, batch, _ in world.target.rows} == {0}
+    assert {batch for _, batch, _ in world.rows} == {0}

@@ -6,19 +6,25 @@ They are counted by top folder (each shard separately) and by kind. Listings and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from wal_sink.estimation.plan import StoreModel
 from wal_sink.estimation.requests import Requests, Traffic, joined
-from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.base import Store
+from wal_sink.testing import FaultyStore
 from wal_sink.wal import paths
 
+_PER_OBJECT = {
+    "before create": Requests(puts=1),
+    "before segment": Requests(puts=1),
+    "before read": Requests(gets=1),
+}
 
-class CountedStore(Store):
-    """Passes everything on. `traffic` holds the requests since the last call of `taken`."""
+
+class CountedStore(FaultyStore):
+    """Passes everything on. `taken` returns the requests since its last call."""
 
     def __init__(self, inner: Store, model: StoreModel) -> None:
-        self._inner = inner
+        super().__init__(inner, lambda what, path: self._count(path, _PER_OBJECT.get(what)))
         self._model = model
         self._traffic: Traffic = {}
 
@@ -27,23 +33,8 @@ class CountedStore(Store):
         taken, self._traffic = self._traffic, {}
         return taken
 
-    @property
-    def root(self) -> str:
-        return self._inner.root
-
-    def begin(self, *, is_there: bool = False) -> None:
-        self._inner.begin(is_there=is_there)
-
-    def create(self, path: str, data: bytes) -> None:
-        self._count(path, Requests(puts=1))
-        self._inner.create(path, data)
-
-    def read(self, path: str) -> bytes:
-        self._count(path, Requests(gets=1))
-        return self._inner.read(path)
-
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        names = self._inner.list(prefix, after=after, recursive=recursive)
+        names = super().list(prefix, after=after, recursive=recursive)
         self._count(prefix, Requests(lists=self._model.listings(len(names))))
         return names
 
@@ -55,26 +46,9 @@ class CountedStore(Store):
             self._count(doomed[0], Requests(deletes=self._model.deletes(len(doomed))))
         self._inner.delete(doomed)
 
-    def segment(self, path: str) -> SegmentStream:
-        return _CountedStream(self._inner.segment(path), partial(self._count, path, Requests(puts=1)))
-
-    def _count(self, path: str, requests: Requests) -> None:
+    def _count(self, path: str, requests: Requests | None) -> None:
+        if requests is None:
+            return
         parts = f"{path}/".split("/")
         shard = "/<shard>" if any(paths.is_shard(f"{part}/") for part in parts) else ""
         self._traffic = joined(self._traffic, {parts[0] + shard: requests})
-
-
-class _CountedStream(SegmentStream):
-    def __init__(self, inner: SegmentStream, count: partial[None]) -> None:
-        self._inner = inner
-        self._count = count
-
-    def write(self, data: bytes | memoryview) -> int:
-        return self._inner.write(data)
-
-    def commit(self) -> None:
-        self._count()
-        self._inner.commit()
-
-    def abort(self) -> None:
-        self._inner.abort()

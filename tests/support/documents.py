@@ -1,15 +1,29 @@
-"""Checks that several documents share: whether a named test, function, law or scenario exists."""
+"""Checks that several documents share: whether a named file, test, function, law or scenario exists."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
+from tests.chaos.__main__ import all_scenarios
 from tests.support.processes import CHECKOUT
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+NOT_IN_GIT = {".git", ".venv", ".cache", "dist", "demo-out", "site", "__pycache__", "spark-warehouse", "metastore_db"}
+
+
+def tracked_files() -> list[Path]:
+    """Return the files git knows. Without git or its folder (an unpacked archive), return the files that lie here."""
+    if shutil.which("git") and (CHECKOUT / ".git").exists():
+        git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+        listed = subprocess.run(git, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+        return [CHECKOUT / name for name in listed.split("\0") if name and (CHECKOUT / name).is_file()]
+    everything = (path for path in CHECKOUT.rglob("*") if path.is_file())
+    return [path for path in everything if not NOT_IN_GIT & set(path.relative_to(CHECKOUT).parts)]
 
 
 @cache
@@ -74,15 +88,7 @@ def laws() -> frozenset[str]:
 @cache
 def scenarios() -> frozenset[str]:
     """Return the names of the scenarios of `make chaos`."""
-    found: set[str] = set()
-    for path in (CHECKOUT / "tests/chaos").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Scenario":
-                named = [node.args[0]] if node.args else [word.value for word in node.keywords if word.arg == "name"]
-                found |= {
-                    name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str)
-                }
-    return frozenset(found)
+    return frozenset(scenario.name for scenario in all_scenarios())
 
 
 def check_exists(check: str) -> bool:

@@ -13,17 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
+
+import psutil
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 POLL_S = 0.02
 PARENT_POLL_S = 0.5
 KILL_WAIT_S = 20.0
-PROC = Path("/proc")
-ENDED = frozenset("ZX")
-"""States of an ended process. A zombie has ended, but its parent has not collected it."""
+ENDED = frozenset({psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 
 
 class ChildError(AssertionError):
@@ -167,6 +167,7 @@ class Child:
     def kill(self) -> None:
         """Kill the process and all its descendants with SIGKILL. Return when none of them runs any more."""
         deadline = time.monotonic() + KILL_WAIT_S
+        self.send(signal.SIGKILL)
         while members := _session_members(self.pid):
             for pid in members:
                 _signal(pid, signal.SIGKILL)
@@ -179,9 +180,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def _tail(self) -> str:
@@ -202,38 +201,29 @@ def end_with_parent() -> None:
 
 def is_running(pid: int) -> bool:
     """Tell whether a process lives. A zombie, which has ended but was not collected by its parent, does not."""
-    if (PROC / "self").exists():
-        return _state_and_session(pid)[0] not in ENDED
-    table = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607
-    return (table.stdout.strip()[:1] or "X") not in ENDED
+    try:
+        return psutil.Process(pid).status() not in ENDED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def executor_of(worker: int) -> int:
+    """Return the JVM of a Python worker's executor: the parent of the daemon that forked the worker."""
+    _daemon, executor, *_ = psutil.Process(worker).parents()
+    return executor.pid
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):  # it ended by itself
         os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it ended by itself
 
 
 def _session_members(session: int) -> list[int]:
     """List the living processes of a session. Spark's worker daemon leaves the process group, but never the session."""
-    if not (PROC / "self").exists():
-        return _session_members_by_ps(session)
-    seen = {int(entry.name): _state_and_session(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit()}
-    return [pid for pid, (state, its_session) in seen.items() if its_session == session and state not in ENDED]
+    return [pid for pid in psutil.pids() if _session_of(pid) == session and is_running(pid)]
 
 
-def _state_and_session(pid: int) -> tuple[str, int]:
-    try:
-        stat = (PROC / str(pid) / "stat").read_text()
-    except OSError:
-        return "X", 0  # the process has ended
-    state, _parent, _group, session = stat.rpartition(")")[2].split()[:4]  # the name in parentheses may hold spaces
-    return state, int(session)
-
-
-def _session_members_by_ps(session: int) -> list[int]:
-    """List them without /proc (macOS), where `ps` knows the group but not the session."""
-    table = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)  # noqa: S607
-    rows = (line.split() for line in table.stdout.splitlines())
-    return [int(pid) for pid, group, state in rows if int(group) == session and state[0] not in ENDED]
+def _session_of(pid: int) -> int:
+    with suppress(ProcessLookupError, PermissionError):  # it has ended, or is another user's
+        return os.getsid(pid)
+    return 0

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.chunks import CONTEXT, SLOT
-from tests.support.fixtures.redis import RedisServer
+from tests.support.servers.redis_server import RedisServer
 from wal_sink_backends.redis.script import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
 

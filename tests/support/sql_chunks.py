@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.chunks import CONTEXT
-from tests.support.servers.databases import PASSWORD_VARIABLE, USER, PostgresqlServer, Server
+from tests.support.servers.databases import PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
 from wal_sink_backends.sql.sink import SqlSink
@@ -23,7 +23,7 @@ def opened(sink: SqlSink) -> Iterator[SqlSink]:
 
 
 def sink_to(
-    server: Server, database: str, table: str = "flights", *, port: int | None = None, **options: Any
+    server: DatabaseServer, database: str, table: str = "flights", *, port: int | None = None, **options: Any
 ) -> SqlSink:
     return SqlSink(server.url(database, port=port), table, password_env=PASSWORD_VARIABLE, **options)
 
@@ -33,11 +33,11 @@ def write(sink: SqlSink, *chunks: Chunk) -> list[Rejected | None]:
         return [sink.write(one) for one in chunks]
 
 
-def stored(server: Server, database: str, columns: str = "id") -> list[tuple[Any, ...]]:
+def stored(server: DatabaseServer, database: str, columns: str = "id") -> list[tuple[Any, ...]]:
     return server.query(database, f"SELECT {columns} FROM flights ORDER BY 1")
 
 
-def as_owner(server: Server, database: str, *statements: str) -> None:
+def as_owner(server: DatabaseServer, database: str, *statements: str) -> None:
     """Run statements as the user as which the sink connects, where tables have owners."""
     for statement in statements:
         if isinstance(server, PostgresqlServer):

@@ -5,14 +5,14 @@ Spark's workers and programs in separate processes import this module too.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -146,13 +146,11 @@ class Lines(Sink):
             "pid": os.getpid(),
             "name": self.name,
         }
-        self._append(json.dumps(sent) + "\n")
+        append_line(self.path, json.dumps(sent))
 
     def sent(self) -> list[Sent]:
         """Return every call so far, except a line that is being written."""
-        text = self.path.read_text() if self.path.exists() else ""
-        lines = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
-        return [Sent(**{**line, "ids": tuple(line["ids"])}) for line in lines]
+        return [Sent(**{**line, "ids": tuple(line["ids"])}) for line in read_json(self.path)]
 
     def ids(self, name: str | None = None) -> list[int]:
         """Return every delivered id, sorted, including repeats."""
@@ -164,13 +162,6 @@ class Lines(Sink):
         assert len(counted) == len({key for key, _ in counted}), "one key with two contents"
         return sum(times - 1 for times in counted.values())
 
-    def _append(self, line: str) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
-
     def _misbehave(self) -> None:
         how = self.trouble.read_text() if self.trouble is not None and self.trouble.exists() else ""
         if how == "raise":
@@ -179,6 +170,18 @@ class Lines(Sink):
             raise PermanentError("the target refuses")
         while how == "hang" and self.trouble is not None and self.trouble.exists():
             time.sleep(POLL_S)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file at once, beside any other process that appends."""
+    with path.open("ab", buffering=0) as file:
+        file.write(f"{line}\n".encode())
+
+
+def read_json(path: Path) -> list[dict[str, Any]]:
+    """Return the values of a file's lines, except a line that is being written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def quick(to: object, **options: Any) -> Delivery:
@@ -221,11 +224,4 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATI
 def leading(numbers: Sequence[int]) -> int:
     """Return how many of 0, 1, 2, … are there without a gap."""
     there = set(numbers)
-    return sum(1 for _ in takewhile(there.__contains__, _naturals()))
-
-
-def _naturals() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
+    return next(number for number in itertools.count() if number not in there)

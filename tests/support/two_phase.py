@@ -6,7 +6,6 @@ from typing import Any
 
 from tests.support.small_run import Place
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Transaction
 from wal_sink.lifecycle.run import Run
 from wal_sink.wal import paths
 
@@ -47,37 +46,17 @@ def restarted(where: Place, vault: Vault, times: int = 2) -> None:
 
 
 class Failing(VaultSink):
-    """A sink that fails in some calls, for a given number of times."""
+    """A sink that fails in one of its methods, for a given number of times."""
 
     def __init__(self, vault: Vault, call: str, *, times: int = 1, error: Exception | None = None) -> None:
         super().__init__(vault)
-        self.call, self.times, self.error = call, times, error or ConnectionError("unreachable")
+        self.times = times
+        right = getattr(self, call)
 
-    def _fail(self, call: str) -> None:
-        if call == self.call and self.times:
-            self.times -= 1
-            raise self.error
+        def fail_first(*args: Any) -> Any:
+            if self.times:
+                self.times -= 1
+                raise error or ConnectionError("unreachable")
+            return right(*args)
 
-    def open(self, context: Any) -> None:
-        self._fail("open")
-        super().open(context)
-
-    def begin(self, transaction: Transaction) -> str:
-        self._fail("begin")
-        return super().begin(transaction)
-
-    def write(self, chunk: Any) -> None:
-        self._fail("write")
-        super().write(chunk)
-
-    def prepare(self) -> str:
-        self._fail("prepare")
-        return super().prepare()
-
-    def commit(self, transaction: Transaction, handle: str) -> None:
-        self._fail("commit")
-        super().commit(transaction, handle)
-
-    def abort(self, transaction: Transaction, token: str) -> None:
-        self._fail("abort")
-        super().abort(transaction, token)
+        setattr(self, call, fail_first)

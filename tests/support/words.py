@@ -22,9 +22,9 @@ from pathlib import Path
 from tests.support.processes import CHECKOUT
 
 LIST = "tests/documents/words.toml"
-SEARCHED = ("wal_sink", "backends", "examples", "tests", "docs", "specs", "benchmarks")
-AT_THE_TOP = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
-ENDINGS = frozenset({".py", ".md", ".toml", ".tla", ".cfg", ".java", ".txt"})
+SEARCHED = ("wal_sink", "backends", "examples", "tests", "docs", "specs", "benchmarks", ".github")
+AT_THE_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "pyproject.toml", ".ci/run")
+ENDINGS = frozenset({".py", ".md", ".toml", ".tla", ".cfg", ".java", ".txt", ".yml"})
 OF_THE_FINDER = (LIST, "tests/support/words.py", "tests/documents/test_words.py")
 """These files name the words that they look for."""
 SPACE = r"(?:\s+(?:(?:\#:?|\\\*|\*|>)[ ]+)?|\s*\"\s+[rbf]*\")"

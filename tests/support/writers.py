@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
+from tests.support.streams import append_line, read_json
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
@@ -25,17 +27,10 @@ class Notes:
 
     def note(self, what: str, **about: Any) -> None:
         self.folder.mkdir(exist_ok=True)
-        line = json.dumps({"what": what, "pid": os.getpid(), **about}) + "\n"
-        descriptor = os.open(self.folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        append_line(self.folder / "notes", json.dumps({"what": what, "pid": os.getpid(), **about}))
 
     def all(self, what: str | None = None) -> list[dict[str, Any]]:
-        file = self.folder / "notes"
-        notes = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        return [note for note in notes if what in {None, note["what"]}]
+        return [note for note in read_json(self.folder / "notes") if what in {None, note["what"]}]
 
     def plan_trouble(self, at: str, times: int = 1) -> None:
         self.folder.mkdir(exist_ok=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import require_wal
-from wal_sink.cli.output import console, print_json, size, table, text
+from wal_sink.cli.opened import opened, require_wal
+from wal_sink.cli.output import print_json, size
+from wal_sink.cli.tables import Listing
+from wal_sink.cli.working import working
 from wal_sink.inspection import BatchView, read_batches
-from wal_sink.stores.opening import open_store
 from wal_sink.wal.log import NOTHING
 
 
@@ -23,22 +24,29 @@ def batches(*, wal: str, after: int, option: tuple[str, ...], storage_options_js
     Each line shows rows, segments and size, the number of staging attempts, whether the batch is released for delivery,
     and the sinks that have it.
     """
-    store = open_store(options.wal_spec(wal, option, storage_options_json))
-    require_wal(store)
-    found = read_batches(store, after=after)
+    store = opened(options.wal_spec(wal, option, storage_options_json))
+    sinks = {sink.name for sink in require_wal(store).sinks}
+    with working(f"reading the batches of {store.root}") as work:
+        found = read_batches(store, after=after, on_batch=work.count)
     if as_json:
         print_json(found)
     else:
-        print_batches(found)
+        print_batches(found, sinks)
 
 
-def print_batches(found: list[BatchView]) -> None:
-    """Print the batches as a table for people."""
-    shown = table(">batch", ">rows", ">segments", ">size", ">attempts", "released", "delivered to")
+def print_batches(found: list[BatchView], sinks: set[str]) -> None:
+    """Print the batches as a table for people. `sinks`: the names of all sinks of the WAL."""
+    shown = Listing(">batch", ">rows", ">segments", ">size", ">attempts", "released", "+delivered to")
     for view in found:
-        delivered = ", ".join(view.delivered_to) or "-"
         released = "yes" if view.released else "no"
         numbers = (view.rows, view.segments, size(view.bytes), view.attempts)
-        shown.add_row(str(view.batch_id), *map(text, numbers), released, delivered)
-    console().print(shown)
+        shown.add(str(view.batch_id), *numbers, released, _delivered(view, sinks))
+    shown.print()
     click.echo(f"{len(found)} batches, {sum(view.rows for view in found):,} rows")
+
+
+def _delivered(view: BatchView, sinks: set[str]) -> str:
+    """The sinks that have a batch. If all of several sinks have it, their number tells as much as their names."""
+    if len(sinks) > 1 and sinks <= set(view.delivered_to):
+        return f"all {len(sinks)} sinks"
+    return ", ".join(view.delivered_to) or "-"

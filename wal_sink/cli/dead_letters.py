@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from wal_sink.cli import options
 from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.opened import require_wal
-from wal_sink.cli.output import cell, console, print_json, table, text
+from wal_sink.cli.opened import opened, require_wal
+from wal_sink.cli.output import cell, clean, print_json
+from wal_sink.cli.tables import Listing, print_rows
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
+from wal_sink.cli.working import Work, working
 from wal_sink.inspection import plain_rows
 from wal_sink.replay import DeadLetters, KeptLetter
 from wal_sink.reporting.texts import name_of
-from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
@@ -40,18 +42,18 @@ def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> N
     newest dead letter.
     """
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
-    status = require_wal(open_store(spec))
+    status = require_wal(opened(spec))
     names = [sink.name for sink in status.sinks] if name is None else [name]
-    found = [(each, kept) for each in names for kept in _dead_letters(spec, each).all()]
+    with working("reading dead letters") as work:
+        found = [(each, kept) for each in names for kept in _counted(_dead_letters(spec, each).all(), work)]
     if as_json:
         print_json([{"sink": each, **_facts(kept)} for each, kept in found])
         return
-    shown = table("sink", ">batch", ">rows", "why", "replayed", "first reason", "file")
+    shown = Listing("sink", ">batch", ">rows", "why", "replayed", "+first reason", "+file")
     for each, kept in found:
         why, done = kept.letter.kept, "yes" if kept.replayed else "no"
-        cells = (each, kept.letter.chunk.batch_id, len(kept.own), why, done, kept.reasons[0], _file(kept))
-        shown.add_row(*map(text, cells))
-    console().print(shown)
+        shown.add(each, str(kept.letter.chunk.batch_id), len(kept.own), why, done, kept.reasons[0], _file(kept))
+    shown.print()
     click.echo(f"{len(found)} dead letters, {sum(len(kept.own) for _, kept in found):,} rows")
 
 
@@ -63,17 +65,17 @@ def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> N
 @options.as_json
 def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None:
     """The dead letter rows of a batch, each with its key and the reason."""
-    found = list(_letters(wal, name, more).all(batch_id=batch))
+    letters = _letters(wal, name, more)
+    with working(f"reading the dead letters of batch {batch}") as work:
+        found = list(_counted(letters.all(batch_id=batch), work))
     columns = found[0].letter.chunk.table.column_names if found else []
     rows = [row for kept in found for row in _rows(kept)]
     if as_json:
         named = [{"key": key, "reason": reason, "values": list(values)} for key, reason, values in rows]
         print_json({"columns": columns, "rows": named})
         return
-    shown = table("key", "reason", *map(text, columns))
-    for key, reason, values in rows:
-        shown.add_row(text(key), text(reason), *map(cell, values))
-    console().print(shown)
+    names = ["key", "reason", *map(clean, columns)]
+    print_rows("row", names, [[clean(key), clean(reason), *map(cell, values)] for key, reason, values in rows])
     click.echo(f"{len(rows)} rows")
 
 
@@ -103,7 +105,8 @@ def replay(
     letters = _letters(wal, name, more)
     there = target(to)
     if dry_run:
-        due = list(letters.due(unknown=unknown))
+        with working("reading dead letters") as work:
+            due = list(_counted(letters.due(unknown=unknown), work))
         result: dict[str, object] = {
             "dry_run": True,
             "letters": len(due),
@@ -111,7 +114,8 @@ def replay(
             "rejected": 0,
         }
     else:
-        done = letters.replay(there, unknown=unknown, take_over=options.whom(take_over=take_over))
+        with working(f"sending dead letters to {name_of(there)}") as letters.work:
+            done = letters.replay(there, unknown=unknown, take_over=options.whom(take_over=take_over))
         result = {"dry_run": False, "letters": done.letters, "rows": done.rows, "rejected": done.rejected}
     if as_json:
         print_json({"sink": name, "target": name_of(there), **result})
@@ -124,14 +128,33 @@ def replay(
         sys.exit(FOUND_SOMETHING)
 
 
-def _letters(wal: str, name: str, more: dict[str, Any]) -> DeadLetters:
+class _Letters(DeadLetters):
+    """Dead letters whose replay is counted: a letter was sent when the next one is taken."""
+
+    work: Work | None = None
+
+    def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
+        letters = super().due(unknown=unknown)
+        return letters if self.work is None else _counted(letters, self.work)
+
+
+def _counted(letters: Iterator[KeptLetter], work: Work) -> Iterator[KeptLetter]:
+    """The letters. The work tells how many of them were handled."""
+    count = rows = 0
+    for kept in letters:
+        yield kept
+        count, rows = count + 1, rows + len(kept.own)
+        work.how_far = f"{count:,} dead letters, {rows:,} rows"
+
+
+def _letters(wal: str, name: str, more: dict[str, Any]) -> _Letters:
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
-    require_wal(open_store(spec))
+    require_wal(opened(spec))
     return _dead_letters(spec, name)
 
 
-def _dead_letters(spec: StoreSpec, name: str) -> DeadLetters:
-    return DeadLetters(spec.url, name=name, storage_options=spec.options)
+def _dead_letters(spec: StoreSpec, name: str) -> _Letters:
+    return _Letters(spec.url, name=name, storage_options=spec.options)
 
 
 def _facts(kept: KeptLetter) -> dict[str, object]:

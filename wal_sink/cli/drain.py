@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, get_args
 
 import click
@@ -13,16 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import NoWal, no_wal
+from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
+from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
-from wal_sink.errors import ConfigError, StoreError, UndeliveredError
-from wal_sink.inspection import SinkStatus, Status, read_status
+from wal_sink.cli.working import Work, is_quiet, working
+from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
+from wal_sink.inspection import SinkStatus, Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.settings import Delivery, GuaranteeName
-from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.walsink import WalSink
 
@@ -64,7 +66,7 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
         wal-sink drain s3://lake/wal/orders --to mypackage.targets:post --name api --follow
     """
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
-    before = read_status(open_store(spec))
+    before = status_of(opened(spec))
     if before.wal_id is None and not more["follow"]:
         raise NoWal(no_wal(before))
     to_there = target(to)
@@ -72,8 +74,8 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
     sink = _sink(spec, before, {name: made}, more)
-    shown = sys.stderr.isatty() if progress is None else progress
-    stopped = _deliver(sink, before, name, follow=more["follow"], timeout_s=more["timeout"], progress=shown)
+    reported = _reported(sink, before, name, progress=progress)
+    stopped = _deliver(sink, name, reported, follow=more["follow"], timeout_s=more["timeout"])
     _report(sink, before, name, stopped=stopped, as_json=as_json)
 
 
@@ -127,10 +129,10 @@ def _recorded_checkpoint(status: Status) -> str:
 
 
 def _deliver(
-    sink: WalSink, before: Status, name: str, *, follow: bool, timeout_s: float | None, progress: bool
+    sink: WalSink, name: str, reported: AbstractContextManager[object], *, follow: bool, timeout_s: float | None
 ) -> bool:
     """Drain the WAL. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
-    with _bar(sink, before, name) if progress else contextlib.nullcontext():
+    with reported:
         try:
             with contextlib.ExitStack() as stack:
                 stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
@@ -175,11 +177,28 @@ def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json:
     through = batch_text(now.delivered_through if now else None)
     pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
     click.echo(f"sink {name!r}: {batches} batches delivered, through batch {through}{pending}")
-    click.echo(f"guarantee: {sink.guarantee()[name]}")
+    print_text(f"guarantee: {sink.guarantee()[name]}")
 
 
 def _of(status: Status, name: str) -> SinkStatus | None:
     return next((sink for sink in status.sinks if sink.name == name), None)
+
+
+def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None) -> AbstractContextManager[object]:
+    """A bar on a terminal, or with --progress; elsewhere a plain line now and then."""
+    if progress or (progress is None and sys.stderr.isatty() and not is_quiet()):
+        return _bar(sink, before, name)
+    if progress is None:
+        return working(f"delivering to sink {name!r}", look=lambda work: _look(sink, name, work))
+    return contextlib.nullcontext()
+
+
+def _look(sink: WalSink, name: str, work: Work) -> None:
+    with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
+        status = sink.status()
+        own = _of(status, name)
+        through = batch_text(own.delivered_through if own else None)
+        work.how_far = f"through batch {through} of {batch_text(status.newest_batch)}"
 
 
 @contextlib.contextmanager
@@ -191,7 +210,7 @@ def _bar(sink: WalSink, before: Status, name: str) -> Iterator[None]:
         task = bar.add_task(f"batches to {name!r}", total=before.newest_batch + 1)
 
         def refresh() -> None:
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
                 status = sink.status()
                 own = _of(status, name)
                 completed = own.delivered_through + 1 if own else 0

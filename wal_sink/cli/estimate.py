@@ -10,7 +10,8 @@ import click
 
 from wal_sink.cli import options
 from wal_sink.cli.durations import duration
-from wal_sink.cli.output import console, facts, plain, print_json, size, table
+from wal_sink.cli.output import plain, print_json, size
+from wal_sink.cli.tables import print_facts, print_numbers, print_text
 from wal_sink.estimation.advice import advise
 from wal_sink.estimation.estimate import Estimate, estimate
 from wal_sink.estimation.plan import STORES, Plan, Prices, StoreModel
@@ -98,29 +99,26 @@ def estimate_verb(*, executors: tuple[int, ...], as_json: bool, **given: Any) ->
 
 def print_estimates(found: Sequence[Estimate]) -> None:
     """Print the estimates for people: assumptions, a table, and advice."""
-    out = console()
-    out.print(facts(_assumptions(found[0])))
-    out.print()
-    shown = table(
-        ">executors",
-        ">segments\na batch",
-        ">chunks\na batch",
-        ">requests\na batch",
-        ">requests,\n$ a month",
-        ">storage,\n$ a month",
-        ">of the\nlimit",
-        ">manifest",
-        f">rows that may\n{_may(found[0].plan)}",
-        ">delivery\na batch",
-        ">restart,\nat most",
+    print_facts(_assumptions(found[0]))
+    click.echo()
+    headings = (
+        "executors",
+        "segments\na batch",
+        "chunks\na batch",
+        "requests\na batch",
+        "requests,\n$ a month",
+        "storage,\n$ a month",
+        "of the\nlimit",
+        "manifest",
+        f"rows that may\n{_may(found[0].plan)}",
+        "delivery\na batch",
+        "restart,\nat most",
     )
-    for each in found:
-        shown.add_row(*_cells(each))
-    out.print(shown)
-    out.print("\nThe limit reached first")
+    print_numbers(headings, [_cells(each) for each in found])
+    click.echo("\nThe limit reached first")
     for each in found:
         count = each.plan.executors
-        out.print(f"  {count:,} {'executor' if count == 1 else 'executors'}: {advise(each)}", soft_wrap=True)
+        print_text(f"  {count:,} {'executor' if count == 1 else 'executors'}: {advise(each)}", hang="    ")
 
 
 def _cells(found: Estimate) -> list[str]:

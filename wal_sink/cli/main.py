@@ -27,17 +27,18 @@ def _show_version(context: click.Context, _option: click.Parameter, value: objec
 
 @click.group(cls=WalSinkGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help=f"Show tracebacks; the same as {DEBUG_VARIABLE}=1.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not report on stderr what takes long.")
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
-def main(*, debug: bool) -> None:
+def main(*, debug: bool, quiet: bool) -> None:
     """A write-ahead-log sink for Spark Structured Streaming.
 
     WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. Pass the
     options of its store with --option or in the environment.
 
-    Every command takes --json. Exit code 0: success; 1: a check found a problem, or delivery failed; 2: wrong usage or
-    configuration.
+    Every command takes --json. A command that takes long says on stderr how far it is. Exit code 0: success; 1: a check
+    found a problem, or delivery failed; 2: wrong usage or configuration.
     """
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import sys
-from collections.abc import Sequence
 from typing import IO, Any
 
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 PIPE_WIDTH = 160
-"""The width of a table, in columns, where the output is no terminal."""
+"""The width of a table, in columns, where the output is no terminal and `COLUMNS` is not set."""
 NULL = "NULL"
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters except tab and newline, and characters that change the direction of writing. Rows, column names
@@ -40,34 +39,20 @@ def plain(value: object) -> Any:
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """A console on `stream` (default: stdout) that never cuts text in a pipe."""
+    """A console on `stream` (default: stdout) that never cuts text in a pipe. rich reads `COLUMNS` itself."""
     file = stream or sys.stdout
-    return Console(file=file, width=None if file.isatty() else PIPE_WIDTH, highlight=False)
+    return Console(file=file, width=None if has_width(file) else PIPE_WIDTH, highlight=False)
 
 
-def table(*headings: str, title: str | None = None) -> Table:
-    """A table. A heading that starts with `>` belongs to a column of numbers."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        right = heading.startswith(">")
-        made.add_column(heading.removeprefix(">"), justify="right" if right else "left", overflow="fold")
-    return made
+def has_width(file: IO[str]) -> bool:
+    """Whether lines must fit a width: on a terminal, or if `COLUMNS` says how wide the output is."""
+    return file.isatty() or os.environ.get("COLUMNS", "").isdigit()
 
 
-def facts(rows: Sequence[tuple[str, object]]) -> Table:
-    """A table of names and values, without headings."""
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in rows:
-        made.add_row(name, text(value))
-    return made
-
-
-def text(value: object) -> str:
-    """A value as text for a cell: rich's markup is shown literally, and control characters are escaped."""
+def clean(value: object) -> str:
+    """A value as text: numbers with commas, `-` for None, control characters escaped."""
     shown = "-" if value is None else f"{value:,}" if type(value) is int else str(value)
-    return _OBEYED.sub(_escaped, shown).replace("[", r"\[")
+    return _OBEYED.sub(_escaped, shown)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -80,7 +65,7 @@ def cell(value: object, *, longest: int | None = None) -> str:
     A text that could be mistaken for something else is quoted, such as "NULL" or an empty one.
     """
     shown = NULL if value is None else _as_text(value) if isinstance(value, str) else _as_json(value)
-    return text(shown if longest is None or len(shown) <= longest else shown[: longest - 1] + "…")
+    return clean(shown if longest is None or len(shown) <= longest else shown[: longest - 1] + "…")
 
 
 def _as_text(value: str) -> str:

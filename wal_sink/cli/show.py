@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import NoWal, require_wal
-from wal_sink.cli.output import cell, console, facts, plain, print_json, size, table, text
+from wal_sink.cli.opened import NoWal, opened, require_wal
+from wal_sink.cli.output import cell, clean, plain, print_json, size
+from wal_sink.cli.tables import Listing, print_facts, print_rows
+from wal_sink.cli.working import working
 from wal_sink.inspection import BatchDetail, StagedRows, read_batch, read_rows
 from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
 
 LONGEST_CELL = 40
 
@@ -24,9 +25,10 @@ def show(
     *, wal: str, batch: int, rows: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool
 ) -> None:
     """One batch: its manifest, release and segments, the sinks that have it, and its first rows."""
-    store = open_store(options.wal_spec(wal, option, storage_options_json))
+    store = opened(options.wal_spec(wal, option, storage_options_json))
     detail = _require_batch(store, batch)
-    staged = read_rows(store, detail.manifest, rows)
+    with working(f"reading rows of batch {batch}"):
+        staged = read_rows(store, detail.manifest, rows)
     if as_json:
         print_json({**plain(detail), "rows": plain(staged)})
         return
@@ -39,7 +41,8 @@ def show(
 
 def _require_batch(store: Store, batch: int) -> BatchDetail:
     status = require_wal(store)
-    detail = read_batch(store, batch)
+    with working(f"reading batch {batch} of {store.root}"):
+        detail = read_batch(store, batch)
     if detail is None:
         held = f"the WAL holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
         raise NoWal(f"{status.wal} holds no manifest of batch {batch}; {held}")
@@ -49,44 +52,40 @@ def _require_batch(store: Store, batch: int) -> BatchDetail:
 def _print_records(detail: BatchDetail) -> None:
     manifest, release = detail.manifest, detail.release
     released = f"{release.created} by run {release.run_id}" if release else "no"
-    console().print(
-        facts(
-            [
-                ("batch", str(manifest.batch_id)),
-                ("rows", manifest.rows),
-                ("size", size(manifest.bytes)),
-                ("staged", f"{manifest.created}, term {manifest.term}, attempt {manifest.attempt}"),
-                ("attempts", detail.attempts),
-                ("released", released),
-                ("rows per chunk", manifest.chunk_rows),
-                ("fingerprint", manifest.fingerprint),
-                ("offsets", "\n".join(manifest.offsets.splitlines()[2:])),
-            ]
-        )
+    print_facts(
+        [
+            ("batch", str(manifest.batch_id)),
+            ("rows", manifest.rows),
+            ("size", size(manifest.bytes)),
+            ("staged", f"{manifest.created}, term {manifest.term}, attempt {manifest.attempt}"),
+            ("attempts", detail.attempts),
+            ("released", released),
+            ("rows per chunk", manifest.chunk_rows),
+            ("fingerprint", manifest.fingerprint),
+            ("offsets", "\n".join(manifest.offsets.splitlines()[2:])),
+        ]
     )
-    console().print()
+    click.echo()
 
 
 def _print_segments(detail: BatchDetail) -> None:
-    shown = table("segment", ">rows", ">size", "CRC-32")
+    shown = Listing(">rows", ">size", "CRC-32", "+segment")
     for segment in detail.manifest.segments:
-        shown.add_row(text(segment.path), text(segment.rows), size(segment.bytes), f"{segment.crc32:08x}")
-    console().print(shown)
-    console().print()
+        shown.add(segment.rows, size(segment.bytes), f"{segment.crc32:08x}", segment.path)
+    shown.print()
+    click.echo()
 
 
 def _print_sinks(detail: BatchDetail) -> None:
-    shown = table("sink", "has it", ">rows", ">progress records")
+    shown = Listing("sink", "has it", ">rows", ">progress records")
     for sink in detail.delivered:
         state = "all of it" if sink.complete else "a part" if sink.rows else "no"
-        shown.add_row(sink.sink, state, text(sink.rows), text(sink.chunks))
-    console().print(shown)
-    console().print()
+        shown.add(sink.sink, state, sink.rows, sink.chunks)
+    shown.print()
+    click.echo()
 
 
 def _print_rows(staged: StagedRows) -> None:
     """Print a line per column and a table column per row: most rows are too wide for one line."""
-    shown = table("column", *(f"row {number}" for number in range(len(staged.rows))))
-    for index, column in enumerate(staged.columns):
-        shown.add_row(text(column), *(cell(row[index], longest=LONGEST_CELL) for row in staged.rows))
-    console().print(shown)
+    rows = [[cell(value, longest=LONGEST_CELL) for value in row] for row in staged.rows]
+    print_rows("row", list(map(clean, staged.columns)), rows, upright=True)

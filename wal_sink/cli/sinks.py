@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import require_wal
-from wal_sink.cli.output import batch_text, console, plain, print_json, table, text
+from wal_sink.cli.opened import opened, require_wal
+from wal_sink.cli.output import batch_text, plain, print_json
+from wal_sink.cli.tables import Listing, print_text
+from wal_sink.cli.working import working
 from wal_sink.inspection import SinkStatus
 from wal_sink.recovery.sink_changes import rename, retire
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.opening import open_store
 from wal_sink.wal.log import Log
 
 
@@ -32,19 +33,20 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     """Every sink that the WAL knows, including retired ones: its newest delivered batch, and the process that serves
     it, if one is known.
     """
-    status = require_wal(open_store(options.wal_spec(wal, more["option"], more["storage_options_json"])))
+    status = require_wal(opened(options.wal_spec(wal, more["option"], more["storage_options_json"])))
     if as_json:
         print_json([plain(sink) for sink in status.sinks])
         return
-    shown = table("sink", "state", ">delivered through", ">pending", "last held by", "since", "first name", "target")
+    columns = ("sink", "state", ">delivered through", ">pending", "+last held by", "+since", "+first name", "+target")
+    shown = Listing(*columns)
     for sink in status.sinks:
         first = sink.folder if sink.folder != sink.name else None
-        cells = (sink.held_by, sink.held_since, first, sink.identity)
-        pending = text(None if sink.state == "retired" else sink.pending_batches)
-        shown.add_row(sink.name, sink.state, batch_text(sink.delivered_through), pending, *map(text, cells))
-    console().print(shown)
+        pending = None if sink.state == "retired" else sink.pending_batches
+        through = batch_text(sink.delivered_through)
+        shown.add(sink.name, sink.state, through, pending, sink.held_by, sink.held_since, first, sink.identity)
+    shown.print()
     for warning in held_back(status.sinks):
-        click.echo(warning)
+        print_text(warning)
 
 
 @sinks.command("retire", short_help="End a sink, so that it no longer prevents deletion.")
@@ -66,7 +68,9 @@ def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_j
 
     The command deletes nothing, neither in the WAL nor in the target. The name cannot be used again.
     """
-    done = retire(_log(wal, more), name, drop_pending=drop_pending, take_over=options.whom(take_over=take_over))
+    log = _log(wal, more)
+    with working(f"retiring sink {name!r}"):
+        done = retire(log, name, drop_pending=drop_pending, take_over=options.whom(take_over=take_over))
     if as_json:
         print_json(plain(done))
         return
@@ -88,7 +92,9 @@ def rename_verb(*, wal: str, old: str, new: str, take_over: bool, as_json: bool,
 
     Its folder in the WAL, its terms and its positions in the target keep the first name.
     """
-    rename(_log(wal, more), old, new, take_over=options.whom(take_over=take_over))
+    log = _log(wal, more)
+    with working(f"renaming sink {old!r}"):
+        rename(log, old, new, take_over=options.whom(take_over=take_over))
     if as_json:
         print_json({"sink": new, "renamed_from": old})
         return
@@ -108,6 +114,6 @@ def held_back(found: tuple[SinkStatus, ...]) -> list[str]:
 
 
 def _log(wal: str, more: dict[str, Any]) -> Log:
-    store = open_store(options.wal_spec(wal, more["option"], more["storage_options_json"]))
+    store = opened(options.wal_spec(wal, more["option"], more["storage_options_json"]))
     require_wal(store)
     return Log(store, SYSTEM, SYSTEM.new_id())

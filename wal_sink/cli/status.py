@@ -8,12 +8,12 @@ import click
 
 from wal_sink.cli import options
 from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.opened import no_wal
-from wal_sink.cli.output import batch_text, console, facts, plain, print_json, table, text
+from wal_sink.cli.opened import no_wal, opened, status_of
+from wal_sink.cli.output import batch_text, plain, print_json
 from wal_sink.cli.sinks import held_back
-from wal_sink.inspection import Status, read_status
+from wal_sink.cli.tables import Listing, print_facts, print_text
+from wal_sink.inspection import Status
 from wal_sink.recovery.location import canonical
-from wal_sink.stores.opening import open_store
 
 
 @click.command(short_help="The state of a WAL and of its sinks.")
@@ -25,7 +25,7 @@ def status(*, wal: str, option: tuple[str, ...], storage_options_json: str | Non
 
     Exit code 1 if there is no WAL.
     """
-    found = read_status(open_store(options.wal_spec(wal, option, storage_options_json)))
+    found = status_of(opened(options.wal_spec(wal, option, storage_options_json)))
     exists = found.wal_id is not None
     if as_json:
         print_json({"exists": exists, **plain(found)})
@@ -39,29 +39,26 @@ def status(*, wal: str, option: tuple[str, ...], storage_options_json: str | Non
 
 def print_status(found: Status) -> None:
     """Print the status for people."""
-    out = console()
-    out.print(
-        facts(
-            [
-                ("WAL", found.wal),
-                *([("lies at", found.location)] if found.location not in {None, canonical(found.wal)} else []),
-                ("query", found.query_id),
-                ("checkpoint", found.checkpoint),
-                ("newest batch", batch_text(found.newest_batch)),
-                ("deleted through", batch_text(found.low_water)),
-                ("runs that staged", found.stager_term),
-            ]
-        )
+    print_facts(
+        [
+            ("WAL", found.wal),
+            *([("lies at", found.location)] if found.location not in {None, canonical(found.wal)} else []),
+            ("query", found.query_id),
+            ("checkpoint", found.checkpoint),
+            ("newest batch", batch_text(found.newest_batch)),
+            ("deleted through", batch_text(found.low_water)),
+            ("runs that staged", found.stager_term),
+        ]
     )
-    out.print()
+    click.echo()
     if not found.sinks:
-        out.print("no sink is registered: batches are staged here, but no process drains them yet")
+        print_text("no sink is registered: batches are staged here, but no process drains them yet")
         return
-    sinks = table("sink", "kind", "state", ">delivered through", ">pending", ">term", "last held by", "target")
+    sinks = Listing("sink", "+kind", "state", ">delivered through", ">pending", "~term", "+last held by", "+target")
     for sink in found.sinks:
         through = batch_text(sink.delivered_through)
-        cells = (sink.kind, sink.state, through, sink.pending_batches, sink.term, sink.held_by, sink.identity)
-        sinks.add_row(sink.name, *map(text, cells))
-    out.print(sinks)
+        pending = None if sink.state == "retired" else sink.pending_batches
+        sinks.add(sink.name, sink.kind, sink.state, through, pending, sink.term, sink.held_by, sink.identity)
+    sinks.print()
     for warning in held_back(found.sinks):
-        click.echo(warning)
+        print_text(warning)

@@ -44,6 +44,6 @@ def _attribute(module: Any, path: str, named: str) -> object:
     found = module
     for name in path.split("."):
         if not hasattr(found, name):
-            raise ConfigError(f"--to {named}: {found!r} has no {name!r}")
+            raise ConfigError(f"--to {named}: {found!r} has no attribute {name!r}")
         found = getattr(found, name)
     return found

@@ -1,1 +1,4 @@
-"""Output of the project: loggers, and texts of objects that others made. No function here raises or ends a thread."""
+"""Output of the project: loggers, texts of objects that others made, and tables that objects print.
+
+No function of the loggers and texts raises or ends a thread.
+"""

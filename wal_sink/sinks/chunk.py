@@ -66,6 +66,7 @@ class Chunk:
 
     @property
     def num_rows(self) -> int:
+        """The number of rows."""
         return self.table.num_rows
 
     def row_keys(self) -> list[str]:

@@ -84,6 +84,12 @@ class OwnQuery:
         self._query = start_query(writer, checkpoint, on_batch)
         return self._query
 
+    def wait_for_end_of(self, query: StreamingQuery) -> None:
+        """Wait until the query of `start` ended. Raises Spark's error if it failed, or what a signal handler raises."""
+        from wal_sink.spark.session.query import wait_for_end  # noqa: PLC0415
+
+        wait_for_end(query)
+
     @contextmanager
     def entered(self, df: DataFrame, batch_id: int, checkpoint: str) -> Iterator[tuple[QueryIdentity, RunEntry]]:
         """Enter a batch for the time it is staged; yields the query's identity and the run's entry.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, MariadbServer, PostgresqlServer, Server
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer, MariadbServer, PostgresqlServer
 
 
 @pytest.fixture(autouse=True)
@@ -13,13 +13,13 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
+def server(request: pytest.FixtureRequest) -> DatabaseServer:
+    found: DatabaseServer = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
-def database(server: Server) -> str:
+def database(server: DatabaseServer) -> str:
     return server.new_database()
 
 

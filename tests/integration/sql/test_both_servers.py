@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import DivergentReplay, FencedError, PermanentError
 from wal_sink.sinks.base import Rejected
@@ -23,7 +23,7 @@ UTC = dt.UTC
 AT = dt.datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
 
 
-def test_rows_and_ledger(server: Server, database: str) -> None:
+def test_rows_and_ledger(server: DatabaseServer, database: str) -> None:
     sink = sink_to(server, database)
     with opened(sink):
         assert sink.last(SLOT) is None
@@ -43,7 +43,7 @@ def test_rows_and_ledger(server: Server, database: str) -> None:
 
 
 def test_positions_of_many_slots_are_as_few_statements_as_the_server_takes(
-    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = [f"wal/default/{number}" for number in range(2_500)]
     with opened(sink_to(server, database)) as sink:
@@ -70,7 +70,7 @@ def test_positions_of_many_slots_are_as_few_statements_as_the_server_takes(
         assert statements == []
 
 
-def test_rows_are_not_committed_without_their_position(server: Server, database: str) -> None:
+def test_rows_are_not_committed_without_their_position(server: DatabaseServer, database: str) -> None:
     """As where the ledger's row cannot be seen: an update that meets nothing is no error to a database."""
     with opened(sink_to(server, database)) as sink:
         connection, dialect = sink._connected(), sink._dialect
@@ -85,7 +85,7 @@ def test_rows_are_not_committed_without_their_position(server: Server, database:
         assert sink.last(SLOT) == entry.position
 
 
-def test_upsert_replaces_rows_of_the_same_key_and_the_last_one_wins(server: Server, database: str) -> None:
+def test_upsert_replaces_rows_of_the_same_key_and_the_last_one_wins(server: DatabaseServer, database: str) -> None:
     key = pa.array(["x", "y", "x", "X", "x "])
     sink = sink_to(server, database, mode="upsert", key=["name"])
     changed = pa.table({"name": ["y", "z"], "late": [8, 9]})
@@ -94,12 +94,12 @@ def test_upsert_replaces_rows_of_the_same_key_and_the_last_one_wins(server: Serv
     assert found == {("x", 7), ("X", 1), ("x ", 2), ("y", 8), ("z", 9)}
 
 
-def test_upsert_of_key_columns_only(server: Server, database: str) -> None:
+def test_upsert_of_key_columns_only(server: DatabaseServer, database: str) -> None:
     assert write(sink_to(server, database, mode="upsert", key="id"), chunk(ids(1, 1, 2))) == [None]
     assert stored(server, database) == [(1,), (2,)]
 
 
-def test_upsert_rejects_rows_without_a_key(server: Server, database: str) -> None:
+def test_upsert_rejects_rows_without_a_key(server: DatabaseServer, database: str) -> None:
     sink = sink_to(server, database, mode="upsert", key=("id",))
     with opened(sink):
         assert sink.write(chunk(ids(1, None, 2))) == Rejected({1: "key column 'id' is NULL"})
@@ -109,13 +109,13 @@ def test_upsert_rejects_rows_without_a_key(server: Server, database: str) -> Non
     assert stored(server, database) == [(1,), (2,)]
 
 
-def test_upsert_needs_a_unique_index_of_its_key(server: Server, database: str) -> None:
+def test_upsert_needs_a_unique_index_of_its_key(server: DatabaseServer, database: str) -> None:
     as_owner(server, database, "CREATE TABLE flights (id BIGINT)")
     with pytest.raises(PermanentError, match=r"no unique or exclusion constraint|needs a primary key or unique index"):
         write(sink_to(server, database, mode="upsert", key="id"), chunk(ids(1)))
 
 
-def test_rows_that_break_a_constraint_are_rejected_by_number(server: Server, database: str) -> None:
+def test_rows_that_break_a_constraint_are_rejected_by_number(server: DatabaseServer, database: str) -> None:
     sink = sink_to(server, database)
     with opened(sink):
         sink.write(chunk(ids(-1)))
@@ -132,7 +132,7 @@ def test_rows_that_break_a_constraint_are_rejected_by_number(server: Server, dat
     assert stored(server, database) == [(row,) for row in range(-1, 31)]
 
 
-def test_a_foreign_key_is_checked_row_by_row(server: Server, database: str) -> None:
+def test_a_foreign_key_is_checked_row_by_row(server: DatabaseServer, database: str) -> None:
     statements = (
         "CREATE TABLE planes (id BIGINT PRIMARY KEY)",
         "INSERT INTO planes VALUES (1), (2)",
@@ -143,7 +143,7 @@ def test_a_foreign_key_is_checked_row_by_row(server: Server, database: str) -> N
     assert stored(server, database) == []
 
 
-def test_every_row_may_be_refused(server: Server, database: str) -> None:
+def test_every_row_may_be_refused(server: DatabaseServer, database: str) -> None:
     sink = sink_to(server, database)
     with opened(sink):
         sink.write(chunk(ids(1)))
@@ -167,13 +167,15 @@ def test_every_row_may_be_refused(server: Server, database: str) -> None:
     ],
     ids=str,
 )
-def test_a_column_that_would_alter_values_is_refused(server: Server, database: str, declared: str, values: Any) -> None:
+def test_a_column_that_would_alter_values_is_refused(
+    server: DatabaseServer, database: str, declared: str, values: Any
+) -> None:
     server.query(database, f"CREATE TABLE flights (id {declared})")
     with pytest.raises(PermanentError, match=r"column 'id' is declared .* This type would alter"):
         write(sink_to(server, database), chunk(pa.table({"id": values})))
 
 
-def test_values_that_a_narrower_column_cannot_hold_are_rejected(server: Server, database: str) -> None:
+def test_values_that_a_narrower_column_cannot_hold_are_rejected(server: DatabaseServer, database: str) -> None:
     statement = "CREATE TABLE flights (id SMALLINT, name VARCHAR(3))"
     as_owner(server, database, statement)
     table = pa.table({"id": [1, 2**15, 3, 4], "name": ["abc", "abc", "abcd", "äöü"]})
@@ -182,7 +184,7 @@ def test_values_that_a_narrower_column_cannot_hold_are_rejected(server: Server, 
     assert set(rejected.reasons) == {1, 2}
 
 
-def test_text_that_is_no_utf8_is_rejected(server: Server, database: str) -> None:
+def test_text_that_is_no_utf8_is_rejected(server: DatabaseServer, database: str) -> None:
     """As a Spark string may be: Arrow does not look when it gets the bytes."""
     offsets = pa.array([0, 2, 5, 6], pa.int32()).buffers()[1]
     texts: Any = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"ok\xed\xa0\x80\xff")])
@@ -192,13 +194,13 @@ def test_text_that_is_no_utf8_is_rejected(server: Server, database: str) -> None
     assert "column 'name' holds bytes that are not UTF-8" in rejected.reasons[1]
 
 
-def test_a_table_with_a_column_that_must_have_a_value(server: Server, database: str) -> None:
+def test_a_table_with_a_column_that_must_have_a_value(server: DatabaseServer, database: str) -> None:
     server.query(database, "CREATE TABLE flights (id BIGINT, must INTEGER NOT NULL)")
     with pytest.raises(PermanentError, match=r"column 'must' .*needs a value, but has no default"):
         write(sink_to(server, database), chunk(ids(1)))
 
 
-def test_a_missing_column_or_table(server: Server, database: str) -> None:
+def test_a_missing_column_or_table(server: DatabaseServer, database: str) -> None:
     with pytest.raises(PermanentError, match=r"this table does not exist\. Create it, or pass create_table=True"):
         write(sink_to(server, database, create_table=False), chunk(ids(1)))
     server.query(database, "CREATE TABLE flights (nr BIGINT)")
@@ -207,7 +209,7 @@ def test_a_missing_column_or_table(server: Server, database: str) -> None:
 
 
 def test_a_wrong_password_is_permanent_and_does_not_show(
-    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "hunter2")
     with pytest.raises(PermanentError, match=f"opening {server.scheme}://127.0.0.1:{server.port}/{database}") as caught:
@@ -218,12 +220,12 @@ def test_a_wrong_password_is_permanent_and_does_not_show(
         write(sink_to(server, database), chunk(ids(1)))
 
 
-def test_a_missing_database_is_permanent(server: Server) -> None:
+def test_a_missing_database_is_permanent(server: DatabaseServer) -> None:
     with pytest.raises(PermanentError, match="nowhere"):
         write(sink_to(server, "nowhere"), chunk(ids(1)))
 
 
-def test_a_password_in_the_url_works_and_does_not_show(server: Server, database: str) -> None:
+def test_a_password_in_the_url_works_and_does_not_show(server: DatabaseServer, database: str) -> None:
     sink = SqlSink(server.url(database, password=True), "flights")
     assert write(sink, chunk(ids(1))) == [None]
     assert PASSWORD not in repr(sink)
@@ -248,14 +250,14 @@ BOTH: list[tuple[Any, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("values", "wanted"), BOTH, ids=lambda some: str(getattr(some, "type", "")))
-def test_types(server: Server, database: str, values: Any, wanted: list[Any]) -> None:
+def test_types(server: DatabaseServer, database: str, values: Any, wanted: list[Any]) -> None:
     assert write(sink_to(server, database), chunk(pa.table({"n": range(len(values)), "v": values}))) == [None]
     found = [value for _, value in stored(server, database, "n, v")]
     assert [type(value) for value in found] == [type(value) for value in wanted]
     assert found == [pytest.approx(value, rel=1e-15) if isinstance(value, float) else value for value in wanted]
 
 
-def test_booleans_instants_and_nested_values(server: Server, database: str) -> None:
+def test_booleans_instants_and_nested_values(server: DatabaseServer, database: str) -> None:
     nested = [{"a": [1, None], "b": {"c": 'x"\\'}}, None]
     instants = pa.array([1_700_000_000_123_456, None], pa.timestamp("us", "Europe/Paris"))
     table = pa.table({"n": [0, 1], "b": [True, None], "t": instants, "s": pa.array(nested)})

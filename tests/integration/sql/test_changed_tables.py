@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.servers.databases import MariadbServer, PostgresqlServer, Server
+from tests.support.servers.databases import DatabaseServer, MariadbServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.base import Rejected
@@ -29,7 +29,7 @@ def decimals(*values: float) -> pa.Table:
     ],
     ids=["altered", "made anew", "renamed"],
 )
-def test_a_column_that_would_now_alter_values(server: Server, database: str, change: tuple[str, ...]) -> None:
+def test_a_column_that_would_now_alter_values(server: DatabaseServer, database: str, change: tuple[str, ...]) -> None:
     alter = ("ALTER", "TYPE") if isinstance(server, PostgresqlServer) else ("MODIFY", "")
     real = "REAL" if isinstance(server, PostgresqlServer) else "FLOAT"
     with opened(sink_to(server, database)) as sink:
@@ -41,7 +41,7 @@ def test_a_column_that_would_now_alter_values(server: Server, database: str, cha
     assert (0.1,) not in stored(server, database)
 
 
-def test_what_fits_after_the_change_is_written(server: Server, database: str) -> None:
+def test_what_fits_after_the_change_is_written(server: DatabaseServer, database: str) -> None:
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(ids(1)))
         as_owner(server, database, "ALTER TABLE flights ADD COLUMN more INTEGER DEFAULT 7")
@@ -51,7 +51,7 @@ def test_what_fits_after_the_change_is_written(server: Server, database: str) ->
     assert stored(server, database) == [(3,)]
 
 
-def test_a_column_that_now_needs_a_value(server: Server, database: str) -> None:
+def test_a_column_that_now_needs_a_value(server: DatabaseServer, database: str) -> None:
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(ids(1)))
         as_owner(server, database, "DROP TABLE flights", "CREATE TABLE flights (id BIGINT, must INTEGER NOT NULL)")
@@ -59,7 +59,7 @@ def test_a_column_that_now_needs_a_value(server: Server, database: str) -> None:
             sink.write(chunk(ids(2), first=1))
 
 
-def test_a_table_that_is_gone_is_not_made_anew(server: Server, database: str) -> None:
+def test_a_table_that_is_gone_is_not_made_anew(server: DatabaseServer, database: str) -> None:
     """Its rows are gone, and the ledger says that they are there."""
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(ids(1)))
@@ -146,7 +146,7 @@ def test_rows_are_not_refused_for_what_the_table_was_for_a_moment(postgresql: Po
 
 
 def test_a_look_at_the_table_costs_few_statements(
-    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(ids(0)))
@@ -185,7 +185,7 @@ def test_a_table_that_is_altered_again_and_again_may_be_tried_again(postgresql: 
 
 
 def test_a_table_that_is_altered_while_it_is_described_may_be_tried_again(
-    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+    server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_owner(server, database, "CREATE TABLE flights (id BIGINT)")
     with opened(sink_to(server, database)) as sink:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.components import require
-from tests.support.servers.databases import HOW_TO_GET_THEM, MariadbServer, PostgresqlServer, program, servers_folder
+from tests.support.servers.databases import MariadbServer, PostgresqlServer, servers_folder
 from tests.support.servers.postgres_pair import PostgresPair
 from tests.support.sql_chunks import opened, sink_to
 from wal_sink_backends.common.durability import warn_once
@@ -30,12 +29,8 @@ class DurableServer(PostgresqlServer):
 
 @pytest.fixture
 def durable(sql_folder: Path) -> Iterator[PostgresqlServer]:
-    require(program("initdb") is not None, HOW_TO_GET_THEM)
-    server = DurableServer(sql_folder / "durable")
-    try:
+    with DurableServer(sql_folder / "durable") as server:
         yield server
-    finally:
-        server.stop()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -50,7 +45,7 @@ def test_a_durable_postgresql_is_warned_of_nothing_until_it_is_one_no_more(
         assert told(caplog) == []
     durable.query(database, "ALTER SYSTEM SET full_page_writes = off")
     durable.query(database, "SELECT pg_reload_conf()")
-    durable.stop()
+    durable.kill()
     durable.start()
     for _ in range(2):
         with opened(sink_to(durable, database)):
@@ -70,7 +65,6 @@ def test_a_postgresql_without_fsync_is_warned_of(
 
 def test_a_standby_that_is_not_waited_for_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """The sink's user may see that there is one, although it sees nothing else of it."""
-    require(program("initdb") is not None, HOW_TO_GET_THEM)
     with servers_folder() as place, PostgresPair(place) as pair:
         database = pair.primary.new_database()
         with opened(sink_to(pair.primary, database)):

@@ -14,8 +14,8 @@ import pytest
 
 import wal_sink_backends.sql.base.dialect as dialects_module
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.servers.databases import USER, PostgresqlServer, Server, program, servers_folder
-from tests.support.servers.sql_proxy import How, SqlProxy
+from tests.support.servers.databases import USER, DatabaseServer, PostgresqlServer, postgresql_program, servers_folder
+from tests.support.servers.tcp_proxy import How, TcpProxy
 from tests.support.sql_chunks import as_owner, opened, sink_to, write
 from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
@@ -29,20 +29,20 @@ PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSErr
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[SqlProxy]:
-    with SqlProxy(server.port) as running:
+def proxy(server: DatabaseServer) -> Iterator[TcpProxy]:
+    with TcpProxy(server.port) as running:
         yield running
 
 
-def stored(server: Server, database: str) -> list[int]:
+def stored(server: DatabaseServer, database: str) -> list[int]:
     return [row for (row,) in server.query(database, "SELECT id FROM flights ORDER BY 1")]
 
 
-def commit_request(server: Server) -> bytes:
+def commit_request(server: DatabaseServer) -> bytes:
     return b"COMMIT\x00" if isinstance(server, PostgresqlServer) else b"\x03COMMIT"
 
 
-def rows_request(server: Server) -> bytes:
+def rows_request(server: DatabaseServer) -> bytes:
     """Return bytes of the request that carries rows: COPY's data message, or an INSERT."""
     return b"d\x00" if isinstance(server, PostgresqlServer) else b"INSERT INTO `db"
 
@@ -64,7 +64,7 @@ def patiently(call: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
-def test_a_connection_cut_during_commit(server: Server, database: str, proxy: SqlProxy, how: How) -> None:
+def test_a_connection_cut_during_commit(server: DatabaseServer, database: str, proxy: TcpProxy, how: How) -> None:
     """Whether the server committed or not, the ledger tells at the next attempt."""
     with opened(sink_to(server, database, port=proxy.port)) as sink:
         sink.write(chunk(ids(1)))
@@ -78,7 +78,7 @@ def test_a_connection_cut_during_commit(server: Server, database: str, proxy: Sq
     assert stored(server, database) == [1, 2, 3]
 
 
-def test_a_connection_cut_among_the_rows(server: Server, database: str, proxy: SqlProxy) -> None:
+def test_a_connection_cut_among_the_rows(server: DatabaseServer, database: str, proxy: TcpProxy) -> None:
     rows = pa.table({"id": range(1, 5001)})
     with opened(sink_to(server, database, port=proxy.port)) as sink:
         sink.write(chunk(ids(0)))
@@ -91,13 +91,13 @@ def test_a_connection_cut_among_the_rows(server: Server, database: str, proxy: S
     assert stored(server, database) == list(range(5001))
 
 
-def test_a_server_that_stops_and_comes_back(server: Server, database: str, proxy: SqlProxy) -> None:
+def test_a_server_that_stops_and_comes_back(server: DatabaseServer, database: str, proxy: TcpProxy) -> None:
     with opened(sink_to(server, database, port=proxy.port)) as sink:
         sink.write(chunk(ids(1)))
         stopped = threading.Event()
 
         def stop() -> None:
-            server.stop()
+            server.kill()
             stopped.set()
 
         proxy.on_cut = stop
@@ -113,7 +113,7 @@ def test_a_server_that_stops_and_comes_back(server: Server, database: str, proxy
 
 
 def test_a_server_that_says_nothing_any_more(
-    server: Server, database: str, proxy: SqlProxy, monkeypatch: pytest.MonkeyPatch
+    server: DatabaseServer, database: str, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dialects_module, "_GRACE_S", 0.2)
     with opened(sink_to(server, database, port=proxy.port, statement_timeout_s=1, busy_timeout_s=1)) as sink:
@@ -127,7 +127,7 @@ def test_a_server_that_says_nothing_any_more(
     assert stored(server, database) == [1, 2]
 
 
-def test_a_statement_that_takes_too_long(server: Server, database: str) -> None:
+def test_a_statement_that_takes_too_long(server: DatabaseServer, database: str) -> None:
     with opened(sink_to(server, database, statement_timeout_s=1)) as sink:
         sink.write(chunk(ids(1)))
         if isinstance(server, PostgresqlServer):
@@ -146,7 +146,7 @@ def test_a_statement_that_takes_too_long(server: Server, database: str) -> None:
     assert stored(server, database) == [1, 2]
 
 
-def test_nobody_passes_while_another_writes_the_slot(server: Server, database: str) -> None:
+def test_nobody_passes_while_another_writes_the_slot(server: DatabaseServer, database: str) -> None:
     """Neither where the ledger has a row of the slot, nor before it has one."""
     with opened(sink_to(server, database, busy_timeout_s=1)) as sink:
         sink.write(chunk(ids(0), slot="another"))
@@ -164,7 +164,7 @@ def test_nobody_passes_while_another_writes_the_slot(server: Server, database: s
 
 @pytest.mark.parametrize("at", ["rows", "commit"])
 def test_a_process_that_stands_still_in_its_transaction_keeps_nobody_out(
-    server: Server, database: str, proxy: SqlProxy, at: str
+    server: DatabaseServer, database: str, proxy: TcpProxy, at: str
 ) -> None:
     """Its next request never arrives: the server ends its transaction, or the newer process does."""
     errors: list[BaseException] = []
@@ -204,7 +204,7 @@ def test_a_process_that_stands_still_in_its_transaction_keeps_nobody_out(
         ("XX001", 1146, "permanent"),
     ],
 )
-def test_errors_by_their_number(server: Server, database: str, state: str, number: int, expected: str) -> None:
+def test_errors_by_their_number(server: DatabaseServer, database: str, state: str, number: int, expected: str) -> None:
     """Raised by the server itself, by way of a trigger."""
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(ids(1)))
@@ -226,7 +226,7 @@ def test_errors_by_their_number(server: Server, database: str, state: str, numbe
 @pytest.mark.parametrize(("state", "number"), [("40001", 1213), ("40P01", 1205)])
 @pytest.mark.parametrize("on_rejected", ["halt", "dead_letter"])
 def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
-    server: Server, database: str, state: str, number: int, on_rejected: Literal["halt", "dead_letter"]
+    server: DatabaseServer, database: str, state: str, number: int, on_rejected: Literal["halt", "dead_letter"]
 ) -> None:
     """Another attempt may not meet the failure, so the chunk is tried again and no row is a dead letter.
 
@@ -258,12 +258,12 @@ def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
     assert stored(server, database) == [1, 2]
 
 
-def test_nobody_listens(server: Server, database: str) -> None:
+def test_nobody_listens(server: DatabaseServer, database: str) -> None:
     with pytest.raises(PASSING), opened(sink_to(server, database, port=1)):
         pass
 
 
-def test_too_many_connections_may_pass(server: Server, database: str) -> None:
+def test_too_many_connections_may_pass(server: DatabaseServer, database: str) -> None:
     postgresql = isinstance(server, PostgresqlServer)
     limit = f"ALTER ROLE {USER} CONNECTION LIMIT" if postgresql else f"ALTER USER {USER}@'%' WITH MAX_USER_CONNECTIONS"
     server.query("postgres" if postgresql else "mysql", f"{limit} 1")
@@ -274,7 +274,7 @@ def test_too_many_connections_may_pass(server: Server, database: str) -> None:
         server.query("postgres" if postgresql else "mysql", f"{limit} {-1 if postgresql else 0}")
 
 
-def test_a_ledger_that_was_emptied_with_its_table_is_refused(server: Server, database: str) -> None:
+def test_a_ledger_that_was_emptied_with_its_table_is_refused(server: DatabaseServer, database: str) -> None:
     with query_into(sink_to(server, database)) as query:
         query.batch(pa.table({"id": [1, 2, 3]}))
         query.batch(pa.table({"id": [4]}))
@@ -292,9 +292,7 @@ def test_a_database_restored_from_a_dump_of_before_the_marker_is_refused(
     database = postgresql.new_database()
     dump = postgresql.folder / f"{database}.sql"
     to = [f"--port={postgresql.port}", "--host=127.0.0.1", "--username=admin"]
-    pg_dump, psql = program("pg_dump"), program("psql")
-    assert pg_dump is not None
-    assert psql is not None
+    pg_dump, psql = postgresql_program("pg_dump"), postgresql_program("psql")
     with query_into(sink_to(postgresql, database)) as query:
         query.batch(pa.table({"id": [1, 2, 3]}))
         postgresql.run(pg_dump, *to, "--clean", f"--file={dump}", database)
@@ -311,21 +309,17 @@ def test_a_database_restored_from_a_dump_of_before_the_marker_is_refused(
 
 
 @pytest.fixture
-def older(server: Server, database: str) -> Iterator[Server]:
+def older(server: DatabaseServer, database: str) -> Iterator[DatabaseServer]:
     """Another server that has the first chunk only, in a database of the same name."""
-    with servers_folder() as folder:
-        another = type(server)(folder / "older")
-        try:
-            another.create_database(database)
-            for each in (server, another):
-                write(sink_to(each, database), chunk(ids(1)))
-            yield another
-        finally:
-            another.stop()
+    with servers_folder() as folder, type(server)(folder / "older") as another:
+        another.create_database(database)
+        for each in (server, another):
+            write(sink_to(each, database), chunk(ids(1)))
+        yield another
 
 
 def test_a_server_replaced_between_two_chunks_by_one_with_an_older_state(
-    server: Server, older: Server, database: str, proxy: SqlProxy
+    server: DatabaseServer, older: DatabaseServer, database: str, proxy: TcpProxy
 ) -> None:
     """The third chunk follows the second, which the server that answers now does not have: nothing may be written."""
     with opened(sink_to(server, database, port=proxy.port)) as sink:
@@ -342,7 +336,7 @@ def test_a_server_replaced_between_two_chunks_by_one_with_an_older_state(
 
 
 def test_a_server_replaced_between_two_batches_by_one_with_an_older_state(
-    server: Server, older: Server, database: str, proxy: SqlProxy
+    server: DatabaseServer, older: DatabaseServer, database: str, proxy: TcpProxy
 ) -> None:
     """The first chunk of a segment follows what the slot held when the segment was begun."""
     with opened(sink_to(server, database, port=proxy.port)) as sink:
@@ -355,7 +349,7 @@ def test_a_server_replaced_between_two_batches_by_one_with_an_older_state(
 
 
 def test_a_server_replaced_by_one_without_ledger_and_table(
-    server: Server, older: Server, database: str, proxy: SqlProxy
+    server: DatabaseServer, older: DatabaseServer, database: str, proxy: TcpProxy
 ) -> None:
     with opened(sink_to(server, database, port=proxy.port)) as sink:
         sink.write(chunk(ids(2), first=1))

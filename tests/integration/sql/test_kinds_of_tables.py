@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.servers.databases import MariadbServer, PostgresqlServer, Server
+from tests.support.servers.databases import DatabaseServer, MariadbServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
 
@@ -156,7 +156,9 @@ def test_a_ledger_without_transactions_is_refused(mariadb: MariadbServer, maria:
 
 
 @pytest.mark.parametrize("name", ["public.orders", '"ORDERS"', "`orders`", "[orders]", "shop.public.orders"])
-def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(server: Server, database: str, name: str) -> None:
+def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(
+    server: DatabaseServer, database: str, name: str
+) -> None:
     with pytest.raises(PermanentError, match=r"no table has exactly the name .*(schema=|without the quotes)"):
         write(sink_to(server, database, name), chunk(ids(1)))
     own = "" if isinstance(server, PostgresqlServer) else f" AND table_schema = '{database}'"
@@ -164,7 +166,7 @@ def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(server: Server, 
     assert server.query(database, named) == []
 
 
-def test_a_table_of_exactly_such_a_name_is_written_to(server: Server, database: str) -> None:
+def test_a_table_of_exactly_such_a_name_is_written_to(server: DatabaseServer, database: str) -> None:
     quote = '"' if isinstance(server, PostgresqlServer) else "`"
     as_owner(server, database, f"CREATE TABLE {quote}public.orders{quote} (id BIGINT)")
     assert write(sink_to(server, database, "public.orders"), chunk(ids(1))) == [None]

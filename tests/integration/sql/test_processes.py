@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs.sql_writers import BATCH_ROWS, FENCED, writers
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, PostgresqlServer, Server
+from tests.support.programs.sql_writers import BATCH_ROWS, FENCED, writer
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer, PostgresqlServer
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql.sink import SqlSink
 
 
-def check(server: Server, database: str, story: str) -> int:
+def check(server: DatabaseServer, database: str, story: str) -> int:
     """Rows and ledger are equal, nothing is there twice; how many rows there are.
 
     One statement: the last commit of a killed process may still be under way.
@@ -30,65 +30,66 @@ def check(server: Server, database: str, story: str) -> int:
     return int(rows)
 
 
-def test_kills_at_any_moment_leave_rows_and_ledger_equal(server: Server, database: str, tmp_path: Path) -> None:
+def test_kills_at_any_moment_leave_rows_and_ledger_equal(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments = random.Random(seed)
     counts = []
-    with writers(server.url(database, password=True), tmp_path, *["0:1000000:1"] * 8) as lives:
-        for number, life in enumerate(lives):
-            life.go()
+    for number in range(8):
+        with writer(server.url(database, password=True), tmp_path / f"{number}.log") as life:
             life.wait_for_output("wrote")
             time.sleep(moments.uniform(0.0, 0.1))
-            life.signal(signal.SIGKILL)
+            life.send(signal.SIGKILL)
             assert life.wait() == -signal.SIGKILL, life.output[-500:]
-            counts.append(check(server, database, f"seed {seed}, life {number}"))
+        counts.append(check(server, database, f"seed {seed}, life {number}"))
     assert counts == sorted(counts)
     assert counts[-1] > counts[0], "the writers were killed before they wrote"
 
 
-def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(server: Server, database: str, tmp_path: Path) -> None:
+def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
     """The zombie is stopped at random moments, also within its transaction. The server then releases its lock."""
     seed = random.randrange(10**6)
     moments = random.Random(seed)
-    terms = [f"0:1000000:{term}" for term in range(1, 7)]
-    with writers(server.url(database, password=True), tmp_path, *terms) as lives:
-        lives[0].go()
-        for zombie, newer in itertools.pairwise(lives):
+    url = server.url(database, password=True)
+    with ExitStack() as stack:
+        zombie = stack.enter_context(writer(url, tmp_path / "1.log", term=1))
+        for term in range(2, 7):
             zombie.wait_for_output("wrote")
             time.sleep(moments.uniform(0.0, 0.05))
-            zombie.signal(signal.SIGSTOP)
-            newer.go()
+            zombie.send(signal.SIGSTOP)
+            newer = stack.enter_context(writer(url, tmp_path / f"{term}.log", term=term))
             newer.wait_for_output("wrote")
-            zombie.signal(signal.SIGCONT)
+            zombie.send(signal.SIGCONT)
             assert zombie.wait() == FENCED, f"seed {seed}: {zombie.output[-500:]}"
-        lives[-1].signal(signal.SIGKILL)
-        lives[-1].wait()
-        assert check(server, database, f"seed {seed}") > 0
+            zombie = newer
+    assert check(server, database, f"seed {seed}") > 0
 
 
-def test_two_processes_with_different_terms_at_once(server: Server, database: str, tmp_path: Path) -> None:
+def test_two_processes_with_different_terms_at_once(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     """Both begin with the first row of the slot. The lower term ends, in either order, and no row is there twice."""
-    with writers(server.url(database, password=True), tmp_path, "0:30:1", "0:30:2") as both:
-        for writer in both:
-            writer.go()
-        lower, higher = both
+    url = server.url(database, password=True)
+    with (
+        writer(url, tmp_path / "lower.log", batches=30, term=1) as lower,
+        writer(url, tmp_path / "higher.log", batches=30, term=2) as higher,
+    ):
         assert higher.wait() == 0, higher.output[-500:]
         assert lower.wait() in (0, FENCED), lower.output[-500:]
     assert check(server, database, "two terms") == 30 * BATCH_ROWS
 
 
-def test_four_processes_write_side_by_side(server: Server, database: str, tmp_path: Path) -> None:
+def test_four_processes_write_side_by_side(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     """Segments of one batch, from the creation of ledger and table on."""
-    slots = [f"{ordinal}:4:1" for ordinal in range(4)]
-    with writers(server.url(database, password=True), tmp_path, *slots, busy_timeout_s=20) as all_of_them:
-        for writer in all_of_them:
-            writer.go()
-        assert [writer.wait() for writer in all_of_them] == [0] * 4, [one.output[-500:] for one in all_of_them]
-        assert not any("again" in writer.output for writer in all_of_them)
+    url = server.url(database, password=True)
+    with ExitStack() as stack:
+        started = (writer(url, tmp_path / f"{n}.log", ordinal=n, batches=4, busy_timeout_s=20) for n in range(4))
+        all_of_them = [stack.enter_context(one) for one in started]
+        assert [one.wait() for one in all_of_them] == [0] * 4, [one.output[-500:] for one in all_of_them]
+        assert not any("again" in one.output for one in all_of_them)
     assert check(server, database, "side by side") == 4 * 4 * BATCH_ROWS
 
 
-def test_crash_matrix(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_matrix(server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upserts, which the contract's tests leave out."""
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
 

@@ -19,7 +19,6 @@ def test_positions_are_read_in_a_transaction_that_may_write_on_postgresql(
 ) -> None:
     """By the server's own log. Its lines name the process, so that no other session's statements are among them."""
     postgresql.query("postgres", f"ALTER ROLE {USER} IN DATABASE {pg} SET log_statement = 'all'")
-    assert postgresql.child is not None
     with opened(sink_to(postgresql, pg)) as sink:
         sink.write(chunk(ids(1)))
         session: Any = sink._connection

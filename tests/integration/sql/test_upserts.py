@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.servers.databases import MariadbServer, PostgresqlServer, Server
+from tests.support.servers.databases import DatabaseServer, MariadbServer, PostgresqlServer
 from tests.support.side_by_side import side_by_side
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import ConfigError, PermanentError
@@ -39,7 +39,7 @@ JANUARY = dt.datetime(2023, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
     ],
 )
 def test_writers_with_shared_keys_do_not_block_one_another_for_ever(
-    server: Server, database: str, text: str | None, collation: str | None
+    server: DatabaseServer, database: str, text: str | None, collation: str | None
 ) -> None:
     """Rows in the order of their keys are locked in the same order by all: no deadlock."""
     options: dict[str, Any] = {"mode": "upsert", "key": "id"}
@@ -172,7 +172,7 @@ VERSIONS: list[tuple[Any, list[Any]]] = [
 @pytest.mark.parametrize(
     ("kind", "values"), VERSIONS, ids=lambda some: str(some) if isinstance(some, pa.DataType) else ""
 )
-def test_only_a_newer_row_replaces(server: Server, database: str, kind: Any, values: list[Any]) -> None:
+def test_only_a_newer_row_replaces(server: DatabaseServer, database: str, kind: Any, values: list[Any]) -> None:
     old, new, newest = values
     sink = sink_to(server, database, mode="upsert", key="id", newer_by="at")
 
@@ -207,7 +207,7 @@ def test_only_a_newer_row_replaces(server: Server, database: str, kind: Any, val
     [["a"], [b"a"], [True], [[1]], [{"a": 1}], pa.nulls(1)],
     ids=["text", "binary", "boolean", "list", "struct", "void"],
 )
-def test_a_column_that_tells_no_age_is_refused(server: Server, database: str, values: Any) -> None:
+def test_a_column_that_tells_no_age_is_refused(server: DatabaseServer, database: str, values: Any) -> None:
     sink = sink_to(server, database, mode="upsert", key="id", newer_by="at")
     with pytest.raises(
         PermanentError, match=r"newer_by column 'at' is .* so their age cannot be compared\. Cast the column"
@@ -217,7 +217,7 @@ def test_a_column_that_tells_no_age_is_refused(server: Server, database: str, va
         write(sink, chunk(ids(1)))
 
 
-def test_an_interval_tells_an_age_in_postgresql_only(server: Server, database: str) -> None:
+def test_an_interval_tells_an_age_in_postgresql_only(server: DatabaseServer, database: str) -> None:
     sink = sink_to(server, database, mode="upsert", key="id", newer_by="at")
     one = chunk(pa.table({"id": [1, 1], "at": pa.array([86_400_000_001, 10], pa.duration("us"))}))
     if isinstance(server, PostgresqlServer):
@@ -236,12 +236,12 @@ def test_an_interval_tells_an_age_in_postgresql_only(server: Server, database: s
         ({"mode": "upsert", "key": "id", "newer_by": ""}, "expected the name of a column"),
     ],
 )
-def test_arguments_of_newer_by_that_cannot_work(server: Server, options: dict[str, Any], told: str) -> None:
+def test_arguments_of_newer_by_that_cannot_work(server: DatabaseServer, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         SqlSink(server.url("db"), "flights", **options)
 
 
-def test_refused_rows_of_an_ordered_chunk_are_named_by_their_own_numbers(server: Server, database: str) -> None:
+def test_refused_rows_of_an_ordered_chunk_are_named_by_their_own_numbers(server: DatabaseServer, database: str) -> None:
     as_owner(server, database, "CREATE TABLE flights (id BIGINT PRIMARY KEY, late BIGINT CHECK (late < 100))")
     rows = pa.table({"id": [9, 8, 7, 6, 5, 4, 3, 2, 1], "late": [1, 1, 200, 1, 1, 1, 1, 300, 1]})
     (rejected,) = write(sink_to(server, database, mode="upsert", key="id"), chunk(rows))
@@ -249,7 +249,7 @@ def test_refused_rows_of_an_ordered_chunk_are_named_by_their_own_numbers(server:
     assert set(rejected.reasons) == {2, 7}
 
 
-def test_positions_move_with_an_upsert_that_replaced_nothing(server: Server, database: str) -> None:
+def test_positions_move_with_an_upsert_that_replaced_nothing(server: DatabaseServer, database: str) -> None:
     with opened(sink_to(server, database, mode="upsert", key="id", newer_by="at")) as sink:
         sink.write(chunk(pa.table({"id": [1], "at": [2]})))
         sink.write(chunk(pa.table({"id": [1], "at": [1]}), first=1))

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from tests.simulation.histories.counting import Count, play_on_all_cores
 from tests.simulation.histories.drawing import draw, draw_family
@@ -17,7 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.histories", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this history and print every point of it")
     parser.add_argument("--count", type=int, default=20_000, help="how many histories to play (default: 20000)")
-    parser.add_argument("--first", type=int, default=0, help="the seed of the first history (default: 0)")
+    parser.add_argument(
+        "--first",
+        type=first_seed,
+        default=0,
+        help="the seed of the first history (default: 0), or `new` for one that is made from the time",
+    )
     parser.add_argument("--cores", type=int, default=1, help="how many processes play (default: 1)")
     parser.add_argument(
         "--losses", action="store_true", help="play histories with targets that lose what they acknowledged"
@@ -26,6 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.seed is not None:
         return replay(given.seed, losses=given.losses)
     return play_many(given.first, given.count, given.cores, losses=given.losses)
+
+
+def first_seed(text: str) -> int:
+    """Read `--first`. `new` is the date of today (UTC) and 9 digits: ten thousand seeds for each second of the day."""
+    if text != "new":
+        return int(text)
+    now = datetime.now(UTC)
+    second = now.hour * 3600 + now.minute * 60 + now.second
+    return int(f"{now:%Y%m%d}{second * 10_000:09}")
 
 
 def replay(seed: int, *, losses: bool) -> int:
@@ -43,6 +58,9 @@ def replay(seed: int, *, losses: bool) -> int:
 def play_many(first: int, count: int, cores: int, *, losses: bool) -> int:
     """Play many histories and print what happened in them."""
     total, begun = Count(), time.perf_counter()
+    option = " --losses" if losses else ""
+    _say(f"python -m tests.simulation.histories{option} --first {first} --count {count}")
+    sys.stdout.flush()
     families = draw_losing_family if losses else draw_family
     for portion in play_on_all_cores(first, count, cores=cores, families=families):
         total.add(portion)
@@ -52,7 +70,7 @@ def play_many(first: int, count: int, cores: int, *, losses: bool) -> int:
     for name, times in sorted(total.hits.items(), key=lambda item: -total.touched[item[0]]):
         _say(f"  {name:32} {times:8} times in {total.touched[name]:7} histories")
     _say(f"  {'nothing':32} {'':14} in {total.touched['nothing']:7} histories")
-    for line in total.complaints(" --losses" if losses else ""):
+    for line in total.complaints(option):
         _say(line)
     _say(f"{total.broken} histories broke a law")
     return bool(total.broken)

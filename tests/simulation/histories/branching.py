@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.simulation.histories.plans import Deed, Plan
+from tests.simulation.histories.lives import HistoryProcess
+from tests.simulation.histories.plans import Plan
 from tests.simulation.histories.world import HistoryWorld
 
 
@@ -24,18 +25,13 @@ class Branching:
         self.points: list[int] = []
         """The number of the point right after each effect."""
 
-    def after_effect(self, what: str, point: int) -> None:
+    def __call__(self, process: HistoryProcess, what: str, _: str) -> None:
+        """Pass a point, as a hook of the process."""
+        if not what.startswith("after"):
+            return
         self._effects += 1
-        self.points.append(point)
+        self.points.append(process.passed)
         plan = self._plans.get(self._effects)
         if plan is not None:
             world = self.worlds[self._effects] = self._world.branch(plan)
-            died(world, what)
-
-
-def died(world: HistoryWorld, what: str) -> None:
-    """Count the death of a process."""
-    world.hits[Deed.CRASH] += 1
-    world.judge.disturbances += 1
-    if what == "after delete":
-        world.hits["partial deletion"] += 1
+            world.died(what)

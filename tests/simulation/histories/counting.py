@@ -121,13 +121,9 @@ def play_on_all_cores(
         return
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            yield from pool.map(_portion, portions)
+            yield from pool.map(play_seeds, *zip(*portions, strict=True))
         finally:
             pool.shutdown(cancel_futures=True)  # a caller that stops early does not wait for the rest
-
-
-def _portion(portion: tuple[int, int, Drawing]) -> Count:
-    return play_seeds(*portion)
 
 
 def first_broken(histories: Iterable[tuple[int, Played]]) -> int | None:

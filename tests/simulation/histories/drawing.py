@@ -22,12 +22,12 @@ from tests.simulation.histories.plans import (
 T = TypeVar("T")
 
 
-def _often(*weighted: tuple[T, int]) -> tuple[T, ...]:
+def often(*weighted: tuple[T, int]) -> tuple[T, ...]:
     """Repeat each thing as often as its weight says, so that an even draw follows the weights."""
     return tuple(thing for thing, weight in weighted for _ in range(weight))
 
 
-_BATCHES: tuple[Shape, ...] = _often(
+_BATCHES: tuple[Shape, ...] = often(
     (((1,),), 10),
     (((3,),), 14),
     (((4,),), 12),
@@ -40,10 +40,10 @@ _BATCHES: tuple[Shape, ...] = _often(
     (((1,), (2,), (1,)), 4),
     (((3,), (), (2, 2)), 2),
 )
-_COLLECTED: tuple[Shape, ...] = _often((((3,), (1,), (1,)), 4), (((1,), (3,), (1,)), 4), (((4,), (1,), (2,), (1,)), 2))
+_COLLECTED: tuple[Shape, ...] = often((((3,), (1,), (1,)), 4), (((1,), (3,), (1,)), 4), (((4,), (1,), (2,), (1,)), 2))
 """Batches that are collected, with a retention of one batch."""
 
-_STEPS: tuple[tuple[str, str, int], ...] = _often(
+_STEPS: tuple[tuple[str, str, int], ...] = often(
     (("", "", 0), 30),
     (("after", "", 16), 14),
     (("sink", "", 8), 12),
@@ -64,11 +64,11 @@ _STEPS: tuple[tuple[str, str, int], ...] = _often(
 0 stands for as many points as the history may have.
 """
 
-_TROUBLES: tuple[Deed, ...] = _often(
+_TROUBLES: tuple[Deed, ...] = often(
     (Deed.CRASH, 15), (Deed.FAIL, 50), (Deed.FULL, 7), (Deed.DELAY, 6), (Deed.LOSE, 10), (Deed.LEAVE, 12)
 )
-_TAMPERINGS: tuple[Tampering, ...] = _often((Tampering.FORGET, 4), (Tampering.SAME, 3), (Tampering.OTHER, 2))
-_CHUNK_ROWS = _often((2, 5), (1, 3), (3, 1))
+_TAMPERINGS: tuple[Tampering, ...] = often((Tampering.FORGET, 4), (Tampering.SAME, 3), (Tampering.OTHER, 2))
+_CHUNK_ROWS = often((2, 5), (1, 3), (3, 1))
 
 
 FAMILY = 8
@@ -100,28 +100,45 @@ def draw_family(number: int) -> Family:
     return Family(tuple(_Drawing(seed).trouble() for seed in range(first, first + FAMILY)), together=False)
 
 
-class _Drawing:
+class Draws:
+    """Draws from one seed, one after the other."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.random = random.Random(seed).random
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def number(self, most: int) -> int:
+        """Draw a number from 1 to `most`."""
+        return int(self.random() * most) + 1
+
+    def one_of(self, things: tuple[T, ...]) -> T:
+        return things[int(self.random() * len(things))]
+
+
+class _Drawing(Draws):
     def __init__(self, seed: int) -> None:
+        super().__init__(seed)
         self._seed = seed
-        self._random = random.Random(seed).random
-        self._kinds: tuple[str, ...] = (self._one_of(SENDING),)
+        self._kinds: tuple[str, ...] = (self.one_of(SENDING),)
         if self.chance(0.07):
-            self._kinds += (self._one_of(SENDING),)
+            self._kinds += (self.one_of(SENDING),)
         family = seed // FAMILY
         if family % _HOLDING_EVERY == 0:
             self._kinds = (HOLDING, *self._kinds[1:])
         self._forgets = family % (3 * _HOLDING_EVERY) == 0
         collects = self.chance(0.2)
-        self._batches = self._one_of(_COLLECTED if collects else _BATCHES)
-        self._chunk_rows = self._one_of(_CHUNK_ROWS)
+        self._batches = self.one_of(_COLLECTED if collects else _BATCHES)
+        self._chunk_rows = self.one_of(_CHUNK_ROWS)
         self._retention = 1 if collects else 200
-        self._disorder = self._number(1000) if self.chance(0.3) else 0
+        self._disorder = self.number(1000) if self.chance(0.3) else 0
         self._two_looks = self.chance(0.15)
         self._uneven = self.chance(0.15)
 
     def trouble(self) -> Plan:
         """A history in which anything may happen."""
-        chance = self._random()
+        chance = self.random()
         if chance < 0.42:
             acts: tuple[tuple[LifePlan, ...], ...] = ((self._troubled(),),)
         elif chance < 0.5:
@@ -135,7 +152,7 @@ class _Drawing:
         before = ((self._troubled(),),) if self.chance(0.12) else ()
         life, last = self._life(()), self._last()
         effects = 8 + 12 * len(self._batches)
-        first = self._number(effects)
+        first = self.number(effects)
         plans = []
         for number in range(FAMILY):
             effect = 1 + (first + number * effects // FAMILY) % effects
@@ -167,9 +184,9 @@ class _Drawing:
 
     def _troubled(self) -> LifePlan:
         """One process to which something happens."""
-        faults: tuple[Fault, ...] = (self._fault(self._one_of(_TROUBLES)),)
+        faults: tuple[Fault, ...] = (self._fault(self.one_of(_TROUBLES)),)
         if self.chance(0.15):
-            faults += (self._fault(self._one_of(_TROUBLES)),)
+            faults += (self._fault(self.one_of(_TROUBLES)),)
         return self._life(faults)
 
     def _meeting(self) -> tuple[LifePlan, ...]:
@@ -189,9 +206,9 @@ class _Drawing:
         restarts = self.chance(0.06)
         return LifePlan(
             faults=faults,
-            chunk_rows=self._number(4) if self.chance(0.15) else self._chunk_rows,
+            chunk_rows=self.number(4) if self.chance(0.15) else self._chunk_rows,
             retention=self._retention,
-            sinks=0 if self.chance(0.03) else self._number(len(self._kinds)),
+            sinks=0 if self.chance(0.03) else self.number(len(self._kinds)),
             stages=stages,
             lagging=self.chance(0.15),
             before=before,
@@ -201,22 +218,12 @@ class _Drawing:
 
     def _fault(self, deed: Deed) -> Fault:
         if deed is Deed.LOSE or deed is Deed.LEAVE:
-            return Fault(deed, At(self._number(12)))
-        size = self._number(40) if deed is Deed.FULL else self._number(2000) if deed is Deed.DELAY else 0
-        what, where, most = self._one_of(_STEPS)
-        return Fault(deed, At(self._number(most or 24 + 34 * len(self._batches)), what, where), size)
+            return Fault(deed, At(self.number(12)))
+        size = self.number(40) if deed is Deed.FULL else self.number(2000) if deed is Deed.DELAY else 0
+        what, where, most = self.one_of(_STEPS)
+        return Fault(deed, At(self.number(most or 24 + 34 * len(self._batches)), what, where), size)
 
     def _tamper(self, probability: float) -> Tamper | None:
         if not self.chance(probability):
             return None
-        return Tamper(self._one_of(_TAMPERINGS), self._number(len(self._batches)) - 2)
-
-    def chance(self, probability: float) -> bool:
-        return self._random() < probability
-
-    def _number(self, most: int) -> int:
-        """Draw a number from 1 to `most`."""
-        return int(self._random() * most) + 1
-
-    def _one_of(self, things: tuple[T, ...]) -> T:
-        return things[int(self._random() * len(things))]
+        return Tamper(self.one_of(_TAMPERINGS), self.number(len(self._batches)) - 2)

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from typing import TypeVar
-
-from tests.simulation.histories.drawing import FAMILY, Family
+from tests.simulation.histories.drawing import FAMILY, Draws, Family, often
 from tests.simulation.histories.plans import SENDING, At, Deed, Fault, LifePlan, Plan, Shape
 
-T = TypeVar("T")
-
-
-def _often(*weighted: tuple[T, int]) -> tuple[T, ...]:
-    return tuple(thing for thing, weight in weighted for _ in range(weight))
-
-
-_BATCHES: tuple[Shape, ...] = _often(
+_BATCHES: tuple[Shape, ...] = often(
     (((4,),), 6),
     (((3, 2),), 10),
     (((2, 2, 3),), 4),
@@ -26,10 +16,10 @@ _BATCHES: tuple[Shape, ...] = _often(
     (((2,), (), (2, 1)), 3),
     (((1,), (2,), (1,)), 4),
 )
-_COLLECTED: tuple[Shape, ...] = _often((((3,), (1,), (1,)), 4), (((2, 1), (3,), (1, 1), (2,)), 3))
+_COLLECTED: tuple[Shape, ...] = often((((3,), (1,), (1,)), 4), (((2, 1), (3,), (1, 1), (2,)), 3))
 """Batches that are collected, with a retention of one batch."""
 
-_WHERE: tuple[tuple[str, str, int], ...] = _often(
+_WHERE: tuple[tuple[str, str, int], ...] = often(
     (("", "", 0), 12),
     (("before last", "", 6), 14),
     (("before sink", "", 6), 14),
@@ -41,14 +31,11 @@ _WHERE: tuple[tuple[str, str, int], ...] = _often(
     (("after create", "release.json", 3), 1),
     (("create", "commits/", 3), 1),
 )
-"""Kinds of points: part of the action, part of the path, and among how many such points one is drawn.
-
-0 stands for as many points as the history may have.
-"""
-_LOSSES: tuple[Deed, ...] = _often((Deed.FORGET, 5), (Deed.FORGET_SLOT, 3), (Deed.REPLACE, 3))
-_SIZES: tuple[int, ...] = _often((1, 12), (2, 5), (3, 2), (99, 1))
-_OTHER_DEEDS: tuple[Deed, ...] = _often((Deed.CRASH, 5), (Deed.FAIL, 6), (Deed.LOSE, 2), (Deed.LEAVE, 3))
-_FAILING: tuple[tuple[str, str, int], ...] = _often((("last", "", 6), 4), (("sink", "", 6), 4), (("", "", 0), 4))
+"""Kinds of points, as `_STEPS` of `drawing`."""
+_LOSSES: tuple[Deed, ...] = often((Deed.FORGET, 5), (Deed.FORGET_SLOT, 3), (Deed.REPLACE, 3))
+_SIZES: tuple[int, ...] = often((1, 12), (2, 5), (3, 2), (99, 1))
+_OTHER_DEEDS: tuple[Deed, ...] = often((Deed.CRASH, 5), (Deed.FAIL, 6), (Deed.LOSE, 2), (Deed.LEAVE, 3))
+_FAILING: tuple[tuple[str, str, int], ...] = often((("last", "", 6), 4), (("sink", "", 6), 4), (("", "", 0), 4))
 
 
 def draw_losing(seed: int) -> Plan:
@@ -61,20 +48,20 @@ def draw_losing_family(number: int) -> Family:
     return Family(tuple(draw_losing(seed) for seed in range(number * FAMILY, (number + 1) * FAMILY)), together=False)
 
 
-class _Drawing:
+class _Drawing(Draws):
     def __init__(self, seed: int) -> None:
+        super().__init__(f"losing {seed}")
         self._seed = seed
-        self._random = random.Random(f"losing {seed}").random
-        collects = self._chance(0.2)
-        self._batches = self._one_of(_COLLECTED if collects else _BATCHES)
+        collects = self.chance(0.2)
+        self._batches = self.one_of(_COLLECTED if collects else _BATCHES)
         self._retention = 1 if collects else 200
-        self._chunk_rows = self._one_of((1, 2, 2, 3))
+        self._chunk_rows = self.one_of((1, 2, 2, 3))
         self._kinds: tuple[str, ...] = ("transactional",)
-        if self._chance(0.1):
-            self._kinds += (self._one_of(SENDING),)
+        if self.chance(0.1):
+            self._kinds += (self.one_of(SENDING),)
 
     def plan(self) -> Plan:
-        chance = self._random()
+        chance = self.random()
         if chance < 0.5:
             acts: tuple[tuple[LifePlan, ...], ...] = ((self._losing(),),)
         elif chance < 0.65:
@@ -87,27 +74,26 @@ class _Drawing:
             acts=acts,
             last=self._life((), forgotten=0.12),
             seed=self._seed,
-            disorder=self._number(1000) if self._chance(0.2) else 0,
-            uneven=self._chance(0.15),
-            forgetting=True,
-            refusing=self._number(2) if self._chance(0.25) else 0,
+            disorder=self.number(1000) if self.chance(0.2) else 0,
+            uneven=self.chance(0.15),
+            refusing=self.number(2) if self.chance(0.25) else 0,
         )
 
     def _losing(self) -> LifePlan:
         """One process whose targets forget while it runs."""
         faults = self._losses()
-        if self._chance(0.35):
+        if self.chance(0.35):
             faults += (self._other_fault(),)
-        return self._life(faults, stages=self._chance(0.95), forgotten=0.05)
+        return self._life(faults, stages=self.chance(0.95), forgotten=0.05)
 
     def _meeting(self) -> tuple[LifePlan, ...]:
         """Two processes that stand still in turns. The target of at least one of them forgets."""
         pause = Fault(Deed.PAUSE, self._at())
-        first = (pause, *self._losses()) if self._chance(0.6) else (pause,)
-        second = self._losses() if len(first) == 1 or self._chance(0.4) else ()
-        if self._chance(0.5):
+        first = (pause, *self._losses()) if self.chance(0.6) else (pause,)
+        second = self._losses() if len(first) == 1 or self.chance(0.4) else ()
+        if self.chance(0.5):
             second += (Fault(Deed.PAUSE, self._at()),)
-        return self._life(first, forgotten=0.0), self._life(second, stages=self._chance(0.8), forgotten=0.1)
+        return self._life(first, forgotten=0.0), self._life(second, stages=self.chance(0.8), forgotten=0.1)
 
     def _life(self, faults: tuple[Fault, ...], *, forgotten: float, stages: bool = True) -> LifePlan:
         return LifePlan(
@@ -116,30 +102,20 @@ class _Drawing:
             retention=self._retention,
             sinks=len(self._kinds),
             stages=stages,
-            lagging=self._chance(0.15),
-            forgotten=self._one_of(_SIZES) if self._chance(forgotten) else 0,
+            lagging=self.chance(0.15),
+            forgotten=self.one_of(_SIZES) if self.chance(forgotten) else 0,
         )
 
     def _losses(self) -> tuple[Fault, ...]:
-        many = 1 + self._chance(0.3) + self._chance(0.1)
-        return tuple(Fault(self._one_of(_LOSSES), self._at(), self._one_of(_SIZES)) for _ in range(many))
+        many = 1 + self.chance(0.3) + self.chance(0.1)
+        return tuple(Fault(self.one_of(_LOSSES), self._at(), self.one_of(_SIZES)) for _ in range(many))
 
     def _other_fault(self) -> Fault:
-        deed = self._one_of(_OTHER_DEEDS)
+        deed = self.one_of(_OTHER_DEEDS)
         if deed is Deed.LOSE or deed is Deed.LEAVE:
-            return Fault(deed, At(self._number(12)))
-        return Fault(deed, self._at(self._one_of(_FAILING)) if deed is Deed.FAIL else self._at())
+            return Fault(deed, At(self.number(12)))
+        return Fault(deed, self._at(self.one_of(_FAILING)) if deed is Deed.FAIL else self._at())
 
     def _at(self, where: tuple[str, str, int] | None = None) -> At:
-        what, place, most = where or self._one_of(_WHERE)
-        return At(self._number(most or 30 + 40 * len(self._batches)), what, place)
-
-    def _chance(self, probability: float) -> bool:
-        return self._random() < probability
-
-    def _number(self, most: int) -> int:
-        """Draw a number from 1 to `most`."""
-        return int(self._random() * most) + 1
-
-    def _one_of(self, things: tuple[T, ...]) -> T:
-        return things[int(self._random() * len(things))]
+        what, place, most = where or self.one_of(_WHERE)
+        return At(self.number(most or 30 + 40 * len(self._batches)), what, place)

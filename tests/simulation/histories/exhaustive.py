@@ -12,12 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.counting import without_collector
-from tests.simulation.histories.plans import At, Deed, Fault, LifePlan, Plan, Shape
+from tests.simulation.histories.plans import THREE_BATCHES, At, Deed, Fault, LifePlan, Plan, Shape
 from tests.simulation.histories.playing import Playing, small_world
 from tests.simulation.histories.world import HistoryWorld
-
-THREE_BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
-"""Batches with several segments and chunks, with one segment of one chunk, and with an empty partition."""
 
 AS_USUAL = LifePlan()
 

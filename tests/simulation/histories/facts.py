@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 NOTHING = -1
 """The number before the first batch."""
@@ -54,21 +55,16 @@ class SinkFacts:
     """Rows kept as dead letters, each with the first one of its chunk."""
 
     def copy(self) -> SinkFacts:
-        return SinkFacts(
-            kind=self.kind,
-            first_batch=self.first_batch,
-            floor=self.floor,
-            marked=self.marked.copy(),
-            seen=self.seen.copy(),
-            keys=self.keys.copy(),
-            term=self.term,
-            repeated_chunks=self.repeated_chunks,
-            repeated_rows=self.repeated_rows,
-            late_rows=self.late_rows,
-            late={who: held.copy() for who, held in self.late.items()},
-            known={who: marked.copy() for who, marked in self.known.items()},
-            dead=self.dead.copy(),
-        )
+        return SinkFacts(**{each.name: copied(getattr(self, each.name)) for each in fields(self)})
+
+
+def copied(value: Any) -> Any:
+    """A copy of a judge's knowledge. It shares only what never changes: numbers, tuples, attempts."""
+    if isinstance(value, dict):
+        other = value.copy()
+        other.update((name, copied(inner)) for name, inner in value.items())
+        return other
+    return value.copy() if isinstance(value, (list, set, SinkFacts)) else value
 
 
 def broken_by_repeats(facts: SinkFacts, disturbances: int, shape: tuple[tuple[int, ...], ...]) -> str | None:

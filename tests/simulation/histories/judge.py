@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 import msgspec
 
-from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats
+from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats, copied
 from tests.simulation.histories.plans import Shape
 from tests.simulation.histories.segments import ROWS
 
@@ -48,16 +49,10 @@ class Judge:
         self.alone = True
         """Whether only one process lives."""
 
-    def copy(self) -> Judge:
+    def copy(self) -> Self:
         """A judge that knows the same and watches another future."""
-        other = type(self)(self.batches, {})
-        other.sinks = {name: facts.copy() for name, facts in self.sinks.items()}
-        for name in ("attempts", "completed", "staged", "last_evaluated", "highest", "released", "needed_by"):
-            setattr(other, name, getattr(self, name).copy())
-        other.violations = self.violations.copy()
-        other.low_water, other.deletions = self.low_water, self.deletions
-        other.disturbances, other.alone = self.disturbances, self.alone
-        other.lost_objects, other.tampered = self.lost_objects, self.tampered
+        other = type(self).__new__(type(self))
+        other.__dict__.update((name, copied(known)) for name, known in vars(self).items())
         return other
 
     def evaluated(self, process: int, batch_id: int, end: int) -> Attempt:
@@ -79,11 +74,6 @@ class Judge:
             for facts in self.sinks.values()
             if not facts.marked
         )
-
-    @property
-    def owes_rows(self) -> bool:
-        """Whether a target lost rows of a marked batch, so that a process must report it."""
-        return False
 
     def blame(self, law: str) -> None:
         self.violations.append(law)
@@ -107,7 +97,8 @@ class Judge:
     def deleting(self, path: str) -> None:
         folder, _, rest = path.partition("/")
         if folder == "batches":
-            batch, names = int(rest.partition("/")[0]), self.needed_by
+            parts = rest.split("/")
+            batch, names = int(parts[parts[0].startswith("shard-")]), self.needed_by
             self.deletions += 1
             if batch > self.low_water:
                 self.blame(f"I6: {path} deleted above low water {self.low_water}")
@@ -139,7 +130,10 @@ class Judge:
 
     def _manifest(self, process: int, batch: int, name: str) -> None:
         term, number = (int(part) for part in name.removeprefix("manifest-").removesuffix(".json").split("-"))
-        attempt = self.staged[batch, term, number] = self.last_evaluated[process, batch]
+        attempt = self.last_evaluated.get((process, batch))
+        if attempt is None:  # a request of an earlier process reached the store late
+            attempt = [attempt for attempt in self.attempts if attempt.batch_id == batch][-1]
+        self.staged[batch, term, number] = attempt
         self.highest[batch] = max(self.highest.get(batch, (0, 0)), (term, number))
         released = None if self.lost_objects else self.released.get(batch)
         if released is not None and self.alone and batch > self.low_water and released.end == attempt.end:

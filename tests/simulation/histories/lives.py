@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
-from tests.simulation.histories.branching import Branching, died
 from tests.simulation.histories.coroutines import Coroutine, running
-from tests.simulation.histories.forgetful import ForgetfulSink, ForgetfulTarget
-from tests.simulation.histories.losses import LossJudge
 from tests.simulation.histories.plans import FORGETTING, Deed, Fault, LifePlan
-from tests.simulation.histories.segments import COLUMN, read_numbered, stage_numbered
+from tests.simulation.histories.segments import COLUMN, numbered_tables, read_numbered, stage_numbered
 from tests.simulation.histories.spark import Query, QueryFailedError
 from tests.simulation.histories.stores import SimulatedStore, failure_of
-from tests.simulation.histories.targets import Target, batch_writer, sink_of
+from tests.simulation.histories.targets import SINKS, LedgerSink, batch_writer
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.delivery.local import LocalDispatcher
@@ -27,62 +25,65 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.guarantees import Promise, promise
 from wal_sink.testing import Crash
+from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.testing.simulation.served import served_sink
+from wal_sink.wal.segment_reader import read_parquet
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """Deeds that wait for a delivery job: they happen at their point, or later, as soon as a job runs."""
-MOST_ATTEMPTS = 3
-"""Number of attempts without progress after which a delivery gives up."""
 SLEEP_S = 60.0
 """The least time that passes while a process stands still."""
+
+
+Hook = Callable[["HistoryProcess", str, str], object]
+"""A function that is called at every point of a process, with the action and the place. Its answer is ignored."""
 
 
 class HistoryProcess:
     """One process of a history."""
 
-    def __init__(self, world: HistoryWorld, plan: LifePlan, branching: Branching | None = None) -> None:
+    def __init__(self, world: HistoryWorld, plan: LifePlan, hook: Hook | None = None) -> None:
         world.lives += 1
         self.world = world
         self.plan = plan
         self.number = world.lives
         self.losses_before = world.losses
-        self.points = 0
+        self.passed = 0
+        """Number of points that it passed."""
         self.full_for = 0
         self.errors: list[WalSinkError] = []
         """Errors that ended the process or its query early."""
         self.was_disturbed = any(fault.deed not in FORGETTING for fault in plan.faults)
         self.reconnections = 0
-        """How often its connections to targets were replaced without its notice."""
         self.died = False
         self.in_job = False
         self.left: list[Coroutine] = []
-        """Tasks that outlived their job."""
-        self._branching = branching
+        self._hook = hook
         self._at_number = [fault for fault in plan.faults if fault.at.any_point]
         self._at_step = [_Step(fault) for fault in plan.faults if not fault.at.any_point]
-        self._is_plain = branching is None and not self._at_step
+        self._is_plain = hook is None and not self._at_step
         """Whether only numbered points matter."""
         self._next = 0
         self._look_ahead()
-        self._wal = SimulatedStore(world.wal, self)
+        self._wal = world.wal_of(self)
         self._checkpoint = SimulatedStore(world.checkpoint, self)
 
     # Points.
     def point(self, what: str, where: str) -> None:
         """Pass a point: something is about to happen, or has happened."""
-        self.points += 1
-        if self.points < self._next and self._is_plain:
+        self.passed += 1
+        if self.passed < self._next and self._is_plain:
             return
         if self.died:
             raise Crash("dead already")
-        if self.points >= self._next:
+        if self.passed >= self._next:
             self._meet(what, where)
-        if self._branching is not None and what[0] == "a":
-            self._branching.after_effect(what, self.points)
+        if self._hook is not None:
+            self._hook(self, what, where)
         for step in self._at_step:
             if step.what in what and step.where in where and step.is_due():
                 self._at_step.remove(step)
-                self._is_plain = self._branching is None and not self._at_step
+                self._is_plain = self._hook is None and not self._at_step
                 self._suffer(step.fault, what, where)
                 break
 
@@ -100,9 +101,9 @@ class HistoryProcess:
         return any(fault.deed is deed for fault in self._at_number)
 
     def _meet(self, what: str, where: str) -> None:
-        self.world.note(f"{self.number}: {self.points:4} {what} {where}")
+        self.world.note(f"{self.number}: {self.passed:4} {what} {where}")
         for fault in self._at_number:
-            if fault.at.number <= self.points and (self.in_job or fault.deed not in IN_JOBS):
+            if fault.at.number <= self.passed and (self.in_job or fault.deed not in IN_JOBS):
                 self._at_number.remove(fault)
                 self._look_ahead()
                 self._suffer(fault, what, where)
@@ -122,7 +123,7 @@ class HistoryProcess:
         match fault.deed:
             case Deed.CRASH:
                 self._die()
-                died(self.world, what)
+                self.world.died(what)
                 raise Crash(f"{what} {where}")
             case Deed.FAIL:
                 self._count(_failure_name(what))
@@ -177,8 +178,8 @@ class HistoryProcess:
         del self._wal, self._checkpoint
 
     # Living.
-    def live(self) -> None:
-        """Live to the end, or until it dies."""
+    def live(self) -> bool:
+        """Live to the end, or until it dies. Returns False if it died."""
         self.world.running += 1
         try:
             self._live()
@@ -188,17 +189,22 @@ class HistoryProcess:
             self._ended_by(error)
         finally:
             self.world.running -= 1
+        return not self.died
 
-    def _live(self) -> None:
+    def _open(self) -> Run:
         run = Run(
             self._wal,
             self._checkpoint,
-            settings_of(self.plan.chunk_rows, self.plan.retention),
+            lower_retention(self.plan.retention, chunk_rows=self.plan.chunk_rows),
             runtime=self.world.runtime,
-            segment_reader=read_numbered,
+            segment_reader=read_parquet if self.world.plan.parquet else read_numbered,
         )
         run.open([self._served_sink(run, name) for name in list(self.world.kinds)[: self.plan.sinks]])
-        self._told(run, lambda: self._deliver(run))
+        return run
+
+    def _live(self) -> None:
+        run = self._open()
+        self._told(run, lambda: self.deliver_all(run))
         for start in range((1 + self.plan.restarts) * self.plan.stages):
             if start and self.plan.restart is not None:
                 self.world.tamper(self.plan.restart)
@@ -206,7 +212,7 @@ class HistoryProcess:
             self._stream(run)
         run.history.load_owner()
         run.gate.search()
-        self._deliver(run)
+        self.deliver_all(run)
         self._told(run, lambda: self._confirm(run))
 
     def _confirm(self, run: Run) -> None:
@@ -217,9 +223,6 @@ class HistoryProcess:
     def _told(self, run: Run, look: Callable[[], None]) -> None:
         """Take a look at the marked batches. If it raises nothing, no marked row may have been lost before it."""
         judge = self.world.judge
-        if not isinstance(judge, LossJudge):
-            look()
-            return
         since, marked = judge.now, [(committer.name, committer.marked_through) for committer in run.committers]
         look()
         for name, through in marked:
@@ -229,15 +232,21 @@ class HistoryProcess:
         """Start the query and run it to its end."""
         try:
             run.become_stager()
-            query = Query(self._checkpoint, self.world.checkpoint, self.world)
-            while query.batch_id < len(self.world.plan.batches):
-                self._run_batch(run, query)
+            for _ in self.batches(run):
+                continue
         except QueryFailedError as error:
             self.world.hits["query failed"] += 1
             self.world.note(f"{self.number}:      !! {error}")
         except WalSinkError as error:
             # The query fails. Its committers go on with the batches that are complete.
             self._ended_by(error)
+
+    def batches(self, run: Run) -> Iterator[int]:
+        """Start the query and run its batches. Yield each after its commit and, unless it lags, its delivery."""
+        query = Query(self._checkpoint, self.world.checkpoint, self.world)
+        while (batch_id := query.batch_id) < len(self.world.plan.batches):
+            self._run_batch(run, query)
+            yield batch_id
 
     def _run_batch(self, run: Run, query: Query) -> None:
         query.plan()
@@ -247,17 +256,19 @@ class HistoryProcess:
         folder = run.begin_staging(batch_id, planned_ms=query.planned_ms)
         if folder is None:
             self.world.hits["replayed batch"] += 1
+        elif self.world.plan.parquet:
+            run.end_staging(folder, stage_tables(run, folder, numbered_tables(attempt.first, partitions)))
         else:
             context = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
             staged = stage_numbered(run.log, context, attempt.first, partitions, uneven=self.world.plan.uneven)
             run.end_staging(folder, staged)
         if not self.plan.lagging:
-            self._deliver(run)  # this batch must not be delivered yet
+            self.deliver_all(run)  # this batch must not be delivered yet
         query.complete()
         if not self.plan.lagging:
-            self._deliver(run)
+            self.deliver_all(run)
 
-    def _deliver(self, run: Run) -> None:
+    def deliver_all(self, run: Run) -> None:
         if self.world.plan.forgets:
             for target in self.world.targets.values():
                 target.held.clear()
@@ -276,26 +287,23 @@ class HistoryProcess:
             self.world.hits["told"] += 1
 
     def _served_sink(self, run: Run, name: str) -> ServedSink:
-        kind = self.world.kinds[name]
-        target = self.world.targets[name]
-        if isinstance(target, ForgetfulTarget):
-            return self._forgetful(run, name, target)
+        kind, plan = self.world.kinds[name], self.world.plan
+        target: Any = self.world.targets[name]
+        keeps = kind == "transactional" and plan.refusing > 0
+        delivery = delivery_of(kind, plan.attempts, keeps=keeps, starts_next=plan.starts_next)
+        if kind == "transactional":  # each attempt has its own connection
+            dispatcher = LocalDispatcher(lambda: LedgerSink(self, target), run.log, should_stop=lambda: False)
+            return self._unreliable(ServedSink(name, delivery, promise_of(kind), dispatcher))
         served = served_sink(
             name,
-            sink_of(kind, self, target),
-            delivery_of(kind, starts_next=self.world.plan.starts_next),
+            SINKS[kind](self, target),
+            delivery,
             run.log,
             write_batch=batch_writer(self, target, run.log),
             kept=promise_of(kind),
-            make_sink=lambda: cast("Sink", sink_of(kind, self, target)),
+            make_sink=lambda: cast("Sink", SINKS[kind](self, target)),
         )
         return self._unreliable(served)
-
-    def _forgetful(self, run: Run, name: str, target: ForgetfulTarget) -> ServedSink:
-        """Serve a target that forgets. Each attempt has its own connection."""
-        dispatcher = LocalDispatcher(lambda: ForgetfulSink(self, target), run.log, should_stop=lambda: False)
-        delivery = delivery_of("transactional", keeps=self.world.plan.refusing > 0)
-        return self._unreliable(ServedSink(name, delivery, promise_of("transactional"), dispatcher))
 
     def _unreliable(self, served: ServedSink) -> ServedSink:
         is_lost = any(fault.deed in IN_JOBS for fault in self.plan.faults)
@@ -323,19 +331,19 @@ def _failure_name(what: str) -> str:
 
 
 @cache
-def settings_of(chunk_rows: int, retention: int) -> Settings:
-    """Settings that may keep fewer batches than a real WAL may."""
-    settings = Settings(chunk_rows=chunk_rows)
-    object.__setattr__(settings, "retention_batches", retention)
-    return settings
+def lower_retention(batches: int, *, chunk_rows: int = 2, **settings: Any) -> Settings:
+    """Settings that keep fewer batches than a real WAL may."""
+    lowered = Settings(chunk_rows=chunk_rows, **settings)
+    object.__setattr__(lowered, "retention_batches", batches)
+    return lowered
 
 
 @cache
-def delivery_of(kind: str, *, keeps: bool = False, starts_next: bool = False) -> Delivery:
+def delivery_of(kind: str, attempts: int = 1, *, keeps: bool = False, starts_next: bool = False) -> Delivery:
     return Delivery(
         None,
         guarantee="at_most_once" if kind == "at_most_once" else None,
-        max_attempts=MOST_ATTEMPTS,
+        max_attempts=attempts,
         start_from="next" if starts_next else "earliest",
         on_rejected="dead_letter" if keeps else "halt",
     )
@@ -343,5 +351,5 @@ def delivery_of(kind: str, *, keeps: bool = False, starts_next: bool = False) ->
 
 @cache
 def promise_of(kind: str) -> Promise:
-    nobody = cast("HistoryProcess", None)
-    return promise(sink_of(kind, nobody, cast("Target", None)), delivery_of(kind), "sink")
+    nobody: Any = SimpleNamespace(reconnections=0)  # a sink calls neither process nor target before it is opened
+    return promise(SINKS[kind](nobody, nobody), delivery_of(kind), "sink")

@@ -10,22 +10,12 @@ may be lost together with all younger objects.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
+from dataclasses import replace
 
 from tests.simulation.histories.drawing import FAMILY, draw
-from tests.simulation.histories.plans import LifePlan, Losable, Plan
+from tests.simulation.histories.plans import Losing, Loss, Plan
 from tests.simulation.histories.stores import Space
-
-
-class Losing(StrEnum):
-    """The ways in which objects are lost."""
-
-    EXPIRED = "expired, the oldest first"
-    PART = "not copied"
-
 
 PARTS: tuple[str, ...] = (
     "wal.json",
@@ -45,30 +35,13 @@ PARTS: tuple[str, ...] = (
 """Patterns of objects that a copy may lack. A `*` also matches folders."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """One loss of objects, before a process starts."""
-
-    how: Losing
-    share: float = 0.0
-    """The share of the objects that has expired, the oldest first."""
-    part: str = ""
-
-    def doomed(self, paths: Sequence[str]) -> list[str]:
-        """Choose the lost objects among all paths, which come in the order in which they were made."""
-        if self.how is Losing.PART:
-            return [path for path in paths if fnmatchcase(path, self.part)]
-        return list(paths[: int(self.share * len(paths))])
-
-
-def lose(space: Space, loss: Losable) -> list[str]:
+def lose(space: Space, loss: Loss) -> list[str]:
     """Take the objects. Returns their paths. One object always stays, apart from those of probes."""
     paths = [path for path in space.objects if not path.startswith("probe/")]
     doomed = loss.doomed(paths)
     if len(doomed) == len(paths):
         doomed = doomed[:-1]
-    for path in doomed:
-        space.remove(path)
+    space.delete(doomed)
     return doomed
 
 
@@ -86,12 +59,9 @@ def with_loss(plan: Plan, chance: random.Random) -> Plan:
     if at >= len(plan.acts):
         return replace(plan, last=replace(plan.last, loses=loss))
     acts = list(plan.acts)
-    acts[at] = (*acts[at][:-1], _losing(acts[at][-1], loss))  # the last life of an act meets those that stand still
+    *before, last = acts[at]
+    acts[at] = (*before, replace(last, loses=loss))  # the last life of an act meets those that stand still
     return replace(plan, acts=tuple(acts))
-
-
-def _losing(life: LifePlan, loss: Loss) -> LifePlan:
-    return replace(life, loses=loss)
 
 
 def _draw(chance: random.Random) -> Loss:

@@ -46,13 +46,6 @@ class LossJudge(Judge):
         self._owing = False
         self._marking = 0
 
-    def copy(self) -> LossJudge:
-        other = cast("LossJudge", super().copy())
-        other.now, other.written_again, other._owing = self.now, self.written_again, self._owing
-        other._lost, other._letters, other._held = self._lost.copy(), self._letters.copy(), self._held.copy()
-        other._asked = {who: slots.copy() for who, slots in self._asked.items()}
-        return other
-
     @property
     def owes_rows(self) -> bool:
         return self._owing

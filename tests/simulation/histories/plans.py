@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from fnmatch import fnmatchcase
 
 Shape = tuple[tuple[int, ...], ...]
 """Numbers of rows, by batch and partition."""
+
+THREE_BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
+"""Batches with several segments and chunks, with one segment of one chunk, and with an empty partition."""
 
 SENDING: tuple[str, ...] = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
 """The kinds of sinks that get their rows after the batch is complete."""
@@ -16,6 +19,9 @@ HOLDING = "two_phase"
 """The kind that gets its rows while they are staged, and commits them after the batch is complete."""
 KINDS: tuple[str, ...] = (*SENDING, HOLDING)
 """Every kind of sink."""
+
+MOST_ATTEMPTS = 3
+"""Number of attempts without progress after which a delivery gives up."""
 
 NAMES: tuple[str, ...] = ("default", "other")
 """Names of a history's sinks, in order."""
@@ -88,12 +94,27 @@ class Tamper:
     """The newest batch that a restored checkpoint still has."""
 
 
-class Losable(Protocol):
-    """A choice of the objects that a WAL loses; see `losing`."""
+class Losing(StrEnum):
+    """The ways in which objects are lost."""
 
-    @property
-    def how(self) -> str: ...
-    def doomed(self, paths: Sequence[str]) -> list[str]: ...
+    EXPIRED = "expired, the oldest first"
+    PART = "not copied"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One loss of objects, before a process starts."""
+
+    how: Losing
+    share: float = 0.0
+    """The share of the objects that has expired, the oldest first."""
+    part: str = ""
+
+    def doomed(self, paths: Sequence[str]) -> list[str]:
+        """Choose the lost objects among all paths, which come in the order in which they were made."""
+        if self.how is Losing.PART:
+            return [path for path in paths if fnmatchcase(path, self.part)]
+        return list(paths[: int(self.share * len(paths))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +137,7 @@ class LifePlan:
     restarts: bool = False
     forgotten: int = 0
     """Number of newest commits that transactional targets lose before it starts."""
-    loses: Losable | None = None
+    loses: Loss | None = None
     """The objects that the WAL loses before it starts."""
 
 
@@ -140,9 +161,10 @@ class Plan:
     """Whether two-phase targets lose the rows they hold each time a process begins to deliver."""
     starts_next: bool = False
     """Whether a new sink gets only batches completed from then on. If not, it gets all that the WAL holds."""
+    attempts: int = MOST_ATTEMPTS
+    parquet: bool = False
+    """Whether segments are Parquet files. If not, they name their rows, which costs nothing."""
     uneven: bool = False
     """Whether chunks end where a limit in bytes, not in rows, would end them."""
-    forgetting: bool = False
-    """Whether transactional targets may lose what they acknowledged: see `forgetful`."""
     refusing: int = 0
     """Number of bad rows of a chunk that such a target rejects at a time. With 0 it rejects none."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import wal_sink.committer.collection
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
-from tests.simulation.histories.lives import MOST_ATTEMPTS, HistoryProcess
-from tests.simulation.histories.losses import LossJudge
-from tests.simulation.histories.plans import Deed, LifePlan, Plan
+from tests.simulation.histories.lives import HistoryProcess
+from tests.simulation.histories.plans import MOST_ATTEMPTS, Deed, LifePlan, Plan
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import (
     CorruptError,
@@ -128,7 +127,7 @@ class Playing:
             life.wake_tasks()
         except Exception as error:  # noqa: BLE001 - any other exception is a finding
             self._unexpected(error)
-        ended = Ended(life.points, came_to_its_end=not life.errors)
+        ended = Ended(life.passed, came_to_its_end=not life.errors)
         self._judge_ending(life)
         return ended
 
@@ -161,7 +160,7 @@ class Playing:
 
     def _judge_ending(self, life: HistoryProcess) -> None:
         """Blame a life for an error that nothing in its history explains."""
-        self._points += life.points
+        self._points += life.passed
         for error in life.errors:
             if not self._may_raise(life, error):
                 self.world.judge.blame(f"process {life.number} ended by {type(error).__name__}: {error}")
@@ -189,8 +188,7 @@ class Playing:
         world.hits["collected"] += world.judge.deletions > 0
         world.hits["shuffled listing"] += world.wal.shuffles + world.checkpoint.shuffles
         world.hits["listing in two looks"] += world.wal.pages + world.checkpoint.pages
-        if isinstance(world.judge, LossJudge):
-            world.hits["written again"] += world.judge.written_again
+        world.hits["written again"] += world.judge.written_again
         world.hits["late send"] += sum(len(facts.late) for facts in world.judge.sinks.values())
         world.hits["repeated chunk"] += sum(facts.repeated_chunks for facts in world.judge.sinks.values())
         return world.hits

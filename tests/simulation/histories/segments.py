@@ -31,6 +31,12 @@ COLUMN = "row"
 _ALL = pa.table({COLUMN: pa.array(range(ROWS * ATTEMPTS), pa.int64())})
 
 
+def numbered_tables(first: int, partitions: Sequence[int]) -> list[pa.Table]:
+    """The rows from number `first` on, one table for every partition."""
+    rows = _NumberedRows(first)
+    return [rows.take(count) for count in partitions]
+
+
 class _NumberedRows:
     """Rows of the great table, from a first one on."""
 

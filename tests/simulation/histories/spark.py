@@ -9,8 +9,8 @@ import msgspec
 from tests.simulation.histories.plans import Tamper, Tampering
 from tests.simulation.histories.stores import SimulatedStore, Space
 from wal_sink.stores.base import ObjectExists
+from wal_sink.testing.simulation.fake_query import QUERY_ID
 
-QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
 _METADATA = msgspec.json.encode({"id": QUERY_ID})
 _FIRST_PLAN_MS = 1_767_225_600_000
 
@@ -81,7 +81,7 @@ def end_in(entry: bytes) -> int:
 
 
 def newest(space: Space, folder: str) -> int:
-    return max((int(name) for name in space.names(folder)), default=-1)
+    return max((int(name) for name in space.list(folder)), default=-1)
 
 
 def next_batch(space: Space) -> int:
@@ -94,9 +94,7 @@ def tamper(space: Space, given: Tamper) -> None:
     """Change a checkpoint as people or a lost disk may change it."""
     if given.what is Tampering.FORGET:
         if (last := newest(space, "commits")) >= 0:
-            space.remove(f"commits/{last}")
+            space.delete([f"commits/{last}"])
         return
     for folder in ("offsets", "commits"):
-        for name in space.names(folder):
-            if int(name) > given.through:
-                space.remove(f"{folder}/{name}")
+        space.delete(f"{folder}/{name}" for name in space.list(folder) if int(name) > given.through)

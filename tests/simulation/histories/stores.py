@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from tests.simulation.histories.process import Process
 from wal_sink.errors import StoreError
-from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
-
-
-class Process(Protocol):
-    """The process that uses the store."""
-
-    number: int
-    """Its number among the processes of the history."""
-    full_for: int
-    """Number of creates that still find the disk full."""
-
-    def point(self, what: str, where: str) -> None: ...
-    def refuse_create(self, path: str) -> None: ...
+from wal_sink.stores.base import ObjectMissing, SegmentStream, Store
+from wal_sink.stores.memory import MemoryStore, _Space
 
 
 class Watcher(Protocol):
@@ -29,78 +19,46 @@ class Watcher(Protocol):
     def listed(self, process: int, prefix: str) -> None: ...
 
 
-class Space:
-    """The objects under one root."""
+class Space(MemoryStore):
+    """The objects under one root. It shares them with no other store, and is freed with its world."""
 
     def __init__(self, root: str, watcher: Watcher, *, disorder: int = 0, two_looks: bool = False) -> None:
-        self.root = root
+        self._root = root
+        self._space = _Space()
         self.watcher = watcher
         self.disorder = disorder
         """If it is not 0, listings and deletions come in any order."""
         self.two_looks = two_looks
-        self.objects: dict[str, bytes] = {}
         self.shuffles = 0
         """Number of listings that came in another order."""
         self.pages = 0
         """Number of listings that took two looks."""
-        self._folders: dict[str, set[str]] = {}
-        """Names by folder. Subfolders end in `/`. An empty folder does not exist."""
+
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """The objects by path, in the order in which they were made."""
+        return self._space.objects
 
     def copy(self, watcher: Watcher) -> Space:
         """A space with the same objects. A change of one space does not show in the other."""
         other = Space(self.root, watcher, disorder=self.disorder, two_looks=self.two_looks)
-        other.objects = self.objects.copy()
+        other._space = _Space(objects=self.objects.copy(), keys=self._space.keys.copy())
         other.shuffles, other.pages = self.shuffles, self.pages
-        other._folders = {folder: names.copy() for folder, names in self._folders.items()}
         return other
 
     def looked_again(self, names: list[str], prefix: str, *, recursive: bool) -> list[str]:
         """The names of a listing in two pages. Changes between the pages show in the later page alone."""
         page = names[: (len(names) + 1) // 2]
         self.pages += 1
-        return page + self.names(prefix, page[-1], recursive=recursive)
+        return page + self.list(prefix, after=page[-1], recursive=recursive)
 
-    def any_order(self, names: list[str]) -> list[str]:
+    def any_order(self, names: Sequence[str]) -> list[str]:
         """The names in an order that a store without order may give."""
         self.shuffles += 1
         turn = self.disorder * self.shuffles
         begin = turn % len(names)
-        turned = names[begin:] + names[:begin]
-        if turn // len(names) % 2:
-            turned.reverse()
-        return turned
-
-    def add(self, path: str, data: bytes) -> None:
-        self.objects[path] = data
-        folder, _, name = path.rpartition("/")
-        while (names := self._folders.get(folder)) is None:
-            self._folders[folder] = {name}
-            if not folder:
-                return
-            folder, _, name = folder.rpartition("/")
-            name += "/"
-        names.add(name)
-
-    def remove(self, path: str) -> None:
-        del self.objects[path]
-        folder, _, name = path.rpartition("/")
-        while True:
-            names = self._folders[folder]
-            names.remove(name)
-            if names or not folder:
-                return
-            del self._folders[folder]
-            folder, _, name = folder.rpartition("/")
-            name += "/"
-
-    def names(self, prefix: str, after: str = "", *, recursive: bool = False) -> list[str]:
-        if recursive:
-            below = [path[len(prefix) + 1 :] for path in self.objects if path.startswith(f"{prefix}/")]
-            return sorted(name for name in below if name > after)
-        found = self._folders.get(prefix)
-        if found is None:
-            return []
-        return sorted(name for name in found if name > after) if after else sorted(found)
+        turned = [*names[begin:], *names[:begin]]
+        return turned[::-1] if turn // len(names) % 2 else turned
 
 
 class SimulatedStore(Store):
@@ -127,9 +85,7 @@ class SimulatedStore(Store):
             allow()
         if self._process.full_for:
             self._process.refuse_create(path)
-        if path in self._objects:
-            raise ObjectExists(f"{path} exists already")
-        self._space.add(path, data)
+        self._space.create(path, data)
         self._watcher.created(self._process.number, path, data)
         self._point(after, path)
 
@@ -142,7 +98,7 @@ class SimulatedStore(Store):
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         self._point("before list", prefix)
-        names = self._space.names(prefix, after, recursive=recursive)
+        names = self._space.list(prefix, after=after, recursive=recursive)
         self._watcher.listed(self._process.number, prefix)
         if len(names) > 1:
             if self._space.two_looks:
@@ -160,7 +116,7 @@ class SimulatedStore(Store):
             self._point("before delete", path)
             if path in self._objects:
                 self._watcher.deleting(path)
-                self._space.remove(path)
+                self._space.delete([path])
             self._point("after delete", path)
 
     def segment(self, path: str) -> SegmentStream:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from tests.simulation.histories.judge import Judge
-from tests.simulation.histories.segments import numbers_in
+from tests.simulation.histories.losses import LossJudge
+from tests.simulation.histories.plans import Deed
+from tests.simulation.histories.process import Process
+from tests.simulation.histories.segments import ROWS, numbers_in
 from wal_sink.delivery.segment import chunks_of
 from wal_sink.errors import HandleGoneError
 from wal_sink.messages import DeliveryContext
 from wal_sink.sinks.base import (
     BatchSink,
+    Rejected,
     ReleasedBatch,
     SegmentSink,
     Sink,
@@ -27,26 +30,8 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import load_segment
 
-
-class CallingProcess(Protocol):
-    """The process that calls a target."""
-
-    number: int
-
-    def met(self, what: str) -> None: ...
-    def point(self, what: str, where: str) -> None: ...
-
-
-class Receiver(Protocol):
-    """The part of a target that a sink needs."""
-
-    name: str
-    ledger: dict[str, LedgerEntry]
-
-    @property
-    def keys(self) -> Container[str]: ...
-    def called(self, life: Any, chunk: Chunk, numbers: list[int], /) -> None: ...
-    def take(self, chunk: Chunk, numbers: list[int], /) -> None: ...
+_BAD_OF_FOUR = (1, 2)
+"""Row numbers, modulo 4, that are refused. A chunk of two rows has one such row; a chunk of one row may be one."""
 
 
 @dataclass(slots=True)
@@ -54,23 +39,22 @@ class Target:
     """The contents of one sink's target."""
 
     name: str
-    judge: Judge
+    judge: LossJudge
     keys: set[str] = field(default_factory=set)
-    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     held: dict[str, list[int]] = field(default_factory=dict)
     """Rows that are held back, by transaction."""
     shown: dict[str, list[int]] = field(default_factory=dict)
     """Rows that are committed, by transaction."""
 
-    def copy(self, judge: Judge) -> Target:
+    def copy(self, judge: LossJudge) -> Target:
         held = {number: rows.copy() for number, rows in self.held.items()}
-        return Target(self.name, judge, self.keys.copy(), self.ledger.copy(), held, self.shown.copy())
+        return Target(self.name, judge, self.keys.copy(), held, self.shown.copy())
 
     def current(self) -> Target:
         """The copy that a new connection reaches."""
         return self
 
-    def called(self, life: CallingProcess, chunk: Chunk, numbers: list[int]) -> None:
+    def called(self, life: Process, chunk: Chunk, numbers: list[int]) -> None:
         ordinal = int(chunk.position.slot.rpartition("/")[2])
         self.judge.sent(life.number, self.name, numbers, batch_id=chunk.batch_id, ordinal=ordinal, term=chunk.term)
 
@@ -80,7 +64,7 @@ class Target:
 
 
 class PlainSink(Sink):
-    def __init__(self, life: CallingProcess, target: Receiver) -> None:
+    def __init__(self, life: Process, target: Target) -> None:
         self._life = life
         self._target = target
 
@@ -105,22 +89,8 @@ class LookupSink(PlainSink):
         return key in self._target.keys
 
 
-class LedgerSink(PlainSink, TransactionalSink):
-    def last(self, slot: str) -> Position | None:
-        self._life.point("before last", slot)
-        stored = self._target.ledger.get(slot)
-        return stored.position if stored else None
-
-    def _put(self, chunk: Chunk, numbers: list[int]) -> None:
-        slot = chunk.position.slot
-        if LedgerEntry.is_known(self._target.ledger.get(slot), chunk, self._target.name):
-            return
-        self._target.take(chunk, numbers)
-        self._target.ledger[slot] = LedgerEntry.of(chunk)
-
-
 class WholeSegmentSink(SegmentSink):
-    def __init__(self, life: CallingProcess, target: Receiver) -> None:
+    def __init__(self, life: Process, target: Target) -> None:
         self._life = life
         self._target = target
 
@@ -132,7 +102,7 @@ class WholeSegmentSink(SegmentSink):
 class HoldingSink(TwoPhaseSink):
     """A two-phase sink. Its target remembers its commits, so it can tell which transactions were never committed."""
 
-    def __init__(self, life: CallingProcess, target: Target) -> None:
+    def __init__(self, life: Process, target: Target) -> None:
         self._life = life
         self._target = target
         self._term = 0
@@ -185,28 +155,146 @@ class HoldingSink(TwoPhaseSink):
         self._life.point("after abort", transaction.id)
 
 
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The rows and the position that one transaction wrote."""
+
+    slot: str
+    before: LedgerEntry | None
+    """The content of the slot before this commit."""
+    entry: LedgerEntry
+    numbers: list[int]
+
+
+@dataclass(slots=True)
+class LedgerTarget(Target):
+    """A target of a transactional sink. It may lose what it acknowledged: a restart, a lagging standby.
+
+    A commit is lost as a whole, rows and position together, the newest first. A target that was replaced goes on as
+    another copy with an older state. A process that is still connected to the first copy writes rows there that nobody
+    will read.
+    """
+
+    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
+    commits: list[Commit] = field(default_factory=list)
+    told_at_a_time: int = 0
+    """See `Plan.refusing`."""
+    replaced_by: LedgerTarget | None = None
+
+    def copy(self, judge: LossJudge) -> LedgerTarget:
+        other = LedgerTarget(self.name, judge, ledger=self.ledger.copy())
+        other.commits, other.told_at_a_time = self.commits.copy(), self.told_at_a_time
+        return other
+
+    def current(self) -> LedgerTarget:
+        """The copy that a new connection reaches."""
+        return self if self.replaced_by is None else self.replaced_by.current()
+
+    def commit(self, chunk: Chunk, numbers: list[int]) -> Rejected | None:
+        slot = chunk.position.slot
+        before = self.ledger.get(slot)
+        if LedgerEntry.is_known(before, chunk, self.name):
+            return None
+        bad = [index for index, number in enumerate(numbers) if number % ROWS % 4 in _BAD_OF_FOUR]
+        if bad and self.told_at_a_time:
+            return Rejected(dict.fromkeys(bad[: self.told_at_a_time], "it is bad"))
+        self.ledger[slot] = LedgerEntry.of(chunk)
+        self.commits.append(Commit(slot, before, self.ledger[slot], numbers))
+        if self.replaced_by is None:
+            self.judge.took_effect(self.name, chunk.key, numbers)
+            self.judge.holds(self.name, _ordinal(slot), chunk.position)
+        else:
+            self.judge.written_unseen(self.name, numbers)
+        return None
+
+    def forget(self, most: int, *, slot: str | None = None) -> int:
+        """Lose the newest commits, or those of one slot if it is named. Returns how many were lost."""
+        doomed = [commit for commit in self.commits if slot in (None, commit.slot)][-most:]
+        for commit in reversed(doomed):
+            self.commits.remove(commit)
+            if commit.before is None:
+                del self.ledger[commit.slot]
+            else:
+                self.ledger[commit.slot] = commit.before
+            self.judge.holds(self.name, _ordinal(commit.slot), commit.before.position if commit.before else None)
+        self.judge.forgot(self.name, [number for commit in doomed for number in commit.numbers])
+        return len(doomed)
+
+    def replace(self, most: int) -> int:
+        """Go on as another copy that lacks the newest commits. Returns how many it lacks."""
+        self.replaced_by = other = self.copy(self.judge)
+        return other.forget(most)
+
+    def forget_of_a_slot(self, most: int, turn: int) -> int:
+        """Lose the newest commits of one slot alone. Returns how many were lost."""
+        slots = sorted(self.ledger)
+        return self.forget(most, slot=slots[turn % len(slots)]) if slots else 0
+
+
+def _ordinal(slot: str) -> int:
+    return int(slot.rpartition("/")[2])
+
+
+class LedgerSink(TransactionalSink):
+    """One connection to such a target. Each attempt makes one."""
+
+    def __init__(self, life: Process, target: LedgerTarget) -> None:
+        self._life = life
+        self._target = target
+        self._reconnections = life.reconnections
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002
+        self._target = self._target.current()
+
+    def last(self, slot: str) -> Position | None:
+        self._life.point("before last", slot)
+        target = self._reached()
+        seen = target.replaced_by is None
+        target.judge.asked(self._life.number, target.name, _ordinal(slot), seen=seen)
+        stored = target.ledger.get(slot)
+        return stored.position if stored else None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        self._life.point("before sink", chunk.key)
+        target, numbers = self._reached(), numbers_in(chunk.table)
+        target.called(self._life, chunk, numbers)
+        answer = target.commit(chunk, numbers)
+        self._life.point("after sink", chunk.key)
+        return answer
+
+    def _reached(self) -> LedgerTarget:
+        if self._reconnections != self._life.reconnections:
+            self._reconnections = self._life.reconnections
+            self._target = self._target.current()
+        return self._target
+
+
+def forget(target: LedgerTarget, deed: Deed, size: int, turn: int) -> int:
+    """Carry out a deed on a target. Returns how many commits it lost."""
+    if deed is Deed.FORGET_SLOT:
+        return target.forget_of_a_slot(size, turn)
+    return target.replace(size) if deed is Deed.REPLACE else target.forget(size)
+
+
 class WholeBatchSink(BatchSink):
     def write_batch(self, batch: ReleasedBatch) -> None:
         raise AssertionError(f"`batch_writer` writes batch {batch.batch_id}")
 
 
-SINKS: dict[str, Callable[[CallingProcess, Receiver], Sink]] = {
+SINKS: dict[str, Callable[[Process, Any], Sink | BatchSink]] = {
     "plain": PlainSink,
     "at_most_once": PlainSink,
     "idempotent": IdempotentSink,
     "lookup": LookupSink,
     "transactional": LedgerSink,
     "segment": WholeSegmentSink,
+    "batch": lambda *_: WholeBatchSink(),
+    "two_phase": HoldingSink,
 }
+"""The sink of each kind, made for a process and a target."""
 
 
-def sink_of(kind: str, life: CallingProcess, target: Target) -> Sink | BatchSink:
-    if kind == "two_phase":
-        return HoldingSink(life, target)
-    return WholeBatchSink() if kind == "batch" else SINKS[kind](life, target)
-
-
-def batch_writer(life: CallingProcess, target: Receiver, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
+def batch_writer(life: Process, target: Target, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
     """A function that writes a whole batch, as a wrapped writer would."""
 
     def write(given: DeliveryContext, manifest: Manifest) -> None:
@@ -218,7 +306,7 @@ def batch_writer(life: CallingProcess, target: Receiver, log: Log) -> Callable[[
     return write
 
 
-def send(life: CallingProcess, target: Receiver, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
+def send(life: Process, target: Target, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
     """Call the target once. A crash, an error or a standstill may come before or after the call."""
     life.point("before sink", chunk.key)
     numbers = numbers_in(chunk.table)

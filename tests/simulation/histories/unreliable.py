@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.plans import Deed
+from tests.simulation.histories.process import Process
 from wal_sink.delivery.served_sink import DispatcherLostError, SegmentDispatcher
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.wal.records import Manifest
@@ -16,19 +17,10 @@ class JobLost(BaseException):
     """The end of the task under way."""
 
 
-class Driver(Protocol):
-    """The process that owns the job."""
-
-    in_job: bool
-    left: list[Coroutine]
-
-    def will(self, deed: Deed) -> bool: ...
-
-
 class UnreliableDispatcher:
     """A dispatcher whose job may be lost at a point, or left behind while its task stands still."""
 
-    def __init__(self, inner: SegmentDispatcher, driver: Driver) -> None:
+    def __init__(self, inner: SegmentDispatcher, driver: Process) -> None:
         self._inner = inner
         self._driver = driver
 

@@ -6,17 +6,18 @@ import random
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
-from tests.simulation.histories.forgetful import ForgetfulTarget, forget
-from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.losing import lose
 from tests.simulation.histories.losses import LossJudge
-from tests.simulation.histories.plans import NAMES, Deed, Losable, Plan, Tamper, Tampering
+from tests.simulation.histories.plans import NAMES, Deed, Loss, Plan, Tamper, Tampering
+from tests.simulation.histories.process import Process
 from tests.simulation.histories.spark import end_in, next_batch, tamper
-from tests.simulation.histories.stores import Space
-from tests.simulation.histories.targets import Target
+from tests.simulation.histories.stores import SimulatedStore, Space
+from tests.simulation.histories.targets import LedgerTarget, Target, forget
 from wal_sink.runtime.clock import Runtime
 from wal_sink.runtime.timed_calls import DirectCall
+from wal_sink.stores.base import Store
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_TEXT = _START.isoformat(timespec="milliseconds")
@@ -28,7 +29,7 @@ class HistoryWorld:
     def __init__(self, plan: Plan, *, traced: bool = False) -> None:
         self.plan = plan
         self.kinds = dict(zip(NAMES, plan.kinds, strict=False))
-        self.judge = (LossJudge if plan.forgetting else Judge)(plan.batches, self.kinds)
+        self.judge = LossJudge(plan.batches, self.kinds)
         self.wal = Space("memory://wal", self.judge, disorder=plan.disorder, two_looks=plan.two_looks)
         self.checkpoint = Space(
             "memory://checkpoint", CommitWatcher(self), disorder=plan.disorder, two_looks=plan.two_looks
@@ -51,9 +52,9 @@ class HistoryWorld:
         self._plans = 0
         self._histories = [0] * len(plan.batches)
 
-    def branch(self, plan: Plan) -> HistoryWorld:
+    def branch(self, plan: Plan) -> Self:
         """A copy of this world that goes on with another plan."""
-        other = HistoryWorld.__new__(HistoryWorld)  # far cheaper than `copy.copy`
+        other = type(self).__new__(type(self))  # far cheaper than `copy.copy`
         other.__dict__.update(self.__dict__)
         other.plan = plan
         other.judge = self.judge.copy()
@@ -75,8 +76,19 @@ class HistoryWorld:
         if self.trace is not None:
             self.trace.append(line)
 
+    def died(self, what: str) -> None:
+        """Count the death of a process."""
+        self.hits[Deed.CRASH] += 1
+        self.judge.disturbances += 1
+        if what == "after delete":
+            self.hits["partial deletion"] += 1
+
     def pass_s(self, seconds: float) -> None:
         self._elapsed_s += seconds
+
+    def wal_of(self, process: Process) -> Store:
+        """The WAL as a process sees it."""
+        return SimulatedStore(self.wal, process)
 
     def close(self) -> None:
         """Drop all references to it: see `HistoryProcess.close`."""
@@ -111,12 +123,12 @@ class HistoryWorld:
         """Let every transactional target lose its newest commits."""
         self.losses += 1
         for name, target in self.targets.items():
-            if isinstance(target := target.current(), ForgetfulTarget):
+            if isinstance(target := target.current(), LedgerTarget):
                 lost = forget(target, deed, size, self.plan.seed + self.losses)
                 self.hits[deed] += lost > 0
                 self.note(f"-- sink {name!r}: {deed}, {lost} commits")
 
-    def lose(self, given: Losable) -> None:
+    def lose(self, given: Loss) -> None:
         """Remove objects from the WAL that it must not lose."""
         if taken := lose(self.wal, given):
             self.hits[given.how] += 1
@@ -129,8 +141,8 @@ class HistoryWorld:
         return [None if entry is None else end_in(entry) for entry in entries]
 
     def _target(self, name: str) -> Target:
-        if self.plan.forgetting and self.kinds[name] == "transactional":
-            return ForgetfulTarget(name, self.judge, told_at_a_time=self.plan.refusing)
+        if self.kinds[name] == "transactional":
+            return LedgerTarget(name, self.judge, told_at_a_time=self.plan.refusing)
         return Target(name, self.judge)
 
     def _runtime(self) -> Runtime:

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def _normalised(version: str, kind: Path, folder: Path) -> Golden:
     checkpoint = kind / "checkpoint"
     written = [path for log in _LOGS for path in sorted(checkpoint.glob(f"{log}/**/*")) if _is_entry(path)]
     names = [path.relative_to(checkpoint).as_posix() for path in [checkpoint / "metadata", *written]]
-    ids, plans = _Renamed(_id_of), _Renamed(lambda number: str(_FIRST_PLAN_MS + 1000 * number))
+    ids, plans = _renamed(_id_of), _renamed(lambda number: str(_FIRST_PLAN_MS + 1000 * number))
     files = {}
     for name in sorted(names, key=_in_order):
         text = (checkpoint / name).read_text().replace(folder.as_posix(), "/data")
@@ -109,16 +110,10 @@ def _in_order(name: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"[/.]", name)]
 
 
-class _Renamed:
-    """A replacement for matches: equal for equal matches, numbered in the order of their first appearance."""
-
-    def __init__(self, new: object) -> None:
-        self._new = new
-        self._known: dict[str, str] = {}
-
-    def __call__(self, match: re.Match[str]) -> str:
-        assert callable(self._new)
-        return self._known.setdefault(match[0], str(self._new(len(self._known))))
+def _renamed(new: Callable[[int], str]) -> Callable[[re.Match[str]], str]:
+    """Return a replacement for matches: equal for equal ones, numbered in the order of their first appearance."""
+    known: dict[str, str] = {}
+    return lambda match: known.setdefault(match[0], new(len(known)))
 
 
 def _id_of(number: int) -> str:

@@ -1,24 +1,23 @@
 """Processes that deliver rows of which the target refuses some, or that replay these, until they are killed.
 
 A folder holds the WAL and the checkpoint, as earlier processes left them. Only the query is a fake. The rest is what a
-`WalSink` runs: the core, the local store, real time. Each life is forked from a server process that has imported
-everything. It ends itself with SIGKILL, so that its connections to the target end as those of any killed process.
+`WalSink` runs: the core, the local store, real time. Each life ends itself with SIGKILL, so that its connections to the
+target end as those of any killed process.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from tests.support.forked import ForkedChild
 from tests.support.made_up import live_through
 from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
@@ -36,9 +35,6 @@ BATCH_ROWS = 16
 CHUNK_ROWS = 4
 NAME = "default"
 _LIMIT_S = 60.0
-_CLIENTS = ("pandas", "boto3", "confluent_kafka", "httpx", "psycopg", "pymysql", "redis")
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__, *_CLIENTS])
 
 Hook: TypeAlias = Callable[[str, str], None]
 
@@ -114,36 +110,15 @@ def _partitions(batch_id: int) -> Sequence[pa.Table]:
     return [pa.table({"id": list(half), "word": [word_of(row) for row in half]}) for half in halves]
 
 
-@dataclass(frozen=True)
-class ForkedProcess:
-    """One process, as plain data that is pickled to it."""
+def was_killed(
+    do: Callable[[Path, str, Hook], None], folder: Path, url: str, death: Death, env: Mapping[str, str]
+) -> bool:
+    """Run one process. Return False if it finished. Raise `AssertionError` if it ended in any other way."""
+    with ForkedChild(_live, do, folder, url, death, log=folder / "life.log", env=env, limit_s=_LIMIT_S) as child:
+        code = child.wait()
+        assert code in (0, -signal.SIGKILL), child.output
+    return code != 0
 
-    do: Callable[[Path, str, Hook], None]
-    folder: Path
-    url: str
-    death: Death
-    environment: Mapping[str, str] = field(default_factory=dict)
 
-    def was_killed(self) -> bool:
-        """Run the process. Return False if it finished. Raise `AssertionError` if it ended in any other way."""
-        process = _FORKS.Process(target=self._live, daemon=True)
-        process.start()
-        process.join(_LIMIT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            raise AssertionError(f"{self.death}: it still ran after {_LIMIT_S} s")
-        assert process.exitcode in (0, -signal.SIGKILL), self._log.read_text()
-        return process.exitcode != 0
-
-    @property
-    def _log(self) -> Path:
-        return self.folder / "life.log"
-
-    def _live(self) -> None:
-        os.environ.update(self.environment)
-        try:
-            self.do(self.folder, self.url, self.death.prepare())
-        except BaseException:
-            self._log.write_text(traceback.format_exc())
-            raise
+def _live(do: Callable[[Path, str, Hook], None], folder: Path, url: str, death: Death) -> None:
+    do(folder, url, death.prepare())

@@ -1,12 +1,7 @@
-"""Writes batches through `KafkaSink` until it is killed: the processes of tests/integration/test_kafka_failures.py.
-
-`python kafka_writer.py ADDRESS TOPIC ORDINAL COUNT TERM…` runs one process for each term, one after the other.
-"""
+"""Writes batches through `KafkaSink` until it is killed: the processes of tests/integration/test_kafka_failures.py."""
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 import pyarrow as pa
@@ -40,23 +35,8 @@ def live(address: str, topic: str, ordinal: int, count: int, term: int) -> None:
     sink = sink_of(address, topic, transaction_timeout_s=20)
     sink.open(SinkContext("kafka-writer", "default", term, 0, ("id", "ordinal"), on_executor=False))
     last = sink.last(batch(0, ordinal=ordinal).position.slot)
-    print(f"ready {term}", flush=True)  # noqa: T201
+    print(f"ready {term}")  # noqa: T201
     for number in range(last.batch_id + 1 if last else 0, count):
         sink.write(batch(number, ordinal=ordinal, term=term))
-        print(f"wrote {number}", flush=True)  # noqa: T201
+        print(f"wrote {number}")  # noqa: T201
     sink.close()
-
-
-def main() -> None:
-    address, topic, ordinal, count, *terms = sys.argv[1:]
-    for term in terms[:-1]:  # forked, since imports would take most of the time
-        if (pid := os.fork()) == 0:
-            live(address, topic, int(ordinal), int(count), int(term))
-            return
-        print(f"life {term} is process {pid}.", flush=True)  # noqa: T201
-        os.waitpid(pid, 0)
-    live(address, topic, int(ordinal), int(count), int(terms[-1]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,7 @@
-"""Lives of processes with a two-phase sink: in memory, killed at a chosen point; and, as a program, on a real disk.
-
-The program stages and commits batch after batch of a query whose WAL, checkpoint and files lie below a folder, as
-earlier processes left them. Arguments: the folder, a number that no other life has, the number of batches.
-"""
+"""Lives of processes with a two-phase sink: in memory, killed at a chosen point; and on a real disk."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -62,7 +57,11 @@ def completed(root: Path) -> int:
     return sum(1 for name in (root / "checkpoint" / "commits").glob("*") if name.name.isdecimal())
 
 
-def _main(root: Path, seed: int, batches: int) -> None:
+def live_on_disk(root: Path, seed: int, batches: int) -> None:
+    """Stage and commit batches of a query whose WAL, checkpoint and files earlier lives left below a folder.
+
+    No other life has this seed.
+    """
     stores: dict[str, Any] = {name: open_store(StoreSpec(str(root / name))) for name in ("wal", "checkpoint")}
     place = Place(
         lambda: TwoPhaseFilesSink(str(root / "out"), name_template=TEMPLATE),
@@ -72,9 +71,5 @@ def _main(root: Path, seed: int, batches: int) -> None:
         checkpoint=cast("Any", stores["checkpoint"]),
     )
     place.batches.update((batch_id, partitions_of(batch_id)) for batch_id in range(batches))
-    print("ready", flush=True)  # noqa: T201 - read by the test
+    print("ready")  # noqa: T201 - read by the test
     Process(place).live_to_end()
-
-
-if __name__ == "__main__":
-    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

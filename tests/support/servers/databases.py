@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,28 +17,13 @@ from urllib.parse import quote
 import psycopg
 import pymysql
 
-from tests.support.processes import Child
+from tests.support.servers.server import START_S, Server, program
 
 PASSWORD = "correct horse / battery? staple@"  # noqa: S105 - only for tests, with all that has to be masked and escaped
 PASSWORD_VARIABLE = "WAL_SINK_TEST_SQL_PASSWORD"  # noqa: S105 - its name
 USER = "etl"
-START_S = 60.0
-HOW_TO_GET_THEM = "this needs database servers: apt-get install postgresql mariadb-server"
+_UNREACHABLE = (psycopg.OperationalError, pymysql.err.OperationalError)
 _numbers = itertools.count()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def program(name: str) -> Path | None:
-    """Find a server's program. Debian keeps them outside of PATH."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/libexec")
-    newest = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return Path(found) if found else next(reversed(newest), None)
 
 
 @contextmanager
@@ -52,39 +35,52 @@ def servers_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def postgresql_program(name: str) -> Path:
+    """Return a program of PostgreSQL. Skip or fail the test if it is not installed."""
+    return program(name, "postgresql")
+
+
 def as_user(user: str) -> list[str]:
     """Return the prefix that runs a command as this user if this process is root, as which no database server runs."""
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if os.geteuid() == 0 else []
 
 
-class Server(ABC):
-    """A server that can be stopped and started again. `USER` owns each new database and has a password."""
+class DatabaseServer(Server):
+    """A server of databases. `USER` owns each new database and has a password."""
 
     scheme: str
     options = ""
     """The options that each URL of a database has."""
     user: str
     """The user that runs the server if root starts it."""
+    own_database: str
+    """A database that every such server has."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.child: Child | None = None
+        super().__init__(folder)
         self._admin: tuple[str, Any] | None = None
-        folder.mkdir()
-        if os.geteuid() == 0:
-            shutil.chown(folder, self.user, self.user)
 
     def start(self) -> None:
-        """Start, and return when the server answers. If another process has taken the port meanwhile, try another."""
-        self.child = Child(self.command(), log=self.folder.with_name(f"{self.folder.name}-{next(_numbers)}.log"))
-        self.child.wait_until(self.answers, "it answered", START_S)
+        is_new = not self.data.exists()
+        super().start()
+        if is_new:
+            self.create_user()
 
-    def stop(self) -> None:
-        """Stop at once, as in a crash. Committed rows are kept."""
+    def kill(self) -> None:
+        """End at once, as in a crash. Committed rows are kept."""
         self._leave()
-        if self.child is not None:
-            self.child.kill()
+        super().kill()
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self.data.exists():
+            if os.geteuid() == 0:
+                shutil.chown(self.folder, self.user, self.user)
+            self.create_files()
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
 
     def url(self, database: str, *, options: str = "", port: int | None = None, password: bool = False) -> str:
         secret = f":{quote(PASSWORD, safe='')}" if password else ""
@@ -103,10 +99,12 @@ class Server(ABC):
         assert done.returncode == 0, done.stderr
 
     @abstractmethod
-    def command(self) -> Sequence[str | Path]: ...
+    def create_files(self) -> None:
+        """Make the files of a new server."""
 
     @abstractmethod
-    def answers(self) -> bool: ...
+    def create_user(self) -> None:
+        """Let `USER` in, once the new server answers."""
 
     @abstractmethod
     def create_database(self, name: str) -> None: ...
@@ -114,6 +112,12 @@ class Server(ABC):
     @abstractmethod
     def connect(self, database: str) -> Any:
         """Return a connection of the administrator that commits every statement."""
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.query(self.own_database, "SELECT 1"))
+        except _UNREACHABLE:
+            return False
 
     def query(self, database: str, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement as the administrator, and commit it."""
@@ -124,7 +128,7 @@ class Server(ABC):
         try:
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
-        except (psycopg.OperationalError, pymysql.err.OperationalError):
+        except _UNREACHABLE:
             self._leave()
             raise
         finally:
@@ -137,22 +141,22 @@ class Server(ABC):
             self._admin = None
 
 
-class PostgresqlServer(Server):
+class PostgresqlServer(DatabaseServer):
     scheme = "postgresql"
     user = "postgres"
+    own_database = "postgres"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.make()
+        self._program = postgresql_program("postgres")
 
-    def make(self) -> None:
-        """Make the files of a new server, and start it."""
-        initdb, data = program("initdb"), self.folder / "data"
-        assert initdb is not None
-        self.run(initdb, "-D", data, "-U", "admin", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+    def create_files(self) -> None:
+        initdb = postgresql_program("initdb")
+        self.run(initdb, "-D", self.data, "-U", "admin", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
         rules = [f"host all {USER},limited,crowd all md5", "host all,replication admin all trust"]
-        (data / "pg_hba.conf").write_text("\n".join(rules) + "\n")
-        self.start()
+        (self.data / "pg_hba.conf").write_text("\n".join(rules) + "\n")
+
+    def create_user(self) -> None:
         self.query("postgres", f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
 
     def settings(self) -> dict[str, object]:
@@ -169,17 +173,8 @@ class PostgresqlServer(Server):
         }
 
     def command(self) -> Sequence[str | Path]:
-        postgres = program("postgres")
-        assert postgres is not None
         options = [text for name, value in self.settings().items() for text in ("-c", f"{name}={value}")]
-        return [*as_user(self.user), postgres, "-D", self.folder / "data", *options]
-
-    def answers(self) -> bool:
-        try:
-            return bool(self.query("postgres", "SELECT 1"))
-        except psycopg.OperationalError:
-            time.sleep(0.02)
-            return False
+        return [*as_user(self.user), self._program, "-D", self.data, *options]
 
     def create_database(self, name: str) -> None:
         self.query("postgres", f"CREATE DATABASE {name} OWNER {USER} STRATEGY file_copy")
@@ -188,37 +183,32 @@ class PostgresqlServer(Server):
         return psycopg.connect(host="127.0.0.1", port=self.port, user="admin", dbname=database, autocommit=True)
 
 
-class MariadbServer(Server):
+class MariadbServer(DatabaseServer):
     scheme = "mariadb"
     options = "ssl_disabled=true"  # otherwise PyMySQL reads all certificates of the machine each time
     user = "mysql"
+    own_database = "mysql"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        install = program("mariadb-install-db")
-        assert install is not None
-        own = ["--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal"]
+        self._program = program("mariadbd", "mariadb-server")
+
+    def create_files(self) -> None:
+        own = ["--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal"]
+        install = program("mariadb-install-db", "mariadb-server")
         self.run(install, *own, "--skip-test-db", "--innodb-flush-log-at-trx-commit=0")
-        self.start()
+
+    def create_user(self) -> None:
         self.query("mysql", f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'")
 
     def command(self) -> Sequence[str | Path]:
-        mariadbd = program("mariadbd")
-        assert mariadbd is not None
         return [
             *as_user(self.user),
-            *(mariadbd, "--no-defaults", f"--datadir={self.folder / 'data'}", f"--port={self.port}"),
+            *(self._program, "--no-defaults", f"--datadir={self.data}", f"--port={self.port}"),
             *("--bind-address=127.0.0.1", f"--socket={self.folder / 's'}", "--innodb-flush-log-at-trx-commit=0"),
             *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--max-allowed-packet=4M"),
             *("--performance-schema=OFF", "--innodb-fast-shutdown=2", "--skip-log-bin", "--skip-name-resolve"),
         ]
-
-    def answers(self) -> bool:
-        try:
-            return bool(self.query("mysql", "SELECT 1"))
-        except pymysql.err.OperationalError:
-            time.sleep(0.02)
-            return False
 
     def create_database(self, name: str) -> None:
         self.query("mysql", f"CREATE DATABASE {name}")

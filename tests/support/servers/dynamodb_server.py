@@ -1,25 +1,23 @@
-"""moto's DynamoDB over HTTP on 127.0.0.1, made as atomic as DynamoDB itself, with faults for single requests.
+"""moto's DynamoDB over HTTP on 127.0.0.1, with faults for single requests.
 
 As a program (`python dynamodb_server.py`) it prints its address and can be killed. It keeps everything in memory.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
-import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import boto3
-from moto.server import ThreadedMotoServer
+
+from tests.support.servers.moto_server import MotoServer, Wsgi, body_of, set_body
 
 REGION = "eu-central-1"
 ACCESS = {"aws_access_key_id": "test-access-key", "aws_secret_access_key": "hunter2-of-dynamodb"}
-_Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 _numbers = itertools.count()
 
 
@@ -33,9 +31,7 @@ class Fault:
     lose_answer: bool = False
     """True if the request has its effect, but its answer is an error of the server."""
     unprocessed: int = 0
-    """The number of items at the end of a BatchWriteItem that are left unprocessed."""
-    unread: int = 0
-    """The number of keys at the end of a BatchGetItem that are left unread."""
+    """The number of items at the end of a BatchWriteItem, or of keys of a BatchGetItem, that are left over."""
     reasons: tuple[str, ...] = ()
     """The reasons of a cancelled transaction."""
     status: str = ""
@@ -43,38 +39,15 @@ class Fault:
     times: int = 1
 
 
-class DynamoDbServer:
-    """A running server. moto reads first and writes then, so requests are handled one at a time."""
+class Tables:
+    """The tables of a server, as a test sees them by `client`."""
 
-    def __init__(self) -> None:
-        self.faults: list[Fault] = []
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.signers: list[str] = []
-        """The access key of every request."""
-        self._turn = threading.Lock()
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    client: Any
 
-    def start(self) -> None:
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs every request
-        self._server.start()
-        running = self._server._server
-        assert running is not None
-        running.app = self._one_by_one(running.app)
-        host, port = self._server.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
-        self.client = dynamodb_client(self.endpoint)
-
-    def stop(self) -> None:
-        running = self._server._server
-        self.client.close()
-        self._server.stop()
-        if running is not None:
-            running.server_close()
-
-    def new_table(self, **key: str) -> str:
-        """Make an empty table of this key, `id="N"` by default."""
+    def new_table(self, *, index: str = "", index_type: str = "S", **key: str) -> str:
+        """Make an empty table of this key, `id="N"` by default, optionally with a global index on another attribute."""
         name = f"orders-{next(_numbers)}"
-        create_table(self.client, name, key or {"id": "N"})
+        create_table(self.client, name, key or {"id": "N"}, index={index: index_type} if index else {})
         return name
 
     def items(self, table: str) -> list[dict[str, Any]]:
@@ -84,70 +57,81 @@ class DynamoDbServer:
     def ids(self, table: str) -> list[int]:
         return sorted(int(item["id"]["N"]) for item in self.items(table))
 
-    def _one_by_one(self, app: _Wsgi) -> _Wsgi:
-        def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            operation = environ.get("HTTP_X_AMZ_TARGET", "").partition(".")[2]
-            with self._turn:
-                self.requests.append((operation, json.loads(body or b"{}")))
-                self.signers.append(environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition("/")[0])
-                return list(self._carry_out(app, environ, start_response, operation, body))
 
-        return answer
+class DynamoDbServer(MotoServer, Tables):
+    """A running server, with faults for single requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[Fault] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.signers: list[str] = []
+        """The access key of every request."""
+
+    def start(self) -> None:
+        super().start()
+        self.client = dynamodb_client(self.endpoint)
+
+    def stop(self) -> None:
+        self.client.close()
+        super().stop()
+
+    def handle(self, app: Wsgi, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        request = json.loads(body_of(environ) or b"{}")
+        operation = environ.get("HTTP_X_AMZ_TARGET", "").partition(".")[2]
+        with self.turn:
+            self.requests.append((operation, request))
+            self.signers.append(environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition("/")[0])
+            return list(self._carry_out(app, environ, start_response, operation, request))
 
     def _carry_out(
-        self, app: _Wsgi, environ: dict[str, Any], start: Any, operation: str, body: bytes
+        self, app: Wsgi, environ: dict[str, Any], start: Any, operation: str, request: dict[str, Any]
     ) -> Iterable[bytes]:
         fault = next((one for one in self.faults if one.times > 0 and one.operation == operation), None)
         if fault is None:
-            environ["wsgi.input"] = io.BytesIO(body)
             return app(environ, start)
         fault.times -= 1
         if fault.code:
             reasons = [{"Code": code, "Message": f"about {code}"} for code in fault.reasons]
-            return _respond(start, fault.code, {"CancellationReasons": reasons} if reasons else {})
+            return _fail(start, fault.code, {"CancellationReasons": reasons} if reasons else {})
         if fault.unprocessed:
-            return self._leave(app, environ, start, json.loads(body), fault.unprocessed)
-        if fault.unread:
-            return self._leave_unread(app, environ, start, json.loads(body), fault.unread)
-        environ["wsgi.input"] = io.BytesIO(body)
-        answer = b"".join(app(environ, lambda *_: None))
+            return _respond(start, "200 OK", _partly(app, environ, request, fault.unprocessed))
+        answer = _answer(app, environ)
         if fault.status:
-            start("200 OK", [("Content-Type", "application/x-amz-json-1.0")])
-            table = {**json.loads(answer)["Table"], "TableStatus": fault.status}
-            return [json.dumps({"Table": table}).encode()]
-        return _respond(start, "InternalServerError", {}, status="500 Internal Server Error")
-
-    def _leave(
-        self, app: _Wsgi, environ: dict[str, Any], start: Any, request: dict[str, Any], count: int
-    ) -> Iterable[bytes]:
-        ((table, puts),) = request["RequestItems"].items()
-        kept, left = puts[:-count], puts[-count:]
-        if kept:
-            body = json.dumps({**request, "RequestItems": {table: kept}}).encode()
-            environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-            list(app(environ, lambda *_: None))
-        start("200 OK", [("Content-Type", "application/x-amz-json-1.0")])
-        return [json.dumps({"UnprocessedItems": {table: left}}).encode()]
-
-    def _leave_unread(
-        self, app: _Wsgi, environ: dict[str, Any], start: Any, request: dict[str, Any], count: int
-    ) -> Iterable[bytes]:
-        ((table, asked),) = request["RequestItems"].items()
-        kept, left = asked["Keys"][:-count], asked["Keys"][-count:]
-        found: dict[str, Any] = {"Responses": {table: []}}
-        if kept:
-            body = json.dumps({**request, "RequestItems": {table: {**asked, "Keys": kept}}}).encode()
-            environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-            found = json.loads(b"".join(app(environ, lambda *_: None)))
-        start("200 OK", [("Content-Type", "application/x-amz-json-1.0")])
-        return [json.dumps({**found, "UnprocessedKeys": {table: {**asked, "Keys": left}}}).encode()]
+            return _respond(start, "200 OK", {"Table": {**answer["Table"], "TableStatus": fault.status}})
+        return _fail(start, "InternalServerError", {}, status="500 Internal Server Error")
 
 
-def _respond(start: Any, code: str, more: dict[str, Any], status: str = "400 Bad Request") -> Iterable[bytes]:
-    start(status, [("Content-Type", "application/x-amz-json-1.0")])
+def _partly(app: Wsgi, environ: dict[str, Any], request: dict[str, Any], count: int) -> dict[str, Any]:
+    """Carry out a batch without its last items. Return the answer, which names these."""
+    ((table, batch),) = request["RequestItems"].items()
+    reads = isinstance(batch, dict)
+    items = batch["Keys"] if reads else batch
+
+    def some(part: list[Any]) -> dict[str, Any]:
+        return {table: {**batch, "Keys": part} if reads else part}
+
+    answer: dict[str, Any] = {"Responses": {table: []}} if reads else {}
+    if items[:-count]:
+        set_body(environ, json.dumps({**request, "RequestItems": some(items[:-count])}).encode())
+        answer = _answer(app, environ)
+    return {**answer, "UnprocessedKeys" if reads else "UnprocessedItems": some(items[-count:])}
+
+
+def _answer(app: Wsgi, environ: dict[str, Any]) -> dict[str, Any]:
+    """Let moto carry out a request. Return its answer, which the client does not get."""
+    answer: dict[str, Any] = json.loads(b"".join(app(environ, lambda *_: None)) or b"{}")
+    return answer
+
+
+def _fail(start: Any, code: str, more: dict[str, Any], status: str = "400 Bad Request") -> Iterable[bytes]:
     kind = f"com.amazonaws.dynamodb.v20120810#{code}"
-    return [json.dumps({"__type": kind, "message": f"a test says {code}", **more}).encode()]
+    return _respond(start, status, {"__type": kind, "message": f"a test says {code}", **more})
+
+
+def _respond(start: Any, status: str, answer: dict[str, Any]) -> Iterable[bytes]:
+    start(status, [("Content-Type", "application/x-amz-json-1.0")])
+    return [json.dumps(answer).encode()]
 
 
 def dynamodb_client(endpoint: str, access: Mapping[str, str] = ACCESS) -> Any:
@@ -177,7 +161,6 @@ def create_table(client: Any, name: str, key: dict[str, str], index: dict[str, s
 
 
 if __name__ == "__main__":
-    server = DynamoDbServer()
-    server.start()
-    print(f"serving {server.endpoint}", flush=True)  # noqa: T201
-    threading.Event().wait()
+    with DynamoDbServer() as server:
+        print(f"serving {server.endpoint}", flush=True)  # noqa: T201
+        threading.Event().wait()

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import sqlite3
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.support.servers.http_server import HttpRequest, HttpServer
 
 
 @dataclass
@@ -92,34 +93,16 @@ class RowStore:
             database.execute("COMMIT")
 
 
-class HttpTarget:
+class HttpTarget(HttpServer):
     """A running server, in a thread of this process."""
 
-    def __init__(self, path: Path, port: int = 0, *, tls: Any = None) -> None:
+    def __init__(self, path: Path, port: int = 0, *, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(port, tls=tls)
         self.store = RowStore(path)
         self.faults: list[Fault] = []
         self.requests: list[Seen] = []
         self.refuse: Callable[[dict[str, Any]], str] = lambda _row: ""
         """Returns why a row is refused. One refused row refuses the whole request, with status 422."""
-        self._server = _Server(("127.0.0.1", port), _Handler, self)
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        scheme = "http" if tls is None else "https"
-        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
-
-    def start(self) -> None:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def fault_for(self, path: str, body: bytes) -> Fault | None:
-        for fault in self.faults:
-            if fault.times > 0 and fault.meets(path, body):
-                fault.times -= 1
-                return fault
-        return None
 
     def forget(self) -> None:
         """Forget all faults and requests, but keep the rows."""
@@ -127,80 +110,39 @@ class HttpTarget:
         self.requests.clear()
         self.refuse = lambda _row: ""
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], target: HttpTarget) -> None:
-        super().__init__(address, handler)
-        self.target = target
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors: clients of these tests leave in the middle of a request."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Quiet."""
-
-    def do_POST(self) -> None:
-        self._handle()
-
-    do_PUT = do_POST  # noqa: N815 - the names http.server calls
-    do_GET = do_POST  # noqa: N815
-
-    @property
-    def _target(self) -> HttpTarget:
-        server = self.server
-        assert isinstance(server, _Server)
-        return server.target
-
-    def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        target = self._target
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        target.requests.append(Seen(self.command, self.path, headers, body))
-        fault = target.fault_for(self.path, body) or Fault()
+    def handle(self, request: HttpRequest, body: bytes) -> None:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        seen = Seen(request.command, request.path, headers, body)
+        self.requests.append(seen)
+        fault = self._fault_for(request.path, body) or Fault()
         time.sleep(fault.delay_s)
         if fault.cut == "before":
-            return self._hang_up()
+            return request.drop()
         if fault.status:
-            return self._respond(fault.status, fault.body, fault.headers)
-        status, text = self._carry_out(body)
-        if fault.cut == "after":
-            return self._hang_up()
-        return self._respond(status, text, {})
+            text = fault.body.encode() if isinstance(fault.body, str) else fault.body
+            return request.answer(fault.status, text, fault.headers)
+        status, text = self._carry_out(seen)
+        return request.drop() if fault.cut == "after" else request.answer(status, text, {})
 
-    def _carry_out(self, body: bytes) -> tuple[int, str]:
-        store = self._target.store
-        kind, name, *rest = self.path.partition("?")[0].strip("/").split("/")
-        if self.command == "GET":
-            return (200, "yes") if store.knows(name, rest[1]) else (404, "no")
+    def _fault_for(self, path: str, body: bytes) -> Fault | None:
+        for fault in self.faults:
+            if fault.times > 0 and fault.meets(path, body):
+                fault.times -= 1
+                return fault
+        return None
+
+    def _carry_out(self, seen: Seen) -> tuple[int, bytes]:
+        kind, name, *rest = seen.path.partition("?")[0].strip("/").split("/")
+        if seen.method == "GET":
+            return (200, b"yes") if self.store.knows(name, rest[1]) else (404, b"no")
         if kind not in ("keys", "plain"):
-            return 404, "no such path"
-        rows = _rows(self.headers.get("Content-Type", ""), body)
+            return 404, b"no such path"
+        rows = _rows(seen.headers.get("content-type", ""), seen.body)
         for row in rows:
-            if reason := self._target.refuse(row):
-                return 422, reason
-        key = self.headers.get("Idempotency-Key")
-        store.apply(name, key, [json.dumps(row) for row in rows], once=kind == "keys")
-        return 201, "created"
-
-    def _respond(self, status: int, text: str | bytes, headers: dict[str, str]) -> None:
-        content = text if isinstance(text, bytes) else text.encode()
-        self.send_response(status)
-        for header, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(header, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
+            if reason := self.refuse(row):
+                return 422, reason.encode()
+        self.store.apply(name, seen.key, [json.dumps(row) for row in rows], once=kind == "keys")
+        return 201, b"created"
 
 
 def _rows(content_type: str, body: bytes) -> list[dict[str, Any]]:
@@ -211,7 +153,6 @@ def _rows(content_type: str, body: bytes) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    server = HttpTarget(Path(sys.argv[1]), int(sys.argv[2]))
-    print(f"serving {server.url}", flush=True)  # noqa: T201
-    server.start()
-    threading.Event().wait()
+    with HttpTarget(Path(sys.argv[1]), int(sys.argv[2])) as server:
+        print(f"serving {server.url}", flush=True)  # noqa: T201
+        threading.Event().wait()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,17 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.processes import Child
 from tests.support.servers.jars import Module, jars, java
+from tests.support.servers.server import Server
 
 VERSION = "3.9.1"
 USER, PASSWORD = "alice", "alice-hunter2"
-_ATTEMPTS = 3
 _HEAP = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 _LOGGING = """
-log4j.rootLogger=WARN, file
-log4j.appender.file=org.apache.log4j.FileAppender
-log4j.appender.file.File={folder}/broker.log
-log4j.appender.file.layout=org.apache.log4j.PatternLayout
-log4j.appender.file.layout.ConversionPattern=%d %p %c %m%n
+log4j.rootLogger=WARN, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d %p %c %m%n
 """
 
 _SETTINGS = """
@@ -63,73 +61,58 @@ background.threads=2
 """
 
 
-class KafkaBroker:
-    """One broker with its own folder, which outlives `kill()` and `start()`.
+class KafkaBroker(Server):
+    """One broker.
 
     At `address` clients need no login and may do anything. `sasl_address` requires `USER` and `PASSWORD` (mechanism
     PLAIN), and this user may do only what an ACL grants.
     """
 
+    number_of_ports = 5
+
     def __init__(self, folder: Path, *, auto_create: bool = False) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._auto_create = auto_create
         self._jars = kafka_jars()
-        self._child: Child | None = None
-        self._ports: tuple[int, ...] = ()
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._ports[0]}"
+        return f"127.0.0.1:{self.port}"
 
     @property
     def sasl_address(self) -> str:
-        return f"127.0.0.1:{self._ports[1]}"
+        return f"127.0.0.1:{self.ports[1]}"
 
     @property
     def proxy_ports(self) -> tuple[int, int]:
         """The port where a proxy has to listen, and the broker's port for it. The broker sends clients to the proxy."""
-        return self._ports[3], self._ports[4]
+        return self.ports[3], self.ports[4]
 
-    @property
-    def child(self) -> Child:
-        if self._child is None:
-            raise RuntimeError("the broker was not started")
-        return self._child
+    def prepare(self) -> None:
+        """Write the settings, and format a new broker's data."""
+        super().prepare()
+        names = ("plain", "sasl", "controller", "proxy", "behind")
+        auto_create = str(self._auto_create).lower()
+        settings = _SETTINGS.format(
+            **dict(zip(names, self.ports, strict=True)),
+            folder=self.folder,
+            user=USER,
+            password=PASSWORD,
+            auto_create=auto_create,
+        )
+        (self.folder / "server.properties").write_text(settings)
+        (self.folder / "log4j.properties").write_text(_LOGGING)
+        if not (self.folder / "data").exists():
+            tool = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c"]
+            with Child(self._java(*tool), log=self.folder / "format.txt", limit_s=60) as child:
+                child.succeed()
 
-    def start(self) -> None:
-        """Start, and wait until it answers. After `kill()`, the addresses are the same."""
-        if self._ports:
-            self._launch()
-            return
-        for attempt in range(_ATTEMPTS):  # another process may take a free port before the broker does
-            self._ports = _free_ports(5)
-            self._write_settings()
-            try:
-                self._format()
-                self._launch()
-            except AssertionError:
-                self.kill()
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            else:
-                return
+    def command(self) -> Sequence[str | Path]:
+        return self._java("kafka.Kafka")
 
-    def kill(self) -> None:
-        """End it as a loss of power would."""
-        if self._child is not None:
-            self._child.kill()
-
-    def _launch(self) -> None:
-        logs = self._folder / f"output-{uuid.uuid4().hex[:8]}.txt"
-        self._child = Child([*self._java(), "kafka.Kafka", self._folder / "server.properties"], log=logs, limit_s=60)
-        try:
-            self._child.wait_until(self._answers, "it answered")
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{(self._folder / 'broker.log').read_text()[-4000:]}") from None
-
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", self._ports[0])) != 0:
+            if probe.connect_ex(("127.0.0.1", self.port)) != 0:
                 return False
         admin: Any = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         try:
@@ -137,48 +120,11 @@ class KafkaBroker:
         except KafkaException:
             return False
 
-    def _format(self) -> None:
-        if (self._folder / "data").exists():
-            shutil.rmtree(self._folder / "data")
-        command = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c"]
-        with Child(
-            [*self._java(), *command, self._folder / "server.properties"], log=self._folder / "format.txt", limit_s=60
-        ) as child:
-            child.succeed()
-
-    def _write_settings(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        plain, sasl, controller, proxy, behind = self._ports
-        settings = _SETTINGS.format(
-            plain=plain,
-            sasl=sasl,
-            controller=controller,
-            proxy=proxy,
-            behind=behind,
-            folder=self._folder,
-            user=USER,
-            password=PASSWORD,
-            auto_create=str(self._auto_create).lower(),
-        )
-        (self._folder / "server.properties").write_text(settings)
-        (self._folder / "log4j.properties").write_text(_LOGGING.format(folder=self._folder))
-
-    def _java(self) -> list[str | Path]:
-        logging = f"-Dlog4j.configuration=file:{self._folder}/log4j.properties"
-        return [java(), *_HEAP, logging, "-cp", f"{self._jars}/*"]
+    def _java(self, *main: str) -> list[str | Path]:
+        logging = f"-Dlog4j.configuration=file:{self.folder}/log4j.properties"
+        return [java(), *_HEAP, logging, "-cp", f"{self._jars}/*", *main, self.folder / "server.properties"]
 
 
 def kafka_jars() -> Path:
     """Return the folder of the broker's jars. Skip or fail the test if they are not available."""
     return jars(f"kafka-{VERSION}", [Module("org.apache.kafka", "kafka_2.13", (VERSION,), with_what_it_needs=True)])
-
-
-def _free_ports(count: int) -> tuple[int, ...]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for some in sockets:
-            some.bind(("127.0.0.1", 0))
-        return tuple(some.getsockname()[1] for some in sockets)
-    finally:
-        for some in sockets:
-            some.close()

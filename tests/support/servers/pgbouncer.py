@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psycopg
 
-from tests.support.processes import Child
-from tests.support.servers.databases import PASSWORD, START_S, USER, PostgresqlServer, as_user, free_port, program
-
-HOW_TO_GET_IT = "this needs PgBouncer: apt-get install pgbouncer"
+from tests.support.servers.databases import PASSWORD, USER, PostgresqlServer, as_user
+from tests.support.servers.server import Server, program
 
 _SETTINGS = """
 [databases]
@@ -30,43 +27,28 @@ server_connect_timeout = 2
 """
 
 
-class PgBouncer:
-    """The pooler. It serves inside a `with` block. While its server is unreachable, clients wait without an answer."""
+class PgBouncer(Server):
+    """The pooler. While its server is unreachable, clients wait without an answer."""
 
     def __init__(self, folder: Path, upstream_port: int) -> None:
-        self.port = free_port()
-        self._folder = folder
-        folder.mkdir()
-        settings = _SETTINGS.format(upstream=upstream_port, port=self.port, folder=folder)
-        (folder / "pgbouncer.ini").write_text(settings)
-        (folder / "users.txt").write_text(f'"{USER}" "{PASSWORD}"\n')
+        super().__init__(folder)
+        self._program = program("pgbouncer", "pgbouncer")
+        self._upstream_port = upstream_port
+
+    def prepare(self) -> None:
+        super().prepare()
+        settings = _SETTINGS.format(upstream=self._upstream_port, port=self.port, folder=self.folder)
+        (self.folder / "pgbouncer.ini").write_text(settings)
+        (self.folder / "users.txt").write_text(f'"{USER}" "{PASSWORD}"\n')
         if as_user(PostgresqlServer.user):  # PgBouncer refuses to run as root, too
-            for path in (folder, *folder.iterdir()):
+            for path in (self.folder, *self.folder.iterdir()):
                 shutil.chown(path, PostgresqlServer.user, PostgresqlServer.user)
 
-    def __enter__(self) -> Self:
-        bouncer = program("pgbouncer")
-        assert bouncer is not None
-        command: list[str | Path] = [*as_user(PostgresqlServer.user), bouncer, self._folder / "pgbouncer.ini"]
-        self.child = Child(command, log=self._folder.with_name("pgbouncer.log"), limit_s=START_S)
-        try:
-            self.child.wait_until(self._answers, "PgBouncer answered")
-        except BaseException:
-            self.child.kill()
-            raise
-        return self
+    def command(self) -> Sequence[str | Path]:
+        return [*as_user(PostgresqlServer.user), self._program, self.folder / "pgbouncer.ini"]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.child.kill()
-
-    def _answers(self) -> bool:
-        with suppress(psycopg.OperationalError), self.connect("postgres") as connection:
+    def answers(self) -> bool:
+        place = {"host": "127.0.0.1", "port": self.port, "dbname": "postgres", "connect_timeout": 2}
+        with suppress(psycopg.OperationalError), psycopg.connect(user=USER, password=PASSWORD, **place) as connection:  # type: ignore[arg-type]
             return connection.execute("SELECT 1").fetchone() == (1,)
         return False
-
-    def connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(
-            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, connect_timeout=2
-        )

@@ -10,34 +10,37 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from tests.support.processes import KILL_WAIT_S, POLL_S, PROC, is_running
-from tests.support.servers.databases import START_S, PostgresqlServer, program
-from tests.support.servers.sql_proxy import SqlProxy
+import psutil
+
+from tests.support.processes import KILL_WAIT_S, is_running
+from tests.support.servers.databases import PostgresqlServer, postgresql_program
+from tests.support.servers.server import START_S
+from tests.support.servers.tcp_proxy import TcpProxy
+from tests.support.streams import wait_until
 
 
 class Standby(PostgresqlServer):
     """A standby of a primary, in a separate folder. It receives the primary's log through a proxy's port."""
 
-    def __init__(self, folder: Path, primary: PostgresqlServer, line: SqlProxy) -> None:
+    def __init__(self, folder: Path, primary: PostgresqlServer, line: TcpProxy) -> None:
+        super().__init__(folder)
         self._primary = primary
         self._line_port = line.port
-        super().__init__(folder)
 
-    def make(self) -> None:
-        backup = program("pg_basebackup")
-        assert backup is not None
+    def create_files(self) -> None:
         at = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "admin"]
-        self.run(backup, *at, "-D", self.folder / "data", "-X", "stream", "-c", "fast", "--no-sync")
-        (self.folder / "data" / "standby.signal").touch()
+        backup = postgresql_program("pg_basebackup")
+        self.run(backup, *at, "-D", self.data, "-X", "stream", "-c", "fast", "--no-sync")
+        (self.data / "standby.signal").touch()
         if os.geteuid() == 0:
-            shutil.chown(self.folder / "data" / "standby.signal", self.user, self.user)
-        self.start()
+            shutil.chown(self.data / "standby.signal", self.user, self.user)
+
+    def create_user(self) -> None:
+        """Do nothing: it has the primary's users."""
 
     def settings(self) -> dict[str, object]:
         line = f"host=127.0.0.1 port={self._line_port} user=admin"
@@ -59,23 +62,20 @@ class PostgresPair:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._number = 0
-        self._proxies = ExitStack()
-        self.primary: PostgresqlServer
+        self._stack = ExitStack()
+        self.primary = PostgresqlServer(folder / "server-0")
         self.standby: Standby | None = None
 
     def __enter__(self) -> Self:
-        self.primary = PostgresqlServer(self._folder / "server-0")
-        self._front = self._proxies.enter_context(SqlProxy(self.primary.port))
-        self._line = self._proxies.enter_context(SqlProxy(self.primary.port))
+        with ExitStack() as stack:
+            stack.enter_context(self.primary)
+            self._front = stack.enter_context(TcpProxy(self.primary.port))
+            self._line = stack.enter_context(TcpProxy(self.primary.port))
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._proxies.close()
-        for server in (self.standby, self.primary):
-            if server is not None:
-                server.stop()
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     @property
     def port(self) -> int:
@@ -91,7 +91,8 @@ class PostgresPair:
         if self.standby is None:
             self._number += 1
             self._line.lead_to(self.primary.port)
-            self.standby = Standby(self._folder / f"server-{self._number}", self.primary, self._line)
+            standby = Standby(self._folder / f"server-{self._number}", self.primary, self._line)
+            self.standby = self._stack.enter_context(standby)
         self._wait_until_received(self.standby)
 
     def hold_back(self) -> None:
@@ -112,7 +113,6 @@ class PostgresPair:
         shutil.rmtree(dead.folder)
 
     def _wait_until_received(self, standby: Standby) -> None:
-        assert standby.child is not None
         ((due,),) = self.query("postgres", "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         standby.child.wait_until(lambda: standby.received() >= int(due), "it received the primary's log", START_S)
 
@@ -123,31 +123,11 @@ def kill_hard(server: PostgresqlServer) -> None:
     A backend has a separate session and outlives its server for a moment. It could still acknowledge a commit then.
     """
     child = server.child
-    assert child is not None
     child.send(signal.SIGSTOP)  # from now on it starts no backend
-    backends = [pid for pid in _running() if _parent(pid) == child.pid]
-    for pid in (child.pid, *backends):
-        _kill(pid)
-    server.stop()
-    deadline = time.monotonic() + KILL_WAIT_S
-    while left := [pid for pid in backends if is_running(pid)]:
-        assert time.monotonic() < deadline, f"backends {left} outlived SIGKILL for {KILL_WAIT_S} s"
-        time.sleep(POLL_S)
-
-
-def _running() -> list[int]:
-    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0  # the process has ended
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # the process ended by itself
+    backends = psutil.Process(child.pid).children()
+    child.send(signal.SIGKILL)
+    for backend in backends:
+        with suppress(psutil.NoSuchProcess):  # it ended by itself
+            backend.kill()
+    server.kill()
+    wait_until(lambda: not any(is_running(backend.pid) for backend in backends), "its backends ended", KILL_WAIT_S)

@@ -1,11 +1,9 @@
-"""moto's S3 over HTTP on 127.0.0.1, made as atomic as S3 itself, with a log of its requests."""
+"""moto's S3 over HTTP on 127.0.0.1, as strict as S3 itself about bodies and uploads, with a log of its requests."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import io
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +13,10 @@ from urllib.parse import parse_qs
 
 import boto3
 from moto.s3.models import s3_backends
-from moto.server import ThreadedMotoServer
+
+from tests.support.servers.moto_server import MotoServer, Wsgi, body_of
 
 _MOTO_ACCOUNT = "123456789012"
-_Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -31,10 +29,11 @@ class Fault:
     """True if the request has its effect, but its answer is lost."""
 
 
-class S3Server:
-    """A running server with one bucket. moto reads first and writes then, so requests are handled one at a time."""
+class S3Server(MotoServer):
+    """A running server with one bucket."""
 
     def __init__(self, bucket: str = "wal-sink-tests") -> None:
+        super().__init__()
         self.bucket = bucket
         self.requests: list[str] = []
         """Every request so far as `METHOD /path?query`."""
@@ -46,23 +45,10 @@ class S3Server:
         """
         self.fault: Callable[[str, str, Mapping[str, Any]], Fault | None] | None = None
         """Called before each request with method, path and headers as WSGI has them, without a lock."""
-        self._turn = threading.Lock()
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
     def start(self) -> None:
-        self._server.start()
-        running = self._server._server
-        assert running is not None
-        running.app = self._one_by_one(running.app)
-        host, port = self._server.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
+        super().start()
         self.client().create_bucket(Bucket=self.bucket)
-
-    def stop(self) -> None:
-        running = self._server._server
-        self._server.stop()
-        if running is not None:
-            running.server_close()
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -111,38 +97,36 @@ class S3Server:
         yield seen
         seen += self.requests[before:]
 
-    def _one_by_one(self, app: _Wsgi) -> _Wsgi:
-        def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
-            statuses: list[str] = []
+    def handle(self, app: Wsgi, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
+        statuses: list[str] = []
 
-            def start(status: str, *args: Any) -> Any:
-                statuses.append(status)
-                return start_response(status, *args)
+        def start(status: str, *args: Any) -> Any:
+            statuses.append(status)
+            return start_response(status, *args)
 
-            fault = self.fault(method, path, environ) if self.fault is not None else None
-            with self._turn:
-                self.requests.append(f"{method} {path}{'?' if query else ''}{query}")
-                if fault is not None:
-                    return self._faulty(fault, app, environ, start_response)
-                answer = list(self._responder(app, environ)(environ, start))
-                if self.after_request is not None:
-                    self.after_request(method, path, int(statuses[-1].partition(" ")[0]))
-                return answer
+        fault = self.fault(method, path, environ) if self.fault is not None else None
+        with self.turn:
+            self.requests.append(f"{method} {path}{'?' if query else ''}{query}")
+            if fault is not None:
+                return self._faulty(fault, app, environ, start_response)
+            answer = list(self._responder(app, environ)(environ, start))
+            if self.after_request is not None:
+                self.after_request(method, path, int(statuses[-1].partition(" ")[0]))
+            return answer
 
-        return answer
-
-    def _faulty(self, fault: Fault, app: _Wsgi, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def _faulty(self, fault: Fault, app: Wsgi, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if fault.done:
             list(self._responder(app, environ)(environ, lambda *_: None))
-        start_response(f"{fault.status} set by a test", [("Content-Type", "application/xml")])
-        return [f"<Error><Code>{fault.code}</Code><Message>set by a test</Message></Error>".encode()]
+        return _refusal(f"{fault.status} set by a test", fault.code, "set by a test")(environ, start_response)
 
-    def _responder(self, app: _Wsgi, environ: dict[str, Any]) -> _Wsgi:
+    def _responder(self, app: Wsgi, environ: dict[str, Any]) -> Wsgi:
         if not _is_intact(environ):
-            return _refuse_damaged
+            return _refusal("400 Bad Request", "BadDigest", "the body does not match its checksum")
         upload = parse_qs(environ.get("QUERY_STRING", "")).get("uploadId", [""])[0]
-        return _refuse_upload if upload and not self._knows(upload) else app
+        if upload and not self._knows(upload):
+            return _refusal("404 Not Found", "NoSuchUpload", "The specified upload does not exist.")
+        return app
 
     def _knows(self, upload: str) -> bool:
         """Tell whether an upload is open, or was completed. moto crashes on others."""
@@ -153,8 +137,7 @@ class S3Server:
 
 def _is_intact(environ: dict[str, Any]) -> bool:
     """Tell whether the body is the one that the client summed and signed. S3 checks this, moto does not."""
-    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    environ["wsgi.input"] = io.BytesIO(body)
+    body = body_of(environ)
     crc32 = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
     signed = environ.get("HTTP_X_AMZ_CONTENT_SHA256", "")
     return environ.get("HTTP_X_AMZ_CHECKSUM_CRC32", crc32) == crc32 and (
@@ -162,11 +145,9 @@ def _is_intact(environ: dict[str, Any]) -> bool:
     )
 
 
-def _refuse_damaged(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    start_response("400 Bad Request", [("Content-Type", "application/xml")])
-    return [b"<Error><Code>BadDigest</Code><Message>the body does not match its checksum</Message></Error>"]
+def _refusal(status: str, code: str, message: str) -> Wsgi:
+    def refuse(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        start_response(status, [("Content-Type", "application/xml")])
+        return [f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()]
 
-
-def _refuse_upload(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    start_response("404 Not Found", [("Content-Type", "application/xml")])
-    return [b"<Error><Code>NoSuchUpload</Code><Message>The specified upload does not exist.</Message></Error>"]
+    return refuse

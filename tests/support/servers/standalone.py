@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.processes import PROC, Child, python_environment
+from tests.support.processes import Child, python_environment
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 START_S = 90.0
@@ -56,12 +56,3 @@ def _deployed(kind: str, args: Sequence[str], log: Path, host: str) -> Child:
     program = _SPARK_HOME / "bin" / "spark-class"
     extra = {"SPARK_HOME": str(_SPARK_HOME), "SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m"}
     return Child([program, f"{_DEPLOY}.{kind}", *args], log=log, env=python_environment(extra))
-
-
-def executor_of(worker: int) -> int:
-    """Return the JVM of a Python worker's executor: the parent of the daemon that forked the worker."""
-    return _parent(_parent(worker))
-
-
-def _parent(pid: int) -> int:
-    return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])

@@ -2,93 +2,31 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
-_PEM = serialization.Encoding.PEM
+import trustme
 
 
-@dataclass(frozen=True)
 class Authority:
     """A certificate authority of a test, in a file that clients may trust."""
 
-    folder: Path
-    name: str
-
-    @property
-    def file(self) -> Path:
-        return self.folder / f"{self.name}.pem"
+    def __init__(self, folder: Path, name: str) -> None:
+        self._authority = trustme.CA()
+        self._folder = folder
+        self.file = folder / f"{name}.pem"
+        self._authority.cert_pem.write_to_path(str(self.file))
 
     def certificate(self, host: str) -> Path:
         """Make a key and a certificate for one host, a name or an address, in one file."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        try:
-            subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
-        except ValueError:
-            subject = x509.DNSName(host)
-        names = x509.SubjectAlternativeName([subject])
-        own = _name(host)
-        made = _builder(own, self._own_name, key).add_extension(names, critical=False).sign(self._key, hashes.SHA256())
-        path = self.folder / f"{self.name}-{host}.pem"
-        path.write_bytes(_private(key) + made.public_bytes(_PEM))
+        path = self._folder / f"{self.file.stem}-{host}.pem"
+        self._authority.issue_cert(host).private_key_and_cert_chain_pem.write_to_path(str(path))
         return path
-
-    @property
-    def _own_name(self) -> x509.Name:
-        return _name(f"authority {self.name}")
-
-    @property
-    def _key(self) -> ec.EllipticCurvePrivateKey:
-        path = self.folder / f"{self.name}.key"
-        if not path.exists():
-            path.write_bytes(_private(ec.generate_private_key(ec.SECP256R1())))
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        return key
-
-    def make(self) -> Authority:
-        is_one = x509.BasicConstraints(ca=True, path_length=None)
-        builder = _builder(self._own_name, self._own_name, self._key).add_extension(is_one, critical=True)
-        self.file.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
-        return self
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    return x509.CertificateBuilder(
-        issuer, subject, key.public_key(), x509.random_serial_number(), now, now + dt.timedelta(hours=1)
-    ).add_extension(usage, critical=True)
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 Preface = Callable[[socket.socket], None]

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 import pytest
 
 import wal_sink.committer.collection
-from tests.simulation.scenarios import LONG, collections, lower_retention
+from tests.simulation.histories.lives import lower_retention
+from tests.simulation.scenarios import LONG, collections
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.stores import probe as probes
-from wal_sink.testing import FaultyStore, simulated_runtime
+from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import LowWater, encode
@@ -308,10 +309,11 @@ def test_less_than_spark_keeps_is_refused() -> None:
 
 @pytest.mark.usefixtures("collects_often")
 def test_collection_deletes_nothing_that_an_undelivered_batch_needs() -> None:
-    """The world's oracle watches every single delete."""
-    world = World(batches=LONG, settings=lower_retention(1))
+    """The judge watches every single delete."""
+    world = World(batches=LONG, retention=1)
     life = world.life()
     assert life.live()
 
     assert any(point.startswith("before delete batches") for point in life.points)
-    assert isinstance(life.open_run().log.store, FaultyStore)
+    assert world.judge.deletions
+    world.check_end(crashes=0)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.committer.collection
-from tests.simulation.scenarios import lower_retention
+from tests.simulation.histories.lives import lower_retention
 from tests.support.counted_store import CountedStore
 from tests.support.servers.s3_server import S3Server
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES

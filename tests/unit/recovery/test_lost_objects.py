@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import wal_sink.committer.collection
-from tests.simulation.scenarios import lower_retention
+from tests.simulation.histories.lives import lower_retention
 from tests.simulation.world import Life, World
 from tests.support.processes import CHECKOUT
 from tests.support.small_run import Place, Recorder

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import wal_sink.committer.collection
-from tests.simulation.scenarios import lower_retention
+from tests.simulation.histories.lives import lower_retention
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink

@@ -16,6 +16,10 @@ from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink_backends.sql.postgresql.session import connection_class
 
 BANNED = ("atexit.register", "signal.signal", "weakref.finalize", "tempfile.TemporaryDirectory")
+FORKS = """
+import warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # from Python 3.12 on
+"""
 HOOKS = """
 import os, sys
 from wal_sink.runtime.exit_hooks import at_exit
@@ -42,7 +46,7 @@ with sink:
 
 
 def output_of(program: str, tmp_path: Path, *args: str) -> list[str]:
-    with Child.python(program, *args, log=tmp_path / "log", limit_s=60) as child:
+    with Child.python(FORKS + program, *args, log=tmp_path / "log", limit_s=60) as child:
         return child.succeed().splitlines()
 
 

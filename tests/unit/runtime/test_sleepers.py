@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 import wal_sink.committer.collection
-from tests.simulation.scenarios import lower_retention
+from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink

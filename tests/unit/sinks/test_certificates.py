@@ -83,7 +83,7 @@ BACKENDS: dict[str, tuple[Make, Preface | None]] = {
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    made = Authority(tmp_path, "ours").make()
+    made = Authority(tmp_path, "ours")
     monkeypatch.setenv("AWS_CA_BUNDLE", str(made.file))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
@@ -94,7 +94,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
 def certificate(request: pytest.FixtureRequest, tmp_path: Path, authority: Authority) -> Path:
     if request.param == "wrong name":
         return authority.certificate("elsewhere.test")
-    return Authority(tmp_path, "theirs").make().certificate("127.0.0.1")
+    return Authority(tmp_path, "theirs").certificate("127.0.0.1")
 
 
 def use(sink: Any) -> None:

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.chunks import CONTEXT
-from tests.support.fixtures.redis import PASSWORD, RedisServer
 from tests.support.http_collection import Collection, write
 from tests.support.redis_tools import VARIABLE
+from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.unit.backends.http.conftest import keyed  # noqa: F401 - a fixture
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.chunk import Chunk

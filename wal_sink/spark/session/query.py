@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -72,6 +74,27 @@ def start_query(
             "written. Remove the option asyncProgressTrackingEnabled"
         )
     return query
+
+
+def wait_for_end(query: StreamingQuery) -> None:
+    """Wait until a query ended. Raises Spark's error if the query failed.
+
+    Another thread waits for the JVM. A signal handler may raise while the caller waits. In the middle of a call of the
+    JVM this would leave an answer on the caller's connection. Every later call on it, such as the stop of the query,
+    would then wait for ever (measured).
+    """
+    ended: Future[None] = Future()
+
+    def wait() -> None:
+        try:
+            query.awaitTermination()
+        except BaseException as error:  # noqa: BLE001 - raised on the caller's thread
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    threading.Thread(target=wait, name="wal-sink-wait-for-query", daemon=True).start()
+    ended.result()
 
 
 def stop_query(query: StreamingQuery) -> None:

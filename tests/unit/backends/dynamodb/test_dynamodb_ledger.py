@@ -61,7 +61,7 @@ def test_slots_that_were_left_unread_are_asked_for_again(server: DynamoDbServer)
         for slot in slots:
             sink.write(chunk(ids(1), slot=slot))
         server.requests.clear()
-        server.faults += [Fault("BatchGetItem", unread=10), Fault("BatchGetItem", unread=4)]
+        server.faults += [Fault("BatchGetItem", unprocessed=10), Fault("BatchGetItem", unprocessed=4)]
         found = sink.positions(slots)
     asked = [one["Keys"] for _, body in server.requests[1:] for one in body["RequestItems"].values()]
     assert [len(keys) for keys in asked] == [10, 10, 4]
@@ -70,7 +70,7 @@ def test_slots_that_were_left_unread_are_asked_for_again(server: DynamoDbServer)
 
 def test_waiting_for_slots_that_are_left_unread_is_bounded(server: DynamoDbServer) -> None:
     with opened(server, server.new_table(), timeout_s=0.3) as sink:
-        server.faults.append(Fault("BatchGetItem", unread=1, times=10**6))
+        server.faults.append(Fault("BatchGetItem", unprocessed=1, times=10**6))
         with pytest.raises(TryAgainError, match="1 slots were not read within timeout_s"):
             sink.positions([SLOT])
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import Child
-from tests.support.programs import two_phase_lives
-from tests.support.programs.two_phase_lives import BATCH_ROWS, completed, live, place_of
+from tests.support.forked import ForkedChild
+from tests.support.programs.two_phase_lives import BATCH_ROWS, completed, live, live_on_disk, place_of
 from wal_sink import HandleGoneError, Transaction
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.contract.calls import Held, chunks_of, commit, opened, prepare
@@ -223,9 +222,8 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
     assert not held_files(tmp_path / "out"), f"seed {seed}"
 
 
-def _started(root: Path, life: int, batches: int) -> Child:
-    log = root / f"{life}.log"
-    return Child.python(Path(two_phase_lives.__file__), root, str(life), str(batches), log=log)
+def _started(root: Path, life: int, batches: int) -> ForkedChild:
+    return ForkedChild(live_on_disk, root, life, batches, log=root / f"{life}.log")
 
 
 def _check(root: Path, story: str, *, whole: bool) -> None:

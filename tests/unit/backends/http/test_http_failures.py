@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import ipaddress
 import json
 import random
 import socket
@@ -17,13 +15,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.http_collection import IDS, Collection, chunk, opened, refuse_3, write
 from tests.support.processes import CHECKOUT, Child
 from tests.support.servers.http_target import Fault, HttpTarget
+from tests.support.servers.tls import Authority
 from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
@@ -69,35 +65,23 @@ def test_a_host_that_is_not_there() -> None:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "orders of a test")])
-    now = dt.datetime.now(dt.UTC)
-    local = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(hours=1))
-    made = builder.add_extension(local, critical=False).sign(key, hashes.SHA256())
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    encoding, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
-    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no_password)
-    path.write_bytes(private + made.public_bytes(encoding))
-    return path
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "ours")
 
 
 @pytest.fixture
-def tls_target(tmp_path: Path, certificate: Path) -> Iterator[HttpTarget]:
+def tls_target(tmp_path: Path, authority: Authority) -> Iterator[HttpTarget]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    server = HttpTarget(tmp_path / "rows.db", tls=context)
-    server.start()
-    yield server
-    server.stop()
+    context.load_cert_chain(authority.certificate("127.0.0.1"))
+    with HttpTarget(tmp_path / "rows.db", tls=context) as server:
+        yield server
 
 
-def test_a_certificate_is_checked(tls_target: HttpTarget, certificate: Path) -> None:
+def test_a_certificate_is_checked(tls_target: HttpTarget, authority: Authority) -> None:
     url = f"{tls_target.url}/plain/orders"
     with pytest.raises(PermanentError, match=r"CERTIFICATE_VERIFY_FAILED.*pass verify="):
         write(HttpSink(url))
-    write(HttpSink(url, verify=str(certificate)))
+    write(HttpSink(url, verify=str(authority.file)))
     write(HttpSink(url, verify=False))
     assert [row["id"] for row in tls_target.store.rows("orders")] == IDS * 2
 

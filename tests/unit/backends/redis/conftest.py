@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fixtures.redis import PASSWORD, RedisServer
 from tests.support.redis_tools import VARIABLE
+from tests.support.servers.redis_server import PASSWORD, RedisServer
 
 
 @pytest.fixture(autouse=True)

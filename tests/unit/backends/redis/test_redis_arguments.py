@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.chunks import CONTEXT, chunk, ids
-from tests.support.fixtures.redis import PASSWORD, RedisServer
 from tests.support.processes import CHECKOUT
 from tests.support.redis_tools import VARIABLE, ledger
+from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.errors import (
     ConfigError,
 )

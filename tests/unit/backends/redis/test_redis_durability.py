@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.chunks import CONTEXT
-from tests.support.fixtures.redis import PASSWORD, RedisServer
 from tests.support.redis_tools import VARIABLE, opened
+from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis.sink import RedisSink
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.fixtures.redis import RedisServer
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
+from tests.support.servers.redis_server import RedisServer
 from wal_sink.errors import (
     DivergentReplay,
     FencedError,

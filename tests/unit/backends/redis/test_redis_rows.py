@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.chunks import SLOT, chunk, ids, raw_texts
-from tests.support.fixtures.redis import RedisServer
 from tests.support.redis_tools import opened, stream_ids
+from tests.support.servers.redis_server import RedisServer
 from wal_sink.errors import (
     PermanentError,
 )

@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
-from tests.support.fixtures.redis import PASSWORD, RedisServer
 from tests.support.processes import Child
 from tests.support.redis_tools import opened, stream_ids
+from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.errors import ForgottenError, OutcomeUnknownError, PermanentError
 from wal_sink_backends.redis.sink import RedisSink
 

@@ -13,10 +13,10 @@ import pytest
 import redis
 
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
-from tests.support.fixtures.redis import PASSWORD, RedisServer
 from tests.support.processes import CHECKOUT
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
-from tests.support.servers.sql_proxy import SqlProxy
+from tests.support.servers.redis_server import PASSWORD, RedisServer
+from tests.support.servers.tcp_proxy import TcpProxy
 from wal_sink.errors import (
     ForgottenError,
     OutcomeUnknownError,
@@ -225,7 +225,7 @@ def with_replica(server: RedisServer, new_redis: Callable[..., RedisServer]) -> 
         replica.go_on()
 
 
-def through(proxy: SqlProxy, **more: Any) -> RedisSink:
+def through(proxy: TcpProxy, **more: Any) -> RedisSink:
     given: dict[str, Any] = {"kind": "stream", "key": "orders", "password_env": VARIABLE} | more
     return RedisSink(f"redis://127.0.0.1:{proxy.port}/0", **given)
 
@@ -237,7 +237,7 @@ def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
     connection logs in first, Redis 7.0 takes it for one that wrote all there is; so this server asks for no password.)
     """
     server = new_redis()
-    with with_replica(server, new_redis) as replica, SqlProxy(server.port) as proxy, server.client() as client:
+    with with_replica(server, new_redis) as replica, TcpProxy(server.port) as proxy, server.client() as client:
         client.execute_command("ACL", "SETUSER", "default", "nopass")
         sink = through(proxy, wait_replicas=1, timeout_s=2, password_env=None)
         sink.open(CONTEXT)
@@ -284,7 +284,7 @@ def test_a_server_replaced_unseen_by_one_with_an_older_state(
     for each in (server, older):
         with opened(each, kind="stream", key="orders") as sink:
             sink.write(chunk(ids(1)))
-    with SqlProxy(server.port) as proxy:
+    with TcpProxy(server.port) as proxy:
         sink = through(proxy)
         sink.open(CONTEXT)
         sink.write(chunk(ids(2), first=1))

@@ -1,0 +1,137 @@
+"""CONTRIBUTING.md, SECURITY.md and CHANGELOG.md name files, folders, commands and links that exist.
+
+Small made-up texts show that each of them is noticed if it does not.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import CHECKOUT
+from tests.support.workflows import ci_checks, make_targets
+
+PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+CONTRIBUTING = (CHECKOUT / "CONTRIBUTING.md").read_text()
+WIDTH = 100
+_CODE = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(
+    r"(?:wal_sink|backends|tests|docs|examples|benchmarks|specs|\.github|\.ci)/[\w./-]*|[\w-]+\.(?:toml|txt|md)"
+)
+_MAKE = re.compile(r"(?:^ {4}|`)make ([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*)", re.MULTILINE)
+_MODULE = re.compile(r"python -m ((?:tests|benchmarks|examples)[\w.]*)")
+_CI = re.compile(r"\.ci/run ([a-z][a-z-]*)")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def wrong(text: str) -> list[str]:
+    """Return everything that a text names and that does not exist."""
+    return [*_wrong_paths(text), *_wrong_commands(text), *_wrong_links(text)]
+
+
+def _wrong_paths(text: str) -> Iterator[str]:
+    for code in _CODE.findall(text):
+        path = code.partition("::")[0]
+        there = (CHECKOUT / path).exists() or (CHECKOUT / "docs" / path).exists()
+        if _PATH.fullmatch(path) and "NAME" not in path and not there:
+            yield f"no file {path}"
+
+
+def _wrong_commands(text: str) -> Iterator[str]:
+    for targets in _MAKE.findall(text):
+        yield from (f"no target {name}" for name in targets.split() if name not in make_targets())
+    yield from (f"no check {name}" for name in _CI.findall(text) if name not in ci_checks())
+    for module in _MODULE.findall(text):
+        path = CHECKOUT / module.replace(".", "/")
+        if not path.with_suffix(".py").is_file() and not (path / "__main__.py").is_file():
+            yield f"no module {module}"
+
+
+def _wrong_links(text: str) -> Iterator[str]:
+    for link in _LINK.findall(text):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = CHECKOUT / path
+        if path and not target.exists():
+            yield f"no file {path}"
+        elif anchor and anchor not in _anchors(target.read_text() if path else text):
+            yield f"no heading {link}"
+
+
+def _anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everything_that_a_page_names_exists(page: str) -> None:
+    assert wrong((CHECKOUT / page).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("see `wal_sink/gone.py`", "no file wal_sink/gone.py"),
+        ("see `tests/documents/test_gone.py::test_it`", "no file tests/documents/test_gone.py"),
+        ("see `gone.toml`", "no file gone.toml"),
+        ("run `make gone`", "no target gone"),
+        ("    make check gone    # two", "no target gone"),
+        ("run `.ci/run gone`", "no check gone"),
+        ("run `python -m tests.support.gone --write`", "no module tests.support.gone"),
+        ("[a](docs/GONE.md)", "no file docs/GONE.md"),
+        ("[a](docs/GLOSSARY.md#gone)", "no heading docs/GLOSSARY.md#gone"),
+        ("# Here\n[a](#gone)", "no heading #gone"),
+    ],
+)
+def test_a_name_of_nothing_is_noticed(text: str, said: str) -> None:
+    assert wrong(text) == [said]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_are_wrapped(page: str) -> None:
+    lines = (CHECKOUT / page).read_text().splitlines()
+    assert [line for line in lines if len(line) > WIDTH and not line.startswith("|")] == []
+
+
+def test_the_map_of_the_tests_is_whole() -> None:
+    folders = {f"tests/{path.name}/" for path in (CHECKOUT / "tests").iterdir() if path.is_dir() and _is_kept(path)}
+    table = CONTRIBUTING.partition("## Map of the tests")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(tests/\w+/)` \|", table, flags=re.MULTILINE)) == folders
+
+
+def _is_kept(folder: Path) -> bool:
+    return any(path.is_file() and path.suffix != ".pyc" for path in folder.rglob("*"))
+
+
+def test_the_newest_changes_are_those_of_the_version() -> None:
+    version = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
+    newest = re.search(
+        r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert newest
+    assert newest[1] == version
+
+
+def test_no_change_is_told_twice() -> None:
+    text = (CHECKOUT / "CHANGELOG.md").read_text()
+    entries = [" ".join(entry.split()) for entry in re.findall(r"^- (.*(?:\n  .*)*)", text, flags=re.MULTILINE)]
+    assert len(entries) > 40
+    beginnings = [entry[:40] for entry in entries]
+    assert [beginning for beginning in beginnings if beginnings.count(beginning) > 1] == []
+
+
+def test_every_sink_in_the_changes_is_public() -> None:
+    modules = [
+        "wal_sink",
+        *(f"wal_sink_backends.{name}" for name in ("dynamodb", "files", "http", "kafka", "redis", "sql")),
+    ]
+    public = {name for module in modules for name in import_module(module).__all__}
+    told = set(re.findall(r"`([A-Z]\w+Sink)\b", (CHECKOUT / "CHANGELOG.md").read_text()))
+    assert "TransactionalSink" in told
+    assert told - public == set()

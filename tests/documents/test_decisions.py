@@ -1,0 +1,52 @@
+"""`docs/decisions/`: the records are numbered without a gap, have their three parts, and are all in the index."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import CHECKOUT
+
+FOLDER = CHECKOUT / "docs" / "decisions"
+PARTS = ["Context", "Decision", "Consequence"]
+
+
+def faults(folder: Path) -> list[str]:
+    """Every way in which the records and their index do not fit."""
+    index = (folder / "index.md").read_text()
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", index, flags=re.MULTILINE)
+    records = sorted(path for path in folder.glob("*.md") if path.name != "index.md")
+    found = [] if records else ["there is no record"]
+    expected = []
+    for number, path in enumerate(records, 1):
+        text = path.read_text()
+        title = text.partition("\n")[0].removeprefix("# ")
+        expected.append((title, path.name))
+        if not (path.name.startswith(f"{number:04}-") and title.startswith(f"{number}. ")):
+            found.append(f"{path.name}: expected number {number}, in the name and in the title")
+        if re.findall(r"^\*\*(\w+)\.\*\* ", text, flags=re.MULTILINE) != PARTS:
+            found.append(f"{path.name}: expected the parts {PARTS}")
+    return found if listed == expected else [*found, f"index.md: {sorted(set(listed) ^ set(expected)) or 'the order'}"]
+
+
+def test_every_record_is_whole_and_in_the_index() -> None:
+    assert faults(FOLDER) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("0001-a.md", "# 1. A\n\n**Context.** c\n\n**Decision.** d\n", "0001-a.md: expected the parts"),
+        ("0003-c.md", "# 3. C\n\n**Context.** c\n\n**Decision.** d\n\n**Consequence.** e\n", "expected number 2"),
+        ("0002-b.md", "# 2. B\n\n**Context.** c\n\n**Decision.** d\n\n**Consequence.** e\n", "index.md: [('2. B'"),
+        ("index.md", "- [1. Another](0001-a.md)\n", "index.md: [('1. A'"),
+    ],
+)
+def test_a_fault_is_told(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / "index.md").write_text("- [1. A](0001-a.md)\n")
+    (tmp_path / "0001-a.md").write_text("# 1. A\n\n**Context.** c\n\n**Decision.** d\n\n**Consequence.** e\n")
+    assert faults(tmp_path) == []
+    (tmp_path / name).write_text(text)
+    assert told in "\n".join(faults(tmp_path))

@@ -1,0 +1,134 @@
+"""The check of the built site finds what a reader would stumble over: small sites with one planted fault each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from docs_site.browser import ChromiumMissingError, chromium
+from docs_site.check import check_site
+from tests.support.components import require
+from tests.support.processes import CHECKOUT, python_environment
+
+STYLE = "<style>@media (prefers-color-scheme: dark) { body { background: #111; color: #eee } }</style>"
+HEAD = f'<!doctype html><html><head><link rel="icon" href="data:,">{STYLE}</head>'
+SEARCH = """
+<input class="md-search__input">
+<ol></ol>
+<script>
+document.querySelector('input').addEventListener('input', event => {
+  const found = event.target.value == 'nothing' ? [] : ['guide/', 'guide/more/']
+  document.querySelector('ol').innerHTML =
+    found.map(each => `<li class="md-search-result__item"><a href="${each}">${each}</a></li>`).join('')
+})
+</script>
+"""
+GOOD = {
+    "index.html": f'{HEAD}<body>{SEARCH}<a href="guide/#there">Guide</a><a href="https://a.example/">Other</a></body>',
+    "guide/index.html": f'{HEAD}<body><h2 id="there">Guide</h2><a href="../">Home</a><a href="../a.txt">A</a></body>',
+    "a.txt": "text",
+}
+PLANTED = {
+    "scrolls sideways at 360 pixels": '<div style="width: 700px">wide</div>',
+    "scrolls sideways at 1280 pixels": '<div style="width: 1400px">wide</div>',
+    "console error: planted": "<script>console.error('planted')</script>",
+    "page error: planted": "<script>throw new Error('planted')</script>",
+    "requests another host: http://images.example/a.png": '<img src="http://images.example/a.png" alt="">',
+    "requests another host: http://127.0.0.1:9/a.css": '<link rel="stylesheet" href="http://127.0.0.1:9/a.css">',
+    "names a file of another host: https://fonts.example/": '<link rel="preconnect" href="https://fonts.example/">',
+    "HTTP status 404: /gone.png": '<img src="/gone.png" alt="">',
+    "links to /gone/, which does not exist": '<a href="/gone/">gone</a>',
+    "links to /guide/#gone, and that page has no such anchor": '<a href="/guide/#gone">gone</a>',
+}
+
+
+@pytest.fixture(autouse=True)
+def _needs_chromium() -> None:
+    try:
+        chromium()
+    except ChromiumMissingError as error:
+        require(component_present=False, how_to_get_it=str(error))
+
+
+def _site(folder: Path, changed: Mapping[str, str] | None = None) -> Path:
+    for name, text in {**GOOD, **(changed or {})}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def _faults(folder: Path, searches: Mapping[str, str] | None = None) -> list[str]:
+    return [str(fault) for fault in check_site(folder, searches or {}).faults]
+
+
+def test_a_good_site_has_no_fault(tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    seen = check_site(_site(tmp_path / "site"), {"rows": "/guide/"}, pictures)
+    assert seen.faults == []
+    assert (seen.pages, seen.links) == (2, 3)
+    assert sorted(path.name for path in pictures.iterdir()) == [
+        "guide-1280.png", "guide-360.png", "home-1280.png", "home-360.png", "home-dark-1280.png", "home-dark-360.png"
+    ]  # fmt: skip
+
+
+def test_each_planted_fault_is_found_on_its_page(tmp_path: Path) -> None:
+    """One site with one fault a page: a browser takes seconds to start."""
+    pages = {f"planted/{number}/index.html": text for number, text in enumerate(PLANTED.values())}
+    good = GOOD["guide/index.html"].replace("../", "../../")
+    found = _faults(_site(tmp_path, {name: good.replace("</body>", f"{text}</body>") for name, text in pages.items()}))
+    missing = [
+        fault
+        for number, fault in enumerate(PLANTED)
+        if not any(each.startswith(f"/planted/{number}/: {fault}") for each in found)
+    ]
+    assert missing == [], found
+    assert [each for each in found if not each.startswith("/planted/")] == []
+
+
+def test_a_search_that_does_not_name_the_page_is_found(tmp_path: Path) -> None:
+    assert _faults(_site(tmp_path), {"rows": "/"}) == [
+        "/: the search for 'rows' names ['/guide/', '/guide/more/'], expected / among the first 5"
+    ]
+
+
+def test_a_search_without_results_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("docs_site.check.LIMIT_MS", 1_000)
+    assert "/: the search for 'nothing' shows no result" in _faults(_site(tmp_path), {"nothing": "/guide/"})[0]
+
+
+def test_a_first_page_that_is_never_dark_is_found(tmp_path: Path) -> None:
+    page = GOOD["index.html"].replace(STYLE, "<style>body { background: #fff }</style>")
+    assert _faults(_site(tmp_path, {"index.html": page})) == [
+        "/: is not dark for readers who prefer that: its background is [255, 255, 255]"
+    ]
+
+
+def test_a_folder_without_a_site_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"index\.html does not exist: build the site first"):
+        check_site(tmp_path)
+
+
+def test_the_program_ends_with_a_failure_if_there_is_a_fault(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "docs_site.check", str(_site(tmp_path))]
+    environment = python_environment({"CHROMIUM": chromium()})
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False, timeout=500
+    )
+    assert done.returncode == 1
+    assert "/: the search for 'fenced'" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(
+        "2 pages at 360 and 1280 pixels, 3 links within the site, 5 searches"
+    )
+
+
+def test_a_missing_chromium_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHROMIUM", "no-such-program")
+    monkeypatch.setattr("docs_site.browser.shutil.which", lambda _: None)
+    with pytest.raises(ChromiumMissingError, match=r"there is no 'no-such-program'\. Install it \(Debian: apt-get"):
+        chromium()

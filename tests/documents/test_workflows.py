@@ -1,0 +1,140 @@
+"""The workflows of `.github/workflows`, which no host ran yet, are well-formed and run what this repository runs.
+
+Faults that are planted in copies show that each check finds its fault.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import workflows
+from tests.support.components import require
+from tests.support.processes import CHECKOUT
+
+TESTS = workflows.FOLDER / "tests.yml"
+RUNS_LIMIT_S = 30.0
+
+Change = tuple[str, str]
+"""A text of the workflow, and another one in its place."""
+
+OF_THE_SCHEMA: dict[str, Change] = {
+    "a key with a typing error": ("runs-on:", "runs-onn:"),
+    "a right that does not exist": ("contents: read", "contents: reed"),
+    "a job without a time limit": ("timeout-minutes: 30", "# no limit"),
+}
+OF_ACTIONLINT: dict[str, Change] = {
+    "a name that no matrix has": ("matrix.python }}", "matrix.pyhton }}"),
+    "an event that does not exist": ("pull_request:", "pull_requests:"),
+    "a host that does not exist": ("ubuntu-24.04", "ubuntu-24.40"),
+}
+OF_THE_RULES: dict[str, Change] = {
+    "a target that does not exist": (".ci/run spec demo", "make spec dmeo"),
+    "a check that does not exist": (".ci/run spec demo", ".ci/run spec dmeo"),
+    "another program": (".ci/run spec demo", "python -m pytest"),
+    "a second command": (".ci/run spec demo", "make spec; curl 127.0.0.1"),
+    "a second line": ("run: .ci/run spec demo", "run: |\n          make spec\n          ls"),
+    "a command of the shell in ARGS": (".ci/run spec demo", 'make spec ARGS="$(ls)"'),
+    "an action of a moving branch": ("actions/checkout@v5", "actions/checkout@main"),
+    "an action of an abbreviated commit": ("actions/checkout@v5", "actions/checkout@0123abc"),
+    "a right to write": ("contents: read", "contents: write"),
+    "another right": ("contents: read", "contents: read\n  packages: write"),
+    "rights of one job": ("timeout-minutes: 30", "timeout-minutes: 30\n    permissions: write-all"),
+    "runs that pile up": ("concurrency:", "env:"),
+    "no jobs": ("jobs:", "job:"),
+    "no YAML": ("jobs:", "jobs: }"),
+}
+GOOD = [
+    "make spec",
+    "make check workflows",
+    "make simulation ARGS=--losses",
+    'make chaos ARGS="--share 0.05"',
+    ".ci/run",
+]
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Callable[[Change], Path]:
+    """A function that copies a workflow with one change in its first such place."""
+
+    def planted(change: Change) -> Path:
+        text = TESTS.read_text()
+        assert change[0] in text
+        copy = tmp_path / ".github" / "workflows" / TESTS.name
+        copy.parent.mkdir(parents=True)
+        copy.write_text(text.replace(*change, 1))
+        return copy
+
+    return planted
+
+
+@pytest.fixture
+def _built() -> None:
+    require(workflows.actionlint().is_file(), "actionlint is not built: make workflows")
+
+
+def test_the_workflows_have_no_problem() -> None:
+    assert workflows.problems(workflows.files()) == []
+
+
+@pytest.mark.usefixtures("_built")
+def test_actionlint_finds_no_problem() -> None:
+    assert workflows.actionlint_problems(workflows.files()) == []
+
+
+@pytest.mark.parametrize("fault", OF_THE_SCHEMA)
+def test_the_schemas_find(fault: str, plant: Callable[[Change], Path]) -> None:
+    assert workflows.schema_problems([plant(OF_THE_SCHEMA[fault])])
+
+
+@pytest.mark.usefixtures("_built")
+@pytest.mark.parametrize("fault", OF_ACTIONLINT)
+def test_actionlint_finds(fault: str, plant: Callable[[Change], Path]) -> None:
+    found = workflows.actionlint_problems([plant(OF_ACTIONLINT[fault])])
+    assert len(found) == 1
+    assert re.search(r"tests\.yml:\d+:\d+", found[0])
+
+
+@pytest.mark.parametrize("fault", OF_THE_RULES)
+def test_the_rules_of_the_repository_find(fault: str, plant: Callable[[Change], Path]) -> None:
+    found = workflows.own_problems(plant(OF_THE_RULES[fault]))
+    assert len(found) == 1
+    assert found[0].startswith("tests.yml: ")
+
+
+@pytest.mark.parametrize("command", GOOD)
+def test_the_rules_of_the_repository_allow(command: str, plant: Callable[[Change], Path]) -> None:
+    assert workflows.own_problems(plant((".ci/run spec demo", command))) == []
+
+
+def test_the_checks_of_ci_are_found_by_their_names() -> None:
+    assert {"check", "workflows", "test", "spec", "demo", "package", "docs"} <= workflows.ci_checks()
+
+
+def test_a_folder_without_workflows_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no workflow"):
+        workflows.files(tmp_path)
+
+
+def test_the_tests_run_on_every_python_that_the_package_names() -> None:
+    classifiers = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["classifiers"]
+    named = [name.rpartition(" ")[2] for name in classifiers if re.search(r"Python :: 3\.\d+$", name)]
+    assert len(named) > 1
+    assert workflows.pythons(TESTS) == [named]
+
+
+def test_ci_refuses_a_check_that_it_does_not_have_before_it_does_anything(tmp_path: Path) -> None:
+    for program in ("dirname", "grep"):  # alone: nothing can be installed if the name is not refused
+        (tmp_path / program).symlink_to(shutil.which(program) or program)
+    command = [shutil.which("bash") or "bash", ".ci/run", "chekc"]
+    bare = {"PATH": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=bare, capture_output=True, text=True, check=False, timeout=RUNS_LIMIT_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", ".ci/run: no check is called 'chekc'\n")

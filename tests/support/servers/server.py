@@ -1,0 +1,106 @@
+"""The common part of the servers that tests start: a separate process on 127.0.0.1, from its start to its end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar, Self
+
+from tests.support.components import require
+from tests.support.processes import Child, ChildError
+
+START_S = 60.0
+_FIRST_STARTS = 3
+_numbers = itertools.count()
+
+
+class Server(ABC):
+    """A server with its own folder and ports. It runs in a `with` block, or from `start()` to `kill()`.
+
+    Files and addresses outlive `kill()` and another `start()`.
+    """
+
+    number_of_ports: ClassVar[int] = 1
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = free_ports(self.number_of_ports)
+        self._child: Child | None = None
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
+
+    @property
+    def child(self) -> Child:
+        """The process of the last start."""
+        if self._child is None:
+            raise RuntimeError("the server was not started")
+        return self._child
+
+    def start(self) -> None:
+        """Start, and return when it answers. The first start uses other ports if another process has taken these."""
+        for left in reversed(range(1 if self._child else _FIRST_STARTS)):
+            try:
+                self.prepare()
+                log = self.folder.with_name(f"{self.folder.name}-{next(_numbers)}.log")
+                self._child = Child(self.command(), log=log, limit_s=START_S)
+                self._child.wait_until(self.answers, "it answered")
+            except ChildError:
+                self.kill()
+                if not left:
+                    raise
+                self.ports = free_ports(self.number_of_ports)
+            else:
+                return
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, by its process id. Do nothing if it does not run."""
+        if self._child is not None:
+            self._child.kill()
+
+    def prepare(self) -> None:
+        """Write the files that a start needs and that do not exist yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    @abstractmethod
+    def command(self) -> Sequence[str | Path]: ...
+
+    @abstractmethod
+    def answers(self) -> bool: ...
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def program(name: str, package: str) -> Path:
+    """Return a server's program. Debian keeps some outside of PATH. Skip or fail the test if it is not installed."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/libexec")
+    newest = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    require(bool(found or newest), f"this needs {name}: apt-get install {package}")
+    return Path(found) if found else newest[-1]
+
+
+def free_ports(count: int) -> Sequence[int]:
+    """Return different free ports, below those whose Redis would have a bus, 10,000 above them, at no valid port."""
+    with ExitStack() as stack:
+        found: list[int] = []
+        while len(found) < count:
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            found += [probe.getsockname()[1]] if probe.getsockname()[1] < 55_000 else []
+    return found

@@ -1,0 +1,216 @@
+"""A command that takes long says so on stderr, and how far it is. A quick one says nothing. Nothing goes to stdout."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.cli.opened
+import wal_sink.inspection
+import wal_sink.walsink
+from wal_sink import Chunk, Delivery, Rejected, WalSink
+from wal_sink.cli import working
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+
+BATCHES = 3
+MODULE = """
+import time
+def slow(chunk):
+    time.sleep(0.4)
+"""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports come after hundredths of a second."""
+    for name in ("FIRST_S", "REFRESH_S", "PLAIN_S"):
+        monkeypatch.setattr(working, name, 0.02)
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, BATCHES)) == [0, 1, 2]
+    (tmp_path / f"targets_{tmp_path.name.replace('-', '_')}.py").write_text(MODULE)
+    return str(tmp_path / "wal")
+
+
+def invoke(*args: str) -> Result:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def slowly(function: Callable[..., Any], seconds: float = 0.1) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "wal-sink-progress"]
+
+
+# --- the reports
+
+
+@pytest.mark.usefixtures("often")
+def test_without_a_terminal_it_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    with working.working("reading batches") as work:
+        work.count(1234, 5000)
+        time.sleep(0.5)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) > 1
+    assert all(re.fullmatch(r"wal-sink: reading batches: 1,234 of 5,000 \(\d+ s\)", line) for line in lines)
+    assert threads() == []
+
+
+def test_quick_work_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with working.working("reading batches"):
+        pass
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with working.working("reading batches"):
+        pass
+    assert capsys.readouterr() == ("", "")
+    assert (working.FIRST_S, working.PLAIN_S) == (1.0, 30.0)
+
+
+@pytest.mark.usefixtures("often")
+def test_on_a_terminal_it_is_a_line_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with working.working("reading [batches]\x1b[2J") as work:
+        time.sleep(0.1)
+        work.how_far = "batch 7"
+        time.sleep(0.4)
+    shown = terminal.getvalue()
+    assert "reading [batches]\\x1b[2J (" in shown
+    assert "reading [batches]\\x1b[2J: batch 7 (" in shown
+    assert "\x1b[2J" not in shown
+
+
+@pytest.mark.usefixtures("often")
+def test_look_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = iter(range(1000))
+    with working.working("waiting", look=lambda work: work.count(next(seen), 1000)):
+        time.sleep(0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("wal-sink: waiting: 0 of 1,000 (")
+    assert lines[1].startswith("wal-sink: waiting: 1 of 1,000 (")
+
+
+@pytest.mark.usefixtures("often")
+def test_an_error_ends_the_reports_and_passes() -> None:
+    with pytest.raises(KeyError), working.working("reading"):
+        raise KeyError
+    assert threads() == []
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("option", ["--quiet", "-q"])
+def test_quiet_says_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with click.Context(main) as context:
+        context.params = main.make_context("wal-sink", [option, "status"]).params
+        assert working.is_quiet()
+        with working.working("reading"):
+            time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+# --- the commands
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize(
+    "args", [("status",), ("batches",), ("show", "1"), ("sinks", "list"), ("dead-letters", "list")], ids=" ".join
+)
+def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(
+    args: tuple[str, ...], wal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verb, number = (args[:-1], args[-1:]) if args[-1].isdigit() else (args, ())
+    usual = invoke(*verb, wal, *number, "--json")
+    monkeypatch.setattr(wal_sink.cli.opened, "open_store", slowly(open_store))
+    monkeypatch.setattr(wal_sink.cli.opened, "read_status", slowly(wal_sink.inspection.read_status))
+    slow = invoke(*verb, wal, *number, "--json")
+    assert f"wal-sink: opening file://{wal} (" in slow.stderr
+    assert f"wal-sink: reading the state of file://{wal} (" in slow.stderr
+    assert json.loads(slow.stdout) == json.loads(usual.stdout)
+    assert slow.stdout == usual.stdout
+    assert invoke("--quiet", *verb, wal, *number).stderr == ""
+
+
+@pytest.mark.usefixtures("often")
+def test_an_address_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: StoreSpec) -> None:
+        time.sleep(0.1)
+        raise click.ClickException("enough")
+
+    monkeypatch.setattr(wal_sink.cli.opened, "open_store", fail)
+    result = CliRunner().invoke(main, ["status", "ftp://me:hush-hush@host/wal"])
+    assert "wal-sink: opening ftp://" in result.stderr
+    assert "hush" not in result.output
+
+
+@pytest.mark.usefixtures("often")
+def test_listing_many_batches_counts_them(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.inspection, "_batch_view", slowly(wal_sink.inspection._batch_view, 0.3))
+    found = invoke("batches", wal).stderr
+    assert f"wal-sink: reading the batches of file://{wal}: 0 of {BATCHES} (" in found
+    assert f"wal-sink: reading the batches of file://{wal}: 2 of {BATCHES} (" in found
+
+
+@pytest.mark.usefixtures("often")
+def test_a_drain_tells_how_far_it_is_unless_it_is_to_be_silent(wal: str, tmp_path: Path) -> None:
+    target = f"targets_{tmp_path.name.replace('-', '_')}:slow"
+    drain = ("drain", wal, "--to", target, "--start-from", "earliest")
+    told = invoke(*drain)
+    assert "wal-sink: delivering to sink 'default': through batch 0 of 2 (" in told.stderr
+    assert "delivered, through batch 2" in told.stdout
+    assert "delivering to sink" not in invoke(*drain, "--name", "b", "--no-progress").stderr
+    assert invoke("--quiet", *drain, "--name", "c").stderr == ""
+
+
+@pytest.mark.usefixtures("often")
+def test_a_replay_counts_the_dead_letters_that_were_sent(wal: str, tmp_path: Path) -> None:
+    to = Delivery(refuse, on_rejected="dead_letter", start_from="earliest")
+    with WalSink(to, wal=wal, checkpoint=str(tmp_path / "checkpoint")):
+        pass
+    target = f"targets_{tmp_path.name.replace('-', '_')}:slow"
+    result = invoke("dead-letters", "replay", wal, "--to", target)
+    assert "wal-sink: sending dead letters to slow: 1 dead letters, 1 rows (" in result.stderr
+    assert "3 dead letters were sent to slow: 3 rows" in result.stdout
+
+
+def refuse(_chunk: Chunk) -> Rejected:
+    return Rejected({0: "not this one"})
