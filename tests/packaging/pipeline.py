@@ -48,7 +48,7 @@ def main(given: dict[str, Any]) -> None:
     reader = spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1)
     targets = {"database": "sqlite:///rows.db?table=rows", **given["targets"]}
     options = {"storage_options": given["storage_options"]} if given["storage_options"] else {}
-    settings = Settings(chunk_rows=20)  # DynamoDB takes 99 rows in a transaction
+    settings = Settings(chunk_rows=20, chunk_bytes=2_000_000)  # DynamoDB takes no larger transactions
     with WalSink(targets, wal=given["wal"], checkpoint="checkpoint", settings=settings, **options) as sink:
         sink.run(reader.parquet(str(source)).writeStream.trigger(availableNow=True))
     spark.stop()
