@@ -143,7 +143,7 @@ class IsSurprisedByASecondCommit(Travelling):
 
 
 @breaks(ABORTED, NEVER_WAS)
-class CommitesNothingInstead(Travelling):
+class CommitsNothingInstead(Travelling):
     def commit(self, transaction: Transaction, handle: str) -> None:
         if transaction.id in self.vault.held:
             super().commit(transaction, handle)
