@@ -137,6 +137,14 @@ def test_the_page_shows_what_its_commands_print(command: str, printed: str) -> N
     assert lines == printed.rstrip("\n").splitlines(), "put this there:\n" + "\n".join(lines)
 
 
+def test_the_guide_to_s3_names_the_dollars_that_its_command_prints() -> None:
+    page = (CHECKOUT / "docs/guide/s3.md").read_text()
+    [(command, dollars)] = re.findall(
+        r"^    wal-sink (estimate .*)\n\nThis example costs \$([\d.]+)", page, re.MULTILINE
+    )
+    assert f" {dollars} " in shown(*shlex.split(command)[1:])
+
+
 def test_the_page_shows_commands() -> None:
     assert [command for command, _ in commands()][:2] == [
         "estimate",
