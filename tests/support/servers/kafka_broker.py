@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import admin as _admin
 
 from tests.support.processes import Child
 from tests.support.servers.jars import Module, jars, java
@@ -16,6 +16,7 @@ from tests.support.servers.server import Server
 
 VERSION = "3.9.1"
 USER, PASSWORD = "alice", "alice-hunter2"
+_ADMIN: Any = _admin  # whose types leave things out
 _HEAP = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 _LOGGING = """
@@ -114,10 +115,16 @@ class KafkaBroker(Server):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", self.port)) != 0:
                 return False
-        admin: Any = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        admin = _ADMIN.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         try:
-            return bool(admin.list_topics(timeout=2).brokers)
-        except KafkaException:
+            cluster = admin.list_topics(timeout=2)
+            names = [name for name in cluster.topics if not name.startswith("__")]
+            partitions = [TopicPartition(name, at) for name in names for at in cluster.topics[name].partitions]
+            ends = admin.list_offsets(dict.fromkeys(partitions, _ADMIN.OffsetSpec.latest()), request_timeout=2)
+            for end in ends.values():  # a broker that has just come back answers before its partitions have a leader
+                end.result(timeout=4)
+            return bool(cluster.brokers)
+        except (KafkaException, TimeoutError):
             return False
 
     def _java(self, *main: str) -> list[str | Path]:
