@@ -104,7 +104,7 @@ def refuse_shared_folder(wal: str, checkpoint: str) -> None:
     If one of them were deleted, restored or copied, so would the other be.
     """
     here, there = canonical(wal), canonical(checkpoint)
-    if here.rstrip("/") == there.rstrip("/"):
+    if here == there:
         what = "lie in the same folder"
     elif _is_within(there, here):
         what = "share a folder: the checkpoint lies inside the WAL"

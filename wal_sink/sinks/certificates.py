@@ -19,7 +19,9 @@ def is_certificate_error(error: BaseException) -> bool:
 def _is_about_a_certificate(error: BaseException) -> bool:
     if isinstance(error, ssl.SSLCertVerificationError) or type(error).__name__ == "CertificateError":
         return True  # the latter is urllib3's class, which does not derive from an error of ssl
-    reason = str(getattr(error, "reason", "")).upper() if isinstance(error, ssl.SSLError) else ""
+    if not isinstance(error, ssl.SSLError):
+        return False
+    reason = str(getattr(error, "reason", None)).upper()  # one that `ssl` did not raise may have none
     return "CERTIFICATE" in reason or "UNKNOWN_CA" in reason
 
 

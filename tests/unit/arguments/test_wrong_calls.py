@@ -415,27 +415,35 @@ def test_every_answer_fits_on_a_few_lines() -> None:
         assert len(str(told.value)) < 700
 
 
+SAME = "lie in the same folder. Deleting"
+CHECKPOINT_INSIDE = "share a folder: the checkpoint lies inside the WAL. Deleting"
+WAL_INSIDE = "share a folder: the WAL lies inside the checkpoint. Deleting"
+
+
 @pytest.mark.parametrize(
-    ("wal", "checkpoint"),
+    ("wal", "checkpoint", "how"),
     [
-        ("s3://lake/orders", "s3://lake/orders"),
-        ("s3://lake/orders", "s3a://lake/orders/"),
-        ("s3://lake/orders", "s3a://lake/orders/checkpoint"),
-        ("s3a://lake/orders/wal", "s3://lake/orders"),
-        ("memory://a", "memory:///a/b"),
-        ("hdfs://one/a", "webhdfs://two:9870/a/b"),
-        ("{here}/a", "{here}/a"),
-        ("{here}/a", "file://{here}/a/b"),
-        ("{here}/a/b", "{here}/a"),
-        ("{here}/link/b", "{here}/real"),
-        ("file:{here}/a", "{here}/a/b"),
+        ("s3://lake/orders", "s3://lake/orders", SAME),
+        ("s3://lake/orders", "s3a://lake/orders/", SAME),
+        ("s3://lake/orders", "s3a://lake/orders/checkpoint", CHECKPOINT_INSIDE),
+        ("s3a://lake/orders/wal", "s3://lake/orders", WAL_INSIDE),
+        ("s3://lake/ordersX", "s3://lake/ordersX/checkpoint", CHECKPOINT_INSIDE),
+        ("memory://a", "memory:///a/b", CHECKPOINT_INSIDE),
+        ("hdfs://one/a", "webhdfs://two:9870/a/b", CHECKPOINT_INSIDE),
+        ("{here}/a", "{here}/a", SAME),
+        ("{here}/a", "file://{here}/a/b", CHECKPOINT_INSIDE),
+        ("{here}/a/b", "{here}/a", WAL_INSIDE),
+        ("{here}/link/b", "{here}/real", WAL_INSIDE),
+        ("file:{here}/a", "{here}/a/b", CHECKPOINT_INSIDE),
+        ("/", "{here}/a", CHECKPOINT_INSIDE),
+        ("file:///", "/", SAME),
     ],
 )
-def test_wal_and_checkpoint_in_one_folder_are_refused(wal: str, checkpoint: str, tmp_path: Path) -> None:
+def test_wal_and_checkpoint_in_one_folder_are_refused(wal: str, checkpoint: str, how: str, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
 
-    with pytest.raises(ConfigError, match=r"(?s)WAL.*checkpoint.*moved_from"):
+    with pytest.raises(ConfigError, match=rf"(?s)WAL \S+ and checkpoint \S+ {how}.*moved_from"):
         refuse_shared_folder(wal.format(here=tmp_path), checkpoint.format(here=tmp_path))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wal_sink import ConfigError, Delivery, Sink
-from wal_sink.lifecycle.given import deliveries_of, sinks_of
+from wal_sink.lifecycle.given import check_arguments, deliveries_of, folder_of, sinks_of
 
 
 def take(_: object) -> None:
@@ -36,3 +36,16 @@ def test_a_sink_is_made_of_a_function_or_a_url(tmp_path: Path) -> None:
     made = sinks_of({"a": Delivery(take), "b": Delivery(url)})
     assert [type(sink).__name__ for sink in made.values()] == ["FunctionSink", "SqlSink"]
     assert all(isinstance(sink, Sink) for sink in made.values())
+
+
+@pytest.mark.parametrize("empty", [None, " "])
+def test_a_folder_that_is_missing_is_refused_with_an_example_of_its_own(empty: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"such as checkpoint='s3://lake/checkpoint/orders'"):
+        folder_of("checkpoint", empty)
+
+
+def test_settings_given_as_a_dict_are_shown_as_arguments_without_texts() -> None:
+    settings = {"chunk_rows": 2, "password": "hunter2"}
+
+    with pytest.raises(ConfigError, match=r"write settings=Settings\(chunk_rows=2, password=…\)$"):
+        check_arguments(settings=settings, storage_options=None, checkpoint_options=None, moved_from=None, name="a")

@@ -14,7 +14,7 @@ from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.inspection import read_status
 from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.location import canonical, check_location, current_location
+from wal_sink.recovery.location import canonical, check_location, current_location, is_plain
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Settings
 from wal_sink.stores.local import LocalStore
@@ -33,7 +33,11 @@ from wal_sink.wal.records import Move, WalRecord, decode, encode
         (["memory://a/wal", "memory:///a/wal/"], "memory://a/wal"),
         (["sftp://user:secret@host/wal"], "sftp://host/wal"),
         (["hdfs://one:8020/wal/orders", "webhdfs://two:9870/wal/orders", "hdfs:///wal/orders"], "hdfs:///wal/orders"),
-        (["simplecache::s3://lake/wal"], "simplecache::s3://lake/wal"),
+        (["s3://Xlake/walX/"], "s3://Xlake/walX"),
+        (["s3a://lake/a://b"], "s3://lake/a://b"),
+        (["simplecache::s3://lake/wal", "simplecache::s3://lake/wal/"], "simplecache::s3://lake/wal"),
+        (["zip:///in.zip::s3://lake/walX"], "zip:///in.zip::s3://lake/walX"),
+        (["local:///", "LOCAL:///", "file:///", "/"], "file:///"),
     ],
 )
 def test_a_place_has_one_spelling(urls: list[str], expected: str) -> None:
@@ -45,6 +49,8 @@ def test_a_place_has_one_spelling(urls: list[str], expected: str) -> None:
     [
         (["gs://lake/wal", "gcs://lake/wal/"], "gs://lake/wal"),
         (["abfs://lake/wal", "abfss://lake@account.dfs.core.windows.net/wal", "az://lake/wal"], "az://lake/wal"),
+        (["abfss://lake@account.dfs.core.windows.net/wal/ordersX/"], "az://lake/wal/ordersX"),
+        (["az://lake", "wasbs://lake@account.blob.core.windows.net/"], "az://lake"),
     ],
 )
 def test_so_has_a_place_in_the_other_clouds(urls: list[str], expected: str) -> None:
@@ -59,6 +65,20 @@ def test_a_local_place_is_its_path_without_links(tmp_path: Path) -> None:
 
     assert {canonical(str(tmp_path / name / "wal")) for name in ("real", "link")} == {expected}
     assert canonical((tmp_path / "link/wal").as_uri()) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_safe", "urls"),
+    [
+        (
+            True,
+            ["/wal", "wal", "/a:b/wal", "file:///wal", "local:///wal", "memory://wal", "s3://lake/wal", "S3A://l/w"],
+        ),
+        (False, ["http://host:80/wal", "github://org:repo@/wal", "zip::s3://lake/wal", "file:///a.zip::http://host"]),
+    ],
+)
+def test_a_recorded_url_may_name_a_path_or_a_store_of_bytes_only(is_safe: bool, urls: list[str]) -> None:
+    assert {url: is_plain(url) for url in urls} == dict.fromkeys(urls, is_safe)
 
 
 def record(location: str, wal_id: str = "w") -> WalRecord:
