@@ -272,7 +272,7 @@ class BatchDelivery:
         """Whether the dispatcher reads the target's rows of the whole batch after these tasks: no others are left."""
         return self._is_transactional and len(tasks) == len(self._open_tasks())
 
-    def _dispatch(self, tasks: list[SegmentTask], *, confirm: bool = False) -> list[SegmentResult]:
+    def _dispatch(self, tasks: list[SegmentTask], *, confirm: bool) -> list[SegmentResult]:
         self._rate.wait(self._sleep)
         began_s = self._rate.now_s()
         before = sum(self._rows)

@@ -31,7 +31,7 @@ class SegmentDispatcher(Protocol):
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,
+        confirm: bool,
     ) -> list[SegmentResult]:
         """Carry out tasks: one result per task, or one of ordinal -1 for a whole batch without tasks. Raises
         `DispatcherLostError` only.

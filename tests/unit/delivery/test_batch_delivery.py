@@ -103,6 +103,14 @@ def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None
     assert place.wal.list(paths.markers("a"))
 
 
+@pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
+def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone: str) -> None:
+    dispatcher = Carrying(done)
+    carried_by(dispatcher, on_gone=on_gone)[1].deliver_all()
+
+    assert dispatcher.given[0].prepares_again is (on_gone == "prepare_again")
+
+
 def test_the_schema_of_the_batch_is_told_too() -> None:
     dispatcher = Carrying(done)
     _, run = carried_by(dispatcher)
@@ -116,11 +124,13 @@ def test_the_schema_of_the_batch_is_told_too() -> None:
 
 
 def test_a_lone_segment_needs_no_term_check_for_its_first_chunk_and_several_do() -> None:
-    alone, two = Carrying(done), Carrying(done)
+    alone, paced, two = Carrying(done), Carrying(done), Carrying(done)
     carried_by(alone, rows=[3])[1].deliver_all()
+    carried_by(paced, rows=[3], rows_per_s=1000)[1].deliver_all()
     carried_by(two, rows=[3, 3])[1].deliver_all()
 
     assert [task.term_checked for task in alone.tasks[0]] == [True]
+    assert [task.term_checked for task in paced.tasks[0]] == [False]  # it may have waited since
     assert [task.term_checked for task in two.tasks[0]] == [False, False]
 
 
@@ -236,6 +246,16 @@ def test_chunks_that_arrived_renew_the_budget() -> None:
     run.deliver_all()
 
     assert len(dispatcher.tasks) == 5
+
+
+def test_the_first_row_that_a_transactional_target_takes_renews_the_budget() -> None:
+    some = [failed(FailureKind.RETRIABLE), failed(FailureKind.RETRIABLE, rows=1, chunks=1)]
+    dispatcher = Carrying(*some, done)
+    _, run = carried_by(dispatcher, rows=[9], to=Ledger(), max_attempts=2)
+
+    run.deliver_all()
+
+    assert dispatcher.starts == [[(0, 0)], [(0, 0)], [(0, 1)]]
 
 
 def test_rows_given_up_without_a_chunk_that_arrived_renew_nothing() -> None:
@@ -445,6 +465,31 @@ def fail_first_marker(place: Place) -> None:
     place.wal.create = no_marker_at_first  # type: ignore[method-assign]
 
 
+def test_a_target_that_forgot_something_is_asked_until_it_answers_before_it_gets_more() -> None:
+    def unanswered(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [SegmentResult(-1, 0, 0, Failure(FailureKind.RETRIABLE, "no answer"))]
+
+    def answered(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [SegmentResult(0, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 2 rows")), SegmentResult(1, 3)]
+
+    dispatcher = Carrying(failed(FailureKind.FORGOTTEN, FailureKind.FORGOTTEN), unanswered, answered, done)
+    carried_by(dispatcher, to=Ledger())[1].deliver_all()
+
+    assert dispatcher.starts == [[(0, 0), (1, 0)], [], [], [(0, 0)]]
+
+
+@pytest.mark.parametrize(("rows", "sent_through"), [(0, 2), (2, 4), (4, 5), (5, 5)])
+def test_after_a_failure_a_transactional_target_may_have_had_the_next_chunk_too(rows: int, sent_through: int) -> None:
+    def forgotten(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [SegmentResult(0, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 5 rows"))]
+
+    asked = [forgotten] if rows == 5 else []
+    dispatcher = Carrying(failed(FailureKind.UNKNOWN, rows=rows), *asked, done)
+    carried_by(dispatcher, rows=[5], to=Ledger())[1].deliver_all()
+
+    assert [task.sent_through for task in dispatcher.tasks[-1]] == [sent_through]
+
+
 def test_each_segment_goes_on_from_a_record_of_its_own() -> None:
     place: Place
 
@@ -505,6 +550,15 @@ def test_who_is_outrun_again_ends() -> None:
 
     with pytest.raises(FencedError, match="term 9 has written"):
         run.deliver_all()
+
+
+def test_a_target_that_names_the_own_term_is_not_outrun() -> None:
+    dispatcher = Carrying(fenced_by(1), fenced_by(1))
+    _, run = carried_by(dispatcher, rows=[2])
+
+    with pytest.raises(FencedError, match="term 1 has written"):
+        run.deliver_all()
+    assert [given.term.number for given in dispatcher.given] == [1, 1]
 
 
 def test_where_the_wal_knows_a_newer_process_the_term_of_the_target_is_its() -> None:
