@@ -80,7 +80,7 @@ class Checkpoint:
         None unless this is certain. It is certain if the entry is a copy of the previous one except for the number of
         state partitions, which no query plans, and if both are complete with the same watermark. At most four reads.
         """
-        texts = [self.offsets_text(number) for number in (batch_id, batch_id - 1)] if batch_id > 0 else []
+        texts = [self.offsets_text(number) for number in (batch_id, batch_id - 1)]
         if len(found := [text for text in texts if text is not None]) < 2:
             return None
         entry, before = (read_offsets(text, self._url(f"offsets/{batch_id - age}")) for age, text in enumerate(found))

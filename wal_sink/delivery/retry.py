@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
@@ -103,7 +103,7 @@ class Budget:
 
 
 def _clock(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%H:%M:%SZ")
+    return moment.strftime("%H:%M:%SZ")
 
 
 def _after(first: list[BaseException], function: Callable[[], T]) -> Callable[[], T]:

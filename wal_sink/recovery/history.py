@@ -6,7 +6,7 @@ import threading
 
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch
-from wal_sink.recovery.inventory import Inventory, Lost, find_again, find_wal, held_batches, sink_folders, take
+from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, require_wal, sink_folders, take
 from wal_sink.recovery.location import canonical, check_location
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
@@ -104,8 +104,7 @@ class History:
 
         Raises `ObjectLost` if it is gone: slots and transactions of targets are named by the WAL's id.
         """
-        wal = self._wal or self.load_owner()
-        return wal or find_again(self._log, WalRecord, paths.WAL, Lost.WAL, f"the content of {paths.BATCHES}/")
+        return self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
 
     def ask_owner_again(self) -> WalRecord | None:
         """`load_owner`, with the checkpoint read anew: it may have been replaced since."""

@@ -47,6 +47,7 @@ class Runtime:
     """Access of the core to the outside world other than a store and a sink."""
 
     now: Callable[[], datetime] = _utc_now
+    """The present time, in UTC."""
     monotonic_s: Callable[[], float] = _elapsed_s
     """Seconds since a fixed moment, never set back. Time in which the machine was suspended counts."""
     sleep_s: Callable[[float], None] = time.sleep

@@ -37,7 +37,7 @@ T = TypeVar("T")
 def _asked_s(error: RetryLaterError) -> float:
     """The seconds that a target requested. 0 for a value that is no time to wait (0, negative, NaN, not a number)."""
     asked: object = error.after_s
-    return float(asked) if isinstance(asked, int | float) and asked > 0 else 0.0
+    return max(0.0, float(asked)) if isinstance(asked, int | float) else 0.0  # `max` keeps the first beside NaN
 
 
 def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:

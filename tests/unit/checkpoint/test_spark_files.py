@@ -18,6 +18,8 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.passing import pass_over
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing.simulation.fake_query import stage_tables
+from wal_sink.wal import paths
+from wal_sink.wal.records import Manifest, decode
 
 OTHER = "other.txt"
 LOG_2 = goldens("offset_log_2", "named")
@@ -189,6 +191,30 @@ def test_exactly_the_batches_that_no_query_ran_are_known_as_such(golden: Golden)
 
     assert [batch for batch in golden.batches if checkpoint.repartition(batch)] == NOT_RUN
     assert not set(NOT_RUN) & golden.read.keys()
+
+
+@pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
+def test_the_manifest_of_a_batch_that_no_query_ran_is_empty_and_names_its_entry(golden: Golden) -> None:
+    life = ReplayedQuery(golden)
+    run = life.start()
+    life.batch(run, 0)
+    life.repartition(1)
+    life.start().deliver_all()
+
+    manifest = decode(Manifest, life.place.wal.read(paths.manifest(1, 0, 0)), "the manifest")
+
+    assert manifest.offsets == golden.files["offsets/1"]
+    assert (manifest.columns, manifest.spark_schema, manifest.chunk_rows, manifest.segments) == ((), "", 1, ())
+
+
+@pytest.mark.parametrize("damaged", ["offsets/0", "offsets/1"])
+@pytest.mark.parametrize("golden", REPARTITIONED[:1], ids=name_of)
+def test_a_damaged_entry_beside_a_batch_that_no_query_ran_is_named(golden: Golden, damaged: str) -> None:
+    store = golden.store()
+    overwrite(store, damaged, "damaged")
+
+    with pytest.raises(CorruptError, match=rf"^memory://\S+/{damaged}: "):
+        Checkpoint(store).repartition(1)
 
 
 @pytest.mark.parametrize("golden", goldens(), ids=name_of)

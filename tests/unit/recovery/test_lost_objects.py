@@ -15,11 +15,12 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, ObjectLost
 from wal_sink.inspection import read_batches, read_status
-from wal_sink.recovery.inventory import TABLE, Lost
+from wal_sink.recovery.inventory import TABLE, Lost, require_wal
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected, idempotent
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.base import ObjectMissing
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN
@@ -152,13 +153,14 @@ def test_whatever_a_batch_left_shows_that_the_record_was_there(left: str) -> Non
         place.open({})
 
 
-def test_terms_that_do_not_begin_with_the_first_show_that_objects_were_deleted() -> None:
+@pytest.mark.parametrize("oldest", [2, 3])
+def test_terms_that_do_not_begin_with_the_first_show_that_objects_were_deleted(oldest: int) -> None:
     place = Place()
     for _ in range(3):
         place.open({})
-    lose(place, paths.term(paths.STAGER_ROLE, 1), paths.term(paths.STAGER_ROLE, 2))
+    lose(place, *(paths.term(paths.STAGER_ROLE, number) for number in range(1, oldest)))
 
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone.*terms/stager/0000000003\.json is the oldest term"):
+    with pytest.raises(ObjectLost, match=rf"wal\.json is gone.*terms/stager/0+{oldest}\.json is the oldest term"):
         place.open({})
 
 
@@ -186,6 +188,27 @@ def test_a_suspicion_is_read_once_more_before_it_is_an_error() -> None:
     place.wal.list = staged_meanwhile  # type: ignore[method-assign]
 
     assert place.open({"a": Recorder()}).history.wal is not None
+
+
+def test_a_record_that_every_later_object_needs_is_read_once_more_too() -> None:
+    place = undelivered()
+    record, read, misses = place.wal.read(paths.WAL), place.wal.read, [1]
+
+    def missing_at_first(path: str) -> bytes:
+        if misses:
+            raise ObjectMissing(f"{path}, look {misses.pop()}")
+        return read(path)
+
+    place.wal.read = missing_at_first  # type: ignore[method-assign]
+
+    assert require_wal(Log(place.wal, simulated_runtime(), "run"), "the content of batches/").wal_id.encode() in record
+
+
+def test_a_wal_whose_content_lacks_its_record_says_what_is_younger() -> None:
+    history = Place().open({}).history
+
+    with pytest.raises(ObjectLost, match=r"/wal\.json is gone.*: the content of batches/ is made after it\."):
+        history.require_wal()
 
 
 def test_a_drain_that_is_asked_for_all_that_is_complete_finds_the_record_gone() -> None:
@@ -245,6 +268,16 @@ def test_a_registration_is_known_from_the_record_and_from_terms(lost: tuple[str,
             place.open(sinks)
     with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json is gone"):
         read_status(place.wal)
+
+
+def test_a_registration_is_known_from_terms_alone_beside_other_sinks() -> None:
+    place = Place()
+    for name in ("a", "b"):
+        place.open({name: Recorder()})
+    lose(place, "sinks/b")
+
+    with pytest.raises(ObjectLost, match=r"sinks/b/sink\.json is gone.*terms/committer-b/ is made after it"):
+        place.open({"b": Recorder()})
 
 
 def test_a_registration_is_known_from_what_the_sink_has() -> None:
@@ -319,7 +352,8 @@ def test_a_sink_that_vanishes_while_the_run_goes_on_stops_the_collection() -> No
     run = place.open({"a": Recorder()}, settings=lower_retention(2))
     lose(place, "sinks/b")
 
-    with pytest.raises(ObjectLost, match=r"sinks/b/sink\.json is gone.*this run has seen"):
+    way_out = r"what this run has seen of the sink is made after it.*sinks/<name>/forgotten"
+    with pytest.raises(ObjectLost, match=rf"sinks/b/sink\.json is gone.*existed: {way_out}"):
         run._collector.collect(run.committers[0].term)
 
 
@@ -482,6 +516,14 @@ def test_the_oldest_batch_tells_that_low_water_was_there() -> None:
     ):
         with pytest.raises(ObjectLost, match=r"low-water/0+3\.json is gone.*batches/0+4/ is the oldest"):
             look()
+
+
+def test_the_second_batch_tells_that_the_first_was_there() -> None:
+    place = undelivered()
+    lose(place, paths.batch(0))
+
+    with pytest.raises(ObjectLost, match=r"low-water/0+\.json is gone.*batches/0+1/ is the oldest"):
+        place.open({"a": Recorder()})
 
 
 @pytest.mark.usefixtures("collects_often")

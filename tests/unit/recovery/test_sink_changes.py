@@ -231,7 +231,7 @@ def test_a_retired_sink_is_not_served_again_and_the_error_tells_the_ways(again: 
         place.open({again: Delivery(Recorder(), start_from="earliest")})
     with pytest.raises(ConfigError, match="was retired at"):
         retired(place, again)
-    with pytest.raises(ConfigError, match="was retired at"):
+    with pytest.raises(ConfigError, match=rf"sink '{again}' .* was retired at"):
         renamed(place, again, "d")
 
 
@@ -515,6 +515,22 @@ def test_beside_a_process_that_serves_it_a_sink_is_not_renamed() -> None:
     with pytest.raises(HeldError, match=r"sink 'b' .* is running on this machine"):
         renamed(place, "b", "c")
     assert place.wal.list("sinks/c") == []
+
+
+def test_a_name_that_is_taken_over_is_that_of_the_sink_and_its_process_is_fenced_by_no_rename() -> None:
+    place = two_sinks()
+    place.open({"b": Recorder()})
+
+    rename(log_of(place), "b", "c", take_over=TakeOver.ALWAYS)
+
+    assert [found.name for found in read_status(place.wal).sinks] == ["a", "c"]
+
+
+def test_a_foreign_object_among_the_names_of_a_sink_is_none_of_them() -> None:
+    place = two_sinks()
+    place.wal.create(f"{paths.sink_names('b')}/notes.txt", b"by hand")
+
+    assert [found.name for found in read_status(place.wal).sinks] == ["a", "b"]
 
 
 def test_dead_letters_are_found_under_the_new_name() -> None:

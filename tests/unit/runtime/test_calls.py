@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -9,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from wal_sink.errors import RetryLaterError
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError, ThreadCall
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -112,6 +115,16 @@ def test_a_sink_that_would_end_the_program_failed_for_good(
 def test_the_crash_of_a_simulation_passes_through() -> None:
     with pytest.raises(Crash):
         call_sink(DirectCall(), "post", raising(Crash()), timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited_s"), [(0.5, 0.5), (30, 30.0), (0, 0.0), (-1, 0.0), (math.nan, 0.0), (None, 0.0), ("30", 0.0)]
+)
+def test_a_target_that_asks_for_no_time_gets_the_usual_wait(asked: Any, waited_s: float) -> None:
+    with pytest.raises(SinkFailedError) as caught:
+        call_sink(DirectCall(), "post", raising(RetryLaterError("busy", after_s=asked)), timeout_s=10)
+
+    assert caught.value.failure.retry_after_s == waited_s
 
 
 def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: ThreadCall) -> None:

@@ -105,6 +105,20 @@ def test_who_finds_none_free_waits_its_turn() -> None:
     assert [thread.granted for thread in waiting] == [1, 1, 1]
 
 
+def test_little_work_that_finds_slots_of_staging_free_overtakes_nobody() -> None:
+    slots = DeliverySlots(lambda: 0, lambda: 1)
+    first = Waiting(slots, 1, [])
+    while not slots._waiting:
+        threading.Event().wait(0.001)
+
+    with slots.taken(1, should_stop=lambda: True, work_s=LENT_S) as granted:
+        assert granted == 0
+
+    first.stopping.set()
+    first.end()
+    assert first.granted == 0
+
+
 def test_a_cluster_that_grows_lets_the_next_one_in() -> None:
     size = [1]
     slots = DeliverySlots(lambda: size[0])

@@ -17,7 +17,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.delivery.served_sink import DispatcherLostError
-from wal_sink.errors import CorruptError, DeliveryError, ForgottenError, HistoryError
+from wal_sink.errors import CorruptError, DeliveryError, ForgottenError, HistoryError, OutcomeUnknownError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import LastDelivered, SegmentResult
 from wal_sink.runtime.clock import SYSTEM
@@ -105,6 +105,17 @@ def test_a_last_delivered_that_is_gone_is_history_and_a_target_that_does_not_ans
     ]
 
 
+def test_positions_that_came_too_late_may_be_asked_for_again_since_nothing_was_sent() -> None:
+    stage, late = Stage(), Target()
+    late.happens("last", 1, raising(OutcomeUnknownError("too late")))
+
+    (found,) = confirmed(stage, Forgetful(late), [stage.segment])
+
+    assert found.failure is not None
+    assert found.failure.kind is FailureKind.RETRIABLE
+    assert found.failure.message.startswith("positions of 1 slots from 'w/a/0'")
+
+
 @pytest.mark.parametrize("answer", [None, {}, {"another slot": None}, ["w"]], ids=str)
 def test_an_answer_that_leaves_slots_out_is_refused_for_good(answer: Any) -> None:
     class Silent(Forgetful):
@@ -150,7 +161,8 @@ def test_an_answer_that_is_no_position_of_its_slot_is_refused_for_good(call: str
     run = place.open({"a": Odd(Target())})
     complete(place, run)
 
-    with pytest.raises(DeliveryError, match=r"returned .*: expected None, or a Position of the slot '.*/a/0' whose"):
+    asked = {"last": r"last\('.*/a/0'\)", "positions": "positions of 1 slots from '.*/a/0'"}[call]
+    with pytest.raises(DeliveryError, match=rf"{asked} returned .*: expected None, or a Position of the slot '.*/a/0'"):
         run.deliver_all()
     assert not place.wal.list(paths.markers("a"))
 
