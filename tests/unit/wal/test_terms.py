@@ -323,6 +323,14 @@ def test_a_term_that_is_seen_and_was_not_claimed_was_lost(caplog: pytest.LogCapt
         Term("role", 5).check(on)
 
 
+def test_its_own_term_that_is_seen_is_anothers() -> None:
+    """Another run held a term of this number: the terms were lost, and both claimed it."""
+    on = store()
+    term = claim(log(on), "role")
+
+    assert claim_above_seen(log(on), term, term.number, "the newest marker").number == term.number + MARGIN + 1
+
+
 def test_a_term_that_a_successor_claimed_is_its_own() -> None:
     on = store()
     term = claim(log(on), "role")
