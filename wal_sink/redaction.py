@@ -146,7 +146,7 @@ def secrets_in_url(url: str) -> set[str]:
     """
     rest = url.partition("://")[2]
     match = _PASSWORD.match(_in_one_line(url))
-    head, _, behind = rest.rpartition("@") if match else re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    head, _, behind = rest.rpartition("@") if match else re.split(r"[/?#]", rest)[0].rpartition("@")
     user, _, password = head.partition(":")
     values = {pair.partition("=")[2] for pair in re.split(r"[&;]", (behind if match else rest).partition("?")[2])}
     found = {password}

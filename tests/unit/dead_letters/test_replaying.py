@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -348,7 +349,12 @@ def test_the_store_is_opened_with_its_options(
     given: dict[str, Any], options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, opened = delivered(), list[StoreSpec]()
-    monkeypatch.setattr("wal_sink.replay.open_store", lambda spec: opened.append(spec) or place.wal)
+
+    def note(spec: StoreSpec) -> Store:
+        opened.append(spec)
+        return place.wal
+
+    monkeypatch.setattr("wal_sink.replay.open_store", note)
 
     assert len(list(DeadLetters("memory://wal", name="a", **given).due())) == 3
     assert opened == [StoreSpec("memory://wal", options)]
@@ -422,6 +428,49 @@ def test_a_wal_whose_record_vanishes_meanwhile_is_told_with_a_younger_object() -
 
     with pytest.raises(ObjectLost, match=path):
         letters(place, FaultyStore(place.wal, loses_its_record)).replay(lambda _: None)
+
+
+def test_a_part_of_a_dead_letter_comes_again_under_the_key_of_its_rows_and_their_refusal() -> None:
+    place = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet")))
+    whole, sent = next(letters(place).due()).letter.chunk, list[Chunk]()
+
+    class BreaksOff(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            if chunk.num_rows < 2:
+                raise ConnectionError("gone")
+            return {0: "still no good"}
+
+    with pytest.raises(DeliveryError, match="gone"):
+        letters(place).replay(BreaksOff(Target()))
+    letters(place).replay(sent.append)
+
+    assert sent[0].rows == whole.rows[1:]
+    assert sent[0].key == refusal_key(whole.position, whole.rows[1:], 0)
+
+
+def test_a_first_dead_letter_follows_none_and_starts_where_its_chunk_does() -> None:
+    kept = [found.letter for found in letters(delivered()).due()]
+
+    assert [letter.replay_of for letter in kept] == [""] * 3
+    assert [letter.chunk.start for letter in kept] == [0, 4, 6]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("answer", ["done", Rejected({9: "no such row"}), ConnectionError("gone")])
+def test_a_failure_is_told_of_the_sink_and_the_dead_letter(transactional: bool, answer: object) -> None:
+    class Answering(Ledger if transactional else Plain):  # type: ignore[misc]
+        def write(self, chunk: Chunk) -> Any:  # noqa: ARG002 - it answers the same to all
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    place = delivered()
+    what = f"dead letter {place.wal.url_of(next(letters(place).due()).letter.path)}: Answering"
+    with pytest.raises(DeliveryError) as caught:
+        letters(place).replay(Answering(Target()))
+
+    assert not re.search("None (returned|rejected|raised)", str(caught.value))
+    assert what in str(caught.value)
 
 
 class LooksUp(Repaired):

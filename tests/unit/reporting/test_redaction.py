@@ -252,6 +252,35 @@ def test_options_of_other_kinds() -> None:
     assert "http://me:hush-hush@host:1/x" not in secrets_in_options(options)
 
 
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        (
+            "https://mine@host/p?x=1&sv=value-one;sig=value=two?three#f",
+            {"mine", "value-one", "value=two?three#f"},
+        ),
+        ("https://me@corp-name@host/x", {"me@corp-name"}),
+        ("https://host/path@of-all", set()),
+        ("https://abcde:hush-hush@host/?u=http://other.org", {"hush-hush", "http://other.org"}),
+        (
+            "https://abcdef:hush?hush=word@host/p?token=value-x",
+            {"abcdef", "hush", "hush=word", "hush?hush=word", "value-x"},
+        ),
+        ("sftp://me:all&cdefg hijk@host", {"all&cdefg hijk", "cdefg", "hijk"}),
+    ],
+    ids=[
+        "a token as the user, and a query",
+        "a user with an @",
+        "neither",
+        "a short user with a password",
+        "a longer user, and a password like a query",
+        "a password of parts",
+    ],
+)
+def test_the_secrets_of_a_url_are_these_and_no_others(url: str, secrets: set[str]) -> None:
+    assert secrets_in_url(url) == secrets
+
+
 @pytest.mark.parametrize("value", ["http://host", ["http://host"], ("http://host",), b"http://host", [b"http://host"]])
 def test_what_a_public_option_names_is_no_secret(value: object) -> None:
     assert secrets_in_options({"endpoint_url": value}) == set()

@@ -168,6 +168,14 @@ def test_a_sink_that_cannot_say_what_it_is_fails_by_its_own_error_alone() -> Non
     assert name_of(Nameless()).startswith("<a Nameless")
 
 
+def test_a_sink_that_says_a_number_is_called_by_it() -> None:
+    class Seventh(Nameless):
+        def describe(self) -> Any:
+            return 7
+
+    assert name_of(Seventh()) == "7"
+
+
 def test_a_call_that_ends_the_program_with_something_without_text_is_answered() -> None:
     caller = ThreadCall()
     with pytest.raises(ProgramExitError, match=r"sys.exit\(<a Odd without text"):
