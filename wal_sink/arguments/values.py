@@ -183,7 +183,7 @@ def takes(function: Callable[..., object], count: int) -> bool:
 
 def check_runs(function: object, what: str) -> None:
     """Refuse a function that would return at once without any effect. Raises `ConfigError`."""
-    bodies = (function, getattr(type(function), "__call__", None))  # noqa: B004 - an object may be called through it
+    bodies = (function, type(function).__call__)  # an object may be called through it
     if any(inspect.iscoroutinefunction(body) for body in bodies):
         raise ConfigError(
             f"{what} is async: wal-sink would never await it, so nothing would be written. Use a plain function"

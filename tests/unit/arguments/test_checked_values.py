@@ -78,6 +78,11 @@ async def later(row: object) -> None: ...
 def no_row() -> None: ...
 
 
+def test_a_function_for_batches_that_is_async_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^foreach_batch\(later\) is async: "):
+        wrap.foreach_batch(cast("Any", later))
+
+
 @pytest.mark.parametrize(
     ("writer", "said"),
     [
