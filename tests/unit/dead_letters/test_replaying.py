@@ -381,6 +381,7 @@ def test_a_replay_whose_earlier_terms_were_lost_goes_on_far_above_them() -> None
     letters(place).replay(lambda chunk: terms.add(chunk.term))
 
     assert terms == {MARGIN + 1}
+    assert MARGIN + 1 in Log(place.wal, simulated_runtime(), "look").numbers(folder)
 
 
 def test_the_first_replay_has_the_first_term() -> None:
