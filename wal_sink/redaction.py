@@ -134,7 +134,7 @@ def is_secret_name(name: str) -> bool:
     A name with a secret part counts as secret unless its ending is known to be harmless.
     """
     folded = name.lower()
-    named = folded in _WHOLE_NAMES or folded.startswith("x-amz-") or any(part in folded for part in _NAMES)
+    named = folded.startswith("x-amz-") or any(part in folded for part in _NAMES)
     last = re.split(r"[^a-z]", folded)[-1]
     return (named or last in _WHOLE_NAMES) and not folded.endswith(_NO_SECRETS)
 
@@ -146,7 +146,7 @@ def secrets_in_url(url: str) -> set[str]:
     """
     rest = url.partition("://")[2]
     match = _PASSWORD.match(_in_one_line(url))
-    head, _, behind = rest.rpartition("@") if match else re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    head, _, behind = rest.rpartition("@") if match else re.split(r"[/?#]", rest)[0].rpartition("@")
     user, _, password = head.partition(":")
     values = {pair.partition("=")[2] for pair in re.split(r"[&;]", (behind if match else rest).partition("?")[2])}
     found = {password}
@@ -164,7 +164,7 @@ def secrets_in_options(options: object, name: str = "") -> set[str]:
     if isinstance(options, (list, tuple)):
         return {found for value in options for found in secrets_in_options(value, name)}
     if isinstance(options, bytes):
-        return secrets_in_options(options.decode("utf-8", "replace"), name)
+        return secrets_in_options(options.decode(errors="replace"), name)
     if not isinstance(options, str):
         return set()
     return secrets_in_url(options) if name in _PUBLIC_OPTIONS else {options} | secrets_in_url(options)

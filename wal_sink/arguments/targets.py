@@ -36,7 +36,8 @@ def check_claims(to: object) -> None:
     """
     name = name_of(to)
     for claim in ("idempotent", "replaces_rows", "driver_only"):
-        check_bool(f"{name}.{claim}", getattr(to, claim, False))
+        if hasattr(to, claim):
+            check_bool(f"{name}.{claim}", getattr(to, claim))
     for limit in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency"):
         if (most := getattr(to, limit, None)) is not None:
             check_count(f"{name}.{limit}", most)
@@ -48,9 +49,9 @@ def check_chunk_function(function: Callable[..., object]) -> None:
     if isinstance(function, type):
         raise ConfigError(f"{name} is a class: pass an instance, {name}(…), or a function of one Chunk")
     check_runs(function, name)
-    if takes(function, "chunk"):
+    if takes(function, 1):
         return
-    if takes(function, "df", "batch_id"):
+    if takes(function, 2):
         raise ConfigError(
             f"{name} has two arguments, like a function for foreachBatch, but WalSink expects a function of one Chunk. "
             f"Write wrap.foreach_batch({name}): this calls the function with a DataFrame and the batch id (from "
@@ -63,12 +64,12 @@ def check_batch_function(function: Callable[..., object]) -> None:
     """Refuse a function that cannot be called with a DataFrame and a batch id. Raises `ConfigError`."""
     name = name_of(function)
     check_runs(function, f"foreach_batch({name})")
-    if takes(function, "df", "batch_id"):
+    if takes(function, 2):
         return
     chunk = f". If the argument is a Chunk, pass the function to WalSink directly: WalSink({name}, …)"
     raise ConfigError(
         f"foreach_batch({name}): expected a function of a DataFrame and a batch id, def {name}(df, batch_id)"
-        f"{chunk if takes(function, 'chunk') else ''}"
+        f"{chunk if takes(function, 1) else ''}"
     )
 
 
@@ -81,7 +82,7 @@ def check_row_writer(writer: object) -> None:
         return
     name = name_of(writer)
     check_runs(writer, f"foreach_writer({name})")
-    if not takes(writer, "row"):
+    if not takes(writer, 1):
         raise ConfigError(f"foreach_writer({name}): expected a function of one Row, def {name}(row)")
 
 

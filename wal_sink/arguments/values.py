@@ -31,8 +31,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`"; did you mean NAME?"` for a name that resembles a known one, otherwise an empty text."""
     shown = {each.lower(): each for each in known}
     text = name.lower()
-    close = get_close_matches(text, shown, n=1, cutoff=0.6)
-    close = close or [each for each in shown if len(each) > 3 and text.startswith(each)][:1]
+    close = get_close_matches(text, shown) or [each for each in shown if len(each) > 3 and text.startswith(each)]
     return f"; did you mean {shown[close[0]]}?" if close else ""
 
 
@@ -166,7 +165,7 @@ def name_of(thing: object) -> str:
     return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 
-def takes(function: Callable[..., object], *arguments: str) -> bool:
+def takes(function: Callable[..., object], count: int) -> bool:
     """Return whether the function accepts so many arguments. True if Python cannot tell.
 
     Some functions written in C have no signature. Their first call then raises its own error.
@@ -176,7 +175,7 @@ def takes(function: Callable[..., object], *arguments: str) -> bool:
     except (TypeError, ValueError):
         return True
     try:
-        signature.bind(*arguments)
+        signature.bind(*range(count))
     except TypeError:
         return False
     return True
@@ -184,7 +183,7 @@ def takes(function: Callable[..., object], *arguments: str) -> bool:
 
 def check_runs(function: object, what: str) -> None:
     """Refuse a function that would return at once without any effect. Raises `ConfigError`."""
-    bodies = (function, getattr(type(function), "__call__", None))  # noqa: B004 - an object may be called through it
+    bodies = (function, type(function).__call__)  # an object may be called through it
     if any(inspect.iscoroutinefunction(body) for body in bodies):
         raise ConfigError(
             f"{what} is async: wal-sink would never await it, so nothing would be written. Use a plain function"
@@ -203,5 +202,5 @@ def check_method(owner: object, method: str, *arguments: str) -> None:
     function = getattr(owner, method)
     what = f"{type(owner).__qualname__}.{method}"
     check_runs(function, what)
-    if not takes(function, *arguments):
+    if not takes(function, len(arguments)):
         raise ConfigError(f"{what} cannot be called as wal-sink calls it: expected {method}({', '.join(arguments)})")

@@ -11,7 +11,7 @@ import io
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -136,8 +136,8 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
     span = paths.parse_dead_letter(path.rpartition("/")[2])
     if span is None:
         raise CorruptError(f"{where}: expected the name of a dead letter; restore the object under its own name")
-    rows = cast("list[int]", table.column(_ROW).to_pylist())
-    reasons = cast("list[str]", table.column(_REASON).to_pylist())
+    rows: list[Any] = table.column(_ROW).to_pylist()
+    reasons: list[Any] = table.column(_REASON).to_pylist()
     chunk = Chunk(
         table=table.drop_columns([_ROW, _REASON]).rename_columns(list(facts.columns)).replace_schema_metadata(None),
         batch_id=facts.batch_id,

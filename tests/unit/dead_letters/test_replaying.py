@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -18,17 +19,19 @@ from tests.support.time_limits import noting_limits
 from tests.unit.dead_letters.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
 from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult
 from wal_sink.dead_letters.files import keep_rejected, keep_unknown
-from wal_sink.errors import FencedError, HistoryError
+from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position, refusal_key
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.stores.base import Store
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.faults import Crash, FaultyStore
 from wal_sink.testing.simulation.runtime import simulated_runtime
 from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
+from wal_sink.wal.fencing import MARGIN, claim
+from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Replayed, WalRecord
 from wal_sink.wrap import foreach_batch
@@ -327,6 +330,148 @@ def test_a_wal_without_such_a_sink_says_which_it_has(tmp_path: Path) -> None:
         DeadLetters(Log(delivered().wal, simulated_runtime(0), "r"), name="b")
     with pytest.raises(ConfigError, match="has no sink 'default'; it has none"):
         DeadLetters(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("wal", "options", "said"),
+    [
+        ("memory://wal", "key=x", "storage_options: expected a mapping of names to values"),
+        (None, None, "wal=None: expected text"),
+    ],
+)
+def test_where_the_wal_is_must_be_told_rightly(wal: Any, options: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        DeadLetters(wal, storage_options=options)
+
+
+@pytest.mark.parametrize(("given", "options"), [({}, {}), ({"storage_options": {"key": "x"}}, {"key": "x"})])
+def test_the_store_is_opened_with_its_options(
+    given: dict[str, Any], options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, opened = delivered(), list[StoreSpec]()
+
+    def note(spec: StoreSpec) -> Store:
+        opened.append(spec)
+        return place.wal
+
+    monkeypatch.setattr("wal_sink.replay.open_store", note)
+
+    assert len(list(DeadLetters("memory://wal", name="a", **given).due())) == 3
+    assert opened == [StoreSpec("memory://wal", options)]
+
+
+def test_the_newest_refusal_of_a_row_owns_it_though_its_outcome_was_unknown_at_first() -> None:
+    place = delivered(lambda _: None)
+    chunk = replace(next(letters(delivered()).due()).letter.chunk, key="its key")
+    keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 0, chunk, reason="no answer")
+
+    letters(place).replay(lambda _: Rejected({0: "no good"}), unknown=True)
+
+    (kept,) = letters(place).all()
+    assert (kept.letter.kept, kept.reasons) == ("rejected", ["no good"])
+
+
+def test_a_replay_whose_earlier_terms_were_lost_goes_on_far_above_them() -> None:
+    place = delivered()
+    letters(place).replay(lambda _: Rejected({0: "still no good"}))
+    folder = paths.terms(paths.replayer_role("a"))
+    place.wal.delete([f"{folder}/{name}" for name in place.wal.list(folder)])
+    terms: set[int | None] = set()
+
+    letters(place).replay(lambda chunk: terms.add(chunk.term))
+
+    assert terms == {MARGIN + 1}
+    assert MARGIN + 1 in Log(place.wal, simulated_runtime(), "look").numbers(folder)
+
+
+def test_the_first_replay_has_the_first_term() -> None:
+    terms: list[int | None] = []
+
+    letters(delivered()).replay(lambda chunk: terms.append(chunk.term))
+
+    assert terms == [1] * 3
+
+
+def test_a_replay_beside_another_is_refused_where_it_asks_and_the_end_of_one_is_recorded() -> None:
+    place = delivered()
+
+    def another_begins(_: Chunk) -> None:
+        letters(place).replay(lambda _: None, take_over=TakeOver.IF_GONE)
+
+    with pytest.raises(DeliveryError) as caught:
+        letters(place).replay(another_begins)
+    assert "HeldError" in str(caught.value)
+    assert letters(place).replay(lambda _: None, take_over=TakeOver.IF_GONE).letters == 3
+
+
+def test_a_folder_that_vanished_is_not_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = delivered()
+    begun: list[bool] = []
+
+    def begin(*, is_there: bool = False) -> None:
+        begun.append(is_there)
+        raise StoreError("the mount is gone")
+
+    monkeypatch.setattr(place.wal, "begin", begin)
+    with pytest.raises(StoreError, match="the mount is gone"):
+        letters(place).replay(lambda _: pytest.fail("nothing may be sent"))
+
+    assert begun == [True]
+
+
+def test_a_wal_whose_record_vanishes_meanwhile_is_told_with_a_younger_object() -> None:
+    place = delivered()
+    path = next(letters(place).due()).letter.path
+
+    def loses_its_record(what: str, where: str) -> None:
+        if what == "after create" and "terms/replayer" in where:
+            place.wal.delete([paths.WAL])
+
+    with pytest.raises(ObjectLost, match=path):
+        letters(place, FaultyStore(place.wal, loses_its_record)).replay(lambda _: None)
+
+
+def test_a_part_of_a_dead_letter_comes_again_under_the_key_of_its_rows_and_their_refusal() -> None:
+    place = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet")))
+    whole, sent = next(letters(place).due()).letter.chunk, list[Chunk]()
+
+    class BreaksOff(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            if chunk.num_rows < 2:
+                raise ConnectionError("gone")
+            return {0: "still no good"}
+
+    with pytest.raises(DeliveryError, match="gone"):
+        letters(place).replay(BreaksOff(Target()))
+    letters(place).replay(sent.append)
+
+    assert sent[0].rows == whole.rows[1:]
+    assert sent[0].key == refusal_key(whole.position, whole.rows[1:], 0)
+
+
+def test_a_first_dead_letter_follows_none_and_starts_where_its_chunk_does() -> None:
+    kept = [found.letter for found in letters(delivered()).due()]
+
+    assert [letter.replay_of for letter in kept] == [""] * 3
+    assert [letter.chunk.start for letter in kept] == [0, 4, 6]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("answer", ["done", Rejected({9: "no such row"}), ConnectionError("gone")])
+def test_a_failure_is_told_of_the_sink_and_the_dead_letter(transactional: bool, answer: object) -> None:
+    class Answering(Ledger if transactional else Plain):  # type: ignore[misc]
+        def write(self, chunk: Chunk) -> Any:  # noqa: ARG002 - it answers the same to all
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    place = delivered()
+    what = f"dead letter {place.wal.url_of(next(letters(place).due()).letter.path)}: Answering"
+    with pytest.raises(DeliveryError) as caught:
+        letters(place).replay(Answering(Target()))
+
+    assert not re.search("None (returned|rejected|raised)", str(caught.value))
+    assert what in str(caught.value)
 
 
 class LooksUp(Repaired):

@@ -25,13 +25,13 @@ class Raising(logging.Handler):
 
 
 @pytest.fixture(params=[OSError("the disk is full"), SystemExit(1)], ids=["raises", "exits"])
-def raising(request: pytest.FixtureRequest) -> Iterator[None]:
+def raising(request: pytest.FixtureRequest) -> Iterator[BaseException]:
     """Every record of this package meets a handler that raises."""
     logger, handler = logging.getLogger("wal_sink"), Raising(request.param)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
-    yield
+    yield request.param
     logger.removeHandler(handler)
     logger.setLevel(level)
 
@@ -69,11 +69,10 @@ def test_a_committer_that_is_stopped_ends_though_nobody_can_log_it() -> None:
     assert team.pool.is_caught_up
 
 
-@pytest.mark.usefixtures("raising")
-def test_what_cannot_be_logged_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_logged_is_told_on_stderr(raising: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     logger_of("wal_sink.some").warning("sink %s", "a")
-    told = capsys.readouterr().err
-    assert told.startswith("wal_sink.some: the log could not write 'sink %s': ")
+    why = f"{type(raising).__name__}: {raising}"
+    assert capsys.readouterr().err == f"wal_sink.some: the log could not write 'sink %s': {why}\n"
 
 
 @pytest.mark.usefixtures("raising")
@@ -96,6 +95,14 @@ def test_a_record_names_the_place_that_logged(caplog: pytest.LogCaptureFixture) 
     logger_of("wal_sink.some").warning("sink %s", "a")
     (record,) = caplog.records
     assert (record.name, record.filename, record.getMessage()) == ("wal_sink.some", "test_logs.py", "sink a")
+
+
+def test_a_record_holds_the_exception_that_is_logged_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    error = ValueError("why")
+    logger_of("wal_sink.some").warning("sink", exc_info=error)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
 
 
 def test_ctrl_c_passes() -> None:

@@ -188,6 +188,11 @@ def test_no_header_of_authorization(kind: str, secret: str) -> None:
         ("mssql://db;password=hush hush;x=1", "mssql://db;password=***;x=1"),
         ("relative/path", "relative/path"),
         ("sftp://u:line\nfeed@host/x", "sftp://host/x"),
+        ("HTTP://host/path#token=x", "HTTP://host/path"),
+        ("http://host/path#token=x", "http://host/path"),
+        ("sqlite:///a#b.db", "sqlite:///a#b.db"),
+        ("sftp://host/line\nfeed", "sftp://host/line feed"),
+        ("abfss://container@other:hush@account/x", "abfss://container@account/x"),
     ],
 )
 def test_what_is_no_secret_stays(url: str, expected: str) -> None:
@@ -219,6 +224,8 @@ def test_our_own_messages_stay_as_they_are(text: str) -> None:
         "sig",
         "key",
         "SAS",
+        "shared.sas",
+        "x-amz-unheard-of",
         "Authorization",
         "spark.account.key",
         "pw",
@@ -246,6 +253,45 @@ def test_options_of_other_kinds() -> None:
     options = {"secret": b"QXZqxz", "timeout": 3, "endpoint_url": "http://me:hush-hush@host:1/x", "anon": None}
     assert {"QXZqxz", "hush-hush"} <= secrets_in_options(options)
     assert "http://me:hush-hush@host:1/x" not in secrets_in_options(options)
+
+
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        (
+            "https://mine@host/p?x=1&sv=value-one;sig=value=two?three#f",
+            {"mine", "value-one", "value=two?three#f"},
+        ),
+        ("https://me@corp-name@host/x", {"me@corp-name"}),
+        ("https://host/path@of-all", set()),
+        ("https://abcde:hush-hush@host/?u=http://other.org", {"hush-hush", "http://other.org"}),
+        (
+            "https://abcdef:hush?hush=word@host/p?token=value-x",
+            {"abcdef", "hush", "hush=word", "hush?hush=word", "value-x"},
+        ),
+        ("sftp://me:all&cdefg hijk@host", {"all&cdefg hijk", "cdefg", "hijk"}),
+    ],
+    ids=[
+        "a token as the user, and a query",
+        "a user with an @",
+        "neither",
+        "a short user with a password",
+        "a longer user, and a password like a query",
+        "a password of parts",
+    ],
+)
+def test_the_secrets_of_a_url_are_these_and_no_others(url: str, secrets: set[str]) -> None:
+    assert secrets_in_url(url) == secrets
+
+
+@pytest.mark.parametrize("value", ["http://host", ["http://host"], ("http://host",), b"http://host", [b"http://host"]])
+def test_what_a_public_option_names_is_no_secret(value: object) -> None:
+    assert secrets_in_options({"endpoint_url": value}) == set()
+    assert secrets_in_options({"other": value}) != set()
+
+
+def test_a_secret_of_odd_bytes_is_one() -> None:
+    assert secrets_in_options({"key": b"QXZ\xff"}) == {"QXZ\ufffd"}
 
 
 def test_the_cause_of_an_error_shows_none_either() -> None:

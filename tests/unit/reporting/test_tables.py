@@ -24,6 +24,17 @@ def test_a_table_without_rows_shows_its_headings() -> None:
     assert text_table(("name", "n"), []) == "name  n"
 
 
+def test_a_row_that_lacks_a_column_makes_no_table() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        text_table(("name", "n"), [("a",)])
+
+
+def test_an_html_table_is_plain_html() -> None:
+    style = 'style="text-align: left"'
+    heading, row = f"<tr><th {style}>name</th></tr>", f"<tr><td {style}>a</td></tr>"
+    assert html_table(("name",), [("a",)]) == f"<table>{heading}{row}</table>"
+
+
 class _Cells(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

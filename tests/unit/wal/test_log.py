@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from wal_sink.errors import CorruptError
+from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore, simulated_runtime
@@ -56,6 +57,20 @@ def test_so_is_one_whose_numbers_no_path_can_hold() -> None:
 
     with pytest.raises(CorruptError, match="was written for another path"):
         log.find(LowWater, paths.low_water(4))
+
+
+def test_a_record_that_must_be_there_is_looked_for_twice() -> None:
+    """The first answer of a store may be stale."""
+    store, misses = MemoryStore(StoreSpec(f"memory://log-{next(_numbers)}")), [True]
+
+    def is_stale(_what: str, where: str) -> None:
+        if misses and misses.pop():
+            raise ObjectMissing(where)
+
+    store.create(paths.low_water(3), encode(low_water_of(3)))
+    log = Log(FaultyStore(store, is_stale), simulated_runtime(), "r")
+
+    assert log.require(LowWater, paths.low_water(3)) == low_water_of(3)
 
 
 def test_a_damaged_record_is_named_by_its_address() -> None:

@@ -165,6 +165,14 @@ def test_reading_may_start_at_any_boundary(count: int, chunk_rows: int, group_ro
     assert column(chunks(store, ref, chunk_rows, start)) == list(range(start, count))
 
 
+@pytest.mark.parametrize("start", range(0, 13, 2))
+def test_reading_passes_over_any_number_of_row_groups(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DictStore()
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 4)
+    (ref,) = stage(store, [rows(12)], limits(2))
+    assert column(chunks(store, ref, 2, start)) == list(range(start, 12))
+
+
 def test_no_rows_make_no_segment() -> None:
     store = DictStore()
     assert stage(store, [rows(0)], limits()) == []

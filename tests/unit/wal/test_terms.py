@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.side_by_side import side_by_side
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import FencedError, StoreError
+from wal_sink.errors import FencedError, HeldError, StoreError
 from wal_sink.runtime.clock import process_name
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
@@ -18,6 +18,7 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN, MOST_FILLED, Term, claim, claim_above, claim_above_seen, renew
+from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import TermRecord
 
@@ -303,6 +304,34 @@ def test_who_claims_while_another_jumps_is_fenced_or_comes_after() -> None:
             term.check(on)
 
 
+def test_a_claim_above_nothing_is_the_first() -> None:
+    assert claim_above(log(store()), "role", 0).number == 1
+
+
+@pytest.mark.parametrize(("take_over", "may"), [(TakeOver.ALWAYS, True), (TakeOver.IF_GONE, False)])
+def test_a_claim_after_a_gap_takes_over_only_whom_it_may(take_over: TakeOver, may: bool) -> None:
+    """Another process, which lives, claims the same term a moment earlier."""
+    on = store()
+    for _ in range(3):
+        claim(log(on), "role")
+    note_end(log(on), "role", 3)
+    on.delete([paths.term("role", 2)])
+    create = on.create
+
+    def another_first(path: str, data: bytes) -> None:
+        if path == paths.term("role", 4):
+            on.create = create  # type: ignore[method-assign]
+            claim_above(log(on), "role", 3)
+        create(path, data)
+
+    on.create = another_first  # type: ignore[method-assign]
+    if may:
+        assert claim(log(on), "role", take_over=take_over).number == 5
+    else:
+        with pytest.raises(HeldError, match="term 4"):
+            claim(log(on), "role", take_over=take_over)
+
+
 def test_a_term_above_all_that_is_seen_is_gone_on_under_without_a_request() -> None:
     on, seen = store(), list[str]()
     term = claim(log(on), "role")
@@ -321,6 +350,14 @@ def test_a_term_that_is_seen_and_was_not_claimed_was_lost(caplog: pytest.LogCapt
     assert "the newest marker names term 5" in caplog.text
     with pytest.raises(FencedError):
         Term("role", 5).check(on)
+
+
+def test_its_own_term_that_is_seen_is_anothers() -> None:
+    """Another run held a term of this number: the terms were lost, and both claimed it."""
+    on = store()
+    term = claim(log(on), "role")
+
+    assert claim_above_seen(log(on), term, term.number, "the newest marker").number == term.number + MARGIN + 1
 
 
 def test_a_term_that_a_successor_claimed_is_its_own() -> None:

@@ -1,0 +1,180 @@
+# Functions stand for those that users write.
+# ruff: noqa: ARG005
+"""The checks of single arguments: what is allowed up to the very limit, and each message in full."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from wal_sink import Delivery, WalSink, wrap
+from wal_sink.arguments.targets import refused_target
+from wal_sink.arguments.values import (
+    LONGEST_S,
+    MOST,
+    check_count,
+    check_runs,
+    check_seconds,
+    did_you_mean,
+    spelled,
+)
+from wal_sink.errors import ConfigError
+
+SEVERAL = "Several sinks are a mapping from names to them: WalSink({name: to, name: to}, …)"
+
+
+@pytest.mark.parametrize(
+    ("to", "advice"),
+    [
+        (
+            type("DataStreamWriter", (), {})(),
+            "This is a source of rows: WalSink(to, …).run(df.writeStream); `to` receives the rows",
+        ),
+        (Delivery(print), "Pass it directly, not within another one: WalSink(Delivery(to, …), …)"),
+        (
+            WalSink(print, wal="memory://wal", checkpoint="memory://checkpoint"),
+            "A WalSink is not a target; several sinks share one: WalSink({name: to, name: to}, …)",
+        ),
+        ([print], SEVERAL),
+        ((print,), SEVERAL),
+        ({"a": print}, SEVERAL),
+        (
+            Path("orders.db"),
+            "A file or folder is named by a URL as text, such as sqlite:///orders.db?table=orders or files:///out",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_a_target_is_refused_with_the_call_that_was_meant(to: object, advice: str) -> None:
+    assert str(refused_target(to)) == (
+        f"rows cannot be delivered to {type(to).__name__}: expected a function of one Chunk, a Sink, a wrapped writer "
+        f"(wal_sink.wrap) or the URL of a backend. {advice}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "call"),
+    [
+        ("open", lambda self, partition_id: True, "open(partition_id, epoch_id)"),
+        ("process", lambda self: None, "process(row)"),
+        ("close", lambda self: None, "close(error)"),
+    ],
+)
+def test_each_method_of_a_foreach_writer_is_checked(method: str, function: object, call: str) -> None:
+    writer = type("Writer", (), {"process": lambda self, row: None, method: function})()
+
+    with pytest.raises(ConfigError) as told:
+        wrap.foreach_writer(writer)
+
+    assert str(told.value) == f"Writer.{method} cannot be called as wal-sink calls it: expected {call}"
+
+
+async def later(row: object) -> None: ...
+
+
+def no_row() -> None: ...
+
+
+def test_a_function_for_batches_that_is_async_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^foreach_batch\(later\) is async: "):
+        wrap.foreach_batch(cast("Any", later))
+
+
+@pytest.mark.parametrize(
+    ("writer", "said"),
+    [
+        (later, "foreach_writer(later) is async: "),
+        (no_row, "foreach_writer(no_row): expected a function of one Row, def no_row(row)"),
+    ],
+)
+def test_a_function_that_is_no_writer_of_rows_is_named(writer: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        wrap.foreach_writer(writer)
+
+    assert str(told.value).startswith(said)
+
+
+class CalledLater:
+    async def __call__(self, chunk: object) -> None: ...
+
+
+class CalledLazily:
+    def __call__(self, chunk: object) -> Iterator[object]:
+        yield chunk
+
+
+async def lazily_later(chunk: object) -> AsyncIterator[object]:
+    yield chunk
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (CalledLater(), "it is async: "),
+        (CalledLazily(), "it contains yield: "),
+        (lazily_later, "it contains yield: "),
+    ],
+    ids=["async call", "call that yields", "async function that yields"],
+)
+def test_what_a_call_would_not_run_is_refused(function: object, said: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        check_runs(function, "it")
+
+    assert str(told.value).startswith(said)
+
+
+@pytest.mark.parametrize("thing", [print, None, 5, type])
+def test_what_neither_waits_nor_yields_passes(thing: object) -> None:
+    check_runs(thing, "it")
+
+
+def test_0_seconds_are_allowed_unless_the_argument_says_otherwise() -> None:
+    check_seconds("timeout_s", 0)
+    check_seconds("timeout_s", LONGEST_S, above_0=True)
+    with pytest.raises(ConfigError):
+        check_seconds("timeout_s", LONGEST_S + 1)
+
+
+@pytest.mark.parametrize(("value", "above_0", "kind"), [(-1, False, "seconds"), (0, True, "seconds above 0")])
+def test_a_wrong_time_is_told_with_what_is_allowed(value: object, above_0: bool, kind: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        check_seconds("timeout_s", value, above_0=above_0)
+
+    expected = f"expected a number of {kind}, at most 1,000,000,000, such as timeout_s=30"
+    assert str(told.value) == f"timeout_s={value}: {expected}"
+
+
+def test_a_count_may_fill_64_bits() -> None:
+    check_count("rows", 1)
+    check_count("rows", MOST)
+    for beyond in (0, MOST + 1):
+        with pytest.raises(ConfigError):
+            check_count("rows", beyond)
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("mode_of_all_writing", ["Mode"], "; did you mean Mode?"),
+        ("key_of_all_writing", ["key"], ""),
+        ("something_else", ["mode"], ""),
+        ("chunk_row", ["chunk_bytes", "chunk_rows"], "; did you mean chunk_rows?"),
+        ("url", ["segment_bytes"], ""),
+    ],
+    ids=["begins with a name", "begins with a short name", "no likeness", "most alike", "unlike"],
+)
+def test_a_name_is_suggested_if_it_is_alike_or_the_beginning(name: str, known: list[str], meant: str) -> None:
+    assert did_you_mean(name, known) == meant
+
+
+def test_a_wrong_call_is_told_with_the_name_of_the_function() -> None:
+    @spelled
+    def load(path: str) -> str:
+        return path
+
+    assert load("a") == "a"
+    with pytest.raises(ConfigError, match=r"load: unknown name 'paht'; did you mean path\? Expected .*load\(path\)"):
+        cast("Any", load)(paht="a")
