@@ -316,7 +316,7 @@ class _Replay:
         number = self._letter.name.number
         key = rest.key if number is None else refusal_key(whole.position, rest.rows, number)
         # Nothing else is written to this slot, so the chunk follows nothing.
-        return replace(rest, key=key, position=position, term=self._term.number, start=0)
+        return replace(rest, key=key, position=position, term=self._term.number, start=0, follows=None)
 
     def _context(self) -> SinkContext:
         chunk = self._letter.chunk

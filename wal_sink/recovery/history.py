@@ -104,7 +104,7 @@ class History:
 
         Raises `ObjectLost` if it is gone: slots and transactions of targets are named by the WAL's id.
         """
-        return self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
+        return self._wal or self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
 
     def ask_owner_again(self) -> WalRecord | None:
         """`load_owner`, with the checkpoint read anew: it may have been replaced since."""

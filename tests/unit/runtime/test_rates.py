@@ -278,7 +278,7 @@ def side_by_side(run: Run) -> None:
     def each(
         delivery_context: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask], *, confirm: bool = False
     ) -> list[SegmentResult]:
-        results = [result for task in tasks for result in deliver(delivery_context, manifest, [task])]
+        results = [result for task in tasks for result in deliver(delivery_context, manifest, [task], confirm=False)]
         if confirm and not any(result.failure for result in results):
             results += deliver(delivery_context, manifest, [], confirm=True)
         return results
