@@ -1,4 +1,4 @@
-"""What a marker names of the rows that a transactional target must still hold."""
+"""The rows that a marker names, which a transactional target must still hold."""
 
 from __future__ import annotations
 
