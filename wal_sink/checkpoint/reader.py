@@ -80,7 +80,7 @@ class Checkpoint:
         None unless this is certain. It is certain if the entry is a copy of the previous one except for the number of
         state partitions, which no query plans, and if both are complete with the same watermark. At most four reads.
         """
-        texts = [self.offsets_text(number) for number in (batch_id, batch_id - 1)]
+        texts = [self.offsets_text(number) for number in (batch_id, batch_id - 1)] if batch_id > 0 else []
         if len(found := [text for text in texts if text is not None]) < 2:
             return None
         entry, before = (read_offsets(text, self._url(f"offsets/{batch_id - age}")) for age, text in enumerate(found))
@@ -116,7 +116,7 @@ class Checkpoint:
 
     def _are_complete_alike(self, batch_id: int) -> bool:
         """Return whether the batch and the previous one have the same next watermark, which a repartition copies."""
-        commits = [self._commit(number) for number in (batch_id, batch_id - 1)]
+        commits = [self._commit(number) for number in (batch_id, batch_id - 1)] if batch_id > 0 else []
         watermarks = [commit.get("nextBatchWatermarkMs", 0) for commit in commits if commit is not None]
         return len(watermarks) == len(commits) and watermarks[0] == watermarks[1]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from wal_sink.arguments.values import LONGEST_S
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -37,7 +38,9 @@ T = TypeVar("T")
 def _asked_s(error: RetryLaterError) -> float:
     """The seconds that a target requested. 0 for a value that is no time to wait (0, negative, NaN, not a number)."""
     asked: object = error.after_s
-    return max(0.0, float(asked)) if isinstance(asked, int | float) else 0.0  # `max` keeps the first beside NaN
+    if not isinstance(asked, int | float) or not asked > 0:
+        return 0.0
+    return float(min(asked, LONGEST_S))  # no budget is longer, and an integer may be too large for a float
 
 
 def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:

@@ -431,15 +431,18 @@ def test_a_wal_whose_record_vanishes_meanwhile_is_told_with_a_younger_object() -
         letters(place, FaultyStore(place.wal, loses_its_record)).replay(lambda _: None)
 
 
+class BreaksOff(Ledger):
+    """It refuses the first row of a chunk, and the last row alone meets a lost connection."""
+
+    def refused(self, chunk: Chunk) -> dict[int, str]:
+        if chunk.num_rows < 2:
+            raise ConnectionError("gone")
+        return {0: "still no good"}
+
+
 def test_a_part_of_a_dead_letter_comes_again_under_the_key_of_its_rows_and_their_refusal() -> None:
     place = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet")))
     whole, sent = next(letters(place).due()).letter.chunk, list[Chunk]()
-
-    class BreaksOff(Ledger):
-        def refused(self, chunk: Chunk) -> dict[int, str]:
-            if chunk.num_rows < 2:
-                raise ConnectionError("gone")
-            return {0: "still no good"}
 
     with pytest.raises(DeliveryError, match="gone"):
         letters(place).replay(BreaksOff(Target()))
@@ -507,12 +510,6 @@ def test_a_target_that_remembers_what_it_refused_is_sent_it_under_another_key() 
 
 def test_a_replay_that_was_broken_off_in_a_transaction_is_finished_by_any_sink() -> None:
     place, target = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))), Target()
-
-    class BreaksOff(Ledger):
-        def refused(self, chunk: Chunk) -> dict[int, str]:
-            if chunk.num_rows < 2:
-                raise ConnectionError("gone")
-            return {0: "still no good"}
 
     with pytest.raises(DeliveryError, match="gone"):
         letters(place).replay(BreaksOff(Target()))

@@ -517,7 +517,7 @@ def test_beside_a_process_that_serves_it_a_sink_is_not_renamed() -> None:
     assert place.wal.list("sinks/c") == []
 
 
-def test_a_name_that_is_taken_over_is_that_of_the_sink_and_its_process_is_fenced_by_no_rename() -> None:
+def test_who_takes_over_renames_a_sink_beside_a_process_that_lives() -> None:
     place = two_sinks()
     place.open({"b": Recorder()})
 

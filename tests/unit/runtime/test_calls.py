@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from wal_sink.arguments.values import LONGEST_S
 from wal_sink.errors import RetryLaterError
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError, ThreadCall
 from wal_sink.sinks.base import Rejected
@@ -118,9 +119,14 @@ def test_the_crash_of_a_simulation_passes_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "waited_s"), [(0.5, 0.5), (30, 30.0), (0, 0.0), (-1, 0.0), (math.nan, 0.0), (None, 0.0), ("30", 0.0)]
+    ("asked", "waited_s"),
+    [
+        *((0.5, 0.5), (30, 30.0), (math.inf, LONGEST_S), (10**400, LONGEST_S)),
+        *((0, 0.0), (-1, 0.0), (-(10**400), 0.0), (math.nan, 0.0), (None, 0.0), ("30", 0.0)),
+    ],
+    ids=lambda value: str(value)[:9],
 )
-def test_a_target_that_asks_for_no_time_gets_the_usual_wait(asked: Any, waited_s: float) -> None:
+def test_the_wait_that_a_target_asks_for_is_a_time_whatever_it_says(asked: Any, waited_s: float) -> None:
     with pytest.raises(SinkFailedError) as caught:
         call_sink(DirectCall(), "post", raising(RetryLaterError("busy", after_s=asked)), timeout_s=10)
 
