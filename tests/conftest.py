@@ -5,6 +5,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ for _width in (
     "LINES",
 ):  # readline sets them for the workers of pytest-xdist, and the command line obeys them
     os.environ.pop(_width, None)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so `nohup make test &` starts it, and its programs inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 COVERING = ("unit", "simulation")
 """The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""
