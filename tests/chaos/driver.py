@@ -22,7 +22,8 @@ from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, SCHEMA, TABLE, Plain, 
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.processes import end_with_parent
 from tests.support.programs.quick_java import QUICK_SPARK
-from tests.support.streams import Home, wait_until
+from tests.support.streams import Home
+from tests.support.waiting import wait_until
 from wal_sink import Delivery, Settings, WalSink
 from wal_sink_backends import FilesSink, SqlSink
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,12 +69,19 @@ def test_every_cause_helps() -> None:
     assert all(entry.meaning and entry.safe and entry.avoid for entry in FILE.entries)
 
 
-def test_the_page_is_made_from_the_file() -> None:
-    assert PAGE.read_text() == FILE.page(), COMMAND
+def test_the_page_is_made_from_the_file(sources: Sources) -> None:
+    assert PAGE.read_text() == FILE.page(sources), COMMAND
 
 
-def test_lines_of_the_page_fit() -> None:
-    lines = FILE.page().splitlines()
+def test_the_parents_of_an_error_are_those_of_its_class(sources: Sources) -> None:
+    assert {name: sources.parents[name] for name in PUBLIC} == {
+        name: tuple(kind.__name__ for kind in getattr(errors, name).__mro__[1:] if kind.__module__ == errors.__name__)
+        for name in PUBLIC
+    }
+
+
+def test_lines_of_the_page_fit(sources: Sources) -> None:
+    lines = FILE.page(sources).splitlines()
     assert [line for line in lines if len(line) > WIDTH and line[0] not in "-|<" and "](" not in line] == []
 
 
@@ -84,7 +92,10 @@ MADE_UP = '''
 """A docstring that says: never a message of ours."""
 HINT = "restore the object by hand"
 
-class LostError(Exception):
+class WalSinkError(Exception):
+    pass
+
+class LostError(WalSinkError):
     pass
 
 class TimedError(LostError):
@@ -147,7 +158,7 @@ def test_texts_are_computed_from_the_syntax_tree(made_up: Sources) -> None:
         (f"{UNKNOWN}: {UNKNOWN}",),
         (f"{UNKNOWN} was tidied after {UNKNOWN} s: {UNKNOWN}",),
     ]
-    assert made_up.classes == {"LostError": "wal_sink/one.py", "TimedError": "wal_sink/one.py"}
+    assert made_up.classes == dict.fromkeys(["WalSinkError", "LostError", "TimedError"], "wal_sink/one.py")
 
 
 def test_a_docstring_is_no_message(made_up: Sources) -> None:
@@ -182,10 +193,28 @@ def test_the_coverage_counts_places_with_words_and_found_places(made_up: Sources
     assert lines[1:] == [["LostError", "4", "3", "1"], ["TimedError", "1", "1", "1"], ["warning", "1", "1", "1"]]
 
 
-def test_the_page_shows_every_part() -> None:
-    page = _file("gone `now`", "lost").page()
+@pytest.mark.parametrize(
+    ("name", "caught"),
+    [
+        ("TimedError", "`except LostError` and `except WalSinkError` catch it too.\n\n**Safe"),
+        ("LostError", "`except WalSinkError` catches it too.\n\n**Safe"),
+        ("WalSinkError", "Gone. For good.\n\n**Safe"),
+    ],
+)
+def test_the_page_tells_what_catches_an_error(name: str, caught: str, made_up: Sources) -> None:
+    assert caught in _file("lost", names=f'"{name}"').page(made_up)
+
+
+def test_the_page_tells_of_an_error_that_the_common_class_does_not_catch(made_up: Sources) -> None:
+    alone = replace(made_up, parents={"LostError": ()})
+    assert "`except WalSinkError` does not catch this class.\n" in _file("lost").page(alone)
+
+
+def test_the_page_shows_every_part(made_up: Sources) -> None:
+    page = _file("gone `now`", "lost").page(made_up)
     assert "| [`LostError`](#losterror) | Gone. |\n" in page
-    assert "## `LostError`\n\nGone. For good.\n\nThe same holds for `TimedError`.\n\n**Safe:** All.\n" in page
+    assert "## `LostError`\n\nGone. For good.\n\nThe same holds for `TimedError`.\n\n" in page
+    assert "\n\n**Safe:** All.\n\n**Do not** run.\n" in page
     assert (
         "**Do not** run.\n\n### Cleaners\n\n- `` gone `now` ``\n- `lost`\n\nA rule.\n\n**Remedy:** Stop it.\n" in page
     )

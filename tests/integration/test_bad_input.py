@@ -15,7 +15,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 import wal_sink.spark.session.query
-from tests.support.streams import Home, Lines, copy_of, flip, quick, restore, wait_until
+from tests.support.streams import Home, Lines, copy_of, flip, quick, restore
+from tests.support.waiting import wait_until
 from wal_sink import (
     BatchSink,
     Chunk,

@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.processes import Child, executor_of, is_running
 from tests.support.servers.standalone import Standalone, standalone
-from tests.support.streams import Home, Lines, wait_until
+from tests.support.streams import Home, Lines
+from tests.support.waiting import wait_until
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
 

@@ -15,7 +15,8 @@ BATCHES, ROWS = 6, 10
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-from tests.support.streams import Home, wait_until
+from tests.support.streams import Home
+from tests.support.waiting import wait_until
 
 place = Home(Path(sys.argv[1]))
 with place.sink() as sink:

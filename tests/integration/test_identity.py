@@ -17,7 +17,8 @@ from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Home, quick, wait_until
+from tests.support.streams import SESSION, Home, quick
+from tests.support.waiting import wait_until
 from wal_sink import ConfigError, MissingBatch, WalSink, WalSinkError
 
 if TYPE_CHECKING:

@@ -153,7 +153,8 @@ UNCLOSED = (
     + """
 import sys
 from pathlib import Path
-from tests.support.streams import Lines, Home, wait_until
+from tests.support.streams import Lines, Home
+from tests.support.waiting import wait_until
 place = Home(Path(sys.argv[1]))
 with place.sink() as first:
     query = first.start(place.feed.stream(spark).writeStream)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Home, wait_until
+from tests.support.streams import SESSION, Home
+from tests.support.waiting import wait_until
 from wal_sink import Delivery, StoreError
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Home, Lines, append_line, quick, small_chunks, wait_until
+from tests.support.streams import SESSION, Home, Lines, append_line, quick, small_chunks
+from tests.support.waiting import wait_until
 from wal_sink import BatchSink, Chunk, ConfigError, Delivery, Settings, UndeliveredError, idempotent
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.sql.sink import SqlSink

@@ -14,7 +14,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import udf
 
-from tests.support.streams import Home, wait_until
+from tests.support.streams import Home
+from tests.support.waiting import wait_until
 from wal_sink import ConfigError, WalSink, wrap
 from wal_sink_backends import SqlSink
 

@@ -233,7 +233,7 @@ def test_a_gap_in_the_batch_ids_is_refused_when_it_is_staged() -> None:
     run = recover(world)
     world.checkpoint.create("offsets/5", offsets_of(5))
 
-    with pytest.raises(MissingBatch, match="2 batches are missing in between"):
+    with pytest.raises(MissingBatch, match="batches 3 to 4 are missing in between"):
         run.begin_staging(5, planned_ms=PLANNED_MS)
 
 

@@ -60,6 +60,8 @@ class Sources:
 
     classes: Mapping[str, str]
     """The exception classes of both packages, with the files that define them."""
+    parents: Mapping[str, tuple[str, ...]]
+    """The classes of ours that each of them derives from, the nearest first."""
     sites: tuple[Site, ...]
     strings: tuple[str, ...]
     """Every text in the sources except docstrings."""
@@ -114,11 +116,21 @@ class _Reader:
         ]
         strings = [text for file, tree in self._trees.items() for text in self._strings(tree, self._constants[file])]
         strings += [text for site in sites for text in site.texts]
-        return Sources(errors, tuple(sites), tuple(dict.fromkeys(strings)))
+        parents = {name: tuple(self._parents(name)) for name in errors}
+        return Sources(errors, parents, tuple(sites), tuple(dict.fromkeys(strings)))
 
     def _is_exception(self, name: str) -> bool:
-        bases = {ast.unparse(base).rpartition(".")[2] for base in self._classes[name].bases}
+        bases = self._bases(name)
         return any(base in _BASES or (base in self._classes and self._is_exception(base)) for base in bases)
+
+    def _bases(self, name: str) -> list[str]:
+        return [ast.unparse(base).rpartition(".")[2] for base in self._classes[name].bases]
+
+    def _parents(self, name: str) -> Iterator[str]:
+        for base in self._bases(name):
+            if base in self._classes:
+                yield base
+                yield from self._parents(base)
 
     def _sites(self, file: str, node: ast.AST, scope: Scope, errors: Mapping[str, str]) -> Iterator[Site]:
         if isinstance(node, ast.FunctionDef):

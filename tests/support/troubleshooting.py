@@ -22,6 +22,8 @@ from tests.support.processes import CHECKOUT
 SOURCE = CHECKOUT / "docs/troubleshooting.toml"
 PAGE = CHECKOUT / "docs/troubleshooting.md"
 WIDTH = 100
+BASE = "WalSinkError"
+"""The class from which the errors of wal-sink derive."""
 ANYTHING = "…"
 """Stands in a fragment for a part of the message that differs from case to case."""
 _BETWEEN = "\x01"
@@ -115,12 +117,12 @@ class Troubleshooting:
     def _owners(self) -> dict[str, Entry]:
         return {name: entry for entry in (*self.entries, self.warnings) for name in entry.names}
 
-    def page(self) -> str:
-        """The whole page."""
+    def page(self, sources: Sources) -> str:
+        """The whole page. The sources tell from which classes each error derives."""
         parts = [HEAD, _wrapped(self.introduction), "\n| class | meaning |\n|---|---|\n"]
         parts += [f"| [`{entry.name}`](#{entry.name.lower()}) | {_first(entry.meaning)} |\n" for entry in self.entries]
         parts.append("| [warnings in the log](#warnings-in-the-log) | The run goes on. |\n")
-        parts += [_section(f"`{entry.name}`", entry) for entry in self.entries]
+        parts += [_section(f"`{entry.name}`", entry, _caught_by(entry.name, sources)) for entry in self.entries]
         parts.append(_section("Warnings in the log", self.warnings))
         return "".join(parts)
 
@@ -145,11 +147,24 @@ def _cause(*, title: str, messages: list[str], why: str, do: str) -> Cause:
     return Cause(title, tuple(messages), why.strip(), do.strip())
 
 
-def _section(heading: str, entry: Entry) -> str:
+def _caught_by(name: str, sources: Sources) -> str:
+    """Which `except` clauses catch an error, apart from its own."""
+    if name == BASE:
+        return ""
+    parents = sources.parents[name]
+    if BASE not in parents:
+        return f"`except {BASE}` does not catch this class."
+    caught = " and ".join(f"`except {parent}`" for parent in parents)
+    return f"{caught} {'catches' if len(parents) == 1 else 'catch'} it too."
+
+
+def _section(heading: str, entry: Entry, caught_by: str = "") -> str:
     parts = [f"\n## {heading}\n\n{_wrapped(entry.meaning)}"]
     others = ", ".join(f"`{name}`" for name in entry.names[1:] if not name.startswith("_"))
     if others:
         parts.append("\n" + _wrapped(f"The same holds for {others}."))
+    if caught_by:
+        parts.append("\n" + _wrapped(caught_by))
     if entry.safe:
         parts.append("\n" + _wrapped(f"**Safe:** {entry.safe}"))
     if entry.avoid:
@@ -192,7 +207,7 @@ def main() -> None:
     given = parser.parse_args()
     file = read_file()
     if given.write:
-        PAGE.write_text(file.page())
+        PAGE.write_text(file.page(read_sources()))
     if given.coverage:
         sources = read_sources()
         sys.stdout.write("".join(f"{line}\n" for line in file.coverage(sources)))

@@ -10,6 +10,7 @@ from wal_sink.cli.output import print_json, size
 from wal_sink.cli.tables import Listing
 from wal_sink.cli.working import working
 from wal_sink.inspection import BatchView, read_batches
+from wal_sink.reporting.counts import counted
 from wal_sink.wal.log import NOTHING
 
 
@@ -42,7 +43,7 @@ def print_batches(found: list[BatchView], sinks: set[str]) -> None:
         numbers = (view.rows, view.segments, size(view.bytes), view.attempts)
         shown.add(str(view.batch_id), *numbers, released, _delivered(view, sinks))
     shown.print()
-    click.echo(f"{len(found)} batches, {sum(view.rows for view in found):,} rows")
+    click.echo(f"{counted(len(found), 'batch')}, {counted(sum(view.rows for view in found), 'row')}")
 
 
 def _delivered(view: BatchView, sinks: set[str]) -> str:

@@ -18,6 +18,7 @@ from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, working
 from wal_sink.inspection import plain_rows
 from wal_sink.replay import DeadLetters, KeptLetter
+from wal_sink.reporting.counts import counted
 from wal_sink.reporting.texts import name_of
 from wal_sink.stores.spec import StoreSpec
 
@@ -54,7 +55,7 @@ def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> N
         why, done = kept.letter.kept, "yes" if kept.replayed else "no"
         shown.add(each, str(kept.letter.chunk.batch_id), len(kept.own), why, done, kept.reasons[0], _file(kept))
     shown.print()
-    click.echo(f"{len(found)} dead letters, {sum(len(kept.own) for _, kept in found):,} rows")
+    click.echo(f"{counted(len(found), 'dead letter')}, {counted(sum(len(kept.own) for _, kept in found), 'row')}")
 
 
 @dead_letters.command(short_help="The rows of a batch's dead letters.")
@@ -76,7 +77,7 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
         return
     names = ["key", "reason", *map(clean, columns)]
     print_rows("row", names, [[clean(key), clean(reason), *map(cell, values)] for key, reason, values in rows])
-    click.echo(f"{len(rows)} rows")
+    click.echo(counted(len(rows), "row"))
 
 
 @dead_letters.command(short_help="Send dead letters again.")
@@ -107,24 +108,20 @@ def replay(
     if dry_run:
         with working("reading dead letters") as work:
             due = list(_counted(letters.due(unknown=unknown), work))
-        result: dict[str, object] = {
-            "dry_run": True,
-            "letters": len(due),
-            "rows": sum(len(kept.own) for kept in due),
-            "rejected": 0,
-        }
+        count, rows, rejected = len(due), sum(len(kept.own) for kept in due), 0
     else:
         with working(f"sending dead letters to {name_of(there)}") as letters.work:
             done = letters.replay(there, unknown=unknown, take_over=options.whom(take_over=take_over))
-        result = {"dry_run": False, "letters": done.letters, "rows": done.rows, "rejected": done.rejected}
+        count, rows, rejected = done.letters, done.rows, done.rejected
     if as_json:
+        result = {"dry_run": dry_run, "letters": count, "rows": rows, "rejected": rejected}
         print_json({"sink": name, "target": name_of(there), **result})
     else:
-        what = "would be sent" if dry_run else "were sent"
-        click.echo(f"{result['letters']} dead letters {what} to {name_of(there)}: {result['rows']} rows")
-        if result["rejected"]:
-            click.echo(f"{result['rejected']} rows were rejected again: see wal-sink dead-letters list")
-    if result["rejected"]:
+        what = "to send" if dry_run else "sent"
+        click.echo(f"{counted(count, 'dead letter')} {what} to {name_of(there)}: {counted(rows, 'row')}")
+        if rejected:
+            click.echo(f"rejected again: {counted(rejected, 'row')}; see wal-sink dead-letters list")
+    if rejected:
         sys.exit(FOUND_SOMETHING)
 
 
@@ -144,7 +141,7 @@ def _counted(letters: Iterator[KeptLetter], work: Work) -> Iterator[KeptLetter]:
     for kept in letters:
         yield kept
         count, rows = count + 1, rows + len(kept.own)
-        work.how_far = f"{count:,} dead letters, {rows:,} rows"
+        work.how_far = f"{counted(count, 'dead letter')}, {counted(rows, 'row')}"
 
 
 def _letters(wal: str, name: str, more: dict[str, Any]) -> _Letters:

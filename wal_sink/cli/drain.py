@@ -24,6 +24,7 @@ from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
+from wal_sink.reporting.counts import counted
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.walsink import WalSink
@@ -176,7 +177,7 @@ def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json:
         return
     through = batch_text(now.delivered_through if now else None)
     pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
-    click.echo(f"sink {name!r}: {batches} batches delivered, through batch {through}{pending}")
+    click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, through batch {through}{pending}")
     print_text(f"guarantee: {sink.guarantee()[name]}")
 
 

@@ -13,6 +13,7 @@ from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.inspection import SinkStatus
 from wal_sink.recovery.sink_changes import rename, retire
+from wal_sink.reporting.counts import counted
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.wal.log import Log
 
@@ -75,7 +76,7 @@ def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_j
         print_json(plain(done))
         return
     dropped = (
-        f"; {len(done.dropped)} batches from {done.dropped[0]} on are skipped for this sink" if done.dropped else ""
+        f"; this sink skips {counted(len(done.dropped), 'batch')}, from {done.dropped[0]} on" if done.dropped else ""
     )
     click.echo(f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}")
 

@@ -23,6 +23,8 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import Progress, SegmentRef
 from wal_sink.wal.segment_reader import SegmentReader, load_segment, read_chunks, read_parquet
 
+_KEEP_REFUSED = "Correct the rows in the query, or keep them as dead letters: Delivery(…, on_rejected='dead_letter')"
+
 
 class SegmentDelivery:
     """Carries out the tasks of one delivery context on one sink session."""
@@ -203,7 +205,7 @@ class SegmentDelivery:
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(self._session.sink)}"
         returned = self._session.call(what, self._session.sink.write, handed(chunk))
         if not self._given.keeps_rejected:
-            check_returned(what, returned)
+            check_returned(what, returned, _KEEP_REFUSED)
         return rejected_of(what, returned, chunk.num_rows)
 
     def _rejections(self, run: _Run, chunk: Chunk) -> Rejections:

@@ -9,6 +9,7 @@ from wal_sink.errors import ConfigError, HeldError
 from wal_sink.recovery.inventory import Lost, find_again, marked_through
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import KnownSink, SinkNames, read_names, refuse_retired, settle
+from wal_sink.reporting.counts import counted
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import Holding, TakeOver, holder_of, note_end, refuse_held
@@ -83,9 +84,9 @@ def _refuse_pending(log: Log, name: str, pending: Sequence[int], drop_pending: i
     if len(pending) > drop_pending:
         which = f"batch {pending[0]}" if len(pending) == 1 else f"batches {pending[0]} to {pending[-1]}"
         raise ConfigError(
-            f"sink {name!r} of {log.store.root} has not delivered {len(pending)} batches that the WAL holds ({which}). "
-            f"Deliver them first (wal-sink drain --name {name}). Or skip them for this sink with --drop-pending "
-            f"{len(pending)}; then their rows are never delivered to this sink"
+            f"sink {name!r} of {log.store.root} has not delivered {counted(len(pending), 'batch')} that the WAL "
+            f"holds ({which}). Deliver them first (wal-sink drain --name {name}). Or skip them for this sink "
+            f"with --drop-pending {len(pending)}; then their rows are never delivered to this sink"
         )
 
 

@@ -23,6 +23,7 @@ from wal_sink.errors import (
     RetryLaterError,
 )
 from wal_sink.redaction import redacted
+from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import repr_of, text_of, told
 from wal_sink.runtime.timed_calls import CallTimedOutError, ProgramExitError, TimedCall
@@ -74,12 +75,18 @@ def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *arg
         raise SinkFailedError(kind, message) from error
 
 
-def check_returned(what: str, returned: object) -> None:
-    """Raise `SinkFailedError` unless the sink returned None. Refused rows are an error here, and so is `False`."""
+def check_returned(what: str, returned: object, remedy: str = "Correct the rows in the query") -> None:
+    """Raise `SinkFailedError` unless the sink returned None. Refused rows are an error here, and so is `False`.
+
+    `remedy`: what to do about refused rows, for the message.
+    """
     rejected = rejected_of(what, returned)
     if rejected is not None:
         first, reason = min(rejected.reasons.items())
-        message = f"{what} rejected {len(rejected.reasons)} rows; row {first} of the chunk: {_shown(text_of(reason))}"
+        refused = counted(len(rejected.reasons), "row")
+        message = (
+            f"{what} rejected {refused}; row {first} of the chunk: {_shown(text_of(reason)).rstrip('.')}. {remedy}"
+        )
         raise SinkFailedError(FailureKind.PERMANENT, message)
 
 
@@ -93,8 +100,8 @@ def rejected_of(what: str, returned: object, rows: int | None = None) -> Rejecte
             FailureKind.PERMANENT, f"{what} returned {_shown(repr_of(returned))}: expected {expected}"
         )
     if rows is not None and not set(returned.reasons) <= set(range(rows)):
-        numbers = f"{min(returned.reasons)} to {max(returned.reasons)}"
-        message = f"{what} rejected rows {numbers}: expected indices of rows in this chunk, from 0 to {rows - 1}"
+        numbers = sorted(set(returned.reasons) - set(range(rows)))
+        message = f"{what} rejected row {numbers[0]}: expected indices of rows in this chunk, from 0 to {rows - 1}"
         raise SinkFailedError(FailureKind.PERMANENT, message)
     return returned
 

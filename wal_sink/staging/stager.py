@@ -181,8 +181,10 @@ class Stager:
             else f"cannot be staged into {self._log.store.root}, because this WAL begins with batch {before + 1} and "
             "holds no batch"
         )
+        first, last = before + 1, batch_id - 1
+        between = f"batch {first} is" if first == last else f"batches {first} to {last} are"
         raise MissingBatch(
-            f"batch {batch_id} {follows}: {batch_id - before - 1} batches are missing in between. They were run "
+            f"batch {batch_id} {follows}: {between} missing in between. They were run "
             "without this WAL, their error was caught in foreachBatch and not raised again, or they were deleted from "
             f"the WAL. Restore these batches, restore the checkpoint to its state before batch {before + 1}, or start "
             "a new WAL"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Home, wait_until
+from tests.support.streams import Home
+from tests.support.waiting import wait_until
 from wal_sink import ConfigError
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.spark.session.identity import QueryIdentity, identity_of

@@ -20,7 +20,7 @@ from tests.support.processes import KILL_WAIT_S, is_running
 from tests.support.servers.databases import PostgresqlServer, postgresql_program
 from tests.support.servers.server import START_S
 from tests.support.servers.tcp_proxy import TcpProxy
-from tests.support.streams import wait_until
+from tests.support.waiting import wait_until
 
 
 class Standby(PostgresqlServer):

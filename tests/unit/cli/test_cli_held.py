@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.support.processes import python_environment
+from tests.support.waiting import wait_until
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM, process_identity
@@ -68,13 +68,6 @@ def living(wal: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait(30)
-
-
-def wait_until(done: Callable[[], bool], limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.05)
 
 
 def store_of(wal: str) -> Store:

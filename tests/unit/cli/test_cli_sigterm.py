@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from tests.support.processes import python_environment
 from tests.support.small_run import served_sink
+from tests.support.waiting import wait_until
 from wal_sink.cli.main import main
 from wal_sink.cli.termination import ENDED_BY_SIGTERM, in_order
 from wal_sink.lifecycle.run import Run
@@ -85,13 +86,6 @@ def drain(wal: str, *more: str) -> tuple[str, ...]:
 
 def lines() -> list[str]:
     return Path("lines.txt").read_text().split() if Path("lines.txt").exists() else []
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not done():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
 
 
 def ended(wal: str, role: str) -> bool:

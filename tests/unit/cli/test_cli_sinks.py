@@ -80,12 +80,12 @@ def test_a_sink_that_holds_everything_back_is_marked(wal: str) -> None:
 def test_retiring_asks_before_it_gives_batches_up(wal: str) -> None:
     said = invoke("sinks", "retire", wal, "b", code=2).stderr
     assert "sink 'b'" in said
-    assert "has not delivered 1 batches that the WAL holds (batch 2)" in said
+    assert "has not delivered 1 batch that the WAL holds (batch 2)" in said
     assert "--drop-pending 1" in said
 
     text = invoke("sinks", "retire", wal, "b", "--drop-pending", "1").stdout
 
-    assert "sink 'b' is retired: it has every batch through 1; 1 batches from 2 on are skipped for this sink" in text
+    assert "sink 'b' is retired: it has every batch through 1; this sink skips 1 batch, from 2 on" in text
     assert [sink["state"] for sink in listed(wal)] == ["ended", "retired"]
     for verb in (("status", wal), ("sinks", "list", wal)):
         assert "nothing after batch" not in invoke(*verb).stdout

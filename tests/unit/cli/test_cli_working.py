@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 import wal_sink.cli.opened
 import wal_sink.inspection
 import wal_sink.walsink
+from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli import working
 from wal_sink.cli.main import main
@@ -61,6 +62,20 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "wal")
 
 
+class Told:
+    """Everything on stderr so far. Nothing may come on stdout."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self._text = ""
+
+    def __call__(self) -> str:
+        out, err = self._capsys.readouterr()
+        assert out == ""
+        self._text += err
+        return self._text
+
+
 def invoke(*args: str) -> Result:
     result = CliRunner().invoke(main, args)
     assert result.exit_code == 0, (result.output, result.exception)
@@ -84,13 +99,11 @@ def threads() -> list[str]:
 
 @pytest.mark.usefixtures("often")
 def test_without_a_terminal_it_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(capsys)
     with working.working("reading batches") as work:
         work.count(1234, 5000)
-        time.sleep(0.5)
-    out, err = capsys.readouterr()
-    assert out == ""
-    lines = err.splitlines()
-    assert len(lines) > 1
+        wait_until(lambda: told().count("1,234") > 1)
+    lines = told().splitlines()
     assert all(re.fullmatch(r"wal-sink: reading batches: 1,234 of 5,000 \(\d+ s\)", line) for line in lines)
     assert threads() == []
 
@@ -111,21 +124,18 @@ def test_on_a_terminal_it_is_a_line_that_moves(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with working.working("reading [batches]\x1b[2J") as work:
-        time.sleep(0.1)
+        wait_until(lambda: "reading [batches]\\x1b[2J (" in terminal.getvalue())
         work.how_far = "batch 7"
-        time.sleep(0.4)
-    shown = terminal.getvalue()
-    assert "reading [batches]\\x1b[2J (" in shown
-    assert "reading [batches]\\x1b[2J: batch 7 (" in shown
-    assert "\x1b[2J" not in shown
+        wait_until(lambda: "reading [batches]\\x1b[2J: batch 7 (" in terminal.getvalue())
+    assert "\x1b[2J" not in terminal.getvalue()
 
 
 @pytest.mark.usefixtures("often")
 def test_look_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = iter(range(1000))
+    told, seen = Told(capsys), iter(range(10_000))
     with working.working("waiting", look=lambda work: work.count(next(seen), 1000)):
-        time.sleep(0.5)
-    lines = capsys.readouterr().err.splitlines()
+        wait_until(lambda: len(told().splitlines()) > 1)
+    lines = told().splitlines()
     assert lines[0].startswith("wal-sink: waiting: 0 of 1,000 (")
     assert lines[1].startswith("wal-sink: waiting: 1 of 1,000 (")
 
@@ -208,8 +218,8 @@ def test_a_replay_counts_the_dead_letters_that_were_sent(wal: str, tmp_path: Pat
         pass
     target = f"targets_{tmp_path.name.replace('-', '_')}:slow"
     result = invoke("dead-letters", "replay", wal, "--to", target)
-    assert "wal-sink: sending dead letters to slow: 1 dead letters, 1 rows (" in result.stderr
-    assert "3 dead letters were sent to slow: 3 rows" in result.stdout
+    assert "wal-sink: sending dead letters to slow: 1 dead letter, 1 row (" in result.stderr
+    assert "3 dead letters sent to slow: 3 rows" in result.stdout
 
 
 def refuse(_chunk: Chunk) -> Rejected:

@@ -272,10 +272,7 @@ def test_a_row_that_is_not_in_the_chunk_cannot_be_refused(index: int) -> None:
 
     assert result.failure is not None
     assert result.failure.kind is FailureKind.PERMANENT
-    assert (
-        f"rejected rows {index} to {index}: expected indices of rows in this chunk, from 0 to 1"
-        in result.failure.message
-    )
+    assert f"rejected row {index}: expected indices of rows in this chunk, from 0 to 1" in result.failure.message
 
 
 def test_at_most_once_keeps_refused_rows_and_goes_on() -> None:

@@ -195,7 +195,7 @@ def test_a_failure_names_the_dead_letter_and_the_sink() -> None:
     where = f"dead letter {place.wal.url_of(path)}: "
 
     answers: list[tuple[object, str]] = [
-        (Rejected({5: "no such row"}), "rejected rows 5 to 5: expected indices of rows in this chunk, from 0 to"),
+        (Rejected({5: "no such row"}), "rejected row 5: expected indices of rows in this chunk, from 0 to"),
         ("done", "returned 'done'"),
     ]
     for answer, said in answers:

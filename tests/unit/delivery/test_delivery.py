@@ -94,7 +94,9 @@ def test_rejected_rows_halt_by_default_and_the_first_reason_is_shown() -> None:
     sink = Recorder(lambda _: Rejected({1: "too long", 0: "no such city"}))
     place, run = with_batch(sink)
 
-    with pytest.raises(DeliveryError, match="rejected 2 rows; row 0 of the chunk: no such city"):
+    with pytest.raises(
+        DeliveryError, match=r"rejected 2 rows; row 0 of the chunk: no such city\. .*on_rejected='dead_letter'"
+    ):
         run.deliver_all()
 
     assert sink.tries == 1

@@ -80,7 +80,10 @@ def test_an_answer_is_shown_up_to_two_hundred_characters() -> None:
 
 
 def test_of_rejected_rows_the_lowest_is_shown_with_its_reason() -> None:
-    assert told_of(Rejected({4: "late", 2: SECRET})) == f"the call rejected 2 rows; row 2 of the chunk: {MASKED}"
+    assert (
+        told_of(Rejected({4: "late", 2: SECRET}))
+        == f"the call rejected 2 rows; row 2 of the chunk: {MASKED}. Correct the rows in the query"
+    )
 
 
 def test_an_answer_that_cannot_be_shown_is_named_by_its_type() -> None:

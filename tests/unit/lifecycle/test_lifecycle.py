@@ -25,6 +25,7 @@ import wal_sink.spark.stage_batch
 import wal_sink.spark.streaming_query
 import wal_sink.walsink
 from tests.support.small_run import Recorder, numbers
+from tests.support.waiting import wait_until
 from wal_sink import (
     ConfigError,
     Delivery,
@@ -93,7 +94,7 @@ class Stream:
     def complete(self, through: int) -> None:
         """Let it run batches up to this one."""
         self.through = through
-        eventually(lambda: self._home.completed >= through)
+        wait_until(lambda: self._home.completed >= through)
 
     def _work(self) -> None:
         try:
@@ -212,13 +213,6 @@ def writer(through: int) -> Any:
     return through
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.002)
-
-
 class Soon:
     """The block ends within some seconds."""
 
@@ -257,7 +251,7 @@ def test_leaving_the_block_after_a_drain_that_timed_out_delivers_everything(home
         with pytest.raises(UndeliveredError, match=r"'default' of .* not all complete batches were delivered within"):
             sink.drain(timeout_s=0.05)
         target.go.set()
-        eventually(lambda: target.batches == [0])
+        wait_until(lambda: target.batches == [0])
         time.sleep(0.05)  # a thread that was told to finish would end here
         stream.complete(1)
 
@@ -298,10 +292,10 @@ def test_after_a_drain_the_query_is_delivered_on_without_closing(home: Home, tim
         stream = home.chain(sink.stage)
         stream.complete(0)
         if timeout_s:
-            eventually(lambda: target.batches == [0])
+            wait_until(lambda: target.batches == [0])
             target.go.clear()
             stream.through = 1
-            eventually(lambda: home.completed == 1)
+            wait_until(lambda: home.completed == 1)
             with pytest.raises(UndeliveredError):
                 sink.drain(timeout_s=timeout_s)
             target.go.set()
@@ -310,7 +304,7 @@ def test_after_a_drain_the_query_is_delivered_on_without_closing(home: Home, tim
 
         stream.complete(3)
 
-        eventually(lambda: target.batches == other.batches == [0, 1, 2, 3])
+        wait_until(lambda: target.batches == other.batches == [0, 1, 2, 3])
 
 
 def test_a_drain_beside_a_running_query_waits_for_no_batch_that_is_not_complete(home: Home) -> None:
@@ -318,14 +312,14 @@ def test_a_drain_beside_a_running_query_waits_for_no_batch_that_is_not_complete(
     home.before_commit = lambda _: assert_true(completing.wait(PATIENCE_S))
     with home.sink(target := Recorder()) as sink:
         home.chain(sink.stage, through=0)
-        eventually(lambda: bool(home.wal.list("batches")))
+        wait_until(lambda: bool(home.wal.list("batches")))
         with Soon():
             sink.drain()
         assert target.batches == []
 
         completing.set()
 
-        eventually(lambda: target.batches == [0])
+        wait_until(lambda: target.batches == [0])
 
 
 def assert_true(holds: bool) -> None:
@@ -334,15 +328,15 @@ def assert_true(holds: bool) -> None:
 
 def test_a_drain_leaves_no_thread_though_nobody_closes(home: Home) -> None:
     home.left_behind(3)
-    eventually(lambda: not home.committers())
+    wait_until(lambda: not home.committers())
     sink, target = home.sink(to := Recorder()), to
 
     sink.drain()
 
     assert target.batches == [0, 1, 2]
-    eventually(lambda: not home.committers())
+    wait_until(lambda: not home.committers())
     sink.drain()
-    eventually(lambda: not home.committers())
+    wait_until(lambda: not home.committers())
 
 
 def test_what_made_a_drain_fail_is_raised_by_closing_too(home: Home) -> None:
@@ -381,7 +375,7 @@ def test_a_following_drain_ends_when_another_thread_closes(home: Home) -> None:
     sink = home.sink(target := Recorder())
     draining = threading.Thread(target=sink.drain, kwargs={"follow": True})
     draining.start()
-    eventually(lambda: target.batches == [0])
+    wait_until(lambda: target.batches == [0])
 
     sink.close()
 
@@ -395,7 +389,7 @@ def test_run_in_one_thread_and_close_in_another_agree(home: Home) -> None:
         failed: list[BaseException] = []
         running = threading.Thread(target=run_and_note, args=(sink, home.completed + 1, failed))
         running.start()
-        eventually(lambda target=target: bool(target.batches))  # type: ignore[misc]
+        wait_until(lambda target=target: bool(target.batches))  # type: ignore[misc]
         sink.close()
         running.join(PATIENCE_S)
         assert failed == []
@@ -460,7 +454,7 @@ def test_a_batch_is_staged_by_one_call(home: Home) -> None:
 
     sink = home.sink(target := Recorder())
     stream = home.chain(twice, through=0)
-    eventually(lambda: not stream.active)
+    wait_until(lambda: not stream.active)
     sink.close()
 
     assert isinstance(stream.error, ConfigError)
@@ -487,7 +481,7 @@ def test_a_restarted_query_stages_its_batch_again_and_waits_for_room_for_none_bu
     failing_once(home, at=1)
     with home.sink(target := Recorder(), settings=Settings(max_pending_batches=1)) as sink:
         first = home.chain(sink.stage, through=1)
-        eventually(lambda: not first.active)
+        wait_until(lambda: not first.active)
         assert isinstance(first.error, QueryFailedError)
 
         home.chain(sink.stage).complete(2)
@@ -500,10 +494,10 @@ def test_a_restarted_query_that_only_a_parked_sink_holds_back_is_told(home: Home
     parked = Delivery(Recorder(lambda chunk: chunk.batch_id == 0 or None), max_attempts=1, on_failure="park")
     sink = home.sink({"bad": parked, "good": (good := Recorder())}, settings=Settings(max_pending_batches=2))
     first = home.chain(sink.stage, through=1)
-    eventually(lambda: not first.active and good.batches == [0])
+    wait_until(lambda: not first.active and good.batches == [0])
     second = home.chain(sink.stage, through=9)
     with Soon():
-        eventually(lambda: not second.active)
+        wait_until(lambda: not second.active)
     assert isinstance(second.error, UndeliveredError)
     with pytest.raises(UndeliveredError, match=r"'bad' of .* is parked"):
         sink.close()
@@ -532,7 +526,7 @@ def test_a_started_query_forgets_how_an_earlier_one_failed(home: Home) -> None:
         with pytest.raises(WalSinkError):
             first.awaitTermination()
     sink.start(writer(0))
-    eventually(lambda: home.completed == 0)
+    wait_until(lambda: home.completed == 0)
 
     sink.close()
 
@@ -563,7 +557,7 @@ def test_every_start_of_a_query_claims_the_stagers_term_once(home: Home, monkeyp
     with home.sink(Recorder()) as sink:
         for through in (1, 3):
             stream = sink.start(writer(through))
-            eventually(lambda through=through: home.completed == through)  # type: ignore[misc]
+            wait_until(lambda through=through: home.completed == through)  # type: ignore[misc]
             stream.stop()
         assert len(made) == 2
         for through in (5, 7):
@@ -652,7 +646,7 @@ def test_a_batch_that_failed_and_comes_again_is_no_error_of_closing(home: Home) 
 
     with home.sink(Recorder()) as sink:
         stream = home.chain(fail, through=0)
-        eventually(lambda: not stream.active)
+        wait_until(lambda: not stream.active)
     assert home.completed == -1
 
 
@@ -665,7 +659,7 @@ def test_leaving_inside_foreach_batch_is_refused_and_the_query_fails(home: Home)
             sink.stage(df, batch_id)
 
     stream = home.chain(on_batch, through=0)
-    eventually(lambda: not stream.active)
+    wait_until(lambda: not stream.active)
     assert isinstance(stream.error, ConfigError)
     assert "was closed inside foreachBatch, in batch 0" in str(stream.error)
     assert home.completed == -1
@@ -712,7 +706,7 @@ def test_a_sink_that_staged_nothing_may_be_left_anywhere(home: Home) -> None:
 def held(home: Home, sink: WalSink, start: Callable[[WalSink], Any]) -> Any:
     """A query that waits for room."""
     stream = start(sink)
-    eventually(lambda: home.completed == 0 and bool(home.checkpoint.list("offsets", after="0")))
+    wait_until(lambda: home.completed == 0 and bool(home.checkpoint.list("offsets", after="0")))
     time.sleep(0.1)
     assert stream.active
     return stream
@@ -750,7 +744,7 @@ def test_ctrl_c_ends_soon_though_the_first_stage_waits_for_what_was_left(home: H
     home.left_behind(1)
     sink = home.sink(Hanging(), settings=Settings(max_pending_batches=1))
     stream = home.chain(sink.stage, through=9)
-    eventually(lambda: bool(home.committers()))
+    wait_until(lambda: bool(home.committers()))
     time.sleep(0.1)
     with Soon():
         sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
@@ -762,10 +756,10 @@ def test_a_sink_that_gives_up_on_what_was_left_stops_the_chain_whose_first_stage
     go = threading.Event()
     sink = home.sink(Delivery(Recorder(lambda _: go.wait(PATIENCE_S) and False), max_attempts=1))
     stream = home.chain(sink.stage, through=9)
-    eventually(lambda: bool(home.committers()))
+    wait_until(lambda: bool(home.committers()))
     go.set()
     with Soon():
-        eventually(lambda: not stream.active)
+        wait_until(lambda: not stream.active)
     with pytest.raises(DeliveryError):
         sink.close()
 
@@ -785,25 +779,25 @@ def test_opening_elsewhere_holds_no_stage_up(home: Home) -> None:
 
     opening = threading.Thread(target=enter)
     opening.start()
-    eventually(lambda: bool(home.committers()))
+    wait_until(lambda: bool(home.committers()))
     stream = home.chain(sink.stage, through=9)
     time.sleep(0.1)
     go.set()
     with Soon():
         opening.join(PATIENCE_S)
-        eventually(lambda: not stream.active)
+        wait_until(lambda: not stream.active)
     assert len(said) == 1
 
 
 def test_committers_end_though_the_query_cannot_be_stopped(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = home.sink(Recorder())
     stream = sink.start(writer(0))
-    eventually(lambda: home.completed == 0)
+    wait_until(lambda: home.completed == 0)
     monkeypatch.setattr(
         wal_sink.spark.session.query, "stop_query", raising(WalSinkError("the query cannot be stopped"))
     )
     sink.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-    eventually(lambda: not home.committers())
+    wait_until(lambda: not home.committers())
     assert home.committers() == []
     stream.stop()
 
@@ -822,5 +816,5 @@ def test_a_sink_opened_before_there_was_a_session_is_refused_when_one_comes(
         sink.start(writer(0))
     with home.sink(Recorder()) as sink:
         stream = home.chain(sink.stage, through=0)
-        eventually(lambda: not stream.active)
+        wait_until(lambda: not stream.active)
         assert "Create the SparkSession before you enter the with block" in str(stream.error)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.small_run import Place, Recorder
+from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle import committer_thread as threads
 from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
@@ -34,13 +35,6 @@ def ended(thread: CommitterThread) -> None:
     assert thread.join(PATIENCE_S)
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return holds()
-
-
 def test_a_batch_is_delivered_while_the_query_runs_once_it_is_complete() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
@@ -54,7 +48,7 @@ def test_a_batch_is_delivered_while_the_query_runs_once_it_is_complete() -> None
 
     query.complete_batch(0)
 
-    assert eventually(lambda: sink.batches == [0])
+    wait_until(lambda: sink.batches == [0])
     ended(thread)
 
 
@@ -62,7 +56,7 @@ def test_a_batch_of_another_driver_does_not_keep_back_those_that_follow_it() -> 
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
     thread = committing(run)
-    assert eventually(thread.caught_up.is_set)
+    wait_until(thread.caught_up.is_set)
     other = place.open({}, runtime=SYSTEM)
     query = place.query()
     next(query.batches(other, 1))
@@ -72,7 +66,7 @@ def test_a_batch_of_another_driver_does_not_keep_back_those_that_follow_it() -> 
     thread.wake()
     query.complete_batch(1)
 
-    assert eventually(lambda: sink.batches == [0, 1])
+    wait_until(lambda: sink.batches == [0, 1])
     ended(thread)
 
 
@@ -83,7 +77,7 @@ def test_what_an_earlier_process_completes_after_this_one_looked_is_delivered_wi
     earlier.stage(place.open({}, runtime=SYSTEM), 0)
     run = place.open({"a": Delivery(sink, start_from="earliest")}, runtime=SYSTEM)
     thread = committing(run)
-    assert eventually(thread.caught_up.is_set)
+    wait_until(thread.caught_up.is_set)
     run.become_stager()
     thread.wake()
     time.sleep(4 * FIRST_POLL_S)
@@ -91,7 +85,7 @@ def test_what_an_earlier_process_completes_after_this_one_looked_is_delivered_wi
 
     earlier.complete_batch(0)
 
-    assert eventually(lambda: sink.batches == [0])
+    wait_until(lambda: sink.batches == [0])
     ended(thread)
 
 
@@ -162,7 +156,7 @@ def test_having_caught_up_it_ends_and_a_new_batch_wakes_it_again() -> None:
     assert sink.batches == [0]
     next(query.batches(run, 2))
     thread.wake()
-    assert eventually(lambda: sink.batches == [0, 1])
+    wait_until(lambda: sink.batches == [0, 1])
     ended(thread)
 
 
@@ -178,7 +172,7 @@ def test_catching_up_does_not_wait_for_what_is_not_complete_nor_give_it_up() -> 
 
     query.complete_batch(0)
 
-    assert eventually(lambda: sink.batches == [0])
+    wait_until(lambda: sink.batches == [0])
     ended(thread)
 
 
@@ -276,7 +270,7 @@ def test_a_commit_that_spark_deleted_is_found_through_a_later_one() -> None:
     thread = committing(run)
     thread.wake()
 
-    assert eventually(lambda: sink.batches == [0, 1])
+    wait_until(lambda: sink.batches == [0, 1])
     ended(thread)
 
 
@@ -311,7 +305,7 @@ def test_following_a_wal_without_batches_it_finds_the_first_that_another_process
     other = place.open({}, runtime=SYSTEM)
     list(place.query().batches(other, 2))
 
-    assert eventually(lambda: sink.batches == [0, 1])
+    wait_until(lambda: sink.batches == [0, 1])
     thread.follow(on=False)
     ended(thread)
 
@@ -380,7 +374,7 @@ def test_while_it_waits_for_one_batch_it_asks_for_that_one_and_seldom_looks_for_
     monkeypatch.setattr(place.checkpoint, "list", listing)
     thread = committing(run)
 
-    assert eventually(lambda: asked.count("read") >= 6)
+    wait_until(lambda: asked.count("read") >= 6)
     assert asked.count("list") <= 1
     ended(thread)
 
@@ -392,14 +386,14 @@ def test_a_batch_that_spark_completes_at_once_costs_three_reads_of_the_checkpoin
     query = place.query()
     next(query.batches(run, 1))
     thread.wake()
-    assert eventually(lambda: sink.batches == [0])
+    wait_until(lambda: sink.batches == [0])
     asked: list[str] = []
     run.checkpoint._files = FaultyStore(place.checkpoint, lambda what, path: asked.append(f"{what} {path}"))
 
     for batch_id in (1, 2, 3):
         next(query.batches(run, batch_id + 1))
         thread.wake()
-        assert eventually(lambda: sink.batches == list(range(batch_id + 1)))  # noqa: B023 - it is called at once
+        wait_until(lambda: sink.batches == list(range(batch_id + 1)))  # noqa: B023 - it is called at once
 
     per_batch = ("commits", "offsets", "offsets")  # the last when its release is confirmed
     reads = [what.removeprefix("before read ") for what in asked if what.startswith("before ")]
@@ -417,7 +411,7 @@ def test_spark_is_given_a_moment_before_it_is_asked_whether_it_completed_a_batch
         return read(batch_id)
 
     thread = committing(run)
-    assert eventually(thread.caught_up.is_set)
+    wait_until(thread.caught_up.is_set)
     query = place.query()
     query.start_batch(0, 0)
     query.stage(run, 0)
@@ -425,7 +419,7 @@ def test_spark_is_given_a_moment_before_it_is_asked_whether_it_completed_a_batch
     woken_s = time.monotonic()
     thread.wake()
 
-    assert eventually(lambda: len(asked_s) >= 3)
+    wait_until(lambda: len(asked_s) >= 3)
     assert asked_s[0] - woken_s >= FIRST_POLL_S
     assert asked_s[1] - asked_s[0] >= FIRST_POLL_S / 2
     assert asked_s[2] - asked_s[1] >= FIRST_POLL_S
@@ -444,7 +438,7 @@ def test_a_batch_before_the_newest_is_asked_for_at_once(monkeypatch: pytest.Monk
 
     thread.wake()
 
-    assert eventually(lambda: sink.batches == [0])
+    wait_until(lambda: sink.batches == [0])
     ended(thread)
 
 

@@ -197,7 +197,7 @@ def test_a_single_batch_and_a_sink_that_has_none() -> None:
     list(place.query().batches(place.open({"a": Recorder()}), 1))
     end(place, "a")
 
-    with pytest.raises(ConfigError, match=r"has not delivered 1 batches that the WAL holds \(batch 0\)"):
+    with pytest.raises(ConfigError, match=r"has not delivered 1 batch that the WAL holds \(batch 0\)"):
         retired(place, "a")
     assert retire(log_of(place), "a", drop_pending=9, take_over=TakeOver.IF_GONE).through == -1
 
@@ -215,7 +215,7 @@ def test_what_is_staged_while_it_is_retired_is_not_given_up() -> None:
 
     place.wal.create = another_batch  # type: ignore[method-assign]
 
-    with pytest.raises(ConfigError, match=r"has not delivered 1 batches .*\(batch 3\)"):
+    with pytest.raises(ConfigError, match=r"has not delivered 1 batch .*\(batch 3\)"):
         retired(place, "b")
     assert paths.RETIRED not in place.wal.list("sinks/b")
 

@@ -201,7 +201,7 @@ def test_a_gap_of_one_batch_is_refused() -> None:
     query = place.query()
     query.start_batch(2, 2)
 
-    with pytest.raises(MissingBatch, match=r"batch 2 follows batch 0 in .*: 1 batches are missing in between"):
+    with pytest.raises(MissingBatch, match=r"batch 2 follows batch 0 in .*: batch 1 is missing in between"):
         query.stage(run, 2)
 
 
@@ -221,7 +221,7 @@ def test_a_first_batch_that_was_bound_and_not_staged_is_missing(first: int, rest
     with pytest.raises(
         MissingBatch,
         match=rf"batch {first + 1} cannot be staged into .*, because this WAL begins with batch {first} and holds no "
-        r"batch: 1 batches",
+        rf"batch: batch {first} is missing in between",
     ):
         query.stage(run, first + 1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import Child, ChildError, is_running
-from tests.support.streams import wait_until
+from tests.support.waiting import wait_until
 
 FAMILY = """
 import os, subprocess, sys

@@ -214,8 +214,8 @@ def test_an_answer_that_nobody_asked_for_is_shown_with_its_call(
         run.deliver_all()
     what = f"transaction {sink.begun[-1].id}: {sink.describe()}"
     if call == "write":
-        assert f"batch 0, transaction {sink.begun[0].id}: {sink.describe()} rejected 1 rows" in caplog.text
-    assert f"{what}{': commit' if call == 'commit' else ''} rejected 1 rows" in str(caught.value)
+        assert f"batch 0, transaction {sink.begun[0].id}: {sink.describe()} rejected 1 row;" in caplog.text
+    assert f"{what}{': commit' if call == 'commit' else ''} rejected 1 row;" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -202,8 +202,8 @@ def test_rows_cannot_be_refused_while_they_are_prepared(vault: Vault, caplog: py
     where = place(1)
     run = where.open({"a": sink})
     staged(where, run)
-    assert "rejected 1 rows" in caplog.text
-    with pytest.raises(DeliveryError, match="rejected 1 rows"):
+    assert "rejected 1 row;" in caplog.text
+    with pytest.raises(DeliveryError, match="rejected 1 row;"):
         run.deliver_all()
 
 

@@ -1,0 +1,10 @@
+"""Numbers of things, as messages and tables tell them."""
+
+from __future__ import annotations
+
+_PLURALS = {"batch": "batches"}
+
+
+def counted(count: int, thing: str) -> str:
+    """A number with its noun: `1 row`, `1,200 rows`. `thing` is the singular."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {_PLURALS.get(thing, f'{thing}s')}"
