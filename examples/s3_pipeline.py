@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from wal_sink import WalSink
 from wal_sink.spark import check_java, prepare_python
-from wal_sink_backends import FilesSink
+from wal_sink_backends import TwoPhaseFilesSink
 
 ROWS_PER_FILE = 1_000
 FILES = 3
@@ -48,7 +48,7 @@ def run(folder: Path, bucket: str, options: Mapping[str, object]) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     write_input(folder / "in")
 
-    target = FilesSink(f"s3://{bucket}/orders", format="parquet", storage_options=options)
+    target = TwoPhaseFilesSink(f"s3://{bucket}/orders", format="parquet", storage_options=options)
     with WalSink(
         target, wal=f"s3://{bucket}/wal/orders", checkpoint=str(folder / "checkpoint"), storage_options=options
     ) as sink:

@@ -114,7 +114,10 @@ def session() -> Any:
     try:
         import boto3  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigError("DynamoDbSink needs boto3. Install it with: pip install 'wal-sink[dynamodb]'") from error
+        raise ConfigError(
+            "DynamoDbSink needs boto3, on the executors too. Install wal-sink with its extra dynamodb, or: "
+            "pip install boto3"
+        ) from error
     return boto3.session.Session()
 
 

@@ -254,7 +254,9 @@ def httpx() -> Any:
     try:
         import httpx as library  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigError("HttpSink needs httpx. Install it with: pip install 'wal-sink[http]'") from error
+        raise ConfigError(
+            "HttpSink needs httpx, on the executors too. Install wal-sink with its extra http, or: pip install httpx"
+        ) from error
     return library
 
 

@@ -22,7 +22,10 @@ try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
     from confluent_kafka import admin as _admin
 except ImportError as error:
-    raise ConfigError("KafkaSink needs confluent-kafka. Install it with: pip install 'wal-sink[kafka]'") from error
+    raise ConfigError(
+        "KafkaSink needs confluent-kafka, on the executors too. Install wal-sink with its extra kafka, or: "
+        "pip install confluent-kafka"
+    ) from error
 
 _logger = logger_of(__name__)
 _ADMIN: Any = _admin  # its type stubs lack some of its names

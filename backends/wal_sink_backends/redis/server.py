@@ -105,5 +105,8 @@ def redis_library() -> Any:
         import redis.backoff  # noqa: PLC0415
         import redis.retry  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError("RedisSink needs redis-py. Install it with: pip install 'wal-sink[redis]'") from error
+        raise ConfigError(
+            "RedisSink needs redis-py, on the executors too. Install wal-sink with its extra redis, or: "
+            "pip install redis"
+        ) from error
     return library

@@ -46,7 +46,10 @@ def driver() -> ModuleType:
     try:
         import pymysql  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise ConfigError('MariaDB and MySQL need PyMySQL. Install it with: pip install "wal-sink[mariadb]"') from error
+        raise ConfigError(
+            "MariaDB and MySQL need PyMySQL, on the executors too. Install wal-sink with its extra mariadb, or: pip "
+            "install 'PyMySQL>=1.2'"
+        ) from error
     return pymysql
 
 

@@ -45,7 +45,10 @@ def driver() -> ModuleType:
     try:
         import psycopg  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise ConfigError('PostgreSQL needs psycopg 3. Install it with: pip install "wal-sink[postgresql]"') from error
+        raise ConfigError(
+            "PostgreSQL needs psycopg 3, on the executors too. Install wal-sink with its extra postgresql, or: pip "
+            "install 'psycopg[binary]'"
+        ) from error
     return psycopg
 
 
