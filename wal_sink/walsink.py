@@ -33,6 +33,7 @@ from wal_sink.sinks.guarantees import Guarantees, promise
 from wal_sink.sinks.held import hold
 from wal_sink.spark.placement import Placement, check_environment
 from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location, current_session
+from wal_sink.spark.session.versions import check_pyspark
 from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -165,6 +166,7 @@ class WalSink:
         and leaving the `with` block confirm that everything was delivered.
         """
         self._refuse_fork()
+        check_pyspark()
         from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.session.query import session_of  # noqa: PLC0415
 
@@ -314,12 +316,13 @@ class WalSink:
             raise ConfigError(f"{self!r} was closed. Create a new WalSink")
 
     def _open_run(self, spark: SparkSession | None) -> Run:
+        store = open_store(self._spec)  # first, since it names a missing package; no request
         if spark is not None:
             check_environment(spark, self._spec, self._settings)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
+        run = Run(store, checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
         run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)

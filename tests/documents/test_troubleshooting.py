@@ -65,7 +65,8 @@ def test_every_message_of_the_sources_is_found_under_its_class(sources: Sources)
 def test_every_cause_helps() -> None:
     causes = [cause for entry in (*FILE.entries, FILE.warnings) for cause in entry.causes]
     assert all(cause.title and cause.do for cause in causes)
-    assert [cause.title for cause in causes if not cause.messages] == ["A wrapped Spark writer failed"]  # Spark's text
+    alone = [cause.title for cause in causes if not (cause.messages or cause.foreign)]
+    assert alone == ["A wrapped Spark writer failed"]  # Spark's text
     assert all(entry.meaning and entry.safe and entry.avoid for entry in FILE.entries)
 
 
@@ -221,6 +222,15 @@ def test_the_page_shows_every_part(made_up: Sources) -> None:
     assert page.endswith(
         "## Warnings in the log\n\nIt goes on.\n\n### Tidied\n\n- `was tidied after`\n\n**Remedy:** Nothing.\n"
     )
+
+
+def test_texts_of_servers_are_shown_and_not_looked_for_in_the_sources(made_up: Sources) -> None:
+    file = _file("is not there any more", names='"LostError"')
+    (cause,) = file.entries[0].causes
+    entry = replace(file.entries[0], causes=(replace(cause, foreign=("Access denied",)),))
+    told = replace(file, entries=(entry,))
+    assert "- `is not there any more`\n- `Access denied`\n\nA rule." in told.page(made_up)
+    assert not_in_the_sources(told.fragments, made_up) == []
 
 
 def test_an_entry_with_an_unknown_or_a_missing_part_is_an_error() -> None:

@@ -32,6 +32,7 @@ def test_the_calling_query_and_what_a_writer_has_are_told(version: str, tmp_path
     assert "runs batch 0, but stage() was given batch 1" in seen["another batch"]
     assert "belongs to no running query" in seen["outside"]
     assert "another WalSink of this process" in seen["second call"]
+    assert ("clusterBy" in seen["leftovers"]) == (version != "3.5.9")
     for what, said in seen["leftovers"].items():
         assert f"the writer has {what}(" in said
     assert "/nowhere/old" in seen["leftovers"]["option"]

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from packaging.requirements import Requirement
 
@@ -23,9 +24,15 @@ from tests.packaging.pipeline import FILES, ROWS_PER_FILE
 from tests.packaging.targets import TARGETS, WITHOUT_EXTRA, Target
 from tests.support.processes import CHECKOUT
 from tests.support.programs.quick_java import QUICK
+from wal_sink import Settings
+from wal_sink.lifecycle.run import Run
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
 
 ARCHIVES = Archives.in_folder(CHECKOUT / "dist")
-EXTRAS = extras_of(ARCHIVES.wheel)
+EXTRAS = [extra for extra in extras_of(ARCHIVES.wheel) if extra != "spark"]
+"""The extras of targets and stores."""
 WHEELS = wheels_for(all_requirements(ARCHIVES.wheel))
 ROWS = list(range(FILES * ROWS_PER_FILE))
 PIPELINE_S = 900.0
@@ -33,34 +40,63 @@ PIPELINE_S = 900.0
 pytestmark = pytest.mark.timeout(1800)
 
 
-def test_the_wheel_alone(tmp_path: Path) -> None:
+def test_the_wheel_without_spark(tmp_path: Path) -> None:
+    """It reads a WAL and drains it, and names what `run` lacks."""
+    wal, checkpoint = _staged(tmp_path)
     with empty_environment("plain", WHEELS) as environment:
         environment.install(str(ARCHIVES.wheel))
         assert _installed(environment, tmp_path) & _brought_by_extras() == set()
+        drain = ("drain", wal, "--to", f"sqlite:///{tmp_path}/rows.db?table=rows", "--start-from", "earliest")
+        for args in (("status", wal), drain):
+            with environment.command("wal-sink", *args, log=tmp_path / "log", env={}) as child:
+                child.succeed()
+        run = f"from wal_sink import WalSink\nWalSink(print, wal={wal!r}, checkpoint={checkpoint!r}).run(None)"
+        with environment.command("python", "-c", run, log=tmp_path / "log", env={}) as child:
+            assert child.wait() != 0
+        assert "ConfigError: this Python (" in child.output
+        assert "Elsewhere install wal-sink with its extra spark, or: pip install pyspark" in child.output
+        for extra in EXTRAS:
+            _names_the_extra(environment, wal, tmp_path, extra)
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        assert database.execute("SELECT id FROM rows ORDER BY id").fetchall() == [(0,), (1,), (2,)]
+
+
+def test_the_wheel_with_spark_alone(tmp_path: Path) -> None:
+    with empty_environment("spark", WHEELS) as environment:
+        environment.install(f"wal-sink[spark] @ {ARCHIVES.wheel.as_uri()}")
         files = Target(f"files://{tmp_path / 'lake'}?format=csv", lambda: _ids_in_csv(tmp_path / "lake"))
         _deliver(environment, tmp_path, {"files": files})
-        for extra in EXTRAS:
-            _names_the_extra(environment, tmp_path, extra)
 
 
 def test_the_sdist(tmp_path: Path) -> None:
     with empty_environment("sdist", WHEELS) as environment:
-        environment.install(str(ARCHIVES.sdist))
+        environment.install(f"wal-sink[spark] @ {ARCHIVES.sdist.as_uri()}")
         _deliver(environment, tmp_path, {})
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_the_wheel_with(extra: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     with empty_environment(extra, WHEELS) as environment:
-        environment.install(f"wal-sink[{extra}] @ {ARCHIVES.wheel.as_uri()}")
+        environment.install(f"wal-sink[spark,{extra}] @ {ARCHIVES.wheel.as_uri()}")
         _deliver(environment, tmp_path, {extra: TARGETS[extra](request, tmp_path)})
 
 
 def test_the_wheel_with_all_extras(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     with empty_environment("all", WHEELS) as environment:
-        environment.install(f"wal-sink[{','.join(EXTRAS)}] @ {ARCHIVES.wheel.as_uri()}")
+        environment.install(f"wal-sink[{','.join(['spark', *EXTRAS])}] @ {ARCHIVES.wheel.as_uri()}")
         assert _brought_by_extras() - _installed(environment, tmp_path) == set()
         _deliver(environment, tmp_path, {extra: TARGETS[extra](request, tmp_path) for extra in EXTRAS})
+
+
+def _staged(folder: Path) -> tuple[str, str]:
+    """A WAL of three batches of a row each, which no sink has, and its checkpoint."""
+    wal, checkpoint = folder / "wal", folder / "checkpoint"
+    files = open_store(StoreSpec(str(checkpoint)))
+    run = Run(open_store(StoreSpec(str(wal))), files, Settings())
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(files, lambda number, *_: [pa.table({"id": [number]})]).batches(run, 3)) == [0, 1, 2]
+    return str(wal), str(checkpoint)
 
 
 def _deliver(environment: Environment, folder: Path, targets: Mapping[str, Target]) -> None:
@@ -97,11 +133,11 @@ def _check_origin(told: dict[str, Any], environment: Environment) -> None:
     assert told["version"] == metadata_of(ARCHIVES.wheel)["Version"]
 
 
-def _names_the_extra(environment: Environment, folder: Path, extra: str) -> None:
+def _names_the_extra(environment: Environment, wal: str, folder: Path, extra: str) -> None:
     """A target whose extra is not installed must be refused with the command that installs it."""
     options = ("--to", WITHOUT_EXTRA[extra], "--name", f"without-{extra}", "--start-from", "earliest")
     log = folder / f"without-{extra}.log"
-    with environment.command("wal-sink", "drain", folder / "wal", *options, log=log, env={}) as child:
+    with environment.command("wal-sink", "drain", wal, *options, log=log, env={}) as child:
         code = child.wait()
     assert code != 0
     assert f"wal-sink with its extra {extra}, or: pip install" in re.sub(r"\s+", " ", child.output)

@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -45,6 +45,8 @@ class Cause:
     messages: tuple[str, ...]
     why: str
     do: str
+    foreign: tuple[str, ...] = ()
+    """Texts of servers and of Spark, which stand in our messages as they came. No source of ours holds them."""
 
     def matches(self, text: str) -> bool:
         """Whether any of the fragments is in the text."""
@@ -143,8 +145,8 @@ def _entry(*, names: list[str], meaning: str, safe: str, avoid: str, cause: list
     return Entry(tuple(names), meaning.strip(), safe.strip(), avoid.strip(), causes)
 
 
-def _cause(*, title: str, messages: list[str], why: str, do: str) -> Cause:
-    return Cause(title, tuple(messages), why.strip(), do.strip())
+def _cause(*, title: str, messages: list[str], why: str, do: str, foreign: Sequence[str] = ()) -> Cause:
+    return Cause(title, tuple(messages), why.strip(), do.strip(), tuple(foreign))
 
 
 def _caught_by(name: str, sources: Sources) -> str:
@@ -173,7 +175,8 @@ def _section(heading: str, entry: Entry, caught_by: str = "") -> str:
 
 
 def _of_cause(cause: Cause) -> str:
-    lines = "\n" + "".join(f"- {_code(fragment)}\n" for fragment in cause.messages) if cause.messages else ""
+    texts = (*cause.messages, *cause.foreign)
+    lines = "\n" + "".join(f"- {_code(fragment)}\n" for fragment in texts) if texts else ""
     why = "\n" + _wrapped(cause.why) if cause.why else ""
     return f"\n### {cause.title}\n{lines}{why}\n{_wrapped(f'**Remedy:** {cause.do}')}"
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from wal_sink.checkpoint import fingerprints
 from wal_sink.checkpoint.fingerprints import RULE, Fingerprints
 from wal_sink.checkpoint.formats import CheckpointFiles, planned_ms, read_commit, read_offsets, read_query_id
-from wal_sink.errors import CorruptError, HistoryError
+from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.stores.base import ObjectMissing
+from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING
 
 
@@ -101,6 +102,17 @@ class Checkpoint:
     def is_completed(self, batch_id: int) -> bool:
         """Return whether `commits/N` itself exists, complete. One read."""
         return self._commit(batch_id) is not None
+
+    def refuse_wal(self) -> None:
+        """Raise `ConfigError` if the folder is that of a WAL. One read."""
+        try:
+            self._files.read(paths.WAL)
+        except ObjectMissing:
+            return
+        raise ConfigError(
+            f"{self.root} holds {paths.WAL}, so it is the folder of a WAL and cannot be a checkpoint. Were wal and "
+            "checkpoint exchanged? Pass each its own folder. Nothing was written"
+        )
 
     def newest_commit(self) -> int:
         """The newest completed batch; -1 if there is none. One listing."""

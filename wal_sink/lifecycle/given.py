@@ -19,6 +19,8 @@ from wal_sink.wal import paths
 ELSEWHERE: Mapping[str, str] = {
     **{field.name: f"settings=Settings({field.name}=…)" for field in fields(Settings)},
     **{field.name: f"WalSink(Delivery(to, {field.name}=…), …)" for field in fields(Delivery) if field.name != "to"},
+    "checkpointLocation": "checkpoint=…",
+    "checkpoint_location": "checkpoint=…",
 }
 """Names that users try in `WalSink`, and where they belong."""
 _JDBC = "jdbc:"

@@ -8,9 +8,12 @@ from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch
 from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, require_wal, sink_folders, take
 from wal_sink.recovery.location import canonical, check_location
+from wal_sink.reporting.logs import logger_of
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import LowWater, Manifest, WalRecord
+
+_logger = logger_of(__name__)
 
 KEPT_MANIFESTS = 256
 """Most manifests that a run keeps in memory. Of later batches it keeps the size alone, and reads the manifest again."""
@@ -83,10 +86,12 @@ class History:
     def adopt(self, inventory: Inventory, *, moved_from: str | None) -> None:
         """`load_owner` from the inventory that was taken when the WAL was opened.
 
-        Raises `ConfigError` for a WAL that says it lies elsewhere, unless it was moved here from `moved_from`.
+        Raises `ConfigError` for a WAL that says it lies elsewhere, unless it was moved here from `moved_from`; for a
+        new WAL also if the checkpoint is the folder of another WAL.
         """
         self._moved_from = moved_from
         if self._wal_of_its_owner(inventory.wal, moved=inventory.has_moved) is None:
+            self._checkpoint.refuse_wal()
             self._complete_before = self._checkpoint.newest_commit()
 
     def _wal_of_its_owner(self, wal: WalRecord | None, *, moved: bool = True) -> WalRecord | None:
@@ -244,6 +249,14 @@ class History:
             **self._log.stamp(),
         )
         found, is_own = self._log.create_or_find(paths.WAL, record)
+        if is_own and batch_id > 0:
+            _logger.warning(
+                "%s is a new WAL and begins with batch %d. Spark completed the batches before it, and wal-sink "
+                "delivers none of them. This is right if the query wrote them to its target by itself. If an earlier "
+                "WAL of this checkpoint was deleted, restore it: the batches that it had not delivered are in no other "
+                "place",
+                self._log.store.root, batch_id,
+            )  # fmt: skip
         return found if is_own else self._made_meanwhile(found)
 
     def _made_meanwhile(self, wal: WalRecord) -> WalRecord:

@@ -91,6 +91,8 @@ may be absent: then its delivery was not begun.
 
 _MADE_AFTER_WAL = ("batches/", "low-water/", "moves/")
 """Folders in a WAL's root that are made only once the WAL has a batch."""
+_OF_A_CHECKPOINT = frozenset({"metadata", "offsets/", "commits/"})
+"""Names that Spark makes in a checkpoint, and that no version of wal-sink makes in a WAL."""
 _LOOKS = 3
 """How often the newest marker is looked for: between listing and read, a later one may replace it."""
 _COMMITTER = paths.committer_role("")
@@ -127,12 +129,21 @@ class Inventory:
 def take(log: Log) -> Inventory:
     """The inventory of a WAL that is opened. One read and one listing, and one listing more if it has terms.
 
-    Raises `ObjectLost` if the WAL's own record was lost.
+    Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError` for the folder of a checkpoint.
     """
     wal = log.find(WalRecord, paths.WAL)
     top = frozenset(log.store.list(""))
+    _refuse_checkpoint(log, top)
     roles = _folders(log, paths.TERMS) if f"{paths.TERMS}/" in top else frozenset()
     return Inventory(wal or _explained_wal(log, top, roles), top, roles)
+
+
+def _refuse_checkpoint(log: Log, top: frozenset[str]) -> None:
+    if spark := sorted(_OF_A_CHECKPOINT & top):
+        raise ConfigError(
+            f"{log.store.root} holds {' and '.join(spark)}, so it is the checkpoint of a query and cannot be a WAL. "
+            "Were wal and checkpoint exchanged? Pass each its own folder. Nothing was written"
+        )
 
 
 def find_wal(log: Log) -> WalRecord | None:

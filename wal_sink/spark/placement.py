@@ -142,8 +142,10 @@ def check_environment(spark: SparkSession, store: StoreSpec, settings: Settings)
         check_kept_batches,
         warn_of_unchecked_shuffles,
     )
+    from wal_sink.spark.session.versions import check_versions  # noqa: PLC0415
     from wal_sink.spark.session.workers import WORKER_MODULES, check_workers  # noqa: PLC0415
 
+    check_versions(spark)
     check_workers(spark, (*WORKER_MODULES, "s3fs") if store.scheme == S3 else WORKER_MODULES)
     check_kept_batches(spark, settings.retention_batches)
     warn_of_unchecked_shuffles(spark)

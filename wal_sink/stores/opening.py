@@ -56,7 +56,7 @@ def _new_s3_store(spec: StoreSpec) -> Store:
         from wal_sink.stores.s3 import S3Store  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise ConfigError(
-            f"{spec.safe_url} needs s3fs, on the executors too, but s3fs cannot be imported here ({error}). Install "
-            "wal-sink with its extra s3, or: pip install s3fs"
+            f"{spec.safe_url} needs s3fs, on the executors too. Install wal-sink with its extra s3, or: pip install "
+            f"s3fs. Python's answer here: {error}"
         ) from error
     return S3Store(spec)

@@ -56,7 +56,8 @@ _NEXT_STEP = {
     "ConditionalRequestConflict": "another writer was writing the same object; wal-sink can repeat the create",
     "SlowDown": "S3 limited the request rate for half a minute; try later, or spread WALs over several prefixes",
     "NoCredentialsError": "no credentials were found: set storage_options key and secret, or a profile",
-    "EndpointConnectionError": "nothing answers at this endpoint: correct endpoint_url, or start the server",
+    "EndpointConnectionError": "nothing answers at this endpoint: correct endpoint_url in storage_options (without it, "
+    "Amazon's S3 gets the requests), or start the server",
     "ConnectTimeoutError": "the endpoint cannot be reached: correct endpoint_url, or check network and firewall",
     "ReadTimeoutError": "the endpoint did not answer in time: check it, or raise config_kwargs={'read_timeout': …}",
     "ParamValidationError": "correct the bucket's name",

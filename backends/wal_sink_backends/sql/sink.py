@@ -10,6 +10,7 @@ This module is the same for every database; code that knows a driver is in its `
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wal_sink.arguments.values import check_bool, spelled_class
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql.base.values import Rows
 
 Mode: TypeAlias = Literal["append", "upsert"]
+RecreatedTable: TypeAlias = Literal["refuse", "accept"]
 
 
 @spelled_class
@@ -52,7 +54,8 @@ class SqlSink(TransactionalSink):
     one of the user's search path (MariaDB: the URL's database).
 
     A missing table is made from the chunk's columns, unless `create_table=False`. A missing ledger is made in any case;
-    `docs/sinks/sql.md` has its DDL, the rights that are needed, and the type for each column.
+    `docs/sinks/sql.md` has its DDL, the rights that are needed, and the type for each column. A table that is missing
+    although the ledger says that it got rows is an error; with `recreated_table="accept"` it is made again.
 
     `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
     here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments either
@@ -85,6 +88,7 @@ class SqlSink(TransactionalSink):
         schema: str | None = None,
         create_table: bool = True,
         may_drop_rows: bool = False,
+        recreated_table: RecreatedTable = "refuse",
         password_env: str | None = None,
         busy_timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
@@ -102,6 +106,9 @@ class SqlSink(TransactionalSink):
         self._replacing = Replacing(self._key, newer_by)
         check_bool("may_drop_rows", may_drop_rows)
         self._may_drop_rows = may_drop_rows
+        if recreated_table not in ("refuse", "accept"):
+            raise ConfigError(f"recreated_table={recreated_table!r}: expected 'refuse' or 'accept'")
+        self._recreated_table = recreated_table
         self._target = TargetTable(self._dialect, table, self._key, create=create_table)
         self._connection: Connection | None = None
         self._opened = False
@@ -185,7 +192,8 @@ class SqlSink(TransactionalSink):
             stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
             if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
                 return
-            known = self._target.fit(connection, chunk.table.schema, what)
+            refuse_lost = partial(self._refuse_lost_table, connection, chunk, what)
+            known = self._target.fit(connection, chunk.table.schema, what, refuse_lost)
             self._refuse_by_value(chunk, rows, known)
             rows = self._dialect.in_key_order(connection, rows, chunk.table, self._key, known.collations)
             put = self._dialect.putting(connection, self._table, rows.columns, self._replacing)
@@ -197,6 +205,24 @@ class SqlSink(TransactionalSink):
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
             self._target.confirm(connection, known, what)
         self._target.remember(known)
+
+    def _refuse_lost_table(self, connection: Connection, chunk: Chunk, what: str) -> None:
+        """Refuse to make a table that the ledger says had rows. Called in the writing transaction; one statement.
+
+        Every batch has a segment 0. The entry of another segment of the same batch proves nothing: its process may have
+        made the table in between.
+        """
+        slot = chunk.position.slot
+        slots = sorted({slot, f"{slot.rpartition('/')[0]}/0"})
+        found = [entry.position for entry in self._dialect.stored(connection, slots).values()]
+        before = [at for at in found if at.batch_id < chunk.batch_id or (at.slot == slot and at.rows > 0)]
+        if before and self._recreated_table != "accept":
+            newest = max(at.batch_id for at in before)
+            raise PermanentError(
+                f"{what}: the table is gone, but {LEDGER} says that it got rows up to batch {newest}. Restore the "
+                "table. For a new table use a new WAL and a new checkpoint; or pass recreated_table='accept', if the "
+                "earlier rows may be missing from it"
+            )
 
     def _refuse_by_value(self, chunk: Chunk, rows: Rows, known: Known) -> None:
         """Refuse rows before they are sent: a generated value could equal a later row's, a row without age replace

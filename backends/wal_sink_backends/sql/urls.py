@@ -13,7 +13,7 @@ from wal_sink_backends.common.url_options import UrlOptions, names_of
 from wal_sink_backends.sql.base.address import refuse_at_behind_host, refuse_blanks, shown_scheme
 from wal_sink_backends.sql.mariadb.options import MariadbOptions
 from wal_sink_backends.sql.postgresql.options import PostgresqlOptions
-from wal_sink_backends.sql.sink import Mode, SqlSink
+from wal_sink_backends.sql.sink import Mode, RecreatedTable, SqlSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class ServerOptions:
     newer_by: str | None = None
     create_table: bool | None = None
     may_drop_rows: bool | None = None
+    recreated_table: RecreatedTable | None = None
     password_env: str | None = None
     maps: Maps | None = None
     busy_timeout_s: float | None = None
@@ -44,6 +45,7 @@ class SqliteOptions:
     newer_by: str | None = None
     create_table: bool | None = None
     may_drop_rows: bool | None = None
+    recreated_table: RecreatedTable | None = None
     busy_timeout_s: float | None = None
     maps: Maps | None = None
 
@@ -51,7 +53,8 @@ class SqliteOptions:
 def sqlite_sink(url: str) -> SqlSink:
     """`sqlite:////absolute/path.db?table=orders&mode=upsert&key=id,day`: rows and position in one transaction.
 
-    More options: `newer_by`, `create_table`, `may_drop_rows`, `busy_timeout_s`, `maps`.
+    More options: `newer_by`, `create_table`, `may_drop_rows`, `recreated_table`, `busy_timeout_s`,
+    `maps`.
     """
     bare, _, query = url.partition("?")
     return _sink(bare, UrlOptions(query, url, SqliteOptions).arguments(SqliteOptions), url)

@@ -70,6 +70,39 @@ def test_a_table_that_is_gone_is_not_made_anew(server: DatabaseServer, database:
             sink.write(chunk(ids(2), first=1))
 
 
+def test_a_table_that_is_gone_is_not_made_again_by_a_new_process_unless_it_may(
+    server: DatabaseServer, database: str
+) -> None:
+    after = Position(SLOT, 0, 1, "a")
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(ids(1)))
+    as_owner(server, database, "DROP TABLE flights")
+    later = chunk(ids(2), batch=1, segment="b", after=after)
+    with opened(sink_to(server, database)) as sink:
+        with pytest.raises(PermanentError, match=r"the table is gone, but wal_sink_ledger .* up to batch 0"):
+            sink.write(later)
+        assert sink.last(SLOT) == after, "the connection is still good"
+    with opened(sink_to(server, database, recreated_table="accept")) as sink:
+        assert sink.write(later) is None
+    assert stored(server, database) == [(2,)]
+
+
+def test_a_table_that_another_segment_of_the_first_batch_makes_meanwhile_is_no_lost_one(
+    server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process saw no table, and then the other one made it and wrote its rows."""
+    with opened(sink_to(server, database)) as late, opened(sink_to(server, database)) as other:
+        refuse = late._refuse_lost_table
+
+        def refuse_after_the_other(*args: Any) -> None:
+            other.write(chunk(ids(1)))
+            refuse(*args)
+
+        monkeypatch.setattr(late, "_refuse_lost_table", refuse_after_the_other)
+        assert late.write(chunk(ids(2), segment="b", slot=f"{SLOT.rpartition('/')[0]}/1")) is None
+    assert stored(server, database) == [(1,), (2,)]
+
+
 def test_a_table_that_became_one_without_transactions(mariadb: MariadbServer, maria: str) -> None:
     with opened(sink_to(mariadb, maria)) as sink:
         sink.write(chunk(ids(1)))

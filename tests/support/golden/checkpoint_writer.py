@@ -172,12 +172,12 @@ def repartitioned(kind: Kind) -> None:
 
 
 KINDS: list[tuple[str, tuple[int, int], dict[str, str], Callable[[Kind], None]]] = [
-    ("file", (4, 0), {}, file),
-    ("compacted", (4, 0), COMPACTING, compacted),
-    ("two_entries", (4, 0), {}, two_entries),
-    ("rate", (4, 0), {}, rate),
-    ("two_sources", (4, 0), {}, two_sources),
-    ("stateful", (4, 0), {}, stateful),
+    ("file", (3, 5), {}, file),
+    ("compacted", (3, 5), COMPACTING, compacted),
+    ("two_entries", (3, 5), {}, two_entries),
+    ("rate", (3, 5), {}, rate),
+    ("two_sources", (3, 5), {}, two_sources),
+    ("stateful", (3, 5), {}, stateful),
     ("stateful_ids", (4, 0), STATE_IDS, stateful),
     ("offset_log_2", (4, 2), {OFFSET_LOG: "2"}, two_sources),
     ("named", (4, 2), {SOURCE_EVOLUTION: "true", OFFSET_LOG: "2"}, named),

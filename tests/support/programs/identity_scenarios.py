@@ -131,8 +131,9 @@ def leftovers(spark: SparkSession, place: Home) -> None:
         "foreachBatch": refused(fresh().foreachBatch(print)),
         "foreach": refused(fresh().foreach(print)),
         "partitionBy": refused(fresh().partitionBy("id")),
-        "clusterBy": refused(fresh().clusterBy("id")),
     }
+    if hasattr(fresh(), "clusterBy"):  # since Spark 4.0
+        seen["leftovers"]["clusterBy"] = refused(fresh().clusterBy("id"))
     modes = ("append", "update", "complete")
     seen["output modes"] = [str(_Fields(fresh().outputMode(mode)).read("outputMode")) for mode in modes]
     used = fresh().option("checkpointLocation", str(place.checkpoint)).queryName("named")

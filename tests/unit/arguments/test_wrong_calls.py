@@ -176,7 +176,10 @@ WRONG_NAMES: list[tuple[Callable[[], object], str]] = [
     (lambda: LOOSE(post, wal="memory://wal", checkpiont="memory://c"), r"did you mean checkpoint"),
     (lambda: LOOSE(post, wal="memory://wal"), r"checkpoint.*WalSink\(to, \*, wal, checkpoint"),
     (lambda: LOOSE(post, "memory://wal", "memory://c"), r"WalSink\(to, \*, wal, checkpoint"),
-    (lambda: LOOSE(post, **PLACES, checkpointLocation="x"), r"checkpointLocation.*did you mean checkpoint"),
+    (
+        lambda: LOOSE(post, **PLACES, checkpointLocation="x"),
+        r"checkpointLocation' does not belong here; write checkpoint=…",
+    ),
     (lambda: LOOSE(post, **PLACES, chunk_rows=5), r"chunk_rows.*settings=Settings\(chunk_rows"),
     (lambda: LOOSE(post, **PLACES, max_attempts=5), r"max_attempts.*Delivery\(to, max_attempts"),
     (lambda: cast("Any", Settings)(chunk_row=5), r"Settings.*did you mean chunk_rows"),

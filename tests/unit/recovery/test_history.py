@@ -8,6 +8,10 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, HistoryError, HistoryGone, MissingBatch, ObjectLost
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.history import KEPT_MANIFESTS
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.settings import Settings
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING
@@ -19,6 +23,10 @@ def staged(place: Place, run: Run, *batch_ids: int) -> None:
     for batch_id in batch_ids:
         query.start_batch(batch_id, batch_id)
         query.stage(run, batch_id)
+
+
+def memory_store() -> MemoryStore:
+    return MemoryStore(StoreSpec(f"memory://history-{SYSTEM.new_id()}"))
 
 
 def wal_of(place: Place) -> WalRecord:
@@ -320,3 +328,59 @@ def test_a_checkpoint_without_a_query_is_refused_as_one_of_no_query_yet() -> Non
 
     with pytest.raises(HistoryError, match="belongs to no query yet \\(it is new or was deleted\\)"):
         place.open({})
+
+
+# Folders that were exchanged, and a WAL that begins late.
+
+
+def test_a_wal_and_a_checkpoint_that_were_exchanged_are_refused_and_nothing_is_written() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 2)
+    before = {store.root: store.list("", recursive=True) for store in (place.wal, place.checkpoint)}
+
+    with pytest.raises(ConfigError, match=r"holds commits/ and metadata and offsets/, .* and checkpoint exchanged\?"):
+        Run(place.checkpoint, place.wal, Settings()).open()
+
+    after = {store.root: store.list("", recursive=True) for store in (place.wal, place.checkpoint)}
+    probes = {name for name in after[place.checkpoint.root] if name.startswith("probe/")}
+    assert after | {place.checkpoint.root: sorted({*after[place.checkpoint.root]} - probes)} == before
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/0", "commits/0"])
+def test_the_folder_of_a_checkpoint_is_no_wal_whatever_part_of_it_is_left(name: str) -> None:
+    wal = memory_store()
+    wal.create(name, b"v1\n{}")
+
+    with pytest.raises(ConfigError, match="it is the checkpoint of a query and cannot be a WAL"):
+        Run(wal, memory_store(), Settings()).open()
+
+
+def test_the_folder_of_a_wal_is_no_checkpoint_of_a_new_wal() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 1)
+
+    with pytest.raises(ConfigError, match=r"holds wal\.json, so it is the folder of a WAL and cannot be a checkpoint"):
+        Run(memory_store(), place.wal, Settings()).open()
+
+
+def test_a_new_wal_that_begins_behind_complete_batches_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Before: a deleted WAL whose batches were not delivered was replaced in silence."""
+    place = Place()
+    query = place.query()
+    for batch_id in range(3):
+        query.start_batch(batch_id, batch_id)
+        query.complete_batch(batch_id)
+
+    run = place.open({"a": Recorder()})
+    place.stream(run, 5)
+
+    (told,) = (record.getMessage() for record in caplog.records if "is a new WAL" in record.getMessage())
+    assert f"{place.wal.root} is a new WAL and begins with batch 3. Spark completed the batches before it" in told
+
+
+def test_a_wal_that_begins_with_the_first_batch_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 2)
+
+    assert "is a new WAL" not in caplog.text

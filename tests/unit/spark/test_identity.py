@@ -109,6 +109,29 @@ def test_a_spark_that_answers_otherwise_is_an_error_that_names_it(what: str) -> 
         identity_of(dataframe(execution(**NOT_UNDERSTOOD[what])), 3)
 
 
+def of_spark_3_5(*, remembers: bool = True, commits: tuple[int, ...] = ()) -> Any:
+    """The DataFrame of batch 3, and what the run remembers to have committed."""
+    log = Odd(metadataCacheEnabled=lambda: remembers, batchCache=lambda: dict.fromkeys(commits))
+    df = dataframe(execution(commitLog=lambda: log, sparkSession=lambda: None))
+    df.sparkSession._known["version"] = "3.5.9"
+    df.sparkSession.sparkContext._jvm.java.util._known["HashMap"] = lambda cache: Odd(keySet=lambda: list(cache))
+    return df
+
+
+@pytest.mark.parametrize(("commits", "is_first"), [((), True), ((2,), False), ((1, 2), False), ((1,), True)])
+def test_spark_3_5_tells_the_first_batch_of_a_run_by_the_commits_that_it_remembers(
+    monkeypatch: pytest.MonkeyPatch, commits: tuple[int, ...], is_first: bool
+) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession", lambda *_: None)
+    monkeypatch.setattr("pyspark.sql.streaming.query.StreamingQuery", lambda _: None)
+    assert identity_of(of_spark_3_5(commits=commits), 3).is_first is is_first
+
+
+def test_spark_3_5_without_its_memory_of_commits_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"3\.5\.9 does not remember .*metadataCache\.enabled is false\. Set it to"):
+        identity_of(of_spark_3_5(remembers=False), 3)
+
+
 def test_a_spark_without_a_list_of_queries_is_an_error_that_names_it() -> None:
     df = dataframe(execution())
     df._jdf._known["sparkSession"] = lambda: Odd(sharedState=Odd)

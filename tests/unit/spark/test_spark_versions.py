@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from tests.support import spark_versions
 from tests.support.processes import CHECKOUT, Child, ChildError
-from tests.support.spark_versions import VERSIONS, each_version, environment, packages, run_on
+from tests.support.spark_versions import ALL_VERSIONS, VERSIONS, each_version, environment, packages, run_on
+from wal_sink.spark.session.versions import KNOWN
 
 SHOWS = """
 import os, pyspark
@@ -24,16 +26,17 @@ def minor(version: str) -> tuple[int, int]:
     return int(major), int(second)
 
 
-def test_each_minor_version_from_the_first_allowed_to_the_installed_one_is_pinned_once() -> None:
-    wanted = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]
+def test_each_known_minor_version_is_pinned_once_and_the_package_allows_these_alone() -> None:
+    wanted = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
     requirement = next(line for line in wanted if line.startswith("pyspark"))
-    allowed = re.fullmatch(r"pyspark>=(\d+)\.(\d+),<(\d+)", requirement)
-    assert allowed is not None, f"expected a range such as pyspark>=4.0,<5, found {requirement}"
-    major, lowest, beyond = map(int, allowed.groups())
-    installed = minor(pyspark.__version__)
-    assert (major, lowest) <= installed < (beyond, 0)
-    assert beyond == major + 1, "of several major versions this test has to know the last minor one of each"
-    assert [minor(version) for version in VERSIONS] == [(major, each) for each in range(lowest, installed[1] + 1)]
+    allowed = re.fullmatch(r"pyspark>=(\d+)\.(\d+),<(\d+)\.(\d+)", requirement)
+    assert allowed is not None, f"expected a range such as pyspark>=4.0,<4.4, found {requirement}"
+    numbers = list(map(int, allowed.groups()))
+    newest = max(KNOWN)
+    assert (tuple(numbers[:2]), tuple(numbers[2:])) == (min(KNOWN), (newest[0], newest[1] + 1))
+    assert [minor(version) for version in ALL_VERSIONS] == sorted(KNOWN)
+    assert minor(pyspark.__version__) == newest
+    assert set(VERSIONS) == {one for one in ALL_VERSIONS if minor(one) != (3, 5) or sys.version_info < (3, 12)}
 
 
 @each_version

@@ -4,7 +4,7 @@ Two facts identify it, and both are certain. Spark calls `foreachBatch` on the t
 has that thread. Each run of a query has a session that no other run has, a clone of the user's session; a DataFrame
 made from its batch has that session on every thread. The job group proves nothing, because users set their own.
 
-PySpark has no public way to read either. The calls were found in the source of Spark 4.0 to 4.3 (`StreamExecution`,
+PySpark has no public way to read either. The calls were found in the source of Spark 3.5 to 4.3 (`StreamExecution`,
 `SharedState`), and `tests/integration/test_identity_versions.py` runs them on each version. Any other answer of Spark
 is an error.
 """
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _WHAT = "which query a batch belongs to"
+_SPARK_3_5 = "3.5."
+_METADATA_CACHE = "spark.sql.streaming.metadataCache.enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,25 @@ def _identity(df: DataFrame, batch_id: int, execution: Any, running: Any) -> Que
         run_id=_text(execution.runId().toString()),
         checkpoint=_text(execution.resolvedCheckpointRoot()),
         planned_ms=_positive(running.offsetSeqMetadata().batchTimestampMs()),
-        is_first=_flag(running.isFirstBatch()),
+        is_first=_is_first(df.sparkSession, execution, running),
         rows_id=_number(running.toRdd().id()),
         session=SparkSession(df.sparkSession.sparkContext, execution.sparkSession()),
         query=StreamingQuery(execution),
     )
+
+
+def _is_first(spark: SparkSession, execution: Any, running: Any) -> bool:
+    """See `QueryIdentity.is_first`. Spark 3.5 does not tell it, but a run remembers the two last commits it wrote."""
+    if not spark.version.startswith(_SPARK_3_5):
+        return _flag(running.isFirstBatch())
+    log = execution.commitLog()
+    if not log.metadataCacheEnabled():
+        raise ConfigError(
+            f"Spark {spark.version} does not remember what this run completed, because {_METADATA_CACHE} is false. "
+            "Set it to true, which is Spark's default, before the query starts. Nothing was staged"
+        )
+    java = cast("Any", spark.sparkContext)._jvm.java.util  # noqa: SLF001 - Python cannot read a map of another class
+    return running.currentBatchId() - 1 not in list(java.ArrayList(java.HashMap(log.batchCache()).keySet()))
 
 
 def _execution_of(df: DataFrame) -> Any:

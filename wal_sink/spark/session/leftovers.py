@@ -1,6 +1,6 @@
 """Settings of the user's writer that a WAL would override silently: they are refused. Driver only.
 
-`DataStreamWriter` has no getters, so the JVM's private fields are read (they are the same in Spark 4.0 to 4.3). A field
+`DataStreamWriter` has no getters, so the JVM's private fields are read (they are the same in Spark 3.5 to 4.3). A field
 that cannot be read is an error: otherwise the checkpoint of an old query would be replaced silently, and its whole
 history delivered again.
 """
@@ -94,7 +94,7 @@ def _target(writer: DataStreamWriter, fields: _Fields) -> str | None:
     if (path := fields.option("path")) is not None:
         return f'path("{mask_url(path)}") as an option'
     for name, call in (("partitioningColumns", "partitionBy"), ("clusteringColumns", "clusterBy")):
-        if fields.is_given(name):
+        if hasattr(writer, call) and fields.is_given(name):  # Spark 3.5 has no clusterBy, so nobody can have called it
             return f"{call}(…)"
     return None
 

@@ -15,10 +15,7 @@ from pyspark.errors import PySparkException
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import redacted
-
-KNOWN_VERSIONS = "4.0 to 4.3"
-"""The versions in whose source the private names were read, and which are tested
-(`tests/integration/test_identity_versions.py`)."""
+from wal_sink.spark.session.versions import KNOWN_VERSIONS
 
 
 @contextmanager

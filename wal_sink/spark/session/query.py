@@ -15,6 +15,7 @@ from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.spark.session.leftovers import CHECKPOINT, remember_ours
+from wal_sink.spark.session.versions import check_versions
 from wal_sink.spark.session.writer_check import check_stream_writer
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ _ASYNC_PROGRESS = "AsyncProgressTracking"
 
 
 def session_of(writer: DataStreamWriter) -> SparkSession:
-    """The user's session behind a writer. Raises `ConfigError` if `writer` is no `DataStreamWriter`, and for Spark
-    Connect, whose driver is another process.
+    """The user's session behind a writer. Raises `ConfigError` if `writer` is no `DataStreamWriter`, for a version that
+    wal-sink does not know, and for Spark Connect, whose driver is another process.
     """
     check_stream_writer(writer)
     check_classic(writer)
-    return cast("SparkSession", cast("Any", writer)._spark)  # noqa: SLF001 - PySpark has no public way
+    spark = cast("SparkSession", cast("Any", writer)._spark)  # noqa: SLF001 - PySpark has no public way
+    check_versions(spark)
+    return spark
 
 
 def check_classic(thing: object) -> None:

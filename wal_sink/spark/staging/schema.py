@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _CASTS = {
-    spark_types.YearMonthIntervalType: "cast it to a number of months or to a string",
-    spark_types.CalendarIntervalType: "use a day-time interval, or cast it to a string",
-    spark_types.CharType: "cast it to a string",
-    spark_types.VarcharType: "cast it to a string",
+    "YearMonthIntervalType": "cast it to a number of months or to a string",
+    "CalendarIntervalType": "use a day-time interval, or cast it to a string",
+    "CharType": "cast it to a string",
+    "VarcharType": "cast it to a string",
 }
+"""By the name of the class: PySpark 3.5 has no CalendarIntervalType."""
 
 
 def check_schema(schema: StructType) -> None:
@@ -91,8 +92,8 @@ def _problems(path: str, field: StructField) -> Iterator[str]:
 
 
 def _type_problems(path: str, kind: DataType) -> Iterator[str]:
-    for refused, way_out in _CASTS.items():
-        if isinstance(kind, refused):
+    for base in type(kind).__mro__:
+        if way_out := _CASTS.get(base.__name__):
             yield f"{path} is of type {kind.simpleString()!r}. Arrow does not support this type. Way out: {way_out}"
     if isinstance(kind, UserDefinedType):
         yield from _type_problems(path, kind.sqlType())

@@ -10,7 +10,7 @@ from wal_sink_backends.sql.base.dialect import TableAltered, TableMissing
 from wal_sink_backends.sql.base.values import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Connection, Dialect, Look
@@ -51,9 +51,10 @@ class TargetTable:
         """Remember the table, after the transaction of `fit` was committed."""
         self._known = known
 
-    def fit(self, connection: Connection, schema: Any, what: str) -> Known:
+    def fit(self, connection: Connection, schema: Any, what: str, refuse_lost: Callable[[], None]) -> Known:
         """Make or check the table, within the transaction that writes to it.
 
+        `refuse_lost` is called before a missing table is made. It raises if the table existed before.
         A known table is checked again: it may have been altered, or another one may have its name now. Raises
         `PermanentError` if table and columns do not fit, `TableMissing` if the table has to be made outside the
         transaction, and `TableAltered` if it is altered at this moment.
@@ -61,7 +62,7 @@ class TargetTable:
         known, columns = self._known, list(_types(schema))
         if known is not None and schema.equals(known.schema) and self._is_still(connection, known.look, columns):
             return known
-        look = self._described(connection, schema, what)
+        look = self._described(connection, schema, what, refuse_lost)
         if not self._is_still(connection, look, columns):
             raise TableAltered(f"{what}: the table was altered while its description was read. wal-sink tries again")
         replaces_nulls = self._dialect.replaces_nulls(connection, self._name)
@@ -86,20 +87,20 @@ class TargetTable:
         statement = self._dialect.create(self._name, _types(schema), self._key)
         self._dialect.create_table(connection, self._name, statement)
 
-    def _described(self, connection: Connection, schema: Any, what: str) -> Look:
+    def _described(self, connection: Connection, schema: Any, what: str, refuse_lost: Callable[[], None]) -> Look:
         look = self._dialect.look(connection, self._name)
         if look.problem:
             raise PermanentError(f"{what}: {look.problem}")
         wanted = _types(schema)
         if not (found := self._dialect.columns(connection, self._name)):
-            self._make_missing(connection, schema, what)
+            self._make_missing(connection, schema, what, refuse_lost)
             return self._dialect.look(connection, self._name)
         self._check_columns(wanted, found, what)
         if problem := self._dialect.check_table(connection, self._name, list(wanted), self._key):
             raise PermanentError(f"{what}: {problem}")
         return look
 
-    def _make_missing(self, connection: Connection, schema: Any, what: str) -> None:
+    def _make_missing(self, connection: Connection, schema: Any, what: str, refuse_lost: Callable[[], None]) -> None:
         if self._known is not None:
             raise PermanentError(
                 f"{what}: the table no longer exists, and the rows that this process wrote to it are lost. The ledger "
@@ -109,6 +110,7 @@ class TargetTable:
             raise PermanentError(f"{what}: no table has exactly the name {self._name!r}, and {advice}")
         if not self.creates:
             raise PermanentError(f"{what}: this table does not exist. Create it, or pass create_table=True")
+        refuse_lost()
         if not self._dialect.creates_in_transaction:
             raise TableMissing
         self.make(connection, schema)

@@ -556,6 +556,45 @@ def test_a_table_that_was_altered_is_described_again(sink: SqlSink, path: Path) 
         sink.write(chunk(pa.table({"id": [b"x"]}), first=1))
 
 
+def slot(ordinal: int) -> str:
+    return f"{SLOT.rpartition('/')[0]}/{ordinal}"
+
+
+@pytest.mark.parametrize("ordinal", [0, 1], ids=["the first segment", "a new segment"])
+def test_a_table_that_is_gone_is_not_made_again_by_a_new_process_either(path: Path, ordinal: int) -> None:
+    """Before: the earlier rows were missing without a word. The second case: no slot but segment 0's tells it."""
+    after = Position(SLOT, 0, 2, "a")
+    for first in opened(SqlSink(f"sqlite:///{path}", "flights")):
+        first.write(chunk(ids(1, 2)))
+    query(path, "DROP TABLE flights")
+    later = chunk(ids(3), batch=1, segment="b", slot=slot(ordinal), after=after if ordinal == 0 else None)
+
+    for second in opened(SqlSink(f"sqlite:///{path}", "flights")):
+        with pytest.raises(PermanentError, match=r"the table is gone, but .* rows up to batch 0\. Restore the table\."):
+            second.write(later)
+    assert query(path, "SELECT name FROM sqlite_master WHERE name = 'flights'") == []
+
+    for accepting in opened(SqlSink(f"sqlite:///{path}", "flights", recreated_table="accept")):
+        assert accepting.write(later) is None
+    assert stored(path) == [(3,)]
+
+
+def test_a_table_that_is_gone_in_the_middle_of_a_segment_is_not_made_again(path: Path) -> None:
+    for first in opened(SqlSink(f"sqlite:///{path}", "flights")):
+        first.write(chunk(ids(1)))
+    query(path, "DROP TABLE flights")
+
+    for second in opened(SqlSink(f"sqlite:///{path}", "flights")):
+        with pytest.raises(PermanentError, match="the table is gone, but"):
+            second.write(chunk(ids(2), first=1))
+
+
+def test_recreated_table_is_refuse_or_accept() -> None:
+    wrong: Any = "yes"
+    with pytest.raises(ConfigError, match="recreated_table='yes': expected 'refuse' or 'accept'"):
+        SqlSink("sqlite:////data/shop.db", "t", recreated_table=wrong)
+
+
 def test_a_missing_column(sink: SqlSink, path: Path) -> None:
     query(path, "CREATE TABLE flights (Nr INTEGER)")
     with pytest.raises(PermanentError, match=r"no column 'id', only \['nr'\]"):
