@@ -23,6 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.support.contending import contend_for_names
 from tests.support.servers.s3_server import S3Server
+from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
@@ -30,6 +31,7 @@ from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore, sync_folder
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import LEFT_BEHIND_S, new_object, probe
+from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
 
 pytest_plugins = ["tests.support.fixtures.servers"]
@@ -37,8 +39,20 @@ pytest_plugins = ["tests.support.fixtures.servers"]
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.s3), "generic-file", "generic-memory"])
+@pytest.fixture(
+    params=[
+        "local",
+        "memory",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("seaweedfs", marks=pytest.mark.s3),
+        "generic-file",
+        "generic-memory",
+    ]
+)
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSpec:
+    if request.param == "seaweedfs":
+        seaweed: SeaweedServer = request.getfixturevalue("seaweedfs")
+        return StoreSpec(f"s3://{seaweed.bucket}/contract-seaweedfs-{next(_numbers)}", seaweed.storage_options)
     if request.param == "s3":
         server: S3Server = request.getfixturevalue("s3_server")
         return StoreSpec(request.getfixturevalue("s3_url"), server.storage_options)
@@ -55,6 +69,18 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSpec:
 def store(spec: StoreSpec, request: pytest.FixtureRequest) -> Store:
     generic = "generic" in request.node.callspec.params["spec"]
     return GenericStore(spec) if generic else open_store(spec)
+
+
+def shown(store: Store, folder: str) -> list[str]:
+    """The names in a folder, without the empty folders that SeaweedFS shows for minutes."""
+    seaweed = isinstance(store, S3Store) and "-seaweedfs-" in store.root
+    there = store.list("", recursive=True)
+    head = f"{folder}/" if folder else ""
+    return [
+        name
+        for name in store.list(folder)
+        if not (seaweed and name.endswith("/")) or any(path.startswith(head + name) for path in there)
+    ]
 
 
 def fill(store: Store, *paths: str) -> None:
@@ -179,7 +205,7 @@ class TestDelete:
         fill(store, "a/1", "a/2", "a/b/3")
         store.delete(iter(["a/1", "a/b/3"]))
         assert store.list("", recursive=True) == ["a/2"]
-        assert store.list("a") == ["2"]
+        assert shown(store, "a") == ["2"]
         with pytest.raises(ObjectMissing):
             store.read("a/1")
         store.create("a/b/3", b"again")
@@ -189,7 +215,7 @@ class TestDelete:
         fill(store, "a/1")
         store.delete(["a/absent", "nowhere/x", "a/1", "a/1"])
         store.delete([])
-        assert store.list("") == []
+        assert shown(store, "") == []
 
 
 class TestSegments:

@@ -94,8 +94,10 @@ class Committer:
         self._marker = newest_marker(self._log, self.name)
         self._check_marker()
         if self._marker is None and self._first_batch <= (low_water := self._log.low_water()):
-            held = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
-            self._first_batch = min(held, default=low_water + 1)
+            folders = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
+            # A store may show the folder of a batch for minutes after its objects were deleted.
+            held = (batch_id for batch_id in folders if self._log.store.list(paths.batch(batch_id)))
+            self._first_batch = next(held, low_water + 1)
 
     def _check_marker(self) -> None:
         """Compare the newest marker with all else that is known of the sink. No request, if nothing was lost."""

@@ -97,7 +97,8 @@ class Store(ABC):
 
         Each name is relative to `prefix`. Without `recursive`, a folder appears as one name that ends in `/`. With
         `recursive`, every object below appears with its path. A folder that does not exist is empty. `after` is
-        compared with the name as it appears.
+        compared with the name as it appears. A folder may appear for some minutes after its last object was deleted
+        (measured with SeaweedFS: 150 s), so a folder alone proves nothing.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -159,7 +160,8 @@ class S3Store(Store):
     def _keys(self, head: str, after: str, *, recursive: bool) -> Iterator[str]:
         """Names below `head`, folders ending in `/`; the folder that `after` names may be among them."""
         question: dict[str, Any] = {"Bucket": self._bucket, "Prefix": head, "MaxKeys": _PAGE}
-        question |= {"StartAfter": head + after} if after else {}
+        start = after if recursive else _before_folder(after)
+        question |= {"StartAfter": head + start} if start else {}
         question |= {} if recursive else {"Delimiter": "/"}
         while True:
             page = self._ask(lambda fs: fs.call_s3("list_objects_v2", **question))
@@ -283,6 +285,16 @@ def _session(options: Mapping[str, Any]) -> AioSession:
 @lru_cache(maxsize=1)
 def _descriptions() -> Any:
     return AioSession().get_component("data_loader")
+
+
+def _before_folder(name: str) -> str:
+    """Where a listing starts so that it shows the folder `name/` and everything after it; empty: at the beginning.
+
+    Servers differ about a folder that begins like the start of a listing: S3 compares keys, SeaweedFS the folder's
+    name. So the start is a name that no folder has. The caller leaves out what is not greater.
+    """
+    number = re.split(r"[^0-9A-Za-z]", name, maxsplit=1)[0]
+    return f"{number[:-1]}{chr(ord(number[-1]) - 1)}~" if number else ""
 
 
 def _connect(spec: StoreSpec) -> Any:

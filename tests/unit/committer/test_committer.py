@@ -14,6 +14,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.memory import MemoryStore
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING
 from wal_sink.wal.records import LowWater, Marker, SinkRecord, decode, encode
@@ -59,6 +60,19 @@ def test_a_sink_begins_with_its_first_batch() -> None:
 def test_a_sink_whose_first_batch_was_collected_begins_with_the_oldest_from_there_on() -> None:
     assert beginning(first_batch=5, low_water=6, held=[3, 4, 7, 8]) == 7
     assert beginning(first_batch=5, low_water=11, held=[4, 5, 12]) == 5
+
+
+def test_a_folder_whose_objects_are_gone_is_no_batch_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SeaweedFS shows it for two minutes more. Such a sink began with a batch that was collected."""
+    names_of = MemoryStore.list
+
+    def with_an_empty_folder(self: MemoryStore, prefix: str, **more: Any) -> list[str]:
+        found = names_of(self, prefix, **more)
+        return sorted([*found, f"{paths.batch_name(5)}/"]) if prefix == paths.BATCHES else found
+
+    monkeypatch.setattr(MemoryStore, "list", with_an_empty_folder)
+    assert beginning(first_batch=5, low_water=11, held=[12]) == 12
+    assert beginning(first_batch=5, low_water=11, held=[]) == 12
 
 
 def test_a_sink_of_which_nothing_is_held_begins_behind_low_water() -> None:

