@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.test_backends import READERS
 from tests.support.servers.s3_server import S3Server
+from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import SinkContract
@@ -93,3 +94,14 @@ class TestJsonOnS3(TwoPhaseFilesContract):
 class TestParquetOnS3(TestJsonOnS3):
     format = "parquet"
     every = 29
+
+
+@pytest.mark.s3
+class TestCsvOnSeaweedFs(TwoPhaseFilesContract):
+    format = "csv"
+    every = 29
+    each_line = False
+
+    @pytest.fixture
+    def target(self, seaweedfs: SeaweedServer) -> StoreSpec:
+        return StoreSpec(f"s3://{seaweedfs.bucket}/two-phase-{next(_numbers)}", seaweedfs.storage_options)

@@ -74,6 +74,7 @@ class SeaweedServer(Server):
         command: list[str | Path] = [weed or "", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
         command += [f"-dir={self.folder / 'data'}", f"-s3.config={self.folder / 's3.json'}"]
         command += ["-master.volumeSizeLimitMB=256", "-volume.max=50", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+        command += ["-s3.autoCreateBucket=false"]  # otherwise a misspelt bucket is made by the first write
         for number, role in enumerate(_ROLES):
             command += [f"-{role}.port={self.ports[number]}", f"-{role}.port.grpc={self.ports[len(_ROLES) + number]}"]
         return command
