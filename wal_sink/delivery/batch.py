@@ -10,7 +10,7 @@ from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recor
 from wal_sink.delivery.retry import AttemptFailedError, Budget
 from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
 from wal_sink.errors import DeliveryError
-from wal_sink.messages import DeliveryContext, LastDelivered, SegmentResult, SegmentTask
+from wal_sink.messages import NO_SEGMENT, DeliveryContext, LastDelivered, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.reporting.layers import said_once
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
@@ -281,7 +281,7 @@ class BatchDelivery:
                 self._delivery_context, self._manifest, tasks, confirm=confirm
             )
         except DispatcherLostError as error:
-            results = [SegmentResult(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
+            results = [failed_as_a_whole(Failure(FailureKind.LOST, str(error)))]
             self._note_sent(tasks)
         self._settle(results)
         self._rate.take(sum(self._rows) - before, since_s=began_s)
@@ -289,7 +289,7 @@ class BatchDelivery:
 
     def _settle(self, results: list[SegmentResult]) -> None:
         for result in results:
-            if result.ordinal >= 0:
+            if result.ordinal != NO_SEGMENT:
                 self._settle_segment(result)
             self._has_rejected = self._has_rejected or result.rejected > 0
 

@@ -153,7 +153,7 @@ def find_wal(log: Log) -> WalRecord | None:
 
 def require_wal(log: Log, younger: str) -> WalRecord:
     """The WAL's own record, where `younger` exists, which is made after it. Raises `ObjectLost`."""
-    return log.find(WalRecord, paths.WAL) or find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
+    return require(log, WalRecord, paths.WAL, Lost.WAL, younger)
 
 
 def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> list[str]:
@@ -261,6 +261,11 @@ def check_not_marked(log: Log, name: str, batch_id: int) -> None:
     following = log.find(Release, paths.release(batch_id + 1))
     if following is not None and following.sink == name:
         raise lost(log, Lost.MARKER, paths.marker(name, batch_id), _after(paths.release(batch_id + 1)))
+
+
+def require(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
+    """An object that must exist, since `younger` exists. One read if it is there at once. Raises `ObjectLost`."""
+    return log.find(kind, path) or find_again(log, kind, path, what, younger)
 
 
 def find_again(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
