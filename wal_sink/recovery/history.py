@@ -249,7 +249,9 @@ class History:
             **self._log.stamp(),
         )
         found, is_own = self._log.create_or_find(paths.WAL, record)
-        if is_own and batch_id > 0:
+        if not is_own:
+            return self._made_meanwhile(found)
+        if batch_id > 0:
             _logger.warning(
                 "%s is a new WAL and begins with batch %d. Spark completed the batches before it, and wal-sink "
                 "delivers none of them. This is right if the query wrote them to its target by itself. If an earlier "
@@ -257,7 +259,7 @@ class History:
                 "place",
                 self._log.store.root, batch_id,
             )  # fmt: skip
-        return found if is_own else self._made_meanwhile(found)
+        return found
 
     def _made_meanwhile(self, wal: WalRecord) -> WalRecord:
         """Check a record that is new here: another process made it, or a WAL was copied to this place."""

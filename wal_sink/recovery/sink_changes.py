@@ -65,8 +65,8 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
     markers, and up to four reads.
     """
     record = log.find(SinkRecord, paths.sink(sink.folder))
-    newest = max(log.numbers(paths.terms(role := paths.committer_role(sink.folder))), default=0)
-    holder = holder_of(log, role, newest) if newest else None
+    terms = log.numbers(paths.terms(role := paths.committer_role(sink.folder)))
+    holder = holder_of(log, role, terms[-1]) if terms else None
     if record is None or (holder is not None and holder.state is Holding.RUNNING):
         return ""
     through = max(marked_through(log, sink.folder), record.first_batch - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.support.small_run import Place, Recorder
@@ -85,6 +86,26 @@ def test_a_copy_of_a_wal_that_appeared_meanwhile_is_refused() -> None:
     place.wal.create(paths.WAL, encode(other))
 
     with pytest.raises(ConfigError, match="holds the WAL w, but the recorded location of this WAL is s3://other/wal"):
+        place.query().stage(run, 0)
+
+    assert place.wal.list(paths.BATCHES) == []
+
+
+def test_a_record_that_is_made_at_the_same_time_is_checked_as_one_that_was_there() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    create = place.wal.create
+
+    def another_is_first(path: str, data: bytes) -> None:
+        if path == paths.WAL:
+            record = decode(WalRecord, data, path)
+            create(path, encode(msgspec.structs.replace(record, id="x", location="s3://other/wal")))
+        create(path, data)
+
+    place.wal.create = another_is_first  # type: ignore[method-assign]
+
+    with pytest.raises(ConfigError, match="the recorded location of this WAL is s3://other/wal"):
         place.query().stage(run, 0)
 
     assert place.wal.list(paths.BATCHES) == []

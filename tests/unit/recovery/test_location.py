@@ -203,6 +203,18 @@ def test_a_drain_that_waited_for_the_first_batch_looks_where_it_is_too() -> None
         waiting.history.poll_owner()
 
 
+def test_a_drain_that_waited_for_the_first_batch_knows_a_wal_that_was_moved_to_it() -> None:
+    place = Place()
+    elsewhere = Place(checkpoint=place.checkpoint)
+    waiting = elsewhere.open({})
+    place.stream(place.open({"a": Recorder()}), 0)
+    wal = decode(WalRecord, place.wal.read(paths.WAL), "it")
+    check_location(log_at(elsewhere.wal), wal, moved=False, moved_from=place.wal.root)
+    elsewhere.wal.create(paths.WAL, encode(wal))
+
+    assert waiting.history.poll_owner() == wal
+
+
 def test_dead_letters_of_a_copy_are_not_sent() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 0)
