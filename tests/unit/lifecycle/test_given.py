@@ -48,7 +48,10 @@ def test_a_folder_that_is_missing_is_refused_with_an_example_of_its_own(empty: s
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"storage_options": "k=x"}, "storage_options: expected a mapping of names to values, such as storage_options="),
+        (
+            {"storage_options": "k=x"},
+            "storage_options: expected a mapping of names to values, such as storage_options=",
+        ),
         ({"checkpoint_options": 3}, "checkpoint_options: expected a mapping of names to values, such as "),
         ({"moved_from": 3}, "moved_from=3: expected text, such as moved_from='s3://lake/wal/orders'"),
         ({"name": 3}, "name=3: expected text, such as 'orders'"),

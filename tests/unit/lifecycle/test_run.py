@@ -19,7 +19,7 @@ from wal_sink.sinks.chunk import Chunk
 from wal_sink.staging.stager import Attempt
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term
+from wal_sink.wal.fencing import MARGIN, Term
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import Rows, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
@@ -222,6 +222,37 @@ def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
     run = place.open({})
 
     run.become_stager()
+
+    assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
+
+
+def test_a_stager_whose_terms_are_gone_is_above_those_that_the_newest_batch_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = Place()
+    for _ in range(3):
+        run = place.open({})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    place.wal.delete([paths.term(paths.STAGER_ROLE, number) for number in (2, 3)])
+
+    place.open({})
+
+    assert f"{paths.BATCHES}/0 names term 3" in caplog.text
+    assert max(place.wal.list(paths.terms(paths.STAGER_ROLE))) == f"{3 + MARGIN + 1:010}.json"
+
+
+def test_a_newest_batch_that_names_no_term_asks_for_no_higher_one() -> None:
+    place = Place()
+    staged = place.open({})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(staged, 0)
+    place.wal.delete([name for name in place.wal.list("", recursive=True) if name.startswith(paths.batch(0))])
+    place.wal.create(f"{paths.batch(0)}/notes.txt", b"by hand")
+
+    place.open({})
 
     assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
 
