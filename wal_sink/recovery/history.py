@@ -65,12 +65,12 @@ class History:
     @property
     def oldest_held(self) -> int | None:
         """The oldest batch above low water when batches were last looked at; None if there was none."""
-        return self._held[0] if self._held else None
+        return None if self._held is None else self._held[0]
 
     @property
     def newest_held(self) -> int | None:
         """The newest batch above low water, read at the same time as `oldest_held`."""
-        return self._held[1] if self._held else None
+        return None if self._held is None else self._held[1]
 
     def load_owner(self) -> WalRecord | None:
         """Read the WAL's record; None before its first batch.
@@ -109,7 +109,7 @@ class History:
 
         Raises `ObjectLost` if it is gone: slots and transactions of targets are named by the WAL's id.
         """
-        return self._wal or self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
+        return self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
 
     def ask_owner_again(self) -> WalRecord | None:
         """`load_owner`, with the checkpoint read anew: it may have been replaced since."""
@@ -120,7 +120,7 @@ class History:
         """Read which batches the WAL holds. Call it once the run's terms are claimed."""
         if self._wal is not None:
             low_water, held = held_batches(self._log, self._wal)
-            if low_water > (self._low_water.batch_id if self._low_water else NOTHING):
+            if low_water > (NOTHING if self._low_water is None else self._low_water.batch_id):
                 self._low_water = self._log.require(LowWater, paths.low_water(low_water))
             with self._lock:
                 self._newest_known = max(self._newest_known, low_water, *held)

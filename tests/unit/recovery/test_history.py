@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, HistoryError, HistoryGone, MissingBatch, ObjectLost
 from wal_sink.lifecycle.run import Run
@@ -213,6 +214,18 @@ def test_whose_the_checkpoint_is_is_asked_until_the_answer_was_yes() -> None:
     place.checkpoint.delete(["metadata"])
 
     assert run.history.is_owned_by("mine")
+
+
+def test_low_water_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.committer.collection.COLLECT_EVERY_BATCHES", 1)
+    place = Place()
+    place.stream(place.open({"a": Recorder()}, settings=lower_retention(2)), 4)
+    place.requests.clear()
+
+    run = place.open({"a": Recorder()})
+
+    assert run.history.low_water is not None
+    assert place.requests.count(f"read {paths.low_water(run.history.low_water.batch_id)}") == 1
 
 
 def test_asked_again_a_checkpoint_that_was_replaced_is_refused() -> None:
