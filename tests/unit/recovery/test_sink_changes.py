@@ -18,7 +18,7 @@ from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, 
 from wal_sink.inspection import read_batch, read_status
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.sink_changes import rename, retire
-from wal_sink.recovery.sink_names import keep_name, read_names
+from wal_sink.recovery.sink_names import keep_name, read_names, settle
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
@@ -377,10 +377,12 @@ def test_a_sink_may_be_called_again_what_it_was_called() -> None:
 def test_a_name_that_another_sink_has_or_had_is_taken() -> None:
     place = two_sinks()
     renamed(place, "b", "c")
+    before = place.wal.list("", recursive=True)
 
     for taken in ("b", "c"):
         with pytest.raises(ConfigError, match=f"another sink has, or had, the name '{taken}'"):
             renamed(place, "a", taken)
+    assert place.wal.list("", recursive=True) == before
     with pytest.raises(ConfigError, match="is not a valid sink name"):
         renamed(place, "a", "x/y")
 
@@ -485,6 +487,7 @@ def test_a_start_settles_whose_name_it_is_where_neither_said_so() -> None:
     assert sink.batches == [3]
     with pytest.raises(ConfigError, match="another sink has, or had, the name 'c'"):
         renamed(place, "b", "c")
+    assert settle(log, "c", "b") == "c", "a rename that goes on only now finds the name given away"
 
 
 @pytest.mark.parametrize("missing", [paths.owner("c"), paths.sink_name("b", 1)])
@@ -573,7 +576,10 @@ def test_a_record_of_a_rename_that_shows_a_little_later_is_there() -> None:
 
     place.wal.list = hidden_once  # type: ignore[method-assign]
 
-    assert [found.name for found in read_status(place.wal).sinks] == ["a", "c"]
+    names = read_names(log_of(place))
+
+    assert [found.name for found in names.sinks] == ["a", "c"]
+    assert names.folder_of("c") == "b"
 
 
 def test_an_older_version_does_not_take_a_new_name_for_a_new_sink() -> None:
