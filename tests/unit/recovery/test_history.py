@@ -124,6 +124,37 @@ def test_a_running_query_that_is_not_the_wals_own_is_refused_whatever_the_checkp
         run.history.refuse_other_query("another")
 
 
+def test_a_wal_that_was_bound_before_its_first_batch_could_be_staged_is_known_at_a_start() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    wal = run.history.bind(0)
+
+    assert place.open({}).history.wal == wal
+
+
+def test_a_start_lists_nothing_that_cannot_be_there() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    assert not {"list terms", "list sinks", "list moves"} & set(place.requests)
+    staged(place, run, 0)
+    place.requests.clear()
+
+    place.open({"a": Recorder()})
+
+    assert "list moves" not in place.requests
+
+
+def test_of_a_wal_that_is_not_new_any_more_the_checkpoint_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    run = place.open({})
+    staged(place, run, 0)
+    for ask in ("list", "read"):
+        monkeypatch.setattr(place.checkpoint, ask, lambda *_, **__: pytest.fail("it was asked"))
+
+    run.history.refuse_unstaged()
+
+
 def test_a_new_wal_whose_query_completed_batches_that_nobody_staged_is_told_so() -> None:
     place = Place()
     run = place.open({"a": Recorder()})

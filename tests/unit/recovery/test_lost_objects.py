@@ -452,7 +452,7 @@ def test_low_water_tells_which_marker_a_sink_had(lost: str) -> None:
 
 def test_a_release_tells_which_marker_its_sink_had() -> None:
     place, sink = Place(), Recorder()
-    place.stream(place.open({"a": Recorder()}), 2)
+    place.stream(place.open({"a": Recorder()}), 1)
     lose(place, "sinks/a/markers")
 
     with pytest.raises(ObjectLost, match=r"sinks/a/markers/0+\.json is gone.*batches/0+1/release\.json"):

@@ -29,7 +29,7 @@ from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import SinkRecord, WalRecord
-from wal_sink.wal.sink_records import RenamedRecord
+from wal_sink.wal.sink_records import RenamedRecord, RetiredRecord
 
 KEPT = 4
 _seeds = itertools.count(5000)
@@ -190,6 +190,8 @@ def test_what_a_sink_lacks_is_named_and_given_up_only_where_somebody_says_so() -
 
     done = retire(log_of(place), "b", drop_pending=3, take_over=TakeOver.IF_GONE)
     assert (done.name, done.through, done.dropped) == ("b", 2, (3, 4, 5))
+    kept = log_of(place).require(RetiredRecord, paths.retired("b"))
+    assert (kept.through, kept.dropped, kept.run_id) == (2, (3, 4, 5), "tool")
 
 
 def test_a_single_batch_and_a_sink_that_has_none() -> None:
@@ -215,7 +217,7 @@ def test_what_is_staged_while_it_is_retired_is_not_given_up() -> None:
 
     place.wal.create = another_batch  # type: ignore[method-assign]
 
-    with pytest.raises(ConfigError, match=r"has not delivered 1 batch .*\(batch 3\)"):
+    with pytest.raises(ConfigError, match=r"sink 'b' .* has not delivered 1 batch .*\(batch 3\)"):
         retired(place, "b")
     assert paths.RETIRED not in place.wal.list("sinks/b")
 
@@ -229,7 +231,7 @@ def test_a_retired_sink_is_not_served_again_and_the_error_tells_the_ways(again: 
 
     with pytest.raises(ConfigError, match=rf"sink '{again}' .* was retired at .* after batch 2 .*start_from='next'"):
         place.open({again: Delivery(Recorder(), start_from="earliest")})
-    with pytest.raises(ConfigError, match="was retired at"):
+    with pytest.raises(ConfigError, match=rf"sink '{again}' .* was retired at"):
         retired(place, again)
     with pytest.raises(ConfigError, match=rf"sink '{again}' .* was retired at"):
         renamed(place, again, "d")
@@ -243,6 +245,17 @@ def test_a_sink_that_is_served_is_not_retired() -> None:
         retired(place, "b")
     run.end()
     retired(place, "b")
+
+
+def test_retiring_fences_a_process_that_still_lives_though_its_terms_are_gone() -> None:
+    place = two_sinks()
+    run = place.open({"b": Recorder()})
+    place.wal.delete([paths.term(paths.committer_role("b"), number) for number in (1, 2)])
+
+    retired(place, "b")
+
+    with pytest.raises(FencedError, match="committer-b"):
+        run.committers[0].term.check(place.wal)
 
 
 def before_create(place: Place, path: str, act: Callable[[], None]) -> None:
