@@ -204,6 +204,14 @@ def test_a_single_batch_and_a_sink_that_has_none() -> None:
     assert retire(log_of(place), "a", drop_pending=9, take_over=TakeOver.IF_GONE).through == -1
 
 
+def test_a_sink_lacks_no_batch_from_before_it_began() -> None:
+    place = two_sinks()
+    place.open({"c": Delivery(Recorder(), start_from="next")})
+    end(place, "c")
+
+    assert retire(log_of(place), "c", drop_pending=0, take_over=TakeOver.IF_GONE).dropped == ()
+
+
 def test_what_is_staged_while_it_is_retired_is_not_given_up() -> None:
     place = two_sinks()
     run = place.open({"a": Recorder()})
