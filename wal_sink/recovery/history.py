@@ -96,8 +96,9 @@ class History:
 
     def _wal_of_its_owner(self, wal: WalRecord | None, *, moved: bool = True) -> WalRecord | None:
         """Check a record and remember it. `moved`: whether the WAL may have been moved; then a listing shows it."""
-        if wal is None:
-            return None
+        return None if wal is None else self._own(wal, moved=moved)
+
+    def _own(self, wal: WalRecord, *, moved: bool = True) -> WalRecord:
         self._check_owner(wal)
         if self._wal is None:
             check_location(self._log, wal, moved=moved, moved_from=self._moved_from)
@@ -237,8 +238,8 @@ class History:
             )
         # Another process may have made the record since this run looked, and it may be lost by now. Then it must not be
         # made again for a later batch.
-        if (wal := take(self._log).wal) is not None:
-            return self._made_meanwhile(wal)
+        if (made := take(self._log).wal) is not None:
+            return self._own(made)
         record = WalRecord(
             wal_id=self._log.runtime.new_id(),
             query_id=query_id,
@@ -248,9 +249,9 @@ class History:
             sinks=tuple(sink_folders(self._log)),
             **self._log.stamp(),
         )
-        found, is_own = self._log.create_or_find(paths.WAL, record)
+        wal, is_own = self._log.create_or_find(paths.WAL, record)
         if not is_own:
-            return self._made_meanwhile(found)
+            return self._own(wal)
         if batch_id > 0:
             _logger.warning(
                 "%s is a new WAL and begins with batch %d. Spark completed the batches before it, and wal-sink "
@@ -259,12 +260,6 @@ class History:
                 "place",
                 self._log.store.root, batch_id,
             )  # fmt: skip
-        return found
-
-    def _made_meanwhile(self, wal: WalRecord) -> WalRecord:
-        """Check a record that is new here: another process made it, or a WAL was copied to this place."""
-        self._check_owner(wal)
-        check_location(self._log, wal, moved=True, moved_from=self._moved_from)
         return wal
 
     def _check_owner(self, wal: WalRecord) -> None:

@@ -275,7 +275,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> bool:
 
 def test_another_local_path_is_a_warning_since_mounts_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        check_location(local(tmp_path / "new"), record(f"file://{tmp_path}/old"), moved=False)
+        check_location(local(tmp_path / "at:new"), record(f"file://{tmp_path}/at:old"), moved=False)
 
     assert warned(caplog)
 
@@ -285,7 +285,7 @@ def test_unless_the_old_path_is_there_too_and_holds_the_same_wal(tmp_path: Path)
     local(tmp_path / "old").store.create(paths.WAL, encode(wal))
     shutil.copytree(tmp_path / "old", tmp_path / "new")
 
-    with pytest.raises(ConfigError, match="that folder exists too, and holds the same WAL"):
+    with pytest.raises(ConfigError, match=r": that folder exists too, and holds the same WAL\. "):
         check_location(local(tmp_path / "new"), wal, moved=False)
 
 
@@ -343,7 +343,7 @@ def test_another_host_is_a_warning_and_another_kind_of_store_is_refused(
     check_location(log_at(Elsewhere(StoreSpec("memory://x"))), record("sftp://other/wal"), moved=False)
     assert warned(caplog)
 
-    with pytest.raises(ConfigError, match="this is another place"):
+    with pytest.raises(ConfigError, match=r": this is another place\. "):
         check_location(local(tmp_path), record("s3://lake/wal"), moved=False)
 
 

@@ -21,7 +21,7 @@ from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected, idempotent
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.stores.base import ObjectMissing
-from wal_sink.testing import simulated_runtime
+from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN
 from wal_sink.wal.log import Log
@@ -202,6 +202,15 @@ def test_a_record_that_every_later_object_needs_is_read_once_more_too() -> None:
     place.wal.read = missing_at_first  # type: ignore[method-assign]
 
     assert require_wal(Log(place.wal, simulated_runtime(), "run"), "the content of batches/").wal_id.encode() in record
+
+
+def test_what_must_exist_is_read_once_if_it_is_there() -> None:
+    place, asked = undelivered(), list[str]()
+    store = FaultyStore(place.wal, lambda what, _: asked.append(what))
+
+    assert require_wal(Log(store, simulated_runtime(), "run"), "the content of batches/").first_batch == 0
+
+    assert asked == ["before read", "after read"]
 
 
 def test_a_wal_whose_content_lacks_its_record_says_what_is_younger() -> None:

@@ -204,6 +204,17 @@ def test_a_single_batch_and_a_sink_that_has_none() -> None:
     assert retire(log_of(place), "a", drop_pending=9, take_over=TakeOver.IF_GONE).through == -1
 
 
+def test_a_sink_whose_registration_is_gone_is_not_retired() -> None:
+    """It is not known with which batch it began, so not what it lacks either."""
+    place = two_sinks()
+    place.wal.delete([paths.sink("b")])
+
+    with pytest.raises(
+        ObjectLost, match=r"sinks/b/sink\.json is gone.*: sinks/b/ is made after it.*sinks/<name>/forgotten"
+    ):
+        retired(place, "b")
+
+
 def test_a_sink_lacks_no_batch_from_before_it_began() -> None:
     place = two_sinks()
     place.open({"c": Delivery(Recorder(), start_from="next")})
@@ -634,6 +645,9 @@ def test_what_a_start_costs_with_sinks_that_others_serve() -> None:
     asked = [request for request in place.requests if request.startswith(("list sinks", "read sinks"))]
     new = ["list sinks", "list sinks/a", "list sinks/b", f"read {paths.retired('a')}", f"read {paths.retired('b')}"]
     assert all(asked.count(request) == 1 for request in new)
+    place.requests.clear()
+    place.open({"a": Recorder()})
+    assert place.requests.count("list sinks/b") == 1, "nor does one that it does not serve cost more than that"
     assert sorted(set(asked) - set(new)) == sorted(
         {*(paths_read(name) for name in "ab"), *(f"list {paths.markers(name)}" for name in "ab")}
         | {f"read {paths.marker(name, 2)}" for name in "ab"}
