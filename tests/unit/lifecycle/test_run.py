@@ -10,9 +10,10 @@ import pytest
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
-from wal_sink.errors import DeliveryError
+from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import StagingContext
+from wal_sink.recovery.sink_changes import rename, retire
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
@@ -20,6 +21,8 @@ from wal_sink.staging.stager import Attempt
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN, Term
+from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import Rows, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
@@ -215,6 +218,35 @@ def test_segments_are_read_by_the_reader_the_run_is_given() -> None:
 
     assert Run(place.wal, place.checkpoint, Settings()).log.segment_reader is read_parquet
     assert Run(place.wal, place.checkpoint, Settings(), segment_reader=reader).log.segment_reader is reader
+
+
+def ended_with(place: Place, sinks: dict[str, object]) -> Log:
+    """A run that served these sinks and ended. Returns a log for a command."""
+    run = place.open(sinks)
+    place.stream(run, 0)
+    run.end()
+    return Log(place.wal, simulated_runtime(seed=4711), "tool")
+
+
+def test_a_renamed_sink_is_served_under_its_first_name_and_prepares_rows_under_it() -> None:
+    place, vault = Place(), Vault()
+    rename(ended_with(place, {"a": VaultSink(vault), "b": Recorder()}), "a", "z", take_over=TakeOver.IF_GONE)
+
+    served = [committer.served_sink for committer in place.open({"z": VaultSink(vault), "b": Recorder()}).committers]
+
+    assert [each.name for each in served] == ["a", "b"]
+    assert [each.preparation and each.preparation.sink for each in served] == ["a", None]
+
+
+def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_served() -> None:
+    place = Place()
+    log = ended_with(place, {"a": Recorder(), "b": Recorder()})
+    rename(log, "b", "c", take_over=TakeOver.IF_GONE)
+    retire(log, "c", drop_pending=0, take_over=TakeOver.IF_GONE)
+
+    with pytest.raises(ConfigError, match="sink 'c' .* was retired at"):
+        place.open({"a": Recorder(), "c": Recorder()})
+    assert [committer.name for committer in place.open({"a": Recorder()}).committers] == ["a"]
 
 
 def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
