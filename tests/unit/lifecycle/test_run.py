@@ -244,7 +244,7 @@ def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_se
     rename(log, "b", "c", take_over=TakeOver.IF_GONE)
     retire(log, "c", drop_pending=0, take_over=TakeOver.IF_GONE)
 
-    with pytest.raises(ConfigError, match="sink 'c' .* was retired at"):
+    with pytest.raises(ConfigError, match=r"sink 'c' .* was retired at"):
         place.open({"a": Recorder(), "c": Recorder()})
     assert [committer.name for committer in place.open({"a": Recorder()}).committers] == ["a"]
 
