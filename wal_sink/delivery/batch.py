@@ -97,7 +97,7 @@ class BatchDelivery:
         has of it. Sends nothing. Raises what `run` raises.
         """
         budget = Budget.of(self._served_sink.delivery, self._log.runtime)
-        self._within(budget, lambda: self._ask(budget))
+        self._within(budget, self._ask)
 
     def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
         try:
@@ -194,10 +194,11 @@ class BatchDelivery:
         self._asks_first = bool(failures)
         return failures
 
-    def _ask(self, budget: Budget) -> None:
+    def _ask(self) -> None:
         results = self._dispatch([], confirm=True)
         if failure := next((result.failure for result in results if result.failure), None):
-            self._fail(failure, budget, may_be_unreachable=False)
+            self._refuse_final(failure)
+            raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
 
     def _has_come_further(self) -> bool:
         """Whether more is delivered than ever before. A target that forgets may take the same rows for ever."""
@@ -215,13 +216,17 @@ class BatchDelivery:
         self._left_behind = False
         self.reload_progress()
 
-    def _fail(self, failure: Failure, budget: Budget, *, may_be_unreachable: bool) -> None:
+    def _refuse_final(self, failure: Failure) -> None:
+        """Raise what ends the delivery, unless a later attempt may succeed."""
         if failure.kind is FailureKind.STOPPED:
             raise StoppedError(failure.message)
         if failure.kind is FailureKind.FENCED and failure.term and not self._outrun_by:
             self._outrun_by = failure.term  # once: a second time shows a rival that the WAL does not know
         elif failure.kind not in _MAY_PASS:
             raise failure_error(failure, self._what())
+
+    def _fail(self, failure: Failure, budget: Budget, *, may_be_unreachable: bool) -> None:
+        self._refuse_final(failure)
         self._maybe_sent = True
         known = sum(self._rows)
         self.reload_progress()

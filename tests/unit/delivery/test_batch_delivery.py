@@ -103,6 +103,20 @@ def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None
     assert place.wal.list(paths.markers("a"))
 
 
+def test_the_rows_of_each_segment_are_paced_once() -> None:
+    times: list[float] = []
+
+    def timed(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        times.append(run.log.runtime.monotonic_s())
+        return done(tasks)
+
+    _, run = carried_by(Carrying(timed, timed, timed), rows=[10, 10, 10], order="total", rows_per_s=10)
+
+    run.deliver_all()
+
+    assert [time_s - times[0] for time_s in times] == pytest.approx([0, 1, 2])
+
+
 @pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
 def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone: str) -> None:
     dispatcher = Carrying(done)
@@ -111,16 +125,17 @@ def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone
     assert dispatcher.given[0].prepares_again is (on_gone == "prepare_again")
 
 
-def test_the_schema_of_the_batch_is_told_too() -> None:
+def test_the_schema_of_the_batch_is_told_too_and_where_its_progress_lies() -> None:
     dispatcher = Carrying(done)
     _, run = carried_by(dispatcher)
     staged = run.history.staged(0)
     assert staged is not None
-    run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}"))
+    assert not staged.spread
+    run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}", spread=True))
 
     run.deliver_all()
 
-    assert dispatcher.given[0].spark_schema == "{}"
+    assert (dispatcher.given[0].spark_schema, dispatcher.given[0].spread) == ("{}", True)
 
 
 def test_a_lone_segment_needs_no_term_check_for_its_first_chunk_and_several_do() -> None:
@@ -138,9 +153,10 @@ def test_the_first_attempt_has_sent_nothing_before_and_the_next_may_have() -> No
     dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
     carried_by(dispatcher, rows=[3])[1].deliver_all()
 
-    assert [(task.maybe_sent, task.term_checked) for tasks in dispatcher.tasks for task in tasks] == [
-        (False, True),
-        (True, False),
+    tasks = [task for tasks in dispatcher.tasks for task in tasks]
+    assert [(task.maybe_sent, task.sent_through, task.term_checked) for task in tasks] == [
+        (False, 0, True),
+        (True, 0, False),
     ]
 
 
