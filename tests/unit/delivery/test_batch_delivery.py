@@ -506,6 +506,23 @@ def test_after_a_failure_a_transactional_target_may_have_had_the_next_chunk_too(
     assert [task.sent_through for task in dispatcher.tasks[-1]] == [sent_through]
 
 
+def lose_dispatcher(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+    raise DispatcherLostError("the executor is gone")
+
+
+@pytest.mark.parametrize(("to", "sent_through"), [(Ledger, [2, 3]), (Recorder, [0, 0])])
+def test_after_a_lost_attempt_a_transactional_target_may_have_had_everything(
+    to: Callable[[], object], sent_through: list[int]
+) -> None:
+    """Of any other target the records tell how far it was."""
+    dispatcher = Carrying(lose_dispatcher, done)
+    _, run = carried_by(dispatcher, to=to())
+
+    run.deliver_all()
+
+    assert [task.sent_through for task in dispatcher.tasks[-1]] == sent_through
+
+
 def test_each_segment_goes_on_from_a_record_of_its_own() -> None:
     place: Place
 
