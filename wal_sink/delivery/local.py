@@ -56,7 +56,7 @@ class LocalDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,
+        confirm: bool,
     ) -> list[SegmentResult]:
         """Deliver up to the first failure. The rest is left for the next attempt."""
         make_sink, timed_call = self._make_sink, self._log.runtime.new_timed_call()
@@ -177,7 +177,7 @@ class WholeBatchDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,  # noqa: ARG002 - only a transactional target can confirm, and this is none
+        confirm: bool,  # noqa: ARG002 - only a transactional target can confirm, and this is none
     ) -> list[SegmentResult]:
         """Deliver all tasks in one call: either all rows have arrived, or none is known to have."""
         try:

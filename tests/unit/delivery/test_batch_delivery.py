@@ -17,12 +17,12 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN
 from wal_sink.wal.log import Stamp
-from wal_sink.wal.records import Manifest, Progress, encode
+from wal_sink.wal.records import Manifest, Marker, Progress, decode, encode
 
 Answer = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
@@ -375,6 +375,14 @@ def test_of_a_target_that_stores_its_position_no_records_are_read() -> None:
 
     assert dispatcher.starts == [[(0, 0)], [(0, 0)]]
     assert not [name for name in place.requests if name.startswith("list sinks/a/progress")]
+
+
+def test_a_single_row_that_was_refused_is_counted_in_its_marker() -> None:
+    place = Place()
+    refusing = Delivery(Recorder(lambda _: Rejected({0: "no"})), on_rejected="dead_letter")
+    place.stream(place.open({"a": refusing}), 0)
+
+    assert decode(Marker, place.wal.read(paths.marker("a", 0)), "it").rejected == 1
 
 
 def test_a_delivery_that_never_sent_anything_counts_no_rows_as_unknown() -> None:

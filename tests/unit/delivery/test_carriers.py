@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.local import (
     SMALL_BATCH_BYTES,
@@ -374,6 +375,23 @@ def test_of_a_sink_that_cannot_be_made_no_row_has_arrived_and_a_question_has_no_
     failure = Failure(FailureKind.RETRIABLE, "sink 'a' raised ConnectionError: down")
     assert results_of(tasks) == [SegmentResult(0, 0, failure=failure), SegmentResult(1, 1, failure=failure)]
     assert results_of([]) == [SegmentResult(-1, 0, failure=failure)]
+
+
+def test_a_target_is_asked_for_its_whole_batch_only_where_that_is_wanted() -> None:
+    place = Place(rows=lambda _: [1, 2])
+    run = place.open({"a": Delivery(Forgetful(Target()), order="total")})
+    dispatcher = run.committers[0].served_sink.dispatcher
+    deliver, met = dispatcher.deliver, list[tuple[bool, int]]()
+
+    def noted(*given: Any, confirm: bool) -> list[SegmentResult]:
+        results = deliver(*given, confirm=confirm)
+        met.append((confirm, len(results)))
+        return results
+
+    dispatcher.deliver = noted  # type: ignore[method-assign]
+    place.stream(run, 0)
+
+    assert met == [(False, 1), (True, 1 + 2)]
 
 
 def test_after_a_segment_that_failed_the_others_are_left_for_the_next_attempt() -> None:

@@ -68,7 +68,7 @@ class ExecutorDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,
+        confirm: bool,
     ) -> list[SegmentResult]:
         """Deliver the segments in shares, one Spark task each; a task stops at its first failure.
 
@@ -135,7 +135,7 @@ class AutoDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,
+        confirm: bool,
     ) -> list[SegmentResult]:
         dispatcher = self._driver if is_small(manifest, tasks) else self._executors
         return dispatcher.deliver(delivery_context, manifest, tasks, confirm=confirm)
