@@ -361,11 +361,14 @@ def test_of_a_sink_that_cannot_be_made_no_row_has_arrived_and_a_question_has_no_
     tasks = [SegmentTask(number, segment, number, maybe_sent=False) for number, segment in enumerate(manifest.segments)]
     given = DeliveryContext("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 2, False, False, 10, None)
 
+    def make() -> Sink:
+        raise ConnectionError("down")
+
     def results_of(tasks: list[SegmentTask]) -> list[SegmentResult]:
         return carry_out(
             given,
             tasks,
-            lambda: _raise(ConnectionError("down")),
+            make,
             DirectCall(),
             run.log,
             on_executor=True,
@@ -388,7 +391,7 @@ def test_a_target_is_asked_for_its_whole_batch_only_where_that_is_wanted() -> No
         met.append((confirm, len(results)))
         return results
 
-    dispatcher.deliver = noted  # type: ignore[method-assign]
+    dispatcher.deliver = noted  # type: ignore[method-assign, assignment]
     place.stream(run, 0)
 
     assert met == [(False, 1), (True, 1 + 2)]
