@@ -28,8 +28,8 @@ def is_small(manifest: Manifest, tasks: Sequence[SegmentTask]) -> bool:
 
     Rows that a two-phase sink has prepared are not moved any more.
     """
-    moved = 0 if all(task.handle is not None for task in tasks) else manifest.bytes
-    return moved <= SMALL_BATCH_BYTES and len(manifest.segments) <= SMALL_BATCH_SEGMENTS
+    moves_few = manifest.bytes <= SMALL_BATCH_BYTES or all(task.handle is not None for task in tasks)
+    return moves_few and len(manifest.segments) <= SMALL_BATCH_SEGMENTS
 
 
 class LocalDispatcher:

@@ -98,8 +98,7 @@ class SegmentDelivery:
         follows = None  # only the ledger of a transactional target compares it
         if isinstance(sink, TransactionalSink):
             positions = Positions(self._given, self._session, sink)
-            follows = positions.begin(run.task)
-            run.rows = positions.rows_of(run.task.ordinal, run.task.segment, follows)
+            follows, run.rows = positions.begin(run.task)
         for chunk in self._chunks(run.task, data, run.rows, follows):
             self._refuse_stopped()
             self._rate.wait(self._sleep_s)
