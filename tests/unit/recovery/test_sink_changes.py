@@ -134,6 +134,14 @@ def test_a_sink_that_a_process_of_this_machine_serves_is_no_reason_to_warn(caplo
     assert caplog.messages == []
 
 
+def test_a_run_that_only_stages_warns_of_no_sink(caplog: pytest.LogCaptureFixture) -> None:
+    place = two_sinks()
+
+    place.open({})
+
+    assert caplog.messages == []
+
+
 def test_a_term_that_cannot_be_read_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
     """Terms count by their names. Of its holder nothing is known, so that a command asks before it takes over."""
     place = two_sinks()
@@ -295,7 +303,7 @@ def test_a_process_that_starts_while_the_sink_is_retired_does_not_serve_it() -> 
     place = two_sinks()
     before_create(place, paths.term(paths.committer_role("b"), 2), lambda: retired(place, "b"))
 
-    with pytest.raises(ConfigError, match="was retired at"):
+    with pytest.raises(ConfigError, match=r"sink 'b' .* was retired at"):
         place.open({"b": Recorder()})
 
 
