@@ -20,7 +20,7 @@ from wal_sink.errors import (
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
-from wal_sink.sinks.session import call_sink, check_returned
+from wal_sink.sinks.session import call_sink, check_returned, rejected_of
 
 SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody
 MASKED = "https://host/path"
@@ -103,6 +103,18 @@ def test_of_rejected_rows_the_lowest_is_shown_with_its_reason() -> None:
         told_of(Rejected({4: "late", 2: SECRET}))
         == f"the call rejected 2 rows; row 2 of the chunk: {MASKED}. Correct the rows in the query"
     )
+
+
+def test_of_rows_that_a_chunk_does_not_have_the_lowest_is_shown_with_those_that_it_has() -> None:
+    refused = Rejected({1: "late", 9: "late", 3: "late"})
+
+    with pytest.raises(SinkFailedError) as told:
+        rejected_of("the call", refused, 3)
+
+    assert told.value.failure == Failure(
+        FailureKind.PERMANENT, "the call rejected row 3: expected indices of rows in this chunk, from 0 to 2"
+    )
+    assert rejected_of("the call", refused, 10) is refused
 
 
 def test_an_answer_that_cannot_be_shown_is_named_by_its_type() -> None:

@@ -85,7 +85,8 @@ def test_a_lookup_that_answers_neither_true_nor_false_drops_nothing(answer: obje
 
     assert kind_of_failure(result) is FailureKind.PERMANENT
     assert result.failure is not None
-    assert "expected True or False" in result.failure.message
+    asked = f"was_applied('{stage.segment.id}-0-2') returned {answer!r}"
+    assert result.failure.message == f"{asked}: expected True or False; nothing was sent"
     assert (sink.written, stage.recorded) == ([], [])
 
 
