@@ -258,6 +258,16 @@ def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
     assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
 
 
+def test_a_run_that_was_opened_to_drain_stages_nothing() -> None:
+    place = Place()
+    run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime(seed=4713))
+    run.open()
+
+    assert not run.is_stager
+    with pytest.raises(ConfigError, match="it was opened to drain only"):
+        run.begin_staging(0, planned_ms=0)
+
+
 def opened_or_ended(place: Place, *names: str, **given: Any) -> Run:
     run = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=4712))
     run.open_or_end(
