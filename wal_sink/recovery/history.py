@@ -99,6 +99,7 @@ class History:
         return None if wal is None else self._own(wal, moved=moved)
 
     def _own(self, wal: WalRecord, *, moved: bool = True) -> WalRecord:
+        """`_wal_of_its_owner` where there is a record: also one that another process made meanwhile, or a copy."""
         self._check_owner(wal)
         if self._wal is None:
             check_location(self._log, wal, moved=moved, moved_from=self._moved_from)
