@@ -273,7 +273,7 @@ def test_a_registration_is_known_from_the_record_and_from_terms(lost: tuple[str,
     lose(place, *lost)
 
     for sinks in ({"a": Recorder()}, {}, {"b": Delivery(Recorder(), start_from="next")}):
-        with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json is gone.*: \S.* is made after it"):
+        with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json is gone.*existed: (wal|terms|sinks)"):
             place.open(sinks)
     with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json is gone"):
         read_status(place.wal)

@@ -527,7 +527,7 @@ def test_a_start_settles_whose_name_it_is_where_neither_said_so() -> None:
     assert sink.batches == [3]
     with pytest.raises(ConfigError, match="another sink has, or had, the name 'c'"):
         renamed(place, "b", "c")
-    assert settle(log, "c", "b") == "c", "a rename that goes on only now finds the name given away"
+    assert settle(log, "c", "b") == "c", "a rename that goes on only now comes too late"
 
 
 @pytest.mark.parametrize("missing", [paths.owner("c"), paths.sink_name("b", 1)])
