@@ -12,6 +12,9 @@ from wal_sink.wal.fencing import Term
 from wal_sink.wal.records import Marker, SegmentRef
 from wal_sink.wal.segment_writer import SegmentLimits
 
+NO_SEGMENT = -1
+"""The ordinal of a result that concerns no segment in particular."""
+
 
 @dataclass(frozen=True, slots=True)
 class LastDelivered:
@@ -90,6 +93,11 @@ class SegmentResult:
     failure: Failure | None = None
     rejected: int = 0
     """Rows that the sink refused in this attempt, and that were kept as dead letters."""
+
+
+def failed_as_a_whole(failure: Failure) -> SegmentResult:
+    """The result of a failure that concerns no segment in particular."""
+    return SegmentResult(ordinal=NO_SEGMENT, rows=0, failure=failure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,8 +160,9 @@ class Committer:
             or self._served_sink.promise.ability is not Ability.TRANSACTIONAL
         ):
             return  # no batch with rows was marked, or the target keeps no positions to compare
-        manifest = self._marked_manifest or read_marked(self._log, self.name, marker.batch_id)
-        self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
+        if self._marked_manifest is None:
+            self._marked_manifest = read_marked(self._log, self.name, marker.batch_id)
+        self._marked_manifest = msgspec.structs.replace(self._marked_manifest, segments=(), prepared={})
         self._delivery(self._marked_manifest, taken_over=False).ask()
 
     def mark_delivered(self) -> None:

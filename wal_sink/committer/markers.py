@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.recovery.inventory import Lost, find_again
+from wal_sink.recovery.inventory import Lost, require
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release
@@ -28,10 +28,9 @@ def find_marker(log: Log, sink: str, batch_id: int) -> Marker | None:
 
 def read_marked(log: Log, sink: str, batch_id: int) -> Manifest:
     """The manifest of the sink's newest marked batch, which no collection takes. Two reads."""
-    path, marker = paths.release(batch_id), paths.marker(sink, batch_id)
-    release = log.find(Release, path) or find_again(log, Release, path, Lost.RELEASE, marker)
-    path = paths.manifest(batch_id, release.term, release.attempt)
-    return log.find(Manifest, path) or find_again(log, Manifest, path, Lost.MANIFEST, marker)
+    marker = paths.marker(sink, batch_id)
+    release = require(log, Release, paths.release(batch_id), Lost.RELEASE, marker)
+    return require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, marker)
 
 
 def last_delivered_through(manifest: Manifest, before: Marker | None) -> MarkedSlots:

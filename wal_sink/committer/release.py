@@ -9,7 +9,7 @@ from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.errors import CorruptError, HistoryError, MissingBatch
 from wal_sink.recovery.history import History, divergence
-from wal_sink.recovery.inventory import Lost, find_again
+from wal_sink.recovery.inventory import Lost, require
 from wal_sink.recovery.passing import pass_over
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
@@ -93,9 +93,7 @@ class Releaser:
 
     def _adopt(self, release: Release) -> Released:
         path = paths.manifest(release.batch_id, release.term, release.attempt)
-        manifest = self._log.find(Manifest, path) or find_again(
-            self._log, Manifest, path, Lost.MANIFEST, paths.release(release.batch_id)
-        )
+        manifest = require(self._log, Manifest, path, Lost.MANIFEST, paths.release(release.batch_id))
         if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
             raise CorruptError(
                 f"batch {release.batch_id}: the release and the manifest {self._log.store.url_of(path)} name different "

@@ -10,7 +10,7 @@ from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recor
 from wal_sink.delivery.retry import AttemptFailedError, Budget
 from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
 from wal_sink.errors import DeliveryError
-from wal_sink.messages import DeliveryContext, LastDelivered, SegmentResult, SegmentTask
+from wal_sink.messages import NO_SEGMENT, DeliveryContext, LastDelivered, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.reporting.layers import said_once
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
@@ -97,7 +97,7 @@ class BatchDelivery:
         has of it. Sends nothing. Raises what `run` raises.
         """
         budget = Budget.of(self._served_sink.delivery, self._log.runtime)
-        self._within(budget, lambda: self._ask(budget))
+        self._within(budget, self._ask)
 
     def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
         try:
@@ -194,10 +194,11 @@ class BatchDelivery:
         self._asks_first = bool(failures)
         return failures
 
-    def _ask(self, budget: Budget) -> None:
+    def _ask(self) -> None:
         results = self._dispatch([], confirm=True)
         if failure := next((result.failure for result in results if result.failure), None):
-            self._fail(failure, budget, may_be_unreachable=False)
+            self._refuse_final(failure)
+            raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
 
     def _has_come_further(self) -> bool:
         """Whether more is delivered than ever before. A target that forgets may take the same rows for ever."""
@@ -215,13 +216,17 @@ class BatchDelivery:
         self._left_behind = False
         self.reload_progress()
 
-    def _fail(self, failure: Failure, budget: Budget, *, may_be_unreachable: bool) -> None:
+    def _refuse_final(self, failure: Failure) -> None:
+        """Raise what ends the delivery, unless a later attempt may succeed."""
         if failure.kind is FailureKind.STOPPED:
             raise StoppedError(failure.message)
         if failure.kind is FailureKind.FENCED and failure.term and not self._outrun_by:
             self._outrun_by = failure.term  # once: a second time shows a rival that the WAL does not know
         elif failure.kind not in _MAY_PASS:
             raise failure_error(failure, self._what())
+
+    def _fail(self, failure: Failure, budget: Budget, *, may_be_unreachable: bool) -> None:
+        self._refuse_final(failure)
         self._maybe_sent = True
         known = sum(self._rows)
         self.reload_progress()
@@ -281,7 +286,7 @@ class BatchDelivery:
                 self._delivery_context, self._manifest, tasks, confirm=confirm
             )
         except DispatcherLostError as error:
-            results = [SegmentResult(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
+            results = [failed_as_a_whole(Failure(FailureKind.LOST, str(error)))]
             self._note_sent(tasks)
         self._settle(results)
         self._rate.take(sum(self._rows) - before, since_s=began_s)
@@ -289,7 +294,7 @@ class BatchDelivery:
 
     def _settle(self, results: list[SegmentResult]) -> None:
         for result in results:
-            if result.ordinal >= 0:
+            if result.ordinal != NO_SEGMENT:
                 self._settle_segment(result)
             self._has_rejected = self._has_rejected or result.rejected > 0
 

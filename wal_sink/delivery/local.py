@@ -8,10 +8,10 @@ from functools import partial
 
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import PermanentError, WalSinkError
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.runtime.timed_calls import CallTimedOutError, TimedCall
 from wal_sink.sinks.base import MakeSink, Sink
-from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
 from wal_sink.sinks.guarantees import Ability, ability_of
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned
 from wal_sink.wal.log import Log
@@ -28,8 +28,8 @@ def is_small(manifest: Manifest, tasks: Sequence[SegmentTask]) -> bool:
 
     Rows that a two-phase sink has prepared are not moved any more.
     """
-    moved = 0 if all(task.handle is not None for task in tasks) else manifest.bytes
-    return moved <= SMALL_BATCH_BYTES and len(manifest.segments) <= SMALL_BATCH_SEGMENTS
+    moves_few = manifest.bytes <= SMALL_BATCH_BYTES or all(task.handle is not None for task in tasks)
+    return moves_few and len(manifest.segments) <= SMALL_BATCH_SEGMENTS
 
 
 class LocalDispatcher:
@@ -56,7 +56,7 @@ class LocalDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,
+        confirm: bool,
     ) -> list[SegmentResult]:
         """Deliver up to the first failure. The rest is left for the next attempt."""
         make_sink, timed_call = self._make_sink, self._log.runtime.new_timed_call()
@@ -103,9 +103,8 @@ def _copy(payload: bytes, ability: Ability) -> Sink:
 
 def failed(tasks: Sequence[SegmentTask], failure: Failure) -> list[SegmentResult]:
     """Results that say that these tasks failed; without tasks, that the target confirmed nothing."""
-    return [SegmentResult(task.ordinal, task.start, failure=failure) for task in tasks] or [
-        SegmentResult(-1, 0, 0, failure)
-    ]
+    results = [SegmentResult(task.ordinal, task.start, failure=failure) for task in tasks]
+    return results or [failed_as_a_whole(failure)]
 
 
 def carry_out(
@@ -178,16 +177,14 @@ class WholeBatchDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,  # noqa: ARG002 - only a transactional target can confirm, and this is none
+        confirm: bool,  # noqa: ARG002 - only a transactional target can confirm, and this is none
     ) -> list[SegmentResult]:
         """Deliver all tasks in one call: either all rows have arrived, or none is known to have."""
         try:
             delivery_context.term.check(self._log.store)
             self._call(delivery_context, manifest)
-        except SinkFailedError as error:
-            return [SegmentResult(ordinal=-1, rows=0, failure=error.failure)]
-        except WalSinkError as error:
-            return [SegmentResult(ordinal=-1, rows=0, failure=Failure(kind_of(error), str(error)))]
+        except (SinkFailedError, WalSinkError) as error:
+            return [failed_as_a_whole(failure_of(error))]
         return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
 
     def _call(self, delivery_context: DeliveryContext, manifest: Manifest) -> None:

@@ -30,9 +30,11 @@ class Positions:
         # None: no batch with rows was marked yet, so the target owes nothing.
         self._owed = delivery_context.last_delivered.slots if delivery_context.last_delivered else ()
 
-    def begin(self, task: SegmentTask) -> Position | None:
-        """The position in a segment's slot before its first chunk is sent. Raises `HistoryError` if the target lacks
-        rows that the last marker stands for, or holds rows that this WAL did not deliver.
+    def begin(self, task: SegmentTask) -> tuple[Position | None, int]:
+        """The position in a segment's slot before its first chunk is sent, and the segment's rows that the target has.
+
+        Raises `HistoryError` if the target lacks rows that the last marker stands for, or holds rows that this WAL did
+        not deliver.
 
         The segments of a batch divide the slots of the last delivered rows among them, each with its own slot first.
         """
@@ -45,8 +47,7 @@ class Positions:
             found = {self._slot(task.ordinal): stored}
         for number in owed:
             self._check_last_delivered(number, found[self._slot(number)])
-        self.rows_of(task.ordinal, task.segment, stored)
-        return stored
+        return stored, self._rows_of(task.ordinal, task.segment, stored)
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
         """Ask the target in one call for the rows of each segment of the batch, and for those delivered last. One
@@ -60,10 +61,10 @@ class Positions:
         found = self._all(slots)
         for number in range(len(self._owed)):
             self._check_last_delivered(number, found[slots[number]])
-        rows = [self.rows_of(number, segment, found[slots[number]]) for number, segment in enumerate(segments)]
+        rows = [self._rows_of(number, segment, found[slots[number]]) for number, segment in enumerate(segments)]
         return [_result(number, segment, rows[number]) for number, segment in enumerate(segments)]
 
-    def rows_of(self, ordinal: int, segment: SegmentRef, stored: Position | None) -> int:
+    def _rows_of(self, ordinal: int, segment: SegmentRef, stored: Position | None) -> int:
         """Rows of a segment that the target has, given what its slot holds."""
         given = self._given
         if stored is None or stored.batch_id < given.batch_id:

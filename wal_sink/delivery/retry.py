@@ -18,6 +18,8 @@ FIRST_WAIT_S = 0.1
 WAIT_GROWTH = 4.0
 """With it a failed request is repeated soon, and eight attempts still outlast a server's restart."""
 LONGEST_WAIT_S = 30.0
+_MOST_GROWTHS = 16
+"""More than it takes to the longest wait. The bound only keeps the power small."""
 
 _logger = logger_of(__name__)
 T = TypeVar("T")
@@ -79,7 +81,7 @@ class Budget:
         """Count and log a failure. True if the budget is spent now."""
         self.failures += 1
         spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
-        error = state.outcome.exception() if state.outcome else None
+        error = _error_of(state)
         head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
         _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
         return spent
@@ -94,12 +96,16 @@ class Budget:
 
         Tenacity calls this before `_note_failure` has counted the failure.
         """
-        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH ** min(self.failures, 16))
+        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH ** min(self.failures, _MOST_GROWTHS))
         own_s = highest * (0.5 + self.runtime.new_random().random() / 2)
-        error = state.outcome.exception() if state.outcome else None
+        error = _error_of(state)
         asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
         self.next_wait_s = max(own_s, min(asked_s, self.budget_s - self.spent_s()))
         return self.next_wait_s
+
+
+def _error_of(state: RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
 
 
 def _clock(moment: datetime) -> str:

@@ -9,12 +9,12 @@ from wal_sink.dead_letters.files import keep_unknown
 from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.positions import Positions
 from wal_sink.errors import WalSinkError
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
-from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, ask_applied, check_returned, handed, rejected_of
 from wal_sink.two_phase.commit import SegmentCommit
@@ -57,15 +57,13 @@ class SegmentDelivery:
                 self._whole_segment(run, data, self._session.sink)
             else:
                 self._chunk_by_chunk(run, data)
-        except SinkFailedError as error:
-            run.failure = error.failure
-        except WalSinkError as error:
-            run.failure = Failure(kind_of(error), str(error))
+        except (SinkFailedError, WalSinkError) as error:
+            run.failure = failure_of(error)
         return run.result()
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
         """Ask a transactional target what it has of the batch, once all segments are delivered: one result per segment,
-        or a single one of ordinal -1 if it gives no answer. No result for any other sink.
+        or a single one of ordinal `NO_SEGMENT` if it gives no answer. No result for any other sink.
         """
         sink = self._session.sink
         if not isinstance(sink, TransactionalSink):
@@ -73,10 +71,8 @@ class SegmentDelivery:
         try:
             self._session.open()
             return Positions(self._given, self._session, sink).confirm(segments)
-        except SinkFailedError as error:
-            return [SegmentResult(-1, 0, failure=error.failure)]
-        except WalSinkError as error:
-            return [SegmentResult(-1, 0, failure=Failure(kind_of(error), str(error)))]
+        except (SinkFailedError, WalSinkError) as error:
+            return [failed_as_a_whole(failure_of(error))]
 
     def _commit(self, run: _Run, sink: TwoPhaseSink) -> None:
         segment_commit = SegmentCommit(
@@ -102,8 +98,7 @@ class SegmentDelivery:
         follows = None  # only the ledger of a transactional target compares it
         if isinstance(sink, TransactionalSink):
             positions = Positions(self._given, self._session, sink)
-            follows = positions.begin(run.task)
-            run.rows = positions.rows_of(run.task.ordinal, run.task.segment, follows)
+            follows, run.rows = positions.begin(run.task)
         for chunk in self._chunks(run.task, data, run.rows, follows):
             self._refuse_stopped()
             self._rate.wait(self._sleep_s)

@@ -33,7 +33,7 @@ class SegmentDispatcher(Protocol):
         *,
         confirm: bool,
     ) -> list[SegmentResult]:
-        """Carry out tasks: one result per task, or one of ordinal -1 for a whole batch without tasks. Raises
+        """Carry out tasks: one result per task, or one of ordinal `NO_SEGMENT` for a whole batch without tasks. Raises
         `DispatcherLostError` only.
 
         With `confirm`, the dispatcher also reads the positions of a transactional target for every segment of the

@@ -25,6 +25,8 @@ LONGEST_POLL_S = 1.0
 LONGEST_FOLLOWING_POLL_S = 5.0
 LOOK_BACK_EVERY_POLLS = 8
 """How often a poll asks whether Spark may have deleted the awaited entry. If so, a later one is searched for."""
+_MOST_DOUBLINGS = 16
+"""More than it takes to the longest pause. The bound only keeps the power small."""
 SEARCH_EVERY_POLLS = 1024
 """How often a poll searches in any case, since Spark may have died while it deleted: every 85 minutes of waiting."""
 
@@ -284,7 +286,7 @@ class CommitterThread:
         """Seconds until the next read of the gate; None: until a caller wakes this thread."""
         longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
         if self._follow or self._is_pending():
-            return min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, 16) - 1))
+            return min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, _MOST_DOUBLINGS) - 1))
         return None
 
     def _find_out_whether_to_search(self) -> bool:

@@ -38,7 +38,7 @@ class Unstaged:
 
     batch_id: int
     error: BaseException
-    beside: str = ""
+    beside: str | None = None
     """The run in which another call has the batch, so that staging it does not repair this failure."""
 
 
@@ -105,7 +105,7 @@ class Entries:
         problem, beside = _problem(entry, batch_id, is_stager=is_stager)
         if problem:
             error = ConfigError(f"batch {batch_id} of {self._owner} {problem}")
-            self._unstaged[query_id] = Unstaged(batch_id, error, run_id if beside else "")
+            self._unstaged[query_id] = Unstaged(batch_id, error, run_id if beside else None)
             raise error
         entry.batch_id, entry.busy, entry.staged = batch_id, True, False
         return entry

@@ -30,7 +30,7 @@ from wal_sink.stores.probe import Leftovers, probe
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
-from wal_sink.wal.log import Log
+from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Release
 from wal_sink.wal.segment_reader import SegmentReader, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
@@ -148,9 +148,10 @@ class Run:
     def _above_newest_attempt(self, term: Term) -> Term:
         """The stager's term, above that of every attempt of the newest batch. One listing, where there is one."""
         newest = self.history.newest_held
-        names = [] if newest is None else self.log.store.list(paths.batch(newest))
-        attempts = [attempt for name in names if (attempt := paths.parse_attempt(name)) is not None]
-        seen = max((attempt.term for attempt in attempts), default=0)
+        if newest is None:
+            return term
+        attempts = [paths.parse_attempt(name) for name in self.log.store.list(paths.batch(newest))]
+        seen = max((attempt.term for attempt in attempts if attempt is not None), default=NOTHING)
         return claim_above_seen(self.log, term, seen, f"{paths.BATCHES}/{newest}")
 
     def _note_markers(self) -> None:

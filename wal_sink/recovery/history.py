@@ -65,12 +65,12 @@ class History:
     @property
     def oldest_held(self) -> int | None:
         """The oldest batch above low water when batches were last looked at; None if there was none."""
-        return self._held[0] if self._held else None
+        return None if self._held is None else self._held[0]
 
     @property
     def newest_held(self) -> int | None:
         """The newest batch above low water, read at the same time as `oldest_held`."""
-        return self._held[1] if self._held else None
+        return None if self._held is None else self._held[1]
 
     def load_owner(self) -> WalRecord | None:
         """Read the WAL's record; None before its first batch.
@@ -96,8 +96,10 @@ class History:
 
     def _wal_of_its_owner(self, wal: WalRecord | None, *, moved: bool = True) -> WalRecord | None:
         """Check a record and remember it. `moved`: whether the WAL may have been moved; then a listing shows it."""
-        if wal is None:
-            return None
+        return None if wal is None else self._own(wal, moved=moved)
+
+    def _own(self, wal: WalRecord, *, moved: bool = True) -> WalRecord:
+        """`_wal_of_its_owner` where there is a record: also one that another process made meanwhile, or a copy."""
         self._check_owner(wal)
         if self._wal is None:
             check_location(self._log, wal, moved=moved, moved_from=self._moved_from)
@@ -109,7 +111,7 @@ class History:
 
         Raises `ObjectLost` if it is gone: slots and transactions of targets are named by the WAL's id.
         """
-        return self._wal or self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
+        return self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
 
     def ask_owner_again(self) -> WalRecord | None:
         """`load_owner`, with the checkpoint read anew: it may have been replaced since."""
@@ -120,7 +122,7 @@ class History:
         """Read which batches the WAL holds. Call it once the run's terms are claimed."""
         if self._wal is not None:
             low_water, held = held_batches(self._log, self._wal)
-            if low_water > (self._low_water.batch_id if self._low_water else NOTHING):
+            if low_water > (NOTHING if self._low_water is None else self._low_water.batch_id):
                 self._low_water = self._log.require(LowWater, paths.low_water(low_water))
             with self._lock:
                 self._newest_known = max(self._newest_known, low_water, *held)
@@ -237,8 +239,8 @@ class History:
             )
         # Another process may have made the record since this run looked, and it may be lost by now. Then it must not be
         # made again for a later batch.
-        if (wal := take(self._log).wal) is not None:
-            return self._made_meanwhile(wal)
+        if (made := take(self._log).wal) is not None:
+            return self._own(made)
         record = WalRecord(
             wal_id=self._log.runtime.new_id(),
             query_id=query_id,
@@ -248,8 +250,10 @@ class History:
             sinks=tuple(sink_folders(self._log)),
             **self._log.stamp(),
         )
-        found, is_own = self._log.create_or_find(paths.WAL, record)
-        if is_own and batch_id > 0:
+        wal, is_own = self._log.create_or_find(paths.WAL, record)
+        if not is_own:
+            return self._own(wal)
+        if batch_id > 0:
             _logger.warning(
                 "%s is a new WAL and begins with batch %d. Spark completed the batches before it, and wal-sink "
                 "delivers none of them. This is right if the query wrote them to its target by itself. If an earlier "
@@ -257,12 +261,6 @@ class History:
                 "place",
                 self._log.store.root, batch_id,
             )  # fmt: skip
-        return found if is_own else self._made_meanwhile(found)
-
-    def _made_meanwhile(self, wal: WalRecord) -> WalRecord:
-        """Check a record that is new here: another process made it, or a WAL was copied to this place."""
-        self._check_owner(wal)
-        check_location(self._log, wal, moved=True, moved_from=self._moved_from)
         return wal
 
     def _check_owner(self, wal: WalRecord) -> None:

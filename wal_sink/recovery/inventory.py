@@ -153,7 +153,7 @@ def find_wal(log: Log) -> WalRecord | None:
 
 def require_wal(log: Log, younger: str) -> WalRecord:
     """The WAL's own record, where `younger` exists, which is made after it. Raises `ObjectLost`."""
-    return log.find(WalRecord, paths.WAL) or find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
+    return require(log, WalRecord, paths.WAL, Lost.WAL, younger)
 
 
 def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> list[str]:
@@ -249,7 +249,7 @@ def check_marker(log: Log, name: str, through: int, low_water: LowWater | None) 
 
 def check_marked_batch(log: Log, name: str, through: int, newest_batch: int) -> None:
     """Make sure that the batch of a sink's newest marker exists: retention keeps it. No request if it is known."""
-    if through > newest_batch and through not in log.numbers(paths.BATCHES, after=through - 1):
+    if through > newest_batch and not log.store.list(paths.batch(through)):
         raise lost(log, Lost.MANIFEST, f"{paths.batch(through)}/", _after(paths.marker(name, through)))
 
 
@@ -261,6 +261,11 @@ def check_not_marked(log: Log, name: str, batch_id: int) -> None:
     following = log.find(Release, paths.release(batch_id + 1))
     if following is not None and following.sink == name:
         raise lost(log, Lost.MARKER, paths.marker(name, batch_id), _after(paths.release(batch_id + 1)))
+
+
+def require(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
+    """An object that must exist, since `younger` exists. One read if it is there at once. Raises `ObjectLost`."""
+    return log.find(kind, path) or find_again(log, kind, path, what, younger)
 
 
 def find_again(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
@@ -280,7 +285,7 @@ def lost(log: Log, what: Lost, path: str, because: str) -> ObjectLost:
     return ObjectLost(
         f"{log.store.url_of(path)} is gone, but it must have existed: {because}. Likely causes: a life-cycle "
         "rule of the bucket (such as “expire after 30 days”), or a copy that contains only a part of this WAL. "
-        f"Nothing was skipped. Stop the deletions, and restore this object; {_WAY_OUT.get(what, _NEW_WAL)}"
+        f"Nothing was skipped. Stop the deletions, and restore this object; {_WAY_OUT[what]}"
     )
 
 
@@ -293,7 +298,7 @@ _FORGET = (
     "or, to forget the sink for good, put an empty object sinks/<name>/forgotten beside the remaining objects of the "
     "sink, and do not use the name of this sink again"
 )
-_WAY_OUT = {Lost.SINK: _FORGET}
+_WAY_OUT = {**dict.fromkeys(Lost, _NEW_WAL), Lost.SINK: _FORGET}
 
 
 def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str]) -> WalRecord | None:

@@ -126,9 +126,13 @@ def _doubt(wal: WalRecord, here: str, said: str) -> str:
     scheme, of_said = here.partition(":")[0], said.partition(":")[0]
     if scheme != of_said or scheme in _EXACT:
         return "this is another place"
-    if scheme == LOCAL and _is_copy(wal, Path(here.partition("://")[2]), Path(said.partition("://")[2])):
+    if scheme == LOCAL and _is_copy(wal, _folder(here), _folder(said)):
         return "that folder exists too, and holds the same WAL"
     return ""
+
+
+def _folder(location: str) -> Path:
+    return Path(location.removeprefix(f"{LOCAL}://"))
 
 
 def _is_copy(wal: WalRecord, here: Path, said: Path) -> bool:

@@ -58,11 +58,11 @@ def register(
     Before any is made, raises `ConfigError` if a name had another kind of sink, or if it is open where a new sink
     begins, and `ObjectLost` if a registration was lost.
     """
-    known = [_known(log, history, inventory, sink) for sink in sinks]
-    planned = [record or _plan(log, history, gate, sink) for record, sink in zip(known, sinks, strict=True)]
+    known = [(sink, _known(log, history, inventory, sink)) for sink in sinks]
+    planned = [(found, found or _plan(log, history, gate, sink)) for sink, found in known]
     return [
-        Registered(record or log.create_or_find(paths.sink(plan.name), plan)[0], is_old=record is not None)
-        for record, plan in zip(known, planned, strict=True)
+        Registered(found or log.create_or_find(paths.sink(plan.name), plan)[0], is_old=found is not None)
+        for found, plan in planned
     ]
 
 

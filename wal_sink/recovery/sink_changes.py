@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wal_sink.errors import ConfigError, HeldError
-from wal_sink.recovery.inventory import Lost, find_again, marked_through
+from wal_sink.recovery.inventory import Lost, marked_through, require
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import KnownSink, SinkNames, read_names, refuse_retired, settle
 from wal_sink.reporting.counts import counted
@@ -54,8 +54,7 @@ def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver) -> Re
 
 def pending_batches(log: Log, folder: str) -> list[int]:
     """Batches that the WAL holds and the sink lacks, complete or not."""
-    path = paths.sink(folder)
-    sink = log.find(SinkRecord, path) or find_again(log, SinkRecord, path, Lost.SINK, f"{paths.SINKS}/{folder}/")
+    sink = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
     return log.numbers(paths.BATCHES, after=max(marked_through(log, folder), sink.first_batch - 1))
 
 
@@ -66,8 +65,8 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
     markers, and up to four reads.
     """
     record = log.find(SinkRecord, paths.sink(sink.folder))
-    newest = max(log.numbers(paths.terms(role := paths.committer_role(sink.folder))), default=0)
-    holder = holder_of(log, role, newest) if newest else None
+    terms = log.numbers(paths.terms(role := paths.committer_role(sink.folder)))
+    holder = holder_of(log, role, terms[-1]) if terms else None
     if record is None or (holder is not None and holder.state is Holding.RUNNING):
         return ""
     through = max(marked_through(log, sink.folder), record.first_batch - 1)

@@ -117,8 +117,8 @@ def keep_name(log: Log, names: SinkNames, name: str) -> None:
 
 
 def _known(log: Log, folder: str, names: Sequence[str]) -> KnownSink:
-    number = max(log.numbers(paths.sink_names(folder)), default=0) if f"{paths.NAMES}/" in names else 0
-    name = log.require(NameRecord, paths.sink_name(folder, number)).name if number else folder
+    numbers = log.numbers(paths.sink_names(folder)) if f"{paths.NAMES}/" in names else []
+    name = log.require(NameRecord, paths.sink_name(folder, numbers[-1])).name if numbers else folder
     return KnownSink(folder, name, is_retired=paths.RETIRED in names)
 
 

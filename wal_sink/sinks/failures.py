@@ -76,6 +76,11 @@ def kind_of(error: WalSinkError) -> FailureKind:
     return FailureKind.PERMANENT
 
 
+def failure_of(error: SinkFailedError | WalSinkError) -> Failure:
+    """The failure that an error stands for, of the sink or of wal-sink itself."""
+    return error.failure if isinstance(error, SinkFailedError) else Failure(kind_of(error), str(error))
+
+
 def failure_error(failure: Failure, what: str) -> WalSinkError:
     """The exception that a committer raises for a failure that it cannot retry."""
     errors: dict[FailureKind, type[WalSinkError]] = {

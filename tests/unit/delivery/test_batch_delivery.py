@@ -17,12 +17,12 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN
 from wal_sink.wal.log import Stamp
-from wal_sink.wal.records import Manifest, Progress, encode
+from wal_sink.wal.records import Manifest, Marker, Progress, decode, encode
 
 Answer = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
@@ -103,6 +103,20 @@ def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None
     assert place.wal.list(paths.markers("a"))
 
 
+def test_the_rows_of_each_segment_are_paced_once() -> None:
+    times: list[float] = []
+
+    def timed(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        times.append(run.log.runtime.monotonic_s())
+        return done(tasks)
+
+    _, run = carried_by(Carrying(timed, timed, timed), rows=[10, 10, 10], order="total", rows_per_s=10)
+
+    run.deliver_all()
+
+    assert [time_s - times[0] for time_s in times] == pytest.approx([0, 1, 2])
+
+
 @pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
 def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone: str) -> None:
     dispatcher = Carrying(done)
@@ -111,16 +125,17 @@ def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone
     assert dispatcher.given[0].prepares_again is (on_gone == "prepare_again")
 
 
-def test_the_schema_of_the_batch_is_told_too() -> None:
+def test_the_schema_of_the_batch_is_told_too_and_where_its_progress_lies() -> None:
     dispatcher = Carrying(done)
     _, run = carried_by(dispatcher)
     staged = run.history.staged(0)
     assert staged is not None
-    run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}"))
+    assert not staged.spread
+    run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}", spread=True))
 
     run.deliver_all()
 
-    assert dispatcher.given[0].spark_schema == "{}"
+    assert (dispatcher.given[0].spark_schema, dispatcher.given[0].spread) == ("{}", True)
 
 
 def test_a_lone_segment_needs_no_term_check_for_its_first_chunk_and_several_do() -> None:
@@ -138,9 +153,10 @@ def test_the_first_attempt_has_sent_nothing_before_and_the_next_may_have() -> No
     dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
     carried_by(dispatcher, rows=[3])[1].deliver_all()
 
-    assert [(task.maybe_sent, task.term_checked) for tasks in dispatcher.tasks for task in tasks] == [
-        (False, True),
-        (True, False),
+    tasks = [task for tasks in dispatcher.tasks for task in tasks]
+    assert [(task.maybe_sent, task.sent_through, task.term_checked) for task in tasks] == [
+        (False, 0, True),
+        (True, 0, False),
     ]
 
 
@@ -361,6 +377,14 @@ def test_of_a_target_that_stores_its_position_no_records_are_read() -> None:
     assert not [name for name in place.requests if name.startswith("list sinks/a/progress")]
 
 
+def test_a_single_row_that_was_refused_is_counted_in_its_marker() -> None:
+    place = Place()
+    refusing = Delivery(Recorder(lambda _: Rejected({0: "no"})), on_rejected="dead_letter")
+    place.stream(place.open({"a": refusing}), 0)
+
+    assert decode(Marker, place.wal.read(paths.marker("a", 0)), "it").rejected == 1
+
+
 def test_a_delivery_that_never_sent_anything_counts_no_rows_as_unknown() -> None:
     dispatcher = Carrying(done)
     place, run = carried_by(dispatcher, guarantee="at_most_once")
@@ -488,6 +512,23 @@ def test_after_a_failure_a_transactional_target_may_have_had_the_next_chunk_too(
     carried_by(dispatcher, rows=[5], to=Ledger())[1].deliver_all()
 
     assert [task.sent_through for task in dispatcher.tasks[-1]] == [sent_through]
+
+
+def lose_dispatcher(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+    raise DispatcherLostError("the executor is gone")
+
+
+@pytest.mark.parametrize(("to", "sent_through"), [(Ledger, [2, 3]), (Recorder, [0, 0])])
+def test_after_a_lost_attempt_a_transactional_target_may_have_had_everything(
+    to: Callable[[], object], sent_through: list[int]
+) -> None:
+    """Of any other target the records tell how far it was."""
+    dispatcher = Carrying(lose_dispatcher, done)
+    _, run = carried_by(dispatcher, to=to())
+
+    run.deliver_all()
+
+    assert [task.sent_through for task in dispatcher.tasks[-1]] == sent_through
 
 
 def test_each_segment_goes_on_from_a_record_of_its_own() -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.local import (
     SMALL_BATCH_BYTES,
@@ -24,7 +25,7 @@ from wal_sink.delivery.local import (
 )
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentTask
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.runtime.timed_calls import DirectCall, ThreadCall
 from wal_sink.settings import Delivery
@@ -351,6 +352,49 @@ def test_making_a_sink_is_bounded_in_time_as_its_calls_are() -> None:
     )
 
     assert limits == [7, 7, 7, 7]  # make, open, write, close
+
+
+def test_of_a_sink_that_cannot_be_made_no_row_has_arrived_and_a_question_has_no_answer() -> None:
+    run, _ = staged(Place(rows=lambda _: [1, 2]), Told())
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    tasks = [SegmentTask(number, segment, number, maybe_sent=False) for number, segment in enumerate(manifest.segments)]
+    given = DeliveryContext("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 2, False, False, 10, None)
+
+    def make() -> Sink:
+        raise ConnectionError("down")
+
+    def results_of(tasks: list[SegmentTask]) -> list[SegmentResult]:
+        return carry_out(
+            given,
+            tasks,
+            make,
+            DirectCall(),
+            run.log,
+            on_executor=True,
+            confirms=manifest.segments,
+        )
+
+    failure = Failure(FailureKind.RETRIABLE, "sink 'a' raised ConnectionError: down")
+    assert results_of(tasks) == [SegmentResult(0, 0, failure=failure), SegmentResult(1, 1, failure=failure)]
+    assert results_of([]) == [SegmentResult(-1, 0, failure=failure)]
+
+
+def test_a_target_is_asked_for_its_whole_batch_only_where_that_is_wanted() -> None:
+    place = Place(rows=lambda _: [1, 2])
+    run = place.open({"a": Delivery(Forgetful(Target()), order="total")})
+    dispatcher = run.committers[0].served_sink.dispatcher
+    deliver, met = dispatcher.deliver, list[tuple[bool, int]]()
+
+    def noted(*given: Any, confirm: bool) -> list[SegmentResult]:
+        results = deliver(*given, confirm=confirm)
+        met.append((confirm, len(results)))
+        return results
+
+    dispatcher.deliver = noted  # type: ignore[method-assign, assignment]
+    place.stream(run, 0)
+
+    assert met == [(False, 1), (True, 1 + 2)]
 
 
 def test_after_a_segment_that_failed_the_others_are_left_for_the_next_attempt() -> None:

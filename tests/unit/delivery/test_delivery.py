@@ -263,7 +263,7 @@ def test_a_close_that_raises_is_only_logged(caplog: pytest.LogCaptureFixture) ->
 
     assert is_marked(place)
     assert sink.calls.count("write") == 3
-    assert "close raised OSError: connection reset" in caplog.text
+    assert "sink a: close raised OSError: connection reset" in caplog.text
 
 
 def test_a_sink_is_closed_after_a_failure_too() -> None:

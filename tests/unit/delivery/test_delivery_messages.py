@@ -10,14 +10,17 @@ from wal_sink.errors import (
     ConfigError,
     CorruptError,
     FencedError,
+    ForgottenError,
+    HandleGoneError,
     HistoryError,
     OutcomeUnknownError,
     PermanentError,
+    RetryLaterError,
 )
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError
 from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.failures import FailureKind, SinkFailedError
-from wal_sink.sinks.session import call_sink, check_returned
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
+from wal_sink.sinks.session import call_sink, check_returned, rejected_of
 
 SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody
 MASKED = "https://host/path"
@@ -30,12 +33,12 @@ def raising(error: Exception) -> Callable[[], None]:
     return fail
 
 
-def failure(error: Exception) -> tuple[FailureKind, str]:
+def failed(error: Exception) -> Failure:
     with pytest.raises(SinkFailedError) as told:
         call_sink(DirectCall(), "the call", raising(error), timeout_s=1)
     assert str(told.value) == told.value.failure.message
     assert told.value.__cause__ is error
-    return told.value.failure.kind, told.value.failure.message
+    return told.value.failure
 
 
 @pytest.mark.parametrize(
@@ -45,8 +48,12 @@ def failure(error: Exception) -> tuple[FailureKind, str]:
         (PermanentError(SECRET), "permanent", f"the call refused permanently: {MASKED}"),
         (ConfigError("x"), "permanent", "the call refused permanently: x"),
         (OutcomeUnknownError(SECRET), "unknown", f"the call: {MASKED}"),
+        (ForgottenError(SECRET), "forgotten", f"the call: {MASKED}"),
+        (RetryLaterError(SECRET), "retriable", f"the call: {MASKED}"),
+        (HandleGoneError(SECRET), "gone", f"the call: {MASKED}"),
+        (HandleGoneError("x", never_committed=True), "never committed", "the call: x"),
         (FencedError("a higher term"), "fenced", "a higher term"),
-        (HistoryError("another history"), "history", "another history"),
+        (HistoryError(SECRET), "history", MASKED),
         (CorruptError("damage"), "corrupt", "damage"),
         (
             ProgramExitError("called sys.exit(3)"),
@@ -58,7 +65,19 @@ def failure(error: Exception) -> tuple[FailureKind, str]:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_every_way_to_fail_has_its_kind_and_its_words(error: Exception, kind: str, message: str) -> None:
-    assert failure(error) == (FailureKind(kind), message)
+    found = failed(error)
+    assert (found.kind, found.message) == (FailureKind(kind), message)
+
+
+def test_a_target_names_the_time_to_wait_or_the_term_that_it_knows_and_other_errors_neither() -> None:
+    def named(error: Exception) -> tuple[float, int]:
+        found = failed(error)
+        return found.retry_after_s, found.term
+
+    assert named(RetryLaterError("busy", after_s=7)) == (7, 0)
+    assert named(FencedError("a higher term", term=5)) == (0, 5)
+    assert named(HistoryError("another history")) == (0, 0)
+    assert named(ConnectionError("down")) == (0, 0)
 
 
 def test_what_a_call_returns_is_passed_on() -> None:
@@ -84,6 +103,18 @@ def test_of_rejected_rows_the_lowest_is_shown_with_its_reason() -> None:
         told_of(Rejected({4: "late", 2: SECRET}))
         == f"the call rejected 2 rows; row 2 of the chunk: {MASKED}. Correct the rows in the query"
     )
+
+
+def test_of_rows_that_a_chunk_does_not_have_the_lowest_is_shown_with_those_that_it_has() -> None:
+    refused = Rejected({1: "late", 9: "late", 3: "late"})
+
+    with pytest.raises(SinkFailedError) as told:
+        rejected_of("the call", refused, 3)
+
+    assert told.value.failure == Failure(
+        FailureKind.PERMANENT, "the call rejected row 3: expected indices of rows in this chunk, from 0 to 2"
+    )
+    assert rejected_of("the call", refused, 10) is refused
 
 
 def test_an_answer_that_cannot_be_shown_is_named_by_its_type() -> None:

@@ -85,7 +85,8 @@ def test_a_lookup_that_answers_neither_true_nor_false_drops_nothing(answer: obje
 
     assert kind_of_failure(result) is FailureKind.PERMANENT
     assert result.failure is not None
-    assert "expected True or False" in result.failure.message
+    asked = f"was_applied('{stage.segment.id}-0-2') returned {answer!r}"
+    assert result.failure.message == f"{asked}: expected True or False; nothing was sent"
     assert (sink.written, stage.recorded) == ([], [])
 
 
@@ -147,7 +148,8 @@ def test_a_target_that_is_ahead_or_has_another_segment_is_refused(batch_id: int,
 
     assert kind_of_failure(result) is FailureKind.HISTORY
     assert result.failure is not None
-    assert f"already holds batch {batch_id}, segment {segment_id or stage.segment.id}" in result.failure.message
+    told = f"already holds batch {batch_id}, segment {segment_id or stage.segment.id}, in slot 'w/a/0'"
+    assert told in result.failure.message
     assert (result.rows, sink.written) == (0, [])
 
 
@@ -175,6 +177,16 @@ def test_a_target_that_remembers_as_much_or_more_is_delivered_to(batch_id: int, 
     stage = Stage()
 
     assert remembered(stage, found=stage.position(rows, batch_id=batch_id)).failure is None
+
+
+def test_a_target_that_owes_a_single_slot_is_asked_for_that_one_alone() -> None:
+    stage = Stage()
+    sink = Ledger(w_a_0=stage.position(4, batch_id=5))
+    sink.positions = raising(ConnectionError("asked for several"))  # type: ignore[method-assign]
+
+    result = stage.deliver(sink, batch_id=7, last_delivered=LastDelivered(((5, 4),)))
+
+    assert (result.rows, result.failure) == (5, None)
 
 
 @pytest.mark.parametrize(("batch_id", "rows"), [(5, 3), (4, 9)])

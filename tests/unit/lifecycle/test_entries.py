@@ -49,6 +49,8 @@ def swallowed(entries: Entries, batch_id: int, error: BaseException | None = Non
 
 def test_batches_follow_each_other_and_nothing_is_left_unstaged(entries: Entries) -> None:
     assert entries.run is None
+    with entries.entered("q", "r", 2) as entry:
+        assert (entry.batch_id, entry.busy, entry.staged) == (2, True, False)
     for batch_id in (3, 4, 5):
         stage(entries, batch_id)
     assert entries.run is not None
@@ -167,6 +169,8 @@ def test_a_thread_that_still_stages_when_the_next_batch_comes_is_an_error_of_tha
         stage(entries, 1)
     with pytest.raises(ConfigError, match="batch 1"):
         stage(entries, 2)
+    stage(entries, 1)
+    stage(entries, 2)
 
 
 def test_what_a_thread_of_an_earlier_run_comes_to_counts_no_more(entries: Entries) -> None:

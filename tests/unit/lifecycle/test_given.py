@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from wal_sink import ConfigError, Delivery, Sink
+from wal_sink import ConfigError, Delivery, Settings, Sink
 from wal_sink.lifecycle.given import check_arguments, deliveries_of, folder_of, sinks_of
 
 
@@ -42,6 +43,27 @@ def test_a_sink_is_made_of_a_function_or_a_url(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_is_refused_with_an_example_of_its_own(empty: str | None) -> None:
     with pytest.raises(ConfigError, match=r"such as checkpoint='s3://lake/checkpoint/orders'"):
         folder_of("checkpoint", empty)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"storage_options": "k=x"},
+            "storage_options: expected a mapping of names to values, such as storage_options=",
+        ),
+        ({"checkpoint_options": 3}, "checkpoint_options: expected a mapping of names to values, such as "),
+        ({"moved_from": 3}, "moved_from=3: expected text, such as moved_from='s3://lake/wal/orders'"),
+        ({"name": 3}, "name=3: expected text, such as 'orders'"),
+    ],
+)
+def test_an_argument_of_a_wrong_kind_is_refused_by_its_name(wrong: dict[str, object], said: str) -> None:
+    right = {"settings": Settings(), "storage_options": {"k": 1}, "checkpoint_options": None, "name": "orders"}
+    check_arguments(**right, moved_from=None)
+    check_arguments(**right, moved_from="s3://lake/wal")
+
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        check_arguments(**{**right, "moved_from": None, **wrong})
 
 
 def test_settings_given_as_a_dict_are_shown_as_arguments_without_texts() -> None:

@@ -10,16 +10,19 @@ import pytest
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
-from wal_sink.errors import DeliveryError
+from wal_sink.errors import ConfigError, DeliveryError, HeldError, StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import StagingContext
+from wal_sink.recovery.sink_changes import rename, retire
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.staging.stager import Attempt
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term
+from wal_sink.wal.fencing import MARGIN, Term
+from wal_sink.wal.holders import Holding, TakeOver, holder_of
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import Rows, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
@@ -217,11 +220,142 @@ def test_segments_are_read_by_the_reader_the_run_is_given() -> None:
     assert Run(place.wal, place.checkpoint, Settings(), segment_reader=reader).log.segment_reader is reader
 
 
+def ended_with(place: Place, sinks: dict[str, object]) -> Log:
+    """A run that served these sinks and ended. Returns a log for a command."""
+    run = place.open(sinks)
+    place.stream(run, 0)
+    run.end()
+    return Log(place.wal, simulated_runtime(seed=4711), "tool")
+
+
+def test_a_renamed_sink_is_served_under_its_first_name_and_prepares_rows_under_it() -> None:
+    place, vault = Place(), Vault()
+    rename(ended_with(place, {"a": VaultSink(vault), "b": Recorder()}), "a", "z", take_over=TakeOver.IF_GONE)
+
+    served = [committer.served_sink for committer in place.open({"z": VaultSink(vault), "b": Recorder()}).committers]
+
+    assert [each.name for each in served] == ["a", "b"]
+    assert [each.preparation and each.preparation.sink for each in served] == ["a", None]
+
+
+def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_served() -> None:
+    place = Place()
+    log = ended_with(place, {"a": Recorder(), "b": Recorder()})
+    rename(log, "b", "c", take_over=TakeOver.IF_GONE)
+    retire(log, "c", drop_pending=0, take_over=TakeOver.IF_GONE)
+
+    with pytest.raises(ConfigError, match=r"sink 'c' .* was retired at"):
+        place.open({"a": Recorder(), "c": Recorder()})
+    assert [committer.name for committer in place.open({"a": Recorder()}).committers] == ["a"]
+
+
 def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
     place = Place()
     run = place.open({})
 
     run.become_stager()
+
+    assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
+
+
+def test_a_run_that_was_opened_to_drain_stages_nothing() -> None:
+    place = Place()
+    run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime(seed=4713))
+    run.open()
+
+    assert not run.is_stager
+    with pytest.raises(ConfigError, match="it was opened to drain only"):
+        run.begin_staging(0, planned_ms=0)
+
+
+def opened_or_ended(place: Place, *names: str, **given: Any) -> Run:
+    run = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=4712))
+    run.open_or_end(
+        [served_sink(run, name, Recorder()) for name in names],
+        **{"moved_from": None, "take_over": TakeOver.IF_GONE, **given},
+    )
+    return run
+
+
+def test_a_start_that_fails_leaves_no_term_that_looks_served() -> None:
+    place = Place()
+    log = ended_with(place, {"a": Recorder(), "b": Recorder()})
+    create = place.wal.create
+
+    def fails_at_the_second(path: str, data: bytes) -> None:
+        if path.startswith(paths.terms(paths.committer_role("b"))):
+            raise StoreError("no answer")
+        create(path, data)
+
+    place.wal.create = fails_at_the_second  # type: ignore[method-assign]
+
+    with pytest.raises(StoreError, match="no answer"):
+        opened_or_ended(place, "a", "b")
+
+    assert holder_of(log, paths.committer_role("a"), 2).state is Holding.ENDED
+
+
+def test_a_start_takes_over_as_it_is_told() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 0)
+
+    with pytest.raises(HeldError, match="sink 'a'"):
+        opened_or_ended(place, "a")
+    assert opened_or_ended(place, "a", take_over=TakeOver.ALWAYS).committers[0].term.number == 2
+
+
+def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:
+    place = Place()
+    ended_with(place, {"a": Recorder()})
+    copy = Place(checkpoint=place.checkpoint)
+    for name in place.wal.list("", recursive=True):
+        copy.wal.create(name, place.wal.read(name))
+
+    with pytest.raises(ConfigError, match="recorded location"):
+        opened_or_ended(copy, "a")
+    assert opened_or_ended(copy, "a", moved_from=place.wal.root).committers[0].marked_through == 0
+
+
+def test_a_stager_without_any_term_fences_a_stager_that_may_still_live() -> None:
+    place = Place()
+    run = place.open({})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    place.wal.delete([paths.term(paths.STAGER_ROLE, 1)])
+
+    place.open({})
+
+    assert max(place.wal.list(paths.terms(paths.STAGER_ROLE))) == f"{1 + MARGIN:010}.json"
+
+
+def test_a_stager_whose_terms_are_gone_is_above_those_that_the_newest_batch_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = Place()
+    for _ in range(3):
+        run = place.open({})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    place.wal.delete([paths.term(paths.STAGER_ROLE, number) for number in (2, 3)])
+
+    place.open({})
+
+    assert f"{paths.BATCHES}/0 names term 3" in caplog.text
+    assert max(place.wal.list(paths.terms(paths.STAGER_ROLE))) == f"{3 + MARGIN + 1:010}.json"
+
+
+def test_a_newest_batch_that_names_no_term_asks_for_no_higher_one() -> None:
+    place = Place()
+    staged = place.open({})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(staged, 0)
+    place.wal.delete([name for name in place.wal.list("", recursive=True) if name.startswith(paths.batch(0))])
+    place.wal.create(f"{paths.batch(0)}/notes.txt", b"by hand")
+
+    place.open({})
 
     assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
 

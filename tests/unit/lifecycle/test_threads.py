@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
 from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError
@@ -140,6 +141,23 @@ def test_finishing_finds_what_was_completed_while_it_delivered() -> None:
     ended(CommitterThread(run, run.committers[0], on_failure=lambda _: None))
 
     assert sink.batches == [0, 1, 2, 3]
+
+
+def test_only_at_the_end_the_target_is_asked_whether_it_still_has_what_is_marked() -> None:
+    place, target = Place(), Target()
+    run = place.open({"a": Forgetful(target)}, runtime=SYSTEM)
+    thread = committing(run)
+    next(place.query().batches(run, 1))
+    thread.catch_up()
+    assert thread.wait_caught_up(PATIENCE_S)
+    target.forget()
+
+    thread.catch_up()
+    assert thread.wait_caught_up(PATIENCE_S)
+    assert thread.error is None
+    ended(thread)
+
+    assert "batch 0 was delivered and marked, but the target holds nothing" in str(thread.error)
 
 
 def test_having_caught_up_it_ends_and_a_new_batch_wakes_it_again() -> None:

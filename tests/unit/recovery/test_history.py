@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, HistoryError, HistoryGone, MissingBatch, ObjectLost
 from wal_sink.lifecycle.run import Run
@@ -12,10 +14,10 @@ from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import FakeQuery, simulated_runtime
 from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING
-from wal_sink.wal.records import Manifest, WalRecord, decode, encode
+from wal_sink.wal.log import NOTHING, Stamp
+from wal_sink.wal.records import Manifest, Move, WalRecord, decode, encode
 
 
 def staged(place: Place, run: Run, *batch_ids: int) -> None:
@@ -90,6 +92,34 @@ def test_a_copy_of_a_wal_that_appeared_meanwhile_is_refused() -> None:
     assert place.wal.list(paths.BATCHES) == []
 
 
+@pytest.mark.parametrize("was_moved", [False, True])
+def test_a_record_that_is_made_at_the_same_time_is_checked_as_one_that_was_there(was_moved: bool) -> None:
+    place = Place()
+    run = place.open({})
+    query = place.query()
+    query.start_batch(0, 0)
+    create, stamp = place.wal.create, Stamp(id="x", created="now")
+
+    def another_is_first(path: str, data: bytes) -> None:
+        if path == paths.WAL:
+            record = decode(WalRecord, data, path)
+            create(path, encode(msgspec.structs.replace(record, location="s3://other/wal", **stamp)))
+            if was_moved:
+                create(
+                    paths.move(1), encode(Move(number=1, location=record.location, moved_from="s3://other", **stamp))
+                )
+        create(path, data)
+
+    place.wal.create = another_is_first  # type: ignore[method-assign]
+
+    if was_moved:
+        assert query.stage(run, 0)
+        return
+    with pytest.raises(ConfigError, match="the recorded location of this WAL is s3://other/wal"):
+        query.stage(run, 0)
+    assert place.wal.list(paths.BATCHES) == []
+
+
 def test_a_running_query_that_is_not_the_wals_own_is_refused_whatever_the_checkpoint_said_before() -> None:
     place = Place()
     run = place.open({})
@@ -100,6 +130,40 @@ def test_a_running_query_that_is_not_the_wals_own_is_refused_whatever_the_checkp
 
     with pytest.raises(HistoryError, match=f"belongs to query {own}, but the checkpoint .* belongs to query another"):
         run.history.refuse_other_query("another")
+
+
+def test_a_wal_that_was_bound_before_its_first_batch_could_be_staged_is_known_at_a_start() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    wal = run.history.bind(0)
+    drain = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime(seed=4714))
+
+    drain.open()
+
+    assert drain.history.wal == wal
+
+
+def test_a_start_lists_nothing_that_cannot_be_there() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    assert not {"list terms", "list sinks", "list moves"} & set(place.requests)
+    staged(place, run, 0)
+    place.requests.clear()
+
+    place.open({"a": Recorder()})
+
+    assert "list moves" not in place.requests
+
+
+def test_of_a_wal_that_is_not_new_any_more_the_checkpoint_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    run = place.open({})
+    staged(place, run, 0)
+    for request in ("list", "read"):
+        monkeypatch.setattr(place.checkpoint, request, lambda *_, **__: pytest.fail("a request"))
+
+    run.history.refuse_unstaged()
 
 
 def test_a_new_wal_whose_query_completed_batches_that_nobody_staged_is_told_so() -> None:
@@ -192,6 +256,18 @@ def test_whose_the_checkpoint_is_is_asked_until_the_answer_was_yes() -> None:
     place.checkpoint.delete(["metadata"])
 
     assert run.history.is_owned_by("mine")
+
+
+def test_low_water_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.committer.collection.COLLECT_EVERY_BATCHES", 1)
+    place = Place()
+    place.stream(place.open({"a": Recorder()}, settings=lower_retention(2)), 4)
+    place.requests.clear()
+
+    run = place.open({"a": Recorder()})
+
+    assert run.history.low_water is not None
+    assert place.requests.count(f"read {paths.low_water(run.history.low_water.batch_id)}") == 1
 
 
 def test_asked_again_a_checkpoint_that_was_replaced_is_refused() -> None:
@@ -364,11 +440,14 @@ def test_the_folder_of_a_wal_is_no_checkpoint_of_a_new_wal() -> None:
         Run(memory_store(), place.wal, Settings()).open()
 
 
-def test_a_new_wal_that_begins_behind_complete_batches_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("complete", [1, 3])
+def test_a_new_wal_that_begins_behind_complete_batches_warns_once(
+    complete: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Before: a deleted WAL whose batches were not delivered was replaced in silence."""
     place = Place()
     query = place.query()
-    for batch_id in range(3):
+    for batch_id in range(complete):
         query.start_batch(batch_id, batch_id)
         query.complete_batch(batch_id)
 
@@ -376,7 +455,9 @@ def test_a_new_wal_that_begins_behind_complete_batches_warns_once(caplog: pytest
     place.stream(run, 5)
 
     (told,) = (record.getMessage() for record in caplog.records if "is a new WAL" in record.getMessage())
-    assert f"{place.wal.root} is a new WAL and begins with batch 3. Spark completed the batches before it" in told
+    assert (
+        f"{place.wal.root} is a new WAL and begins with batch {complete}. Spark completed the batches before it" in told
+    )
 
 
 def test_a_wal_that_begins_with_the_first_batch_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -203,6 +203,18 @@ def test_a_drain_that_waited_for_the_first_batch_looks_where_it_is_too() -> None
         waiting.history.poll_owner()
 
 
+def test_a_drain_that_waited_for_the_first_batch_knows_a_wal_that_was_moved_to_it() -> None:
+    place = Place()
+    elsewhere = Place(checkpoint=place.checkpoint)
+    waiting = elsewhere.open({})
+    place.stream(place.open({"a": Recorder()}), 0)
+    wal = decode(WalRecord, place.wal.read(paths.WAL), "it")
+    check_location(log_at(elsewhere.wal), wal, moved=False, moved_from=place.wal.root)
+    elsewhere.wal.create(paths.WAL, encode(wal))
+
+    assert waiting.history.poll_owner() == wal
+
+
 def test_dead_letters_of_a_copy_are_not_sent() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 0)
@@ -263,7 +275,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> bool:
 
 def test_another_local_path_is_a_warning_since_mounts_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        check_location(local(tmp_path / "new"), record(f"file://{tmp_path}/old"), moved=False)
+        check_location(local(tmp_path / "at:new"), record(f"file://{tmp_path}/at:old"), moved=False)
 
     assert warned(caplog)
 
@@ -273,7 +285,7 @@ def test_unless_the_old_path_is_there_too_and_holds_the_same_wal(tmp_path: Path)
     local(tmp_path / "old").store.create(paths.WAL, encode(wal))
     shutil.copytree(tmp_path / "old", tmp_path / "new")
 
-    with pytest.raises(ConfigError, match="that folder exists too, and holds the same WAL"):
+    with pytest.raises(ConfigError, match=r": that folder exists too, and holds the same WAL\. "):
         check_location(local(tmp_path / "new"), wal, moved=False)
 
 
@@ -315,7 +327,8 @@ def test_what_cannot_be_read_at_the_old_path_is_said(tmp_path: Path, caplog: pyt
 
     check_location(local(tmp_path / "new"), record(f"file://{tmp_path}/old"), moved=False)
 
-    assert "so it is not known whether this folder holds the same WAL" in caplog.text
+    assert "so it is not known whether this folder holds the same WAL: file://" in caplog.text
+    assert f"{tmp_path}/old/wal.json: expected a wal record" in caplog.text
     assert warned(caplog)
 
 
@@ -330,7 +343,7 @@ def test_another_host_is_a_warning_and_another_kind_of_store_is_refused(
     check_location(log_at(Elsewhere(StoreSpec("memory://x"))), record("sftp://other/wal"), moved=False)
     assert warned(caplog)
 
-    with pytest.raises(ConfigError, match="this is another place"):
+    with pytest.raises(ConfigError, match=r": this is another place\. "):
         check_location(local(tmp_path), record("s3://lake/wal"), moved=False)
 
 

@@ -18,7 +18,7 @@ from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, 
 from wal_sink.inspection import read_batch, read_status
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.sink_changes import rename, retire
-from wal_sink.recovery.sink_names import keep_name, read_names
+from wal_sink.recovery.sink_names import keep_name, read_names, settle
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
@@ -29,7 +29,7 @@ from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import SinkRecord, WalRecord
-from wal_sink.wal.sink_records import RenamedRecord
+from wal_sink.wal.sink_records import RenamedRecord, RetiredRecord
 
 KEPT = 4
 _seeds = itertools.count(5000)
@@ -131,7 +131,15 @@ def test_a_sink_that_a_process_of_this_machine_serves_is_no_reason_to_warn(caplo
     place.open({"a": Recorder()})
     place.open({})
 
-    assert "does not serve it" not in caplog.text
+    assert caplog.messages == []
+
+
+def test_a_run_that_only_stages_warns_of_no_sink(caplog: pytest.LogCaptureFixture) -> None:
+    place = two_sinks()
+
+    place.open({})
+
+    assert caplog.messages == []
 
 
 def test_a_term_that_cannot_be_read_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,6 +198,8 @@ def test_what_a_sink_lacks_is_named_and_given_up_only_where_somebody_says_so() -
 
     done = retire(log_of(place), "b", drop_pending=3, take_over=TakeOver.IF_GONE)
     assert (done.name, done.through, done.dropped) == ("b", 2, (3, 4, 5))
+    kept = log_of(place).require(RetiredRecord, paths.retired("b"))
+    assert (kept.through, kept.dropped, kept.run_id) == (2, (3, 4, 5), "tool")
 
 
 def test_a_single_batch_and_a_sink_that_has_none() -> None:
@@ -200,6 +210,25 @@ def test_a_single_batch_and_a_sink_that_has_none() -> None:
     with pytest.raises(ConfigError, match=r"has not delivered 1 batch that the WAL holds \(batch 0\)"):
         retired(place, "a")
     assert retire(log_of(place), "a", drop_pending=9, take_over=TakeOver.IF_GONE).through == -1
+
+
+def test_a_sink_whose_registration_is_gone_is_not_retired() -> None:
+    """It is not known with which batch it began, so not what it lacks either."""
+    place = two_sinks()
+    place.wal.delete([paths.sink("b")])
+
+    with pytest.raises(
+        ObjectLost, match=r"sinks/b/sink\.json is gone.*: sinks/b/ is made after it.*sinks/<name>/forgotten"
+    ):
+        retired(place, "b")
+
+
+def test_a_sink_lacks_no_batch_from_before_it_began() -> None:
+    place = two_sinks()
+    place.open({"c": Delivery(Recorder(), start_from="next")})
+    end(place, "c")
+
+    assert retire(log_of(place), "c", drop_pending=0, take_over=TakeOver.IF_GONE).dropped == ()
 
 
 def test_what_is_staged_while_it_is_retired_is_not_given_up() -> None:
@@ -215,7 +244,7 @@ def test_what_is_staged_while_it_is_retired_is_not_given_up() -> None:
 
     place.wal.create = another_batch  # type: ignore[method-assign]
 
-    with pytest.raises(ConfigError, match=r"has not delivered 1 batch .*\(batch 3\)"):
+    with pytest.raises(ConfigError, match=r"sink 'b' .* has not delivered 1 batch .*\(batch 3\)"):
         retired(place, "b")
     assert paths.RETIRED not in place.wal.list("sinks/b")
 
@@ -229,7 +258,7 @@ def test_a_retired_sink_is_not_served_again_and_the_error_tells_the_ways(again: 
 
     with pytest.raises(ConfigError, match=rf"sink '{again}' .* was retired at .* after batch 2 .*start_from='next'"):
         place.open({again: Delivery(Recorder(), start_from="earliest")})
-    with pytest.raises(ConfigError, match="was retired at"):
+    with pytest.raises(ConfigError, match=rf"sink '{again}' .* was retired at"):
         retired(place, again)
     with pytest.raises(ConfigError, match=rf"sink '{again}' .* was retired at"):
         renamed(place, again, "d")
@@ -243,6 +272,17 @@ def test_a_sink_that_is_served_is_not_retired() -> None:
         retired(place, "b")
     run.end()
     retired(place, "b")
+
+
+def test_retiring_fences_a_process_that_still_lives_though_its_terms_are_gone() -> None:
+    place = two_sinks()
+    run = place.open({"b": Recorder()})
+    place.wal.delete([paths.term(paths.committer_role("b"), number) for number in (1, 2)])
+
+    retired(place, "b")
+
+    with pytest.raises(FencedError, match="committer-b"):
+        run.committers[0].term.check(place.wal)
 
 
 def before_create(place: Place, path: str, act: Callable[[], None]) -> None:
@@ -263,7 +303,7 @@ def test_a_process_that_starts_while_the_sink_is_retired_does_not_serve_it() -> 
     place = two_sinks()
     before_create(place, paths.term(paths.committer_role("b"), 2), lambda: retired(place, "b"))
 
-    with pytest.raises(ConfigError, match="was retired at"):
+    with pytest.raises(ConfigError, match=r"sink 'b' .* was retired at"):
         place.open({"b": Recorder()})
 
 
@@ -377,10 +417,12 @@ def test_a_sink_may_be_called_again_what_it_was_called() -> None:
 def test_a_name_that_another_sink_has_or_had_is_taken() -> None:
     place = two_sinks()
     renamed(place, "b", "c")
+    before = place.wal.list("", recursive=True)
 
     for taken in ("b", "c"):
         with pytest.raises(ConfigError, match=f"another sink has, or had, the name '{taken}'"):
             renamed(place, "a", taken)
+    assert place.wal.list("", recursive=True) == before
     with pytest.raises(ConfigError, match="is not a valid sink name"):
         renamed(place, "a", "x/y")
 
@@ -485,13 +527,15 @@ def test_a_start_settles_whose_name_it_is_where_neither_said_so() -> None:
     assert sink.batches == [3]
     with pytest.raises(ConfigError, match="another sink has, or had, the name 'c'"):
         renamed(place, "b", "c")
+    assert settle(log, "c", "b") == "c", "a rename that goes on only now comes too late"
 
 
-def test_a_rename_that_was_interrupted_leaves_the_old_name_and_is_repeated() -> None:
+@pytest.mark.parametrize("missing", [paths.owner("c"), paths.sink_name("b", 1)])
+def test_a_rename_that_was_interrupted_leaves_the_old_name_and_is_repeated(missing: str) -> None:
     place, sink = two_sinks(), Recorder()
 
     def crash(what: str, where: str) -> None:
-        if what == "before create" and where == paths.sink_name("b", 1):
+        if what == "before create" and where == missing:
             raise KeyboardInterrupt
 
     log = Log(FaultyStore(place.wal, crash), simulated_runtime(next(_seeds)), "tool")
@@ -572,7 +616,10 @@ def test_a_record_of_a_rename_that_shows_a_little_later_is_there() -> None:
 
     place.wal.list = hidden_once  # type: ignore[method-assign]
 
-    assert [found.name for found in read_status(place.wal).sinks] == ["a", "c"]
+    names = read_names(log_of(place))
+
+    assert [found.name for found in names.sinks] == ["a", "c"]
+    assert names.folder_of("c") == "b"
 
 
 def test_an_older_version_does_not_take_a_new_name_for_a_new_sink() -> None:
@@ -606,6 +653,9 @@ def test_what_a_start_costs_with_sinks_that_others_serve() -> None:
     asked = [request for request in place.requests if request.startswith(("list sinks", "read sinks"))]
     new = ["list sinks", "list sinks/a", "list sinks/b", f"read {paths.retired('a')}", f"read {paths.retired('b')}"]
     assert all(asked.count(request) == 1 for request in new)
+    place.requests.clear()
+    place.open({"a": Recorder()})
+    assert place.requests.count("list sinks/b") == 1, "nor does one that it does not serve cost more than that"
     assert sorted(set(asked) - set(new)) == sorted(
         {*(paths_read(name) for name in "ab"), *(f"list {paths.markers(name)}" for name in "ab")}
         | {f"read {paths.marker(name, 2)}" for name in "ab"}

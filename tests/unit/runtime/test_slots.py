@@ -193,7 +193,9 @@ def dispatcher(
 
 
 def deliver(to: ExecutorDispatcher) -> Any:
-    return to.deliver(SimpleNamespace(sink="a", rows_per_s=None), SimpleNamespace(batch_id=1), ORDERS)  # type: ignore[arg-type]
+    given: Any = SimpleNamespace(sink="a", rows_per_s=None)
+    manifest: Any = SimpleNamespace(batch_id=1)
+    return to.deliver(given, manifest, ORDERS, confirm=False)
 
 
 def test_the_jobs_of_all_sinks_together_take_no_more_than_there_are() -> None:

@@ -195,6 +195,14 @@ def test_other_errors_of_a_connection_are_tried_again(error: Exception) -> None:
     assert not is_certificate_error(error)
 
 
+def test_causes_and_contexts_are_looked_at_wherever_both_lead() -> None:
+    for attribute, other in (("__cause__", "__context__"), ("__context__", "__cause__")):
+        error = ConnectionError("the API cannot be reached")
+        setattr(error, attribute, ssl.SSLCertVerificationError("certificate verify failed"))
+        setattr(error, other, OSError("reset"))
+        assert is_certificate_error(error)
+
+
 def test_a_circle_of_causes_ends() -> None:
     one, other = OSError("one"), OSError("other")
     one.__cause__, other.__cause__ = other, one

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
+from wal_sink.sinks.session import handed
 
 SAFE = re.compile(r"[\x21-\x7e]{1,64}")
 
@@ -19,6 +20,16 @@ SAFE = re.compile(r"[\x21-\x7e]{1,64}")
 def chunk(rows: int = 5, *, first: int = 0) -> Chunk:
     made = Chunk.of(pa.table({"id": list(range(first, first + rows))}), key="a-0-5")
     return dataclasses.replace(made, rows=range(first, first + rows))
+
+
+def test_a_sink_is_handed_the_rows_and_their_schema_in_a_table_of_its_own() -> None:
+    made = Chunk.of(pa.table({"id": [1, 2]}).replace_schema_metadata({"made": "by hand"}), key="a-0-2")
+
+    given = handed(made)
+
+    assert given.table is not made.table
+    assert given.table.equals(made.table, check_metadata=True)
+    assert dataclasses.replace(given, table=made.table) == made
 
 
 def test_the_key_of_a_row_range_is_fixed() -> None:

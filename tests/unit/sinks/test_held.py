@@ -155,6 +155,15 @@ def test_objects_are_found_once_though_they_stand_in_each_other() -> None:
     hold([*objects_of(outer), *objects_of(outer)], "one")()
 
 
+def test_every_object_in_an_object_is_found() -> None:
+    first, second, third = Memory(), Memory(), Memory()
+    first.inner = third
+    outer = Memory(first)
+    outer.other = second  # type: ignore[attr-defined]
+
+    assert {id(thing) for thing in objects_of(outer)} == {id(thing) for thing in (outer, first, second, third)}
+
+
 class Busy:
     """Its method waits until it is let go."""
 

@@ -187,7 +187,8 @@ def test_more_rows_than_the_segment_has_are_history() -> None:
 
     assert found.failure is not None
     assert found.failure.kind is FailureKind.HISTORY
-    assert f"holds 6 rows of segment {stage.segment.id}, but this segment has 5" in found.failure.message
+    told = f"holds 6 rows of segment {stage.segment.id}, but this segment has 5 rows, in slot 'w/a/0'"
+    assert told in found.failure.message
 
 
 def test_what_a_target_forgot_is_a_failure_of_its_own_kind() -> None:

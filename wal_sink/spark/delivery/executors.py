@@ -19,7 +19,7 @@ from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.task_slots import DeliverySlots
-from wal_sink.sinks.failures import Failure, FailureKind, kind_of
+from wal_sink.sinks.failures import Failure, FailureKind, failure_of
 from wal_sink.spark.delivery import copies
 from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.session.error_lines import telling_line
@@ -68,7 +68,7 @@ class ExecutorDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,
+        confirm: bool,
     ) -> list[SegmentResult]:
         """Deliver the segments in shares, one Spark task each; a task stops at its first failure.
 
@@ -135,7 +135,7 @@ class AutoDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,
+        confirm: bool,
     ) -> list[SegmentResult]:
         dispatcher = self._driver if is_small(manifest, tasks) else self._executors
         return dispatcher.deliver(delivery_context, manifest, tasks, confirm=confirm)
@@ -169,7 +169,7 @@ class _DeliveryTask:
             log = Log(open_store(self.store), SYSTEM, self.run_id)
             log.store.begin(is_there=True)
         except WalSinkError as error:
-            return failed(tasks, Failure(kind_of(error), str(error)))
+            return failed(tasks, failure_of(error))
         except Exception as error:  # noqa: BLE001 - a raise would make Spark retry; only the driver may decide that
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
             return failed(tasks, Failure(FailureKind.RETRIABLE, text))
