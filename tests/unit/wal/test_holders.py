@@ -23,7 +23,7 @@ from wal_sink.sinks.base import Rejected
 from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import Holding, TakeOver, holder_of, note_end, refuse_held
+from wal_sink.wal.holders import Holder, Holding, TakeOver, holder_of, note_end, refuse_held
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import TermRecord
 
@@ -82,6 +82,14 @@ def test_what_is_known_of_a_holder(which: str) -> None:
     changes, expected = STATES[which]
 
     assert holder_of(claimed_by(msgspec.structs.replace(HERE, **changes)), ROLE, 1).state is expected
+
+
+def test_a_term_whose_record_is_damaged_is_held_by_somebody(caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of(Place())
+    log.store.create(paths.term(ROLE, 1), b"damage")
+
+    assert holder_of(log, ROLE, 1) == Holder("a process", "an unknown time", Holding.UNKNOWN)
+    assert f"sink 'a' of {log.store.root}: the record of its holder cannot be read" in caplog.text
 
 
 def test_a_version_that_did_not_say_leaves_it_unknown() -> None:
