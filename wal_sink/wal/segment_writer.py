@@ -89,7 +89,7 @@ class SegmentWriter:
         self._keep = keep
         self._open: _OpenSegment | None = None
         self._refs: list[SegmentRef] = []
-        self._given: pa.Schema | None = None
+        self._given = pa.schema([])
         self._declared = pa.schema([])
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -144,7 +144,7 @@ class SegmentWriter:
         return self._open
 
     def _relaxed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._given is None or not self._given.equals(batch.schema, check_metadata=True):
+        if not self._given.equals(batch.schema, check_metadata=True):
             self._given = batch.schema
             self._declared = pa.schema([_relaxed_field(field) for field in batch.schema])
         return batch if self._declared.equals(batch.schema) else pa.record_batch(_Redeclared(batch, self._declared))

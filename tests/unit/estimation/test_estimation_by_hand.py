@@ -53,6 +53,16 @@ def protocol(ability: Ability = Ability.ACCEPT, *, at_most_once: bool = False, s
 # --- requests
 
 
+def test_a_batch_in_shards_for_two_sinks() -> None:
+    assert protocol().of_batch(SPREAD) == {
+        "batches": Requests(puts=2048 + 2, gets=2 * 2048),
+        "batches/<shard>": Requests(puts=4, gets=2 * 4),
+        "terms": Requests(gets=2 * (1 + 6156)),
+        "sinks": Requests(puts=2),
+        "sinks/<shard>": Requests(puts=2 * 6156),
+    }
+
+
 def test_a_collection_of_batches_in_one_folder() -> None:
     assert protocol().of_collection(BESIDE) == {
         "low-water": Requests(puts=1, lists=2 * 17, keys_deleted=1),
@@ -225,6 +235,25 @@ def test_each_second_of_a_restart(at_most_once: bool, lost: int) -> None:
     assert estimate(replace(plan, pending_batches=0), STORE).restart_s == start_s
 
 
+def test_a_transactional_sink_is_asked_for_each_position_and_needs_no_records() -> None:
+    found = estimate(replace(PLAN, ability=Ability.TRANSACTIONAL), STORE)
+
+    delivery_s = 1 + 2 * 2 + 0.11 + 2 * (1 + 4 * 1 + 0.4 + (1 + 4) * 0.5)
+    assert found.delivery_s == pytest.approx(delivery_s)
+    # A start reads the newest batch of each sink too. Of the batch in flight: 6 reads, 2 doubted chunks, a listing.
+    manifest_s = manifest_bytes(PLAN, BESIDE) / 1000
+    waited_s = 931 + 4 + 6 + 2 + 1 + manifest_s + delivery_s + 2 * (2 + manifest_s + delivery_s)
+    assert found.restart_s == pytest.approx(waited_s)
+
+
+def test_a_batch_in_shards_without_records_is_listed_once() -> None:
+    plan = Plan(1, segments=1026, rows_per_s=1026, batch_interval_s=1, where="executors", ability=Ability.TRANSACTIONAL)
+    found = estimate(plan, replace(AT_ONCE, read_s=1))
+
+    start_s = 8 + 5 + 688 + 1
+    assert found.restart_s - found.delivery_s == pytest.approx(start_s + 6 + 1026 / 3 + 1)
+
+
 def test_a_store_that_answers_at_once_takes_as_long_as_its_limits_ask() -> None:
     plan = replace(PLAN, sinks=5, sink_call_s=0)
 
@@ -364,7 +393,7 @@ def test_an_advice_tells_the_problem_before_and_after_its_change() -> None:
     assert advice.change == "Delivery(…, where='executors')"
 
 
-def test_64_segments_may_become_one() -> None:
-    offered = [change.what for change in changes(estimate(Plan(1, segments=64), S3_MODEL))]
+def test_64_segments_may_become_a_quarter_a_16th_or_one() -> None:
+    offered = [change.plan.segments for change in changes(estimate(Plan(1, segments=64), S3_MODEL))]
 
-    assert "1 segments a batch (df.coalesce)" in offered
+    assert offered[:6] == [16, 16, 4, 4, 1, 1]

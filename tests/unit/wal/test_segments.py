@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -298,6 +298,35 @@ def test_another_schema_is_refused() -> None:
     other = pa.record_batch({"c0": ["text"], "c1": ["text"]})
     with pytest.raises(ValueError, match=r"[Ss]chema"):
         stage(DictStore(), [rows(2), other], limits())
+
+
+class Following:
+    """Rows of a segment that no file holds."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def begin(self, segment_id: str, file_index: int) -> None: ...
+
+    def take(self, first: int, end: int, table: pa.Table) -> None:
+        assert table.num_rows == end - first
+        self.rows += table.column(0).to_pylist()
+
+    def end(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def test_another_schema_is_refused_where_no_file_is_written_too() -> None:
+    """Each chunk of one row is handed on at once, so no two batches meet."""
+    following = Following()
+    given = {"folder": "f", "partition": 0, "limits": limits(chunk_rows=1), "new_id": lambda: "id"}
+    with SegmentWriter(DictStore(), **given, followers=[following], keep=False) as segment:  # type: ignore[arg-type]
+        segment.write(rows(2))
+        segment.write(rows(1))
+        assert following.rows == [0, 1, 0]
+        with pytest.raises(pa.ArrowInvalid, match="Schema at index 0 was different"):
+            segment.write(pa.record_batch([pa.array(["text"]), pa.array(["text"])], ["c0", "c1"]))
 
 
 @given(st.integers(0, 1 << 20), st.integers(0, 7))
