@@ -352,7 +352,7 @@ class _OpenSegment:
         self._pending_rows = self._pending_bytes = 0
 
     def _write_pending(self) -> None:
-        table = pa.Table.from_batches([span.rows() for span in self._pending], self._schema)
+        table = pa.Table.from_batches([span.rows() for span in self._pending])
         if self._parquet is None:
             self._parquet = self._footer.enter_context(parquet_writer(self._file, table))
         self._parquet.write_table(table, row_group_size=table.num_rows)

@@ -307,25 +307,25 @@ def test_chunks_of_large_rows(row_bytes: int, rows: int, rows_per_chunk: int, un
 _ID = "0123456789abcdef0123456789abcdef"
 _HEAD = f'"id":"{_ID}","created":"2026-01-01T00:00:00.000+00:00","batch_id":1000000'
 MANIFEST = (
-    '{"format":3,"kind":"manifest","crc32":25338948,"body":{' + _HEAD + ',"term":10,"attempt":100000,'
+    '{"format":3,"kind":"manifest","crc32":1377370048,"body":{' + _HEAD + ',"term":10,"attempt":100000,'
     f'"run_id":"{_ID}","fingerprint":"{_ID}{_ID}","rule":2,"offsets":"","columns":["column_0","column_1"],'
     r'"spark_schema":"{\"type\":\"struct\",\"fields\":['
     r"{\"name\":\"column_0\",\"type\":\"string\",\"nullable\":true,\"metadata\":{}},"
     r"{\"name\":\"column_1\",\"type\":\"string\",\"nullable\":true,\"metadata\":{}}"
-    r']}","chunk_rows":10,"segments":[]}}'
+    r']}","chunk_rows":20,"segments":[]}}'
     "\n"
 )
 SEGMENT = (
     f'{{"path":"batches/0000000000001000000/0000000010-0000100000/000000-0000-{_ID}.parquet",'
-    f'"id":"{_ID}","rows":25,"bytes":1000,"crc32":4294967295}},'
+    f'"id":"{_ID}","rows":25,"bytes":10000,"crc32":4294967295}},'
 )
 OFFSETS_ESCAPED = 2 * 4 + 2 * 2 - 2
 """Quotes and line ends of source offsets get a backslash each."""
 
 
 def test_a_manifest_and_its_segments_take_as_many_bytes_as_their_text() -> None:
-    plan = Plan(1, columns=2, offsets_bytes=500, settings=Settings(chunk_rows=10))
-    empty = Shape(0, 3, rows_per_segment=25, rows_per_chunk=10, segment_bytes=1000)
+    plan = Plan(1, columns=2, offsets_bytes=500, settings=Settings(chunk_rows=20))
+    empty = Shape(0, 3, rows_per_segment=25, rows_per_chunk=10, segment_bytes=10_000)
     sizes = [manifest_bytes(plan, replace(empty, segments=count)) for count in (0, 1, 1024, 1026)]
 
     assert sizes[0] == len(MANIFEST) + 500 + OFFSETS_ESCAPED

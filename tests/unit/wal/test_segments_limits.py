@@ -116,6 +116,10 @@ def test_of_a_batch_cut_into_chunks_each_counts_its_own_bytes(monkeypatch: pytes
     assert written([8], chunk_rows=2)[1] == [[4, 4]]
 
 
+def test_a_batch_of_more_rows_than_pyarrow_puts_into_a_row_group_is_one() -> None:
+    assert written([2**20 + 1])[1] == [[2**20 + 1]]
+
+
 # Segments.
 
 
