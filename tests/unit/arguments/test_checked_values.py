@@ -17,6 +17,7 @@ from wal_sink.arguments.values import (
     LONGEST_S,
     MOST,
     check_count,
+    check_options,
     check_runs,
     check_seconds,
     check_text,
@@ -194,30 +195,43 @@ def test_a_wrong_call_is_told_with_the_name_of_the_function() -> None:
         cast("Any", load)(paht="a")
 
 
-@spelled_class
-class Loader:
-    def __init__(self, path: str, *, limit: int = 1) -> None:
-        self.given = (path, limit)
+def loader() -> Any:
+    @spelled_class
+    class Loader:
+        def __init__(self, path: str, *, limit: int = 1) -> None:
+            self.given = (path, limit)
+
+    return Loader
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("arguments", "named", "said"),
     [
-        (cast("Any", Loader), "missing a required argument: 'path'."),
-        (lambda: cast("Any", Loader)("a", limits=3), "unknown name 'limits'; did you mean limit?"),
-        (lambda: cast("Any", Loader)("a", other=3), "unknown name 'other'."),
+        ([], {}, "missing a required argument: 'path'."),
+        (["a"], {"limits": 3}, "unknown name 'limits'; did you mean limit?"),
+        (["a"], {"other": 3}, "unknown name 'other'."),
     ],
     ids=["too few", "nearly right", "unknown"],
 )
-def test_a_class_that_is_called_wrongly_is_told_with_its_whole_call(call: Callable[[], object], said: str) -> None:
+def test_a_class_that_is_called_wrongly_is_told_with_its_whole_call(
+    arguments: list[Any], named: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError) as told:
-        call()
+        loader()(*arguments, **named)
 
     assert str(told.value) == f"Loader: {said} Expected Loader(path, *, limit=…)"
 
 
 def test_a_class_that_is_called_rightly_gets_what_it_was_given() -> None:
-    assert Loader("a", limit=2).given == ("a", 2)
+    assert loader()("a", limit=2).given == ("a", 2)
+
+
+def test_options_are_a_mapping_from_texts_to_anything() -> None:
+    for options in (None, {}, {"key": 1}):
+        assert check_options("storage_options", options) is options
+    for wrong in ({1: "key"}, {"key": 1, 2: "key"}, ["key"]):
+        with pytest.raises(ConfigError, match="^storage_options: expected a mapping of names to values"):
+            check_options("storage_options", wrong)
 
 
 @pytest.mark.parametrize(("value", "found"), [(None, "None"), (5, "5"), (b"secret", "a bytes")])

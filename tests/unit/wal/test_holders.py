@@ -148,6 +148,14 @@ def test_one_of_which_nothing_is_known_is_taken_over_only_where_somebody_says_so
     assert claim(log, ROLE, take_over=TakeOver.UNLESS_RUNNING).number == 2
 
 
+def test_a_look_before_a_claim_refuses_as_the_claim_does() -> None:
+    log = claimed_by(None)
+
+    refuse_held(log, ROLE, take_over=TakeOver.UNLESS_RUNNING)
+    with pytest.raises(HeldError, match=r"sink 'a' of .* \(term 1\), and it is not known whether"):
+        refuse_held(log, ROLE, take_over=TakeOver.IF_GONE)
+
+
 def test_one_that_claims_after_the_look_is_not_fenced() -> None:
     """Between the listing and the create another process may start."""
     place = Place()
