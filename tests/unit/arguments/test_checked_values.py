@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -230,7 +230,7 @@ def test_options_are_a_mapping_from_texts_to_anything() -> None:
     for options in (None, {}, {"key": 1}):
         assert check_options("storage_options", options) is options
     for wrong in ({1: "key"}, {"key": 1, 2: "key"}, ["key"]):
-        with pytest.raises(ConfigError, match="^storage_options: expected a mapping of names to values"):
+        with pytest.raises(ConfigError, match=r"^storage_options: expected a mapping"):
             check_options("storage_options", wrong)
 
 
