@@ -58,6 +58,8 @@ _HEADER = re.compile(
 _ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
 """Words that occur in headers and queries, and in ordinary texts."""
 _PARTS, _ENDS = re.compile(r"[/@#?:&;\s]+"), re.compile(r"[/@#?:]")
+_UNQUOTED = ("", "/", "/:")
+"""Characters that libraries leave as they are when they percent-encode a text."""
 _PUBLIC_OPTIONS = frozenset(
     {
         *("endpoint_url", "region_name", "anon", "profile", "signature_version", "addressing_style", "mode", "project"),
@@ -119,8 +121,8 @@ class Redactor:
 
     def cause(self, error: BaseException) -> BaseException | None:
         """`error`, as the cause of another one; None if its traceback would show a secret."""
-        shown = "\n".join(text_of(part) for part in _chain(error))
-        return error if self(shown) == shown else None
+        shown = [text_of(part) for part in _chain(error)]
+        return error if all(self(text) == text for text in shown) else None
 
 
 def is_hidden(secret: str) -> bool:
@@ -157,17 +159,23 @@ def secrets_in_url(url: str) -> set[str]:
     return {text for text in found | values if is_hidden(text)}
 
 
-def secrets_in_options(options: object, name: str = "") -> set[str]:
+def secrets_in_options(options: Mapping[str, object]) -> set[str]:
     """Every text among a store's options, at any depth, that is not known to be harmless."""
-    if isinstance(options, Mapping):
-        return {found for key, value in options.items() for found in secrets_in_options(value, str(key))}
-    if isinstance(options, (list, tuple)):
-        return {found for value in options for found in secrets_in_options(value, name)}
-    if isinstance(options, bytes):
-        return secrets_in_options(options.decode(errors="replace"), name)
-    if not isinstance(options, str):
+    named = ((value, name in _PUBLIC_OPTIONS) for name, value in options.items())
+    return {found for value, is_public in named for found in _secrets_in(value, is_public=is_public)}
+
+
+def _secrets_in(value: object, *, is_public: bool) -> set[str]:
+    """The secrets in the value of an option. `is_public`: the option's name says that its text is harmless."""
+    if isinstance(value, Mapping):
+        return secrets_in_options(value)
+    if isinstance(value, (list, tuple)):
+        return {found for each in value for found in _secrets_in(each, is_public=is_public)}
+    if isinstance(value, bytes):
+        return _secrets_in(value.decode(errors="replace"), is_public=is_public)
+    if not isinstance(value, str):
         return set()
-    return secrets_in_url(options) if name in _PUBLIC_OPTIONS else {options} | secrets_in_url(options)
+    return secrets_in_url(value) if is_public else {value} | secrets_in_url(value)
 
 
 def named_secrets(options: Mapping[str, object]) -> set[str]:
@@ -184,11 +192,11 @@ def _spellings(secret: str) -> Iterator[str]:
     """
     for plain in {secret, unquote(secret), unquote_plus(secret)}:
         yield plain
-        for encoded in (quote(plain), quote(plain, safe=""), quote_plus(plain), quote(plain, safe="/:")):
+        for encoded in (*(quote(plain, safe=safe) for safe in _UNQUOTED), quote_plus(plain)):
             yield encoded
             yield re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), encoded)
-        yield json.dumps(plain)[1:-1]
-        yield json.dumps(plain, ensure_ascii=False)[1:-1]
+        for only_ascii in (True, False):
+            yield json.dumps(plain, ensure_ascii=only_ascii)[1:-1]
         yield repr(plain)[1:-1]
         yield plain.strip()
 
@@ -217,7 +225,7 @@ def _without_all(match: re.Match[str]) -> str:
 
 
 def _without_user(match: re.Match[str]) -> str:
-    scheme, container = match["scheme"], match["user"].partition(":")[0].partition("@")[0]
+    scheme, container = match["scheme"], _ENDS.split(match["user"])[0]
     return f"{scheme}://{container}@" if scheme.lower() in _CONTAINER_SCHEMES else f"{scheme}://"
 
 

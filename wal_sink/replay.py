@@ -208,13 +208,13 @@ def _each_row_once(refusals: list[DeadLetter], files: Sequence[str]) -> list[Kep
     return found[::-1]
 
 
-def _age(refusal: DeadLetter) -> int:
-    """The place of a dead letter among those of its chunk.
+def _age(refusal: DeadLetter) -> tuple[int, ...]:
+    """The place of a dead letter among those of its chunk, for sorting.
 
     A dead letter of unknown outcome has no number; the refusals of its replay come after it.
     """
     number = refusal.name.number
-    return -1 if number is None else number
+    return () if number is None else (number,)
 
 
 def _open(spec: StoreSpec) -> Log:
@@ -231,10 +231,11 @@ class _Replay:
         self._letter = kept.letter
         self._timeout_s = timeout_s
         self._rejections = Rejections(log, sink, kept.name.ordinal, kept.letter.chunk, replayed=kept.letter)
-        self._owned_by_newer: set[int] = set()
-        self._rejected = 0
-        self._answered = False
-        self._read_newer()
+        newer = list(self._rejections.read())
+        own = [refusal for refusal in newer if refusal.replay_of == self._letter.path]  # of earlier replays
+        self._owned_by_newer = {row for refusal in newer for row in refusal.chunk.rows}
+        self._rejected = sum(refusal.chunk.num_rows for refusal in own)
+        self._answered = any(refusal.answered for refusal in own)
 
     def send(self, sink: Sink) -> Replayed:
         """Send the dead letter, and record that. Raises `DeliveryError`, `FencedError`, and what the store raises."""
@@ -280,7 +281,7 @@ class _Replay:
     def _is_there(self, session: SinkSession, sink: TransactionalSink, due: Position) -> bool:
         """Whether an earlier replay committed the dead letter. Nothing else is ever written to its slot."""
         what = f"last({due.slot!r})"
-        found = stored_position(what, due.slot, session.call(what, sink.last, due.slot, nothing_sent=True))
+        found = stored_position(what, due.slot, session.call(what, sink.last, due.slot))
         if found is None or found == due:
             return found is not None
         raise SinkFailedError(
@@ -296,14 +297,6 @@ class _Replay:
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         self._rejections.keep(sent, rejected, answered=answered)
         self._rejected += len(rejected.reasons)
-
-    def _read_newer(self) -> None:
-        """Read the newer refusals of the chunk, which own their rows. Those of earlier replays show their progress."""
-        for newer in self._rejections.read():
-            self._owned_by_newer.update(newer.chunk.rows)
-            if newer.replay_of == self._letter.path:
-                self._rejected += newer.chunk.num_rows
-                self._answered = self._answered or newer.answered
 
     def _chunk(self) -> Chunk:
         """The chunk that is sent: the rows that belong to it, under their key, and in a separate slot."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 from wal_sink.errors import ConfigError
 
@@ -63,7 +63,7 @@ def spelled_as(name: str, elsewhere: Mapping[str, str] = _NOWHERE) -> Callable[[
 
 def spelled_class(kind: C) -> C:
     """The class, with a `spelled` constructor."""
-    constructor = cast("Any", kind)
+    constructor: Any = kind
     constructor.__init__ = spelled_as(kind.__name__)(constructor.__init__)
     return kind
 
@@ -161,7 +161,8 @@ def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
 def name_of(thing: object) -> str:
     """The name of an object for people. Never its values, which may be secret."""
     if isinstance(thing, partial):
-        return name_of(cast("partial[object]", thing).func)
+        called: object = thing.func
+        return name_of(called)
     return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 

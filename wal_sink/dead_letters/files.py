@@ -22,6 +22,7 @@ from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
+from wal_sink.stores.parquet import WRITING
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.paths import DeadLetterName
@@ -173,7 +174,7 @@ def _encode(
     table = table.append_column(_REASON, pa.array(list(reasons), pa.string()))
     table = table.replace_schema_metadata(_metadata_of(facts))
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", compression_level=1, write_page_checksum=True, store_schema=True)
+    pq.write_table(table, buffer, **WRITING)
     return buffer.getvalue()
 
 

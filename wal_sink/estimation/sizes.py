@@ -14,15 +14,20 @@ from wal_sink.wal.records import Manifest, Marker, Progress, Release, SegmentRef
 _ID = "0123456789abcdef0123456789abcdef"
 _CREATED = "2026-01-01T00:00:00.000+00:00"
 _BATCH, _TERM, _ATTEMPT = 1_000_000, 10, 100_000
+_FIRST_FILE, _CRC32 = 0, 0xFFFFFFFF
+_BESIDE, _SPREAD = 0, paths.SPREAD_FROM
+"""Partitions whose segments lie in the folder of an attempt, and in a shard."""
 _OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1767225600000,"conf":{}}\n{"topic":{'
+_COLUMN = {"type": "string", "nullable": True, "metadata": {}}
+_SCHEMA = {"type": "struct"}
 
 
 def manifest_bytes(plan: Plan, shape: Shape) -> int:
     """Approximate bytes of the manifest of one batch: lengths of numbers and names vary."""
-    empty = len(encode(_manifest(plan)))
+    empty = len(encode(_manifest(plan))) - len(_OFFSETS) + plan.offsets_bytes
     spread = shape.spread_segments
-    of_spread = spread * _reference_bytes(shape, paths.SPREAD_FROM) if spread else 0
-    return empty + (shape.segments - spread) * _reference_bytes(shape, 0) + of_spread
+    beside = shape.segments - spread
+    return empty + beside * _reference_bytes(shape, _BESIDE) + spread * _reference_bytes(shape, _SPREAD)
 
 
 def release_bytes() -> int:
@@ -74,7 +79,7 @@ def marker_bytes() -> int:
 
 def _manifest(plan: Plan) -> Manifest:
     names = [f"column_{number}" for number in range(plan.columns)]
-    columns = [{"name": name, "type": "string", "nullable": True, "metadata": {}} for name in names]
+    columns = [dict(_COLUMN, name=name) for name in names]
     return Manifest(
         batch_id=_BATCH,
         term=_TERM,
@@ -82,9 +87,9 @@ def _manifest(plan: Plan) -> Manifest:
         run_id=_ID,
         fingerprint=_ID * 2,
         rule=RULE,
-        offsets=_OFFSETS.ljust(plan.offsets_bytes, "0")[: plan.offsets_bytes],
+        offsets=_OFFSETS,
         columns=tuple(names),
-        spark_schema=json.dumps({"type": "struct", "fields": columns}, separators=(",", ":")),
+        spark_schema=json.dumps(dict(_SCHEMA, fields=columns), separators=(",", ":")),
         chunk_rows=plan.settings.chunk_rows,
         segments=(),
         id=_ID,
@@ -99,10 +104,10 @@ def _reference_bytes(shape: Shape, partition: int) -> int:
 def _reference(shape: Shape, partition: int) -> SegmentRef:
     ends = range(shape.rows_per_chunk, shape.rows_per_segment + shape.rows_per_chunk, shape.rows_per_chunk)
     return SegmentRef(
-        path=paths.segment(paths.attempt_folder(_BATCH, _TERM, _ATTEMPT), partition, 0, _ID),
+        path=paths.segment(paths.attempt_folder(_BATCH, _TERM, _ATTEMPT), partition, _FIRST_FILE, _ID),
         id=_ID,
         rows=shape.rows_per_segment,
         bytes=shape.segment_bytes,
-        crc32=0xFFFFFFFF,
+        crc32=_CRC32,
         chunk_ends=tuple(ends) if shape.uneven else None,
     )

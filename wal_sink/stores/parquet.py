@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,30 +17,31 @@ ROW_GROUP_BYTES = 16 << 20
 """Arrow bytes after which pending rows become a row group. A writer or reader holds about this much in memory."""
 ROW_GROUP_ROWS = 128 << 10
 """The same limit in rows."""
+WRITING: Mapping[str, Any] = MappingProxyType(
+    {"compression": "zstd", "compression_level": 1, "write_page_checksum": True, "store_schema": True}
+)
+"""How every Parquet file is written: zstd-1, checksums of pages, and Arrow's own schema."""
 _SAMPLE_ROWS = 4096
 
 
 def parquet_writer(file: Any, first: pa.Table) -> pq.ParquetWriter:
     """A writer of a Parquet file with the schema of `first`, its first rows. Raises pyarrow's own errors.
 
-    It uses zstd-1 and checksums of pages. By default Parquet builds a dictionary for every column, up to 1 MiB. For
+    By default Parquet builds a dictionary for every column, up to 1 MiB. For
     identifiers, digests and measurements this takes a third of the encoding time, and the dictionary is then discarded.
     So a column whose first rows hardly repeat a value gets none.
     """
     return pq.ParquetWriter(
         pa.PythonFile(file, mode="w"),
         first.schema,
-        compression="zstd",
-        compression_level=1,
-        write_page_checksum=True,
-        store_schema=True,
         use_dictionary=_with_dictionary(first),  # type: ignore[arg-type]  # the stubs know only bool
+        **WRITING,
     )
 
 
 def _with_dictionary(first: pa.Table) -> list[str] | bool:
     """The Parquet columns (leaves of nested ones) that get a dictionary; True for all of them."""
-    without = {field.name for field, column in zip(first.schema, first.columns, strict=True) if _is_varied(column)}
+    without = {name for index, name in enumerate(first.column_names) if _is_varied(first.column(index))}
     if not without:
         return True
     return [path for path in _leaves(first.schema) if path not in without]
@@ -46,10 +49,8 @@ def _with_dictionary(first: pa.Table) -> list[str] | bool:
 
 def _is_varied(column: pa.ChunkedArray[Any]) -> bool:
     """Return whether more than half of the first values are distinct. Nested columns are not examined."""
-    if pa.types.is_nested(column.type):
-        return False
     sample = column.slice(0, _SAMPLE_ROWS)
-    return 2 * len(sample.unique()) > len(sample)
+    return not pa.types.is_nested(column.type) and 2 * len(sample.unique()) > len(sample)
 
 
 def _leaves(schema: pa.Schema) -> Iterator[str]:

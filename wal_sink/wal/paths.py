@@ -267,11 +267,11 @@ def begun_folders(name: str) -> list[str]:
     return [begun_folder(name), *(f"{begun_folder(name)}/{shard(number)}" for number in range(SHARDS))]
 
 
-def begun(name: str, batch_id: int, transaction_id: str, partition: int = 0) -> str:
+def begun(name: str, batch_id: int, transaction_id: str, partition: int) -> str:
     return BegunName(_begun_place(name, partition), batch_id, transaction_id).path
 
 
-def begun_token(name: str, batch_id: int, transaction_id: str, partition: int = 0) -> str:
+def begun_token(name: str, batch_id: int, transaction_id: str, partition: int) -> str:
     return BegunName(_begun_place(name, partition), batch_id, transaction_id).token_path
 
 

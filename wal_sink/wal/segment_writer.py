@@ -89,7 +89,7 @@ class SegmentWriter:
         self._keep = keep
         self._open: _OpenSegment | None = None
         self._refs: list[SegmentRef] = []
-        self._given: pa.Schema | None = None
+        self._given = pa.schema([])
         self._declared = pa.schema([])
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -144,7 +144,7 @@ class SegmentWriter:
         return self._open
 
     def _relaxed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._given is None or not self._given.equals(batch.schema, check_metadata=True):
+        if not self._given.equals(batch.schema, check_metadata=True):
             self._given = batch.schema
             self._declared = pa.schema([_relaxed_field(field) for field in batch.schema])
         return batch if self._declared.equals(batch.schema) else pa.record_batch(_Redeclared(batch, self._declared))
@@ -352,7 +352,7 @@ class _OpenSegment:
         self._pending_rows = self._pending_bytes = 0
 
     def _write_pending(self) -> None:
-        table = pa.Table.from_batches([span.rows() for span in self._pending], self._schema)
+        table = pa.Table.from_batches([span.rows() for span in self._pending])
         if self._parquet is None:
             self._parquet = self._footer.enter_context(parquet_writer(self._file, table))
         self._parquet.write_table(table, row_group_size=table.num_rows)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,10 +17,15 @@ from wal_sink.arguments.values import (
     LONGEST_S,
     MOST,
     check_count,
+    check_options,
     check_runs,
     check_seconds,
+    check_text,
     did_you_mean,
+    name_of,
+    one_of,
     spelled,
+    spelled_class,
 )
 from wal_sink.errors import ConfigError
 
@@ -70,6 +76,14 @@ def test_each_method_of_a_foreach_writer_is_checked(method: str, function: objec
         wrap.foreach_writer(writer)
 
     assert str(told.value) == f"Writer.{method} cannot be called as wal-sink calls it: expected {call}"
+
+
+def test_what_resembles_no_target_is_refused_without_advice() -> None:
+    assert str(refused_target(5)).endswith("a wrapped writer (wal_sink.wrap) or the URL of a backend")
+
+
+def test_a_function_of_one_row_is_a_writer_of_rows() -> None:
+    assert "<lambda>" in wrap.foreach_writer(lambda row: None).describe()
 
 
 async def later(row: object) -> None: ...
@@ -134,6 +148,7 @@ def test_what_neither_waits_nor_yields_passes(thing: object) -> None:
 def test_0_seconds_are_allowed_unless_the_argument_says_otherwise() -> None:
     check_seconds("timeout_s", 0)
     check_seconds("timeout_s", LONGEST_S, above_0=True)
+    check_seconds("timeout_s", 0.001, above_0=True)
     with pytest.raises(ConfigError):
         check_seconds("timeout_s", LONGEST_S + 1)
 
@@ -178,3 +193,62 @@ def test_a_wrong_call_is_told_with_the_name_of_the_function() -> None:
     assert load("a") == "a"
     with pytest.raises(ConfigError, match=r"load: unknown name 'paht'; did you mean path\? Expected .*load\(path\)"):
         cast("Any", load)(paht="a")
+
+
+def loader() -> Any:
+    @spelled_class
+    class Loader:
+        def __init__(self, path: str, *, limit: int = 1) -> None:
+            self.given = (path, limit)
+
+    return Loader
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "said"),
+    [
+        ([], {}, "missing a required argument: 'path'."),
+        (["a"], {"limits": 3}, "unknown name 'limits'; did you mean limit?"),
+        (["a"], {"other": 3}, "unknown name 'other'."),
+    ],
+    ids=["too few", "nearly right", "unknown"],
+)
+def test_a_class_that_is_called_wrongly_is_told_with_its_whole_call(
+    arguments: list[Any], named: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as told:
+        loader()(*arguments, **named)
+
+    assert str(told.value) == f"Loader: {said} Expected Loader(path, *, limit=…)"
+
+
+def test_a_class_that_is_called_rightly_gets_what_it_was_given() -> None:
+    assert loader()("a", limit=2).given == ("a", 2)
+
+
+def test_options_are_a_mapping_from_texts_to_anything() -> None:
+    for options in (None, {}, {"key": 1}):
+        assert check_options("storage_options", options) is options
+    for wrong in ({1: "key"}, {"key": 1, 2: "key"}, ["key"]):
+        with pytest.raises(ConfigError, match=r"^storage_options: expected a mapping"):
+            check_options("storage_options", wrong)
+
+
+@pytest.mark.parametrize(("value", "found"), [(None, "None"), (5, "5"), (b"secret", "a bytes")])
+def test_what_is_no_text_is_told_with_an_example(value: object, found: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        check_text("wal", value)
+
+    assert str(told.value) == f"wal={found}: expected text, such as wal='s3://lake/orders'"
+
+
+def test_a_value_that_is_not_allowed_is_told_with_all_that_are() -> None:
+    with pytest.raises(ConfigError) as told:
+        one_of("where", "drivers", ["auto", "driver", None])
+
+    expected = "expected one of 'auto', 'driver', None; did you mean 'driver'?"
+    assert str(told.value) == f"where='drivers': {expected}"
+
+
+def test_a_partial_function_has_the_name_of_its_function() -> None:
+    assert name_of(partial(partial(no_row))) == "no_row"

@@ -81,6 +81,37 @@ def test_a_whole_commit_is_read(data: bytes) -> None:
     assert read_commit(data, "x") is not None
 
 
+@pytest.mark.parametrize("size", range(len(b'v1\n{"a":5}')))
+def test_the_beginning_of_a_commit_is_not_complete_yet(size: int) -> None:
+    assert read_commit(b'v1\n{"a":5}'[:size], "x") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"w1", "a version line and a line of JSON, found 'w1'"),
+        (b"v1.", "a version line and a line of JSON, found 'v1.'"),
+        (b"xv1x\n{}", "a version line such as 'v1' of Spark's commit log, found 'xv1x'"),
+        (b"v1\nx", "a line of JSON, found 'x'"),
+        (b"v1\n{x}", "a JSON object, found '{x}'"),
+        (b"\xff", "a version line and a line of JSON, found '\ufffd'"),
+        (b"\xff\n{}", "a version line such as 'v1' of Spark's commit log, found '\ufffd'"),
+        (b"v1\n\xff", "a line of JSON, found '\ufffd'"),
+        (b"v1\n{\xff}", "a JSON object, found '{\ufffd}'"),
+    ],
+)
+def test_what_begins_no_commit_is_named(data: bytes, said: str) -> None:
+    with pytest.raises(CorruptError) as caught:
+        read_commit(data, "commits/3")
+
+    assert str(caught.value) == f"commits/3: expected {said}; restore the checkpoint"
+
+
+def test_a_commit_of_another_version_asks_for_one_that_knows_it() -> None:
+    with pytest.raises(ConfigError, match=r"commits/3: expected v1 or v2 or v3 of Spark's commit log, found v4\."):
+        read_commit(b"v4\n{}", "commits/3")
+
+
 @pytest.mark.parametrize(
     ("data", "found"),
     [

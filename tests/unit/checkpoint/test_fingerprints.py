@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.support.golden.checkpoints import Golden, goldens, name_of
-from wal_sink.checkpoint.fingerprints import RULE, Fingerprints
+from wal_sink.checkpoint.fingerprints import RULE, Fingerprints, of_repartition
 from wal_sink.checkpoint.formats import read_offsets
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
@@ -258,11 +258,21 @@ def test_a_log_without_the_entry_is_named(name: str) -> None:
         fingerprint('{"logOffset":4}', before='{"logOffset":3}', files=files)
 
 
-def test_only_older_compacted_logs_are_no_log() -> None:
+@pytest.mark.parametrize("rule", [FIRST_RULE, RULE])
+def test_only_older_compacted_logs_are_no_log(rule: int) -> None:
     files = {"sources/0/3.compact": entries("x", number=4)}
 
     with pytest.raises(CorruptError, match=r"according to \S*offsets/3, source 0 reads files up to entry 4 .*Restore"):
-        fingerprint('{"logOffset":4}', before='{"logOffset":3}', files=files)
+        fingerprint('{"logOffset":4}', before='{"logOffset":3}', files=files, rule=rule)
+
+
+# A batch that no query ran.
+
+
+def test_the_fingerprint_of_a_repartition_is_fixed() -> None:
+    entry = read_offsets(offsets("5", "-", "7"), "here")
+
+    assert of_repartition(entry) == digest("repartitioned", "0:5", "2:7")
 
 
 # Input that is unknown.

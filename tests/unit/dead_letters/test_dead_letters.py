@@ -13,11 +13,12 @@ import pytest
 from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from wal_sink.dead_letters.files import count_rows, find_dead_letter, keep_rejected, keep_unknown, read_dead_letter
-from wal_sink.errors import CorruptError
+from wal_sink.errors import CorruptError, StoreError
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing.simulation.faults import FaultyStore
 from wal_sink.testing.simulation.runtime import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
@@ -100,6 +101,26 @@ def test_no_rows_are_kept_too(log: Log) -> None:
 
     assert read_dead_letter(log.store, REJECTED).chunk.num_rows == 0
     assert count_rows(log.store, "a", 7) == {"rejected": 0, "unknown": 0}
+    schema = pq.read_schema(io.BytesIO(log.store.read(REJECTED)))
+    assert [str(kind) for kind in schema.types] == ["int64", "string", "int64", "string"]
+
+
+def test_what_was_no_replay_follows_no_dead_letter(log: Log) -> None:
+    keep_rejected(log, REJECTED, chunk(), ["", ""], answered=True)
+
+    assert read_dead_letter(log.store, REJECTED).replay_of == ""
+
+
+def test_a_create_that_fails_is_repeated(log: Log) -> None:
+    failures = [StoreError("the connection broke")]
+
+    def fail_once(what: str, _where: str) -> None:
+        if what == "before create" and failures:
+            raise failures.pop()
+
+    broken = Log(FaultyStore(log.store, fail_once), log.runtime, "the-run")
+    assert keep_rejected(broken, REJECTED, chunk(), ["", ""], answered=True)
+    assert read_dead_letter(log.store, REJECTED).chunk.num_rows == 2
 
 
 def test_what_is_not_there_is_missing(log: Log) -> None:

@@ -252,6 +252,24 @@ def test_two_refusals_of_a_replay_are_counted_together() -> None:
     assert result == ReplayResult(letters=1, rows=0, rejected=2)
 
 
+def test_what_a_broken_off_replay_kept_is_counted_too() -> None:
+    """Of two rows, each refused by a separate answer: the crash comes when both are kept, and the record is not."""
+    place = _refused_at_once()
+    path = next(letters(place).due()).letter.path
+
+    def die(what: str, where: str) -> None:
+        if what == "before create" and where == paths.replayed(path):
+            raise Crash(where)
+
+    with pytest.raises(Crash):
+        letters(place, FaultyStore(place.wal, die)).replay(OneAtATime(Target()))
+    letters(place).replay(OneAtATime(Target()))
+
+    record = Log(place.wal, simulated_runtime(), "look").find(Replayed, paths.replayed(path))
+    assert record is not None
+    assert (record.rows, record.rejected) == (0, 2)
+
+
 def test_they_are_counted_once_however_often_a_replay_was_broken_off() -> None:
     for first in range(12, 22):
         for second in range(12, 24):
@@ -281,6 +299,77 @@ def test_rows_come_again_in_a_slot_of_their_own_under_a_key_of_their_own() -> No
     assert (refused.key, refused.term) == (refusal_key(old, letter.chunk.rows, 0), 2)
     unknown = sent[f"{old.slot}/0/000005-{letter.chunk.rows[0]:012d}-{letter.chunk.rows[-1] + 1:012d}"]
     assert unknown.key == letter.chunk.key
+
+
+def test_a_dead_letter_in_a_listing_shows_its_file_and_how_much_but_no_rows() -> None:
+    place = delivered()
+    letters(place).replay(lambda _: Rejected({0: "secret"}))
+
+    newest = next(letters(place).all())
+    assert repr(newest) == (
+        "KeptLetter('000000-000000000000-000000000002-000001.parquet', batch_id=0, rows=1, kept='rejected', "
+        "replayed=False)"
+    )
+
+
+def test_the_target_may_be_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, target = list[str](), Target()
+
+    class Backend:
+        name = "here"
+
+        def load(self) -> Callable[[str], Sink]:
+            return self.sink
+
+        def sink(self, url: str) -> Sink:
+            asked.append(url)
+            return Repaired(target)
+
+    monkeypatch.setattr("wal_sink.sinks.urls.entry_points", lambda **_: [Backend()])
+
+    assert letters(delivered()).replay("here://host").rows == 3
+    assert (asked, len(target["rows"])) == (["here://host"], 3)
+
+
+def test_a_sink_in_use_by_a_replay_is_refused_to_others_with_the_name_of_the_replay() -> None:
+    place = delivered()
+    refused = list[str]()
+
+    class Shared(Plain):
+        def write(self, chunk: Chunk) -> None:  # noqa: ARG002 - the same for each
+            with pytest.raises(ConfigError) as caught:
+                letters(delivered()).replay(self)
+            refused.append(str(caught.value))
+
+    letters(place).replay(Shared(Target()))
+
+    replay = f"the replay of sink 'a' of {place.wal.root}"
+    assert f"{replay} already uses: rows of one could be written" in refused[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("row 5", "last({slot!r}) returned 'row 5': expected None, or a Position of the slot {slot!r}"),
+        (ConnectionError("gone"), "last({slot!r}) raised ConnectionError: gone"),
+        (Position("", 0, 4, "s"), "last({slot!r}): the slot of this dead letter is at batch 0, row 4"),
+    ],
+    ids=["no position", "a failure", "another position"],
+)
+def test_an_answer_about_a_slot_that_is_no_answer_is_told_with_the_question(answer: object, said: str) -> None:
+    asked = list[str]()
+
+    class Answering(Ledger):
+        def last(self, slot: str) -> Any:
+            asked.append(slot)
+            if isinstance(answer, Exception):
+                raise answer
+            return replace(answer, slot=slot) if isinstance(answer, Position) else answer
+
+    with pytest.raises((DeliveryError, HistoryError)) as caught:
+        letters(_refused_at_once()).replay(Answering(Target()))
+
+    assert said.format(slot=asked[0]) in str(caught.value)
 
 
 def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:
@@ -358,6 +447,21 @@ def test_the_store_is_opened_with_its_options(
 
     assert len(list(DeadLetters("memory://wal", name="a", **given).due())) == 3
     assert opened == [StoreSpec("memory://wal", options)]
+
+
+def test_every_replay_by_url_has_its_own_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = _refused_at_once()
+    path = next(letters(place).due()).letter.path
+    monkeypatch.setattr("wal_sink.replay.open_store", lambda _: place.wal)
+
+    DeadLetters("memory://wal", name="a").replay(lambda _: Rejected({0: "still no good"}))
+    DeadLetters("memory://wal", name="a").replay(lambda _: None)
+
+    log = Log(place.wal, simulated_runtime(), "look")
+    again = path.replace("-000000.parquet", "-000001.parquet")
+    ids = [log.require(Replayed, paths.replayed(each)).run_id for each in (path, again)]
+    assert all(re.fullmatch("[0-9a-f]{32}", run_id) for run_id in ids)
+    assert ids[0] != ids[1]
 
 
 def test_the_newest_refusal_of_a_row_owns_it_though_its_outcome_was_unknown_at_first() -> None:

@@ -193,6 +193,9 @@ def test_no_header_of_authorization(kind: str, secret: str) -> None:
         ("sqlite:///a#b.db", "sqlite:///a#b.db"),
         ("sftp://host/line\nfeed", "sftp://host/line feed"),
         ("abfss://container@other:hush@account/x", "abfss://container@account/x"),
+        ("https://me:pw#x@host/y", "https://***"),
+        ("https://me:pw?x://y@host/z", "https://***"),
+        ("https://host/a://b#token=x", "https://host/a://b"),
     ],
 )
 def test_what_is_no_secret_stays(url: str, expected: str) -> None:
@@ -249,6 +252,40 @@ def test_a_redactor_shows_nothing_itself() -> None:
     assert Redactor(())("as it was") == "as it was"
 
 
+@pytest.mark.parametrize(
+    ("secret", "echoed"),
+    [
+        ("QX Z/q:x", "QX Z/q:x"),
+        ("QX Z/q:x", "QX%20Z%2Fq%3Ax"),
+        ("QX Z/q:x", "QX%20Z/q%3Ax"),
+        ("QX Z/q:x", "QX%20Z/q:x"),
+        ("QX Z/q:x", "QX+Z%2Fq%3Ax"),
+        ("QX Z/q:x", "QX%20Z%2fq%3ax"),
+        ("QX Z/q:x", "QX+Z%2fq%3ax"),
+        ("QX%20Z%2Fq", "QX Z/q"),
+        ("QX+Z%2Fq", "QX Z/q"),
+        ("QX+Z%2Fq", "QX+Z/q"),
+        ('QX"Z\x01é', r"QX\"Z\u0001\u00e9"),
+        ('QX"Z\x01é', r"QX\"Z\u0001é"),
+        ('QX"Z\x01é', r'QX"Z\x01é'),
+        (" QXZ\t", "QXZ"),
+        (" QXZq\t", "QXZq"),
+        ("\tQXZq ", "QXZq"),
+    ],
+)
+def test_each_spelling_of_a_known_secret_goes_as_a_whole(secret: str, echoed: str) -> None:
+    expected = MASK if len(echoed) >= SHORTEST_SECRET else echoed
+    assert Redactor({secret}).known(f"wrong: {echoed}.") == f"wrong: {expected}."
+
+
+def test_a_secret_within_another_leaves_no_rest_of_it() -> None:
+    assert Redactor(["QXZq", "QXZq-xz01", "xz01"]).known("QXZq-xz01, QXZq") == f"{MASK}, {MASK}"
+
+
+def test_only_a_text_of_asterisks_is_taken_for_a_mask() -> None:
+    assert [Redactor({secret}).known(secret) for secret in ("*****", "X*X*", "XXXX")] == ["*****", MASK, MASK]
+
+
 def test_options_of_other_kinds() -> None:
     options = {"secret": b"QXZqxz", "timeout": 3, "endpoint_url": "http://me:hush-hush@host:1/x", "anon": None}
     assert {"QXZqxz", "hush-hush"} <= secrets_in_options(options)
@@ -284,6 +321,18 @@ def test_the_secrets_of_a_url_are_these_and_no_others(url: str, secrets: set[str
     assert secrets_in_url(url) == secrets
 
 
+def test_the_secrets_among_public_options_are_these_and_no_others() -> None:
+    options = {
+        "sasl.password": "hush-1",
+        "api.token": 31415,
+        "bootstrap.servers": "host:9092",
+        "batch.size": 100,
+        "url": "jdbc:sqlserver://db;user=someone;password=hush=2 ;encrypt=true",
+        "proxy": "http://someone:hush-3@proxy",
+    }
+    assert named_secrets(options) == {"hush-1", "31415", "hush=2", "someone", "hush-3"}
+
+
 @pytest.mark.parametrize("value", ["http://host", ["http://host"], ("http://host",), b"http://host", [b"http://host"]])
 def test_what_a_public_option_names_is_no_secret(value: object) -> None:
     assert secrets_in_options({"endpoint_url": value}) == set()
@@ -302,6 +351,8 @@ def test_the_cause_of_an_error_shows_none_either() -> None:
     assert redactor.cause(plain) is None
     plain.__cause__, plain.__context__, plain.__suppress_context__ = None, telling, True
     assert redactor.cause(plain) is plain
+    plain.__suppress_context__ = False
+    assert redactor.cause(plain) is None
 
 
 def test_a_long_line_is_masked_before_it_is_cut() -> None:

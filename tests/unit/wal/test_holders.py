@@ -23,7 +23,7 @@ from wal_sink.sinks.base import Rejected
 from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import Holding, TakeOver, holder_of, note_end, refuse_held
+from wal_sink.wal.holders import Holder, Holding, TakeOver, holder_of, note_end, refuse_held
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import TermRecord
 
@@ -84,6 +84,14 @@ def test_what_is_known_of_a_holder(which: str) -> None:
     assert holder_of(claimed_by(msgspec.structs.replace(HERE, **changes)), ROLE, 1).state is expected
 
 
+def test_a_term_whose_record_is_damaged_is_held_by_somebody(caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of(Place())
+    log.store.create(paths.term(ROLE, 1), b"damage")
+
+    assert holder_of(log, ROLE, 1) == Holder("a process", "an unknown time", Holding.UNKNOWN)
+    assert f"sink 'a' of {log.store.root}: the record of its holder cannot be read" in caplog.text
+
+
 def test_a_version_that_did_not_say_leaves_it_unknown() -> None:
     assert holder_of(claimed_by(None), ROLE, 1).state is Holding.UNKNOWN
 
@@ -138,6 +146,14 @@ def test_one_of_which_nothing_is_known_is_taken_over_only_where_somebody_says_so
     with pytest.raises(HeldError, match="it is not known whether that process ended"):
         claim(log, ROLE, take_over=TakeOver.IF_GONE)
     assert claim(log, ROLE, take_over=TakeOver.UNLESS_RUNNING).number == 2
+
+
+def test_a_look_before_a_claim_refuses_as_the_claim_does() -> None:
+    log = claimed_by(None)
+
+    refuse_held(log, ROLE, take_over=TakeOver.UNLESS_RUNNING)
+    with pytest.raises(HeldError, match=r"sink 'a' of .* \(term 1\), and it is not known whether"):
+        refuse_held(log, ROLE, take_over=TakeOver.IF_GONE)
 
 
 def test_one_that_claims_after_the_look_is_not_fenced() -> None:

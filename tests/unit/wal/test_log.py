@@ -41,6 +41,13 @@ def test_a_record_is_found_as_it_was_created() -> None:
     assert log.find(LowWater, paths.low_water(3)) == record
 
 
+def test_of_two_records_for_one_path_the_first_counts() -> None:
+    log, first, second = a_log(), low_water_of(3, "first"), low_water_of(3, "second")
+
+    assert log.create_or_find(paths.low_water(3), first) == (first, True)
+    assert log.create_or_find(paths.low_water(3), second) == (first, False)
+
+
 def test_a_record_under_anothers_path_is_corrupt() -> None:
     log = a_log()
     log.store.create(paths.low_water(4), encode(low_water_of(3, "moved")))
@@ -115,12 +122,12 @@ def test_low_water_is_the_highest_and_nothing_before_the_first() -> None:
     assert log.low_water() == NOTHING
 
     for batch_id in (5, 16, 9):
-        log.raise_low_water(batch_id)
+        log.raise_low_water(batch_id, {"a": batch_id + 1})
 
     assert log.low_water() == 16
     record = log.find(LowWater, paths.low_water(9))
     assert record is not None
-    assert record.batch_id == 9
+    assert (record.batch_id, record.marked) == (9, {"a": 10})
 
 
 @pytest.mark.parametrize(("after", "start"), [(NOTHING, ""), (0, paths.batch_name(0)), (7, paths.batch_name(7))])

@@ -35,6 +35,15 @@ def test_names_are_read_as_they_were_built() -> None:
     assert paths.parse_number(paths.batch_name(5) + "/") == 5
 
 
+def test_a_role_in_words() -> None:
+    roles = [paths.committer_role("a-b"), paths.replayer_role("a-b"), paths.STAGER_ROLE]
+    assert [paths.described_role(role) for role in roles] == [
+        "sink 'a-b'",
+        "replaying the dead letters of sink 'a-b'",
+        "stager",
+    ]
+
+
 @pytest.mark.parametrize(
     "name", ["release.json", "0000000001-0000000001/", "x", "", "manifest-1-1.json", "000001-1.json.tmp"]
 )

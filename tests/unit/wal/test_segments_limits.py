@@ -116,6 +116,10 @@ def test_of_a_batch_cut_into_chunks_each_counts_its_own_bytes(monkeypatch: pytes
     assert written([8], chunk_rows=2)[1] == [[4, 4]]
 
 
+def test_a_batch_of_more_rows_than_pyarrow_puts_into_a_row_group_is_one() -> None:
+    assert written([2**20 + 1])[1] == [[2**20 + 1]]
+
+
 # Segments.
 
 
@@ -137,6 +141,19 @@ def test_rows_that_shrink_well_are_looked_at_ever_less_often() -> None:
 
     assert [ref.rows for ref in refs] == [100_000]
     assert groups[0] == [10_000, 90_000]
+
+
+def test_a_segment_that_is_not_kept_ends_by_the_bytes_of_its_rows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 2)
+    store = MemoryStore(StoreSpec(f"memory://limits-{next(_numbers)}"))
+    limits = SegmentLimits(chunk_rows=1, chunk_bytes=HUGE, segment_bytes=5 * BYTES)
+
+    with SegmentWriter(store, folder="f", partition=0, limits=limits, new_id=lambda: "0" * 32, keep=False) as writer:
+        writer.write(pa.record_batch({"c0": pa.array([7] * 12, pa.int64())}))
+        refs = writer.finish()
+
+    assert [ref.rows for ref in refs] == [5, 5, 2]
+    assert store.list("", recursive=True) == []
 
 
 # Declarations of fields.

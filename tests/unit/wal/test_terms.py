@@ -256,6 +256,7 @@ def test_a_claim_above_fences_everybody_below() -> None:
 
     assert above == Term("role", 41)
     assert numbers(on) == list(range(1, 42))
+    assert all(log(on).require(TermRecord, paths.term("role", number)).term == number for number in numbers(on))
     above.check(on)
     for number in (*(term.number for term in terms), 4, 40):  # 4 to 40: of holders whose terms were lost
         with pytest.raises(FencedError):
