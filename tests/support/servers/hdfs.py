@@ -126,7 +126,7 @@ class NameNode(HdfsNode):
     def beans(self, name: str) -> dict[str, Any]:
         address = f"http://127.0.0.1:{self.http_port}/jmx?qry=Hadoop:service=NameNode,name={name}"
         try:
-            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - 127.0.0.1
+            with urllib.request.urlopen(address, timeout=5) as answer:
                 found = json.load(answer)["beans"]
         except (OSError, ValueError):
             return {}
@@ -252,7 +252,7 @@ class Hdfs:
         """Send one request of WebHDFS to the name node as its superuser. Return the answer's JSON, or None."""
         query = urlencode({"user.name": SUPERUSER, **arguments})
         address = f"http://127.0.0.1:{self.name_node.http_port}/webhdfs/v1{quote(path)}?{query}"
-        request = urllib.request.Request(address, method=method)  # noqa: S310 - 127.0.0.1
+        request = urllib.request.Request(address, method=method)
         try:
             with urllib.request.urlopen(request, timeout=_LIMIT_S) as answer:  # noqa: S310
                 text = answer.read()
