@@ -43,13 +43,17 @@ class HdfsRpc(HdfsClient):
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._raw = client.inner
+        """It gives writers that only end when they are dropped. Those of `client` are closed then, by Python's `io`: an
+        aborted file would be completed, and a name node that is down waited for without a limit.
+        """
         self._idle: deque[ThreadCall] = deque()
         self._closing: set[threading.Thread] = set()
         at_exit(self._wait_for_closing)
 
     def new_file(self, path: str) -> HdfsWriter:
         options = WriteOptions(overwrite=False, create_parent=True)
-        return _RpcWriter(self, path, self.call(lambda: self._client.create(path, options)))
+        return _RpcWriter(self, path, self.call(lambda: self._raw.create(path, options)))
 
     def rename(self, source: str, target: str) -> None:
         self.call(lambda: self._client.rename(source, target, overwrite=False))
