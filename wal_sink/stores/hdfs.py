@@ -39,11 +39,17 @@ _Names = list[str]  # inside the class, `list` is its method
 _UNFINISHED = f"{HIDDEN}wal-sink"
 """Folder of the temporary files, below the root."""
 _TAIL = ".tmp"
-_AGAIN = frozenset({"SafeModeException", "StandbyException", "RetriableException", NO_NODE, REFUSED, NO_ANSWER})
-"""Failures that pass by themselves: a name node that starts, another one that takes over, a data node that is back."""
+_AGAIN = frozenset(
+    {
+        *("SafeModeException", "StandbyException", "RetriableException"),  # a name node that starts or takes over
+        *("EOFException", "ConnectException", "SocketTimeoutException"),  # a data node that lost the name node
+        *(NO_NODE, REFUSED, NO_ANSWER),
+    }
+)
+"""Failures that pass by themselves."""
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses between calls that such a failure met: half a minute altogether."""
-_RENAME_ATTEMPTS = 100
+_ATTEMPTS = 100
 _LEFT_BEHIND_MS = 24 * 3600 * 1000
 """Age, by the name node's clock, after which a temporary file was left by a crash: no segment is written for a day."""
 _TIDY_EVERY_S = 3600.0
@@ -72,12 +78,12 @@ class HdfsStore(Store):
 
     def create(self, path: str, data: bytes) -> None:
         check_path(path)
-        for _ in range(_RENAME_ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             temporary = self._ask("create", path, lambda: self._written(data))
             if self.name(temporary, path):
                 return
         raise StoreError(
-            f"{self.url_of(path)}: the temporary file was deleted {_RENAME_ATTEMPTS} times before it got its name, so "
+            f"{self.url_of(path)}: the temporary file was deleted {_ATTEMPTS} times before it got its name, so "
             "the object was not created. Stop the process that deletes it, then start the query or command again"
         )
 
@@ -122,27 +128,11 @@ class HdfsStore(Store):
 
         Raises `ObjectExists` if the name is taken, and `InDoubtError` if it may have been taken by this file.
         """
-        target = self._target(path)
-        for _ in range(_RENAME_ATTEMPTS):
-            try:
-                self._answer(lambda: self._client.rename(temporary, target))
-            except HdfsError as error:
-                if error.kind == EXISTS:
-                    self.drop(temporary)
-                    raise ObjectExists(f"{self.url_of(path)} exists already") from self._spec.cause(error)
-                if error.kind not in MISSING:
-                    self.drop(temporary)
-                    raise self.failure("create", path, error) from self._spec.cause(error)
-                if self._length("create", path, temporary) is None:
-                    return self._is_free(path, target)
-                self._ask("create", path, lambda: self._client.make_folder(target.rpartition("/")[0]))
-            else:
-                return True
-        self.drop(temporary)
-        raise StoreError(
-            f"{self.url_of(path)}: another process repeatedly deletes the folder of this file, so the file was not "
-            "created. Stop that process, then start the query or command again"
-        )
+        try:
+            return self._renamed(temporary, path)
+        except WalSinkError:
+            self.drop(temporary)
+            raise
 
     def has_length(self, path: str, size: int) -> bool:
         """Return whether an object of this length exists."""
@@ -179,6 +169,26 @@ class HdfsStore(Store):
             self.drop(temporary)
             raise
         return temporary
+
+    def _renamed(self, temporary: str, path: str) -> bool:
+        target = self._target(path)
+        for _ in range(_ATTEMPTS):
+            try:
+                self._answer(lambda: self._client.rename(temporary, target))
+            except HdfsError as error:
+                if error.kind == EXISTS:
+                    raise ObjectExists(f"{self.url_of(path)} exists already") from self._spec.cause(error)
+                if error.kind not in MISSING:
+                    raise self.failure("create", path, error) from self._spec.cause(error)
+                if self._length("create", path, temporary) is None:
+                    return self._is_free(path, target)
+                self._ask("create", path, lambda: self._client.make_folder(target.rpartition("/")[0]))
+            else:
+                return True
+        raise StoreError(
+            f"{self.url_of(path)}: another process repeatedly deletes the folder of this file, so the file was not "
+            "created. Stop that process, then start the query or command again"
+        )
 
     def _is_free(self, path: str, target: str) -> bool:
         if self._length("create", path, target) is None:

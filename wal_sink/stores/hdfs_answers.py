@@ -70,7 +70,7 @@ class HdfsError(Exception):
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(kind, text)
-        found = text.partition("\n\tat ")[0]
+        found = " ".join(text.partition("\n\tat ")[0].split())
         if kind == "AccessControlException" and "(is not a directory)" in found:
             kind = "ParentNotDirectoryException"  # as a name node says it of a look below a file
         elif any(part in found for part in _NO_NODE_TEXTS):
