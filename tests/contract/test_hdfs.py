@@ -387,9 +387,7 @@ def test_a_server_that_ignores_option_none_is_refused(hdfs: Hdfs, folder: str) -
             probe(store, runtime=SYSTEM, single_writer=False)
 
 
-def test_a_name_node_that_overwrites_is_refused(
-    spec: StoreSpec, impatient: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_node_that_overwrites_is_refused(impatient: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     client = impatient._client  # type: ignore[attr-defined]
     rename = client.rename
 
@@ -410,7 +408,7 @@ class _Elsewhere(BaseHTTPRequestHandler):
 
     do_PUT = do_DELETE = do_GET  # noqa: N815 - names of http.server
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - as http.server has it
         return
 
 

@@ -270,15 +270,20 @@ class Hdfs:
 
     @contextmanager
     def counting(self) -> Iterator[list[str]]:
-        """Yield the list of what the name node is asked inside the block, as `command path`. Complete at its end."""
-        before, seen = len(self._audited()), list[str]()
+        """Yield the list of what the name node is asked inside the block, as `asked` tells it. Complete at its end."""
+        before, seen = len(self.asked()), list[str]()
         yield seen
-        seen += self._audited()[before:]
+        seen += self.asked()[before:]
 
-    def _audited(self) -> list[str]:
-        lines = (self.name_node.folder / "audit.log").read_text().splitlines()
-        fields = [dict(field.partition("=")[::2] for field in line.split("\t")) for line in lines]
-        return [f"{field['cmd']} {field['src']}" for field in fields if "cmd" in field]
+    def asked(self) -> list[str]:
+        """Return all that the name node was asked so far: command, path, and a rename's new path."""
+        asked = []
+        for line in (self.name_node.folder / "audit.log").read_text().splitlines():
+            said = {name: value for name, _, value in (field.partition("=") for field in line.split("\t"))}
+            if "cmd" in said:
+                parts = (said["cmd"].split()[0], said["src"], said["dst"])
+                asked.append(" ".join(part for part in parts if part != "null"))
+        return asked
 
     def _wait(self, condition: Any, what: str) -> None:
         deadline = time.monotonic() + _LIMIT_S
