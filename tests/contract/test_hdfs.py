@@ -466,9 +466,9 @@ ASKED = {
     "hdfs": {"read": ["open"], "list": ["listStatus"], "create": ["create", "rename"]},
     "webhdfs": {"read": ["getfileinfo", "open", "open"], "list": ["listStatus"], "create": ["create", "rename"]},
 }
-"""What the name node is asked, by its audit log. It counts the data node's questions for a client of WebHDFS too."""
+"""The calls in the name node's audit log. It has those of the data node for a client of WebHDFS too."""
 WHILE_CLOSING = {"completeFile", "open", "recoverLease"}
-"""How often these are asked depends on how soon the data node reports."""
+"""Their number depends on how soon the data node reports."""
 
 
 def test_the_requests_of_a_create_a_read_and_a_listing(hdfs: Hdfs, kind: str, store: Store) -> None:

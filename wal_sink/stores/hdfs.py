@@ -280,7 +280,7 @@ class HdfsStore(Store):
 
 
 class InDoubtError(StoreError):
-    """An object has the name, and it may be the caller's own."""
+    """An object has the name after an answer was lost, and it may be the caller's own."""
 
 
 class HdfsSegment(SegmentStream):

@@ -130,7 +130,7 @@ class HdfsClient(ABC):
 
     @abstractmethod
     def list(self, path: str) -> list[Entry]:
-        """What a folder holds. A file holds nothing."""
+        """The entries of a folder. A file has none."""
 
     @abstractmethod
     def delete(self, path: str) -> bool:

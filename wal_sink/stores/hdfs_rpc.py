@@ -189,7 +189,7 @@ class _Closing:
 
 
 def _error_of(error: Exception) -> HdfsError:
-    """What an error of hdfs-native says. It gives Java's exceptions as text, and few of them as Python's."""
+    """The failure behind an error of hdfs-native, which gives most of Java's exceptions as text."""
     text = str(error)
     remote = _REMOTE.match(text)
     if remote is not None:

@@ -187,7 +187,7 @@ def _check(status: int, body: bytes) -> None:
 
 
 def _error_of(error: Exception) -> HdfsError:
-    """What an error of requests or of a socket says about the request."""
+    """The failure behind an error of requests or of a socket."""
     reasons = [error, *error.args, *(getattr(cause, "reason", None) for cause in error.args)]
     text = f"{type(error).__name__}: {error}"
     if any(isinstance(reason, NameResolutionError | socket.gaierror) for reason in reasons):

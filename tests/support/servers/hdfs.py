@@ -270,13 +270,13 @@ class Hdfs:
 
     @contextmanager
     def counting(self) -> Iterator[list[str]]:
-        """Yield the list of what the name node is asked inside the block, as `asked` tells it. Complete at its end."""
+        """Yield the calls that arrive at the name node inside the block, as `asked` tells them. Complete at its end."""
         before, seen = len(self.asked()), list[str]()
         yield seen
         seen += self.asked()[before:]
 
     def asked(self) -> list[str]:
-        """Return all that the name node was asked so far: command, path, and a rename's new path."""
+        """Return all calls of the name node so far: command, path, and a rename's new path."""
         asked = []
         for line in (self.name_node.folder / "audit.log").read_text().splitlines():
             said = {name: value for name, _, value in (field.partition("=") for field in line.split("\t"))}
