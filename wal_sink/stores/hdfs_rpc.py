@@ -32,7 +32,7 @@ from wal_sink.stores.hdfs_answers import (
 _T = TypeVar("_T")
 _LIMIT_S = 90.0
 """Longest time of one call. hdfs-native itself waits for ever for a name node that stopped in the middle."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
 _AT_EXIT_S = 5.0
 _REMOTE = re.compile(r'(?:Fatal)?RPCError\("([\w.$]+)", "(.*)"\)', re.DOTALL)
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, NotImplementedError)
