@@ -507,7 +507,7 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setitem(importlib.sys.modules, module, None)  # type: ignore[attr-defined]
     url = "webhdfs://127.0.0.1:1/wal" if "web" in module else "hdfs://127.0.0.1:1/wal"
-    with pytest.raises(ConfigError, match=r'pip install "wal-sink\[hdfs\]"'):
+    with pytest.raises(ConfigError, match=r"its extra hdfs, or: pip install hdfs-native requests"):
         opening._new_store(StoreSpec(url))
 
 
@@ -521,7 +521,7 @@ def test_without_hdfs_native_the_address_is_pyarrows_and_the_error_names_the_pac
         raise OSError("Unable to load libhdfs")
 
     monkeypatch.setattr("fsspec.core.url_to_fs", without_libhdfs)
-    with pytest.raises(ConfigError, match=r'libhdfs.*pip install "wal-sink\[hdfs\]"'):
+    with pytest.raises(ConfigError, match=r"libhdfs.*extra hdfs, or: pip install hdfs-native"):
         opening._new_store(StoreSpec("hdfs://127.0.0.1:1/wal"))
 
 

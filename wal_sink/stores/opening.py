@@ -86,8 +86,8 @@ def _new_hdfs_store(spec: StoreSpec) -> Store:
         return HdfsStore(spec, _hdfs_client(spec))
     except ImportError as error:
         raise ConfigError(
-            f"{spec.safe_url} needs hdfs-native or requests, which cannot be imported here ({error}). Install them, on "
-            'the executors too, with: pip install "wal-sink[hdfs]"'
+            f"{spec.safe_url} needs hdfs-native and requests, on the executors too. Install wal-sink with its extra "
+            f"hdfs, or: pip install hdfs-native requests. Python's answer here: {error}"
         ) from error
 
 
@@ -111,5 +111,6 @@ def _other_hdfs(spec: StoreSpec) -> Store:
         return GenericStore(spec)
     except StoreError as error:
         raise ConfigError(
-            f'{error}. Or install the client that needs neither Java nor libhdfs: pip install "wal-sink[hdfs]"'
+            f"{error}. A client that needs neither Java nor libhdfs comes with wal-sink's extra hdfs, or: pip install "
+            "hdfs-native"
         ) from error
