@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,8 +111,20 @@ def _s3(request: pytest.FixtureRequest, folder: Path) -> Target:
     return Target(f"files+s3://{prefix}/lake?format=parquet", ids, access, f"{url}/wal", server.storage_options)
 
 
+def _hdfs(request: pytest.FixtureRequest, folder: Path) -> Target:
+    server = request.getfixturevalue("hdfs")
+    database = folder / "hdfs.db"
+
+    def ids() -> list[int]:
+        with closing(sqlite3.connect(database)) as connection:
+            return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY id")]
+
+    return Target(f"sqlite:///{database}?table=orders", ids, wal=f"{server.url}{server.new_folder()}/wal")
+
+
 TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
     "dynamodb": _dynamodb,
+    "hdfs": _hdfs,
     "http": _http,
     "kafka": _kafka,
     "mariadb": _mariadb,
@@ -122,6 +136,7 @@ TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
 
 WITHOUT_EXTRA: Mapping[str, str] = {
     "dynamodb": "dynamodb://orders?region=eu-central-1",
+    "hdfs": "viewfs://cluster/wal",
     "http": "http://127.0.0.1:9/orders#idempotent=true",
     "kafka": "kafka://127.0.0.1:9/orders",
     "mariadb": "mariadb://127.0.0.1:9/shop?table=orders",
@@ -129,4 +144,4 @@ WITHOUT_EXTRA: Mapping[str, str] = {
     "redis": "redis://127.0.0.1:9/0?kind=stream&key=orders",
     "s3": "files+s3://bucket/orders?format=parquet",
 }
-"""For each extra, a URL that cannot work without it."""
+"""For each extra, a URL that cannot work without it: of a WAL for `hdfs`, of a target for the others."""

@@ -22,6 +22,7 @@ import pytest
 from tests.support.components import require
 from tests.support.processes import POLL_S, Child, ChildError, python_environment
 from tests.support.servers.jars import java
+from tests.support.user_cache import user_cache
 
 ALL_VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 """The newest patch of each minor version, oldest first. `test_spark_versions.py` compares it with pyproject."""
@@ -65,19 +66,13 @@ def packages(version: str) -> Path:
     installed = Path(pyspark.__file__).parent.parent
     if version == pyspark.__version__:
         return installed
-    complete = cache() / f"pyspark-{version}"
+    complete = user_cache() / f"pyspark-{version}"
     if not complete.is_dir():
         complete.parent.mkdir(parents=True, exist_ok=True)
         with _held(complete.with_name(f"pyspark-{version}.lock")):
             if not complete.is_dir():
                 _install(version, complete)
     return complete
-
-
-def cache() -> Path:
-    """Return the folder of fetched versions, for all checkouts of this user."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "wal-sink"
 
 
 def _install(version: str, complete: Path) -> None:

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from tests.support.processes import CHECKOUT
-from tests.support.spark_versions import cache
+from tests.support.user_cache import user_cache
 
 FOLDER = CHECKOUT / ".github" / "workflows"
 SCHEMAS = ("vendor.github-workflows", "custom.github-workflows-require-timeout")
@@ -124,7 +124,7 @@ def _complaints(command: list[str]) -> str:
 
 def actionlint() -> Path:
     """Return the place of actionlint's program, built or not."""
-    return cache() / f"actionlint-{ACTIONLINT}" / "actionlint"
+    return user_cache() / f"actionlint-{ACTIONLINT}" / "actionlint"
 
 
 def build_actionlint() -> Path:

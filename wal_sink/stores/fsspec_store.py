@@ -50,7 +50,7 @@ class GenericStore(Store):
     def __init__(self, spec: StoreSpec) -> None:
         self._spec = spec
         self._root = spec.safe_url
-        self._fs, self._base = _connect(spec)
+        self._fs, self._base = connected(spec)
         package = type(self._fs).__module__.partition(".")[0]
         self._atomic = ATOMIC_CREATE.get(spec.scheme) == package and "::" not in spec.url
         self._create_lock = threading.Lock()
@@ -151,7 +151,8 @@ class GenericStore(Store):
         )
 
 
-def _connect(spec: StoreSpec) -> tuple[Any, str]:
+def connected(spec: StoreSpec) -> tuple[Any, str]:
+    """The file system of fsspec for an address, and the path in it. Its listings are never cached."""
     _refuse_secrets_in_paths(spec)
     options = {**spec.options, "skip_instance_cache": True}
     try:

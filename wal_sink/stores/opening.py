@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
+from typing import Any
 
-from wal_sink.errors import ConfigError
+import fsspec
+
+from wal_sink.errors import ConfigError, StoreError
 from wal_sink.stores.base import Store
-from wal_sink.stores.fsspec_store import GenericStore
+from wal_sink.stores.fsspec_store import GenericStore, connected
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
@@ -17,6 +21,14 @@ _stores: dict[tuple[int, StoreSpec], Store] = {}
 sockets).
 """
 _lock = threading.Lock()
+_HDFS = {
+    "hdfs": "hdfs_native.fsspec.HdfsFileSystem",
+    "viewfs": "hdfs_native.fsspec.ViewfsFileSystem",
+    "webhdfs": "fsspec.implementations.webhdfs.WebHDFS",
+}
+"""Implementations that `HdfsStore` knows, by scheme. Any other stays a `GenericStore`, with its doubt."""
+_ATTEMPTS = {"dfs.client.failover.max.attempts": "5"}
+"""Attempts of hdfs-native to reach a name node: half a minute. Its own default is three minutes."""
 
 
 def _renew_lock() -> None:
@@ -48,6 +60,8 @@ def _new_store(spec: StoreSpec) -> Store:
         return LocalStore(spec)
     if spec.scheme == MEMORY and "::" not in spec.url:
         return MemoryStore(spec)
+    if spec.scheme in _HDFS and "::" not in spec.url:
+        return _new_hdfs_store(spec)
     return GenericStore(spec)
 
 
@@ -60,3 +74,43 @@ def _new_s3_store(spec: StoreSpec) -> Store:
             f"s3fs. Python's answer here: {error}"
         ) from error
     return S3Store(spec)
+
+
+def _new_hdfs_store(spec: StoreSpec) -> Store:
+    try:
+        kind = fsspec.get_filesystem_class(spec.scheme)
+        if f"{kind.__module__}.{kind.__qualname__}" != _HDFS[spec.scheme]:
+            return _other_hdfs(spec)
+        from wal_sink.stores.hdfs import HdfsStore  # noqa: PLC0415 - its clients are optional dependencies
+
+        return HdfsStore(spec, _hdfs_client(spec))
+    except ImportError as error:
+        raise ConfigError(
+            f"{spec.safe_url} needs hdfs-native and requests, on the executors too. Install wal-sink with its extra "
+            f"hdfs, or: pip install hdfs-native requests. Python's answer here: {error}"
+        ) from error
+
+
+def _hdfs_client(spec: StoreSpec) -> Any:
+    if spec.scheme == "webhdfs":
+        from wal_sink.stores.webhdfs import WebHdfs  # noqa: PLC0415
+
+        return WebHdfs(connected(spec)[0])
+    from wal_sink.stores.hdfs_rpc import HdfsRpc  # noqa: PLC0415
+
+    if "@" in spec.location.partition("/")[0]:
+        raise ConfigError(
+            f"{spec.safe_url}: hdfs-native takes no user from an address. Remove the user from it, and set the "
+            "environment variable HADOOP_USER_NAME on driver and executors"
+        )
+    return HdfsRpc(connected(replace(spec, options={**_ATTEMPTS, **spec.options}))[0].client)
+
+
+def _other_hdfs(spec: StoreSpec) -> Store:
+    try:
+        return GenericStore(spec)
+    except StoreError as error:
+        raise ConfigError(
+            f"{error}. A client that needs neither Java nor libhdfs comes with wal-sink's extra hdfs, or: pip install "
+            "hdfs-native"
+        ) from error

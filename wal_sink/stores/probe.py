@@ -84,8 +84,8 @@ def _check_doubt(store: Store, *, single_writer: bool) -> None:
     if store.create_doubt and not single_writer:
         raise ConfigError(
             f"{store.root} cannot hold a WAL that several processes may write: {store.create_doubt}. Use a local "
-            "folder, s3://, gs:// or abfs:// instead. Or set Settings(single_writer=True), but only if never more "
-            "than one process writes this WAL, not even after a crash or restart"
+            "folder, s3://, hdfs://, gs:// or abfs:// instead. Or set Settings(single_writer=True), but only if never "
+            "more than one process writes this WAL, not even after a crash or restart"
         )
 
 

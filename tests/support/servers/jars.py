@@ -1,4 +1,4 @@
-"""Jars that tests and examples need and pip does not install. They are fetched once, into the git-ignored `.cache`.
+"""Jars that tests need and pip does not install. They are fetched once for all checkouts, into the user's cache.
 
 Ivy, a part of PySpark, fetches them with its own settings.
 """
@@ -14,7 +14,8 @@ from typing import NamedTuple
 import pyspark
 
 from tests.support.components import require
-from tests.support.processes import CHECKOUT, Child
+from tests.support.processes import Child
+from tests.support.user_cache import user_cache
 
 
 class Module(NamedTuple):
@@ -27,12 +28,13 @@ class Module(NamedTuple):
 
 
 def jars(folder: str, modules: Sequence[Module]) -> Path:
-    """Return `.cache/<folder>` with the jars of these modules. Skip or fail the test if they are not available.
+    """Return `folder` in the user's cache, with the jars of these modules. Its name holds their version.
 
-    They are collected in another folder, which is renamed once it is complete. Several processes may do so at a time.
+    Skip or fail the test if they are not available. They are collected in another folder, which is renamed once it is
+    complete. Several processes may do so at a time.
     """
     require(java() != "", "fetching jars needs Java 17 or newer on the PATH, such as Debian's default-jre-headless")
-    complete = CHECKOUT / ".cache" / folder
+    complete = user_cache() / folder
     if complete.is_dir():
         return complete
     unfinished = complete.with_name(f"{folder}.{os.getpid()}")
@@ -62,7 +64,7 @@ def _fetch(module: Module, folder: Path) -> None:
     require(ivy is not None, f"{module.name} needs Ivy, one of PySpark's jars: pip install pyspark")
     cache, log = folder.with_name(f"{folder.name}-ivy"), folder.with_name(f"{folder.name}.log")
     command: list[str | Path] = [java(), "-jar", str(ivy), "-confs", "default", "-cache", cache]
-    command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+    command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
     command += [] if module.with_what_it_needs else ["-notransitive"]
     try:
         for version in module.versions:

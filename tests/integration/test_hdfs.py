@@ -1,0 +1,112 @@
+"""WAL and checkpoint on HDFS (a real name node and data node): drivers that are killed, and what a run costs."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Feed, Home
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.servers.hdfs import Hdfs
+
+pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
+
+BATCHES, ROWS = 6, 40
+
+DRIVER = (
+    SESSION.format(master="local[2]")
+    + """
+import sys
+from pathlib import Path
+from tests.support.streams import Feed
+from wal_sink import Settings, WalSink
+from wal_sink_backends.sql import SqlSink
+root, wal, checkpoint = sys.argv[1:]
+to = SqlSink("sqlite:///" + root + "/rows.db", "orders")
+print("ready", flush=True)
+with WalSink(to, wal=wal, checkpoint=checkpoint, settings=Settings(chunk_rows=10)) as sink:
+    sink.run(Feed(Path(root) / "in").stream(spark).writeStream.trigger(availableNow=True))
+spark.stop()
+"""
+)
+
+
+def rows_in(root: Path) -> list[int]:
+    """Every row of the target, one number for each."""
+    try:
+        with closing(sqlite3.connect(f"file:{root}/rows.db?mode=ro", uri=True)) as database:
+            return [row[0] for row in database.execute("select id from orders")]
+    except sqlite3.OperationalError:  # there is no table yet
+        return []
+
+
+@pytest.mark.parametrize("kind", ["hdfs", "webhdfs"])
+def test_drivers_are_killed_and_every_row_arrives_once(hdfs: Hdfs, tmp_path: Path, kind: str) -> None:
+    folder = hdfs.new_folder()
+    wal = f"{hdfs.url if kind == 'hdfs' else hdfs.webhdfs_url}{folder}/wal"
+    checkpoint = f"{hdfs.url}{folder}/checkpoint"
+    Feed(tmp_path / "in").add(*(range(n * ROWS, (n + 1) * ROWS) for n in range(BATCHES)))
+    moments = (lambda: len(hdfs.files(f"{folder}/wal/batches")) > 1, lambda: len(rows_in(tmp_path)) > 0)
+    for number, moment in enumerate(moments):
+        with Child.python(DRIVER, tmp_path, wal, checkpoint, log=tmp_path / f"driver-{number}") as child:
+            child.wait_until(moment, "a batch was staged, or rows arrived")
+            child.kill()
+        assert len(rows_in(tmp_path)) < BATCHES * ROWS, "it was killed before the end"
+    with Child.python(DRIVER, tmp_path, wal, checkpoint, log=tmp_path / "last") as child:
+        child.succeed()
+    counts = Counter(rows_in(tmp_path))
+    lost = set(range(BATCHES * ROWS)) - set(counts)
+    doubled = {row for row, times in counts.items() if times > 1}
+    assert (lost, doubled, len(counts)) == (set(), set(), BATCHES * ROWS)
+    assert any(name.startswith("commits/") for name in hdfs.files(f"{folder}/checkpoint"))
+
+
+def test_a_steady_batch_creates_four_objects_and_lists_nothing(spark: SparkSession, hdfs: Hdfs, tmp_path: Path) -> None:
+    folder = hdfs.new_folder()
+    place = Home(tmp_path, wal_url=hdfs.url + folder)
+    sink = place.sink()
+    with hdfs.counting() as at_start:
+        place.feed.add([0])
+        query = sink.start(place.feed.stream(spark).repartition(1).writeStream)
+        query.processAllAvailable()
+        settle(hdfs, folder, 1)
+    place.feed.add([1], [2])
+    query.processAllAvailable()
+    settle(hdfs, folder, 3)
+    with hdfs.counting() as seen:
+        place.feed.add([3])
+        query.processAllAvailable()
+        settle(hdfs, folder, 4)
+    sink.close()
+    assert place.lines.ids() == [0, 1, 2, 3]
+    assert sum(line.startswith("listStatus ") for line in at_start) > 0, "a start lists"
+
+    asked = Counter(line.split()[0] for line in seen)
+    assert {name: asked[name] for name in ("create", "rename", "mkdirs", "listStatus", "delete")} == {
+        "create": 4,  # segment, manifest, release, marker
+        "rename": 4,
+        "mkdirs": 1,  # of the attempt
+        "listStatus": 0,
+        "delete": 0,
+    }, seen
+    assert sum(line.startswith("open ") and line.endswith(".parquet") for line in seen) == 1
+
+
+def settle(hdfs: Hdfs, folder: str, markers: int) -> None:
+    """Wait until so many markers were created, and hdfs-native's own closes are over."""
+    named = f" {folder}/sinks/"
+    wait_until(
+        lambda: sum(named in line and "/markers/" in line for line in hdfs.asked()) >= markers, f"{markers} markers"
+    )
+    time.sleep(1.5)
