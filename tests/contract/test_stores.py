@@ -22,6 +22,7 @@ from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.support.contending import contend_for_names
+from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.hdfs import Hdfs
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.seaweedfs import SeaweedServer
@@ -46,12 +47,16 @@ _numbers = itertools.count()
         *("local", "memory", "generic-file", "generic-memory"),
         *(pytest.param(kind, marks=pytest.mark.s3) for kind in ("s3", "seaweedfs")),
         *(pytest.param(kind, marks=pytest.mark.hdfs) for kind in ("hdfs", "webhdfs")),
+        "azurite",
     ]
 )
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSpec:
     if request.param == "seaweedfs":
         seaweed: SeaweedServer = request.getfixturevalue("seaweedfs")
         return StoreSpec(f"s3://{seaweed.bucket}/contract-seaweedfs-{next(_numbers)}", seaweed.storage_options)
+    if request.param == "azurite":
+        azurite: AzuriteServer = request.getfixturevalue("azurite")
+        return StoreSpec(f"abfs://{azurite.container}/contract-{next(_numbers)}", azurite.storage_options)
     if request.param in ("hdfs", "webhdfs"):
         hdfs: Hdfs = request.getfixturevalue("hdfs")
         return StoreSpec((hdfs.url if request.param == "hdfs" else hdfs.webhdfs_url) + hdfs.new_folder())
@@ -266,6 +271,7 @@ class TestSegments:
             with pytest.raises(StoreError, match="start a new segment"):
                 call()
 
+    @pytest.mark.filterwarnings("ignore:Sending a large body")  # by the client of Azure
     def test_twenty_mebibytes(self, store: Store) -> None:
         piece = os.urandom(1 << 20)
         with store.segment("s/large") as stream:
