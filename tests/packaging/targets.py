@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +113,27 @@ def _s3(request: pytest.FixtureRequest, folder: Path) -> Target:
 
 def _hdfs(request: pytest.FixtureRequest, folder: Path) -> Target:
     server = request.getfixturevalue("hdfs")
-    database = folder / "hdfs.db"
+    return replace(_file(folder / "hdfs.db"), wal=f"{server.url}{server.new_folder()}/wal")
+
+
+def _azure(request: pytest.FixtureRequest, folder: Path) -> Target:
+    server = request.getfixturevalue("azurite")
+    wal = f"abfs://{server.container}/{folder.name}/wal"
+    return replace(_file(folder / "azure.db"), wal=wal, storage_options=server.storage_options)
+
+
+def _file(database: Path) -> Target:
+    """A target that needs no extra, for the extra of a store."""
 
     def ids() -> list[int]:
         with closing(sqlite3.connect(database)) as connection:
             return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY id")]
 
-    return Target(f"sqlite:///{database}?table=orders", ids, wal=f"{server.url}{server.new_folder()}/wal")
+    return Target(f"sqlite:///{database}?table=orders", ids)
 
 
 TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
+    "azure": _azure,
     "dynamodb": _dynamodb,
     "hdfs": _hdfs,
     "http": _http,
@@ -135,6 +146,7 @@ TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
 """The target of each extra. A test compares the names with those that the package provides."""
 
 WITHOUT_EXTRA: Mapping[str, str] = {
+    "azure": "abfs://container/wal",
     "dynamodb": "dynamodb://orders?region=eu-central-1",
     "hdfs": "viewfs://cluster/wal",
     "http": "http://127.0.0.1:9/orders#idempotent=true",
@@ -144,4 +156,4 @@ WITHOUT_EXTRA: Mapping[str, str] = {
     "redis": "redis://127.0.0.1:9/0?kind=stream&key=orders",
     "s3": "files+s3://bucket/orders?format=parquet",
 }
-"""For each extra, a URL that cannot work without it: of a WAL for `hdfs`, of a target for the others."""
+"""For each extra, a URL that cannot work without it: of a WAL for `azure` and `hdfs`, of a target for the others."""

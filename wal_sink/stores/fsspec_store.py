@@ -31,6 +31,9 @@ ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs
 not enough: other packages register themselves for it, and some of them check first and write then, or overwrite.
 """
 
+_PACKAGES = dict.fromkeys(("abfs", "abfss", "az"), ("adlfs", "azure"))
+"""The package of a scheme, and the extra that brings it."""
+
 _FOREIGN_ERRORS = {
     "aiohttp": ("ClientError",),
     "azure.core.exceptions": ("AzureError",),
@@ -159,7 +162,9 @@ def connected(spec: StoreSpec) -> tuple[Any, str]:
         fs, base = fsspec.core.url_to_fs(spec.url, **options)
     except ImportError as error:
         text = spec.scrub(str(error))
-        raise ConfigError(f"{spec.safe_url} needs a package that is not installed: {text}") from spec.cause(error)
+        package = _PACKAGES.get(spec.scheme)
+        way = f". Install wal-sink with its extra {package[1]}, or: pip install {package[0]}" if package else ""
+        raise ConfigError(f"{spec.safe_url} needs a package that is not installed: {text}{way}") from spec.cause(error)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{spec.safe_url} cannot be opened with these storage_options: {spec.scrub(str(error))}"

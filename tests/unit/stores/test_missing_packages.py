@@ -1,0 +1,29 @@
+"""The package of a store that is not installed is named, with the extra that brings it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fsspec
+import pytest
+
+from wal_sink.errors import ConfigError
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("abfs://lake/wal", r"No module named 'x'\. Install wal-sink with its extra azure, or: pip install adlfs"),
+        ("az://lake/wal", r"No module named 'x'\. Install wal-sink with its extra azure, or: pip install adlfs"),
+        ("gs://lake/wal", r"No module named 'x'$"),
+    ],
+)
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
+    def refuse(*_: object, **__: Any) -> None:
+        raise ImportError("No module named 'x'")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
+    with pytest.raises(ConfigError, match=f"{url} needs a package that is not installed: {told}"):
+        open_store(StoreSpec(url))
