@@ -170,7 +170,7 @@ def _small_batches(spark: SparkSession) -> Iterator[None]:
 def _lasting_shuffles(spark: SparkSession) -> Iterator[None]:
     """Let Spark 3.5 plan `orderBy(…).limit(…)` as a sort, whose shuffle is that of the job when it is looked for later.
 
-    The node that it takes for small limits makes a new shuffle whenever it is asked. Later versions keep the first.
+    The node that it takes for small limits makes a new shuffle each time. Later versions keep the first.
     """
     if version_of(spark.version) != SPARK_3_5:
         yield
