@@ -13,7 +13,7 @@ from tests.matrix.report import write
 
 
 def main(argv: Sequence[str] | None = None, *, place: Path = results.PLACE) -> int:
-    """Run cells one after the other. Return 0 if all that were asked for passed, else 1."""
+    """Run cells one after the other. Return 0 if every chosen cell passed, else 1."""
     cells = all_cells()
     names = [cell.name for cell in cells]
     parser = _parser(names)

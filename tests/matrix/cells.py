@@ -28,7 +28,7 @@ TESTS: Mapping[str, str] = {
     "tests/integration/test_wrap.py": "wrapped writers, with a log on disk and on S3",
     DATA_SOURCES: "wrapped writers of Python data sources",
 }
-"""What every cell runs, and what that shows."""
+"""The test files that every cell runs, and the subject of each."""
 
 SOCKETS = "ignore:unclosed <socket:ResourceWarning"
 """PySpark before 4.2 leaves the closing of sockets to the garbage collector. The tests take warnings for errors."""

@@ -92,7 +92,7 @@ class Environment:
         self._uv(*install, "--editable", ".", *requirements)
 
     def requirements(self, of_pyspark: list[str]) -> list[str]:
-        """What is installed beside wal-sink itself."""
+        """Return the requirements beside wal-sink itself."""
         groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["dependency-groups"]
         wanted = [Requirement(line) for line in groups["dev"]]
         return [

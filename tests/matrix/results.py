@@ -41,7 +41,7 @@ Outcome = Literal["passed", "failed", "out of time", "not run"]
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one run of a cell showed."""
+    """The result of one run of a cell."""
 
     cell: str
     outcome: Outcome
@@ -148,7 +148,7 @@ def _tests(environment: Environment, place: Path, xml: Path, limit_s: float) -> 
 
 
 def _end(pid: int) -> None:
-    """Kill a process and all its descendants, by their ids: the tests' own programs lead sessions of their own."""
+    """Kill a process and all its descendants, by their ids: programs of tests lead separate sessions."""
     try:
         first = psutil.Process(pid)
         family = [first, *first.children(recursive=True)]
