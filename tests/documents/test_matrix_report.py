@@ -48,7 +48,7 @@ def bounds(project: Mapping[str, Any], name: str) -> SpecifierSet:
 
 
 def wrong_bounds(allowed: SpecifierSet, tried: Sequence[str], newest: str) -> list[str]:
-    """Return everything that the tried versions do not show of a package's bounds. `newest`: the one that developers install."""
+    """Return everything that the tried versions do not show of a package's bounds. Developers install `newest`."""
     (floor,) = [Version(one.version) for one in allowed if one.operator == ">="]
     versions = sorted(map(Version, tried))
     found = [f"{version} is not allowed" for version in versions if version not in allowed]
