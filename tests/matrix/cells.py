@@ -34,6 +34,7 @@ SOCKETS = "ignore:unclosed <socket:ResourceWarning"
 """PySpark before 4.2 leaves the closing of sockets to the garbage collector. The tests take warnings for errors."""
 OF_3_5 = (
     SOCKETS,
+    "ignore:The distutils package is deprecated:DeprecationWarning",
     "ignore:distutils Version classes are deprecated:DeprecationWarning",
     "ignore:is_categorical_dtype is deprecated",
 )
