@@ -206,7 +206,7 @@ def test_sparks_jdbc_writer(spark: SparkSession, place: Home, tmp_path: Path) ->
     place.feed.add(range(50), range(50, 60))
     options = {
         "url": f"jdbc:derby:{tmp_path / 'db'};create=true",
-        "driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
+        "driver": "org.apache.derby.jdbc.EmbeddedDriver",
         "dbtable": "orders",
         "user": "app",
         "password": "hunter-2",
