@@ -18,7 +18,8 @@ from packaging.requirements import Requirement
 
 from tests.matrix.cells import Cell
 from tests.support.processes import CHECKOUT
-from tests.support.spark_versions import cache, packages
+from tests.support.spark_versions import packages
+from tests.support.user_cache import user_cache
 
 INSTALL_S = 600.0
 ASK_S = 60.0
@@ -74,7 +75,7 @@ class Environment:
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
-        self.folder = cache() / "matrix" / cell.name
+        self.folder = user_cache() / "matrix" / cell.name
         self.python = self.folder / "bin" / "python"
         self._spark = self.folder / "spark"
 
