@@ -105,10 +105,11 @@ def test_no_rows_are_kept_too(log: Log) -> None:
     assert [str(kind) for kind in schema.types] == ["int64", "string", "int64", "string"]
 
 
-def test_what_was_no_replay_follows_no_dead_letter(log: Log) -> None:
-    keep_rejected(log, REJECTED, chunk(), ["", ""], answered=True)
+@pytest.mark.parametrize("given", [{}, {"replay_of": UNKNOWN}])
+def test_only_what_a_replay_kept_follows_another_dead_letter(log: Log, given: dict[str, str]) -> None:
+    keep_rejected(log, REJECTED, chunk(), ["", ""], answered=True, **given)
 
-    assert read_dead_letter(log.store, REJECTED).replay_of == ""
+    assert read_dead_letter(log.store, REJECTED).replay_of == given.get("replay_of", "")
 
 
 def test_a_create_that_fails_is_repeated(log: Log) -> None:
