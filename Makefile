@@ -43,6 +43,10 @@ chaos: need-java $(STAMP) ## crash, race and corrupt it, for hours; the report: 
 	@$(BIN)/python -m tests.support.programs.quick_java
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: matrix
+matrix: need-java $(STAMP) ## the same tests on every Spark and Python, oldest and newest packages; ARGS=spark-4.0.5 chooses; resumable
+	$(BIN)/python -m tests.matrix $(ARGS)
+
 # As many at once as there are processors. A history is decided by its seed alone; a new first seed is printed.
 .PHONY: simulation
 simulation: $(STAMP) ## play a million new histories of the core, from printed seeds; ARGS="--seed 7" replays one, ARGS=--losses

@@ -118,10 +118,17 @@ def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink
     `commit`. Every call gets a fresh copy of `writer`. In `write`, the task's local property `streaming.sql.batchId`
     holds the batch id, as in Spark.
 
-    Raises `ConfigError` if `writer` is no such object or cannot be pickled.
+    Raises `ConfigError` if `writer` is no such object or cannot be pickled, and on Spark 3.5.
     """
-    from wal_sink.spark.writers.data_source import DataSourceSink  # noqa: PLC0415 - the core imports no pyspark
-
+    try:
+        from wal_sink.spark.writers.data_source import DataSourceSink  # noqa: PLC0415 - the core imports no pyspark
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark.sql.datasource":
+            raise
+        raise ConfigError(
+            "data_source_writer: this PySpark has no Python data sources, which Spark has since 4.0. Use Spark 4, or "
+            "wrap.foreach_writer"
+        ) from None
     return DataSourceSink(writer, idempotent=idempotent)
 
 

@@ -78,7 +78,7 @@ class Report:
     def text(self) -> str:
         """Return the whole report in Markdown."""
         parts = [self._head(), self._table(), *(self._details(scenario) for scenario in self.scenarios)]
-        return _without_paths("\n\n".join(part for part in parts if part)) + "\n"
+        return without_paths("\n\n".join(part for part in parts if part)) + "\n"
 
     def write(self, path: Path) -> None:
         """Replace the report atomically, so that an interrupted run keeps its results."""
@@ -186,6 +186,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:500]
 
 
-def _without_paths(text: str) -> str:
+def without_paths(text: str) -> str:
     """Mask paths: a violation may quote an error, and an error may name its object by a path of this machine."""
     return _PATH.sub("…", text)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +11,9 @@ import pytest
 
 from tests.support.processes import Child
 from tests.support.servers.s3_server import S3Server
-from tests.support.streams import SESSION, Home, flip
-from tests.support.writers import ArrowWriter, Notes, NotingForeachWriter, RowWriter, SilentWriter
-from wal_sink import CorruptError, Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
+from tests.support.streams import SESSION, Home
+from tests.support.writers import Notes, NotingForeachWriter
+from wal_sink import Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -208,7 +206,7 @@ def test_sparks_jdbc_writer(spark: SparkSession, place: Home, tmp_path: Path) ->
     place.feed.add(range(50), range(50, 60))
     options = {
         "url": f"jdbc:derby:{tmp_path / 'db'};create=true",
-        "driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
+        "driver": "org.apache.derby.jdbc.EmbeddedDriver",
         "dbtable": "orders",
         "user": "app",
         "password": "hunter-2",
@@ -228,70 +226,6 @@ def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession
         run(spark, place, Delivery(wrap.spark_writer("jdbc", options), max_attempts=1))
     assert "spark_writer('jdbc'" in str(caught.value)
     assert "hunter-2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [RowWriter, ArrowWriter])
-def test_a_data_source_writer_writes_on_executors_and_commits_on_the_driver(
-    spark: SparkSession, where: tuple[Home, dict[str, Any]], notes: Notes, kind: type[RowWriter | ArrowWriter]
-) -> None:
-    place, options = where
-    place.feed.add(range(4), [7])
-    settings = Settings(chunk_rows=1, segment_bytes=1)
-    run(spark, place, wrap.data_source_writer(kind(notes)), settings=settings, **options)
-    commits = notes.all("commit")
-    assert [note["batch"] for note in commits] == [0, 1]
-    assert [list(chain.from_iterable(note["messages"])) for note in commits] == [[0, 1, 2, 3], [7]]
-    assert len(commits[0]["messages"]) > 1
-    assert [note["batch"] for note in notes.all("write")] == ["0"] * len(commits[0]["messages"]) + ["1"]
-    assert {note["pid"] for note in commits} == {os.getpid()}
-    assert os.getpid() not in {note["pid"] for note in notes.all("write")}
-    assert not notes.all("abort")
-
-
-def test_a_failed_write_aborts_with_the_messages_there_are(spark: SparkSession, place: Home, notes: Notes) -> None:
-    place.feed.add(range(4))
-    notes.plan_trouble("write-1")
-    settings = Settings(chunk_rows=1, segment_bytes=1)
-    run(spark, place, wrap.data_source_writer(RowWriter(notes)), settings=settings)
-    (abort,) = notes.all("abort")
-    (commit,) = notes.all("commit")
-    assert abort["batch"] == commit["batch"] == 0
-    assert [None if 1 in message else message for message in commit["messages"]] == abort["messages"]
-
-
-def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, place: Home, notes: Notes) -> None:
-    place.feed.add(range(4))
-    notes.plan_trouble("commit", times=2)
-    notes.plan_trouble("abort")  # which is only logged
-    run(spark, place, wrap.data_source_writer(RowWriter(notes)))
-    assert [note["what"] for note in notes.all() if note["what"] != "write"] == ["commit", "abort"] * 2 + ["commit"]
-    assert {json.dumps(note["messages"]) for note in notes.all() if note["what"] != "write"} == {"[[0, 1, 2, 3]]"}
-
-
-def test_a_write_without_a_message_is_refused_for_good(spark: SparkSession, place: Home, notes: Notes) -> None:
-    place.feed.add(range(4))
-    with pytest.raises(DeliveryError, match=r"write\(\) returned NoneType, but PySpark expects a WriterCommitMessage"):
-        run(spark, place, wrap.data_source_writer(SilentWriter(notes)))
-    assert [note["messages"] for note in notes.all()] == [[None]]
-
-
-def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Home, notes: Notes) -> None:
-    place.feed.add(range(4))
-    notes.plan_trouble("commit", times=99)
-    with pytest.raises(DeliveryError):
-        run(spark, place, Delivery(wrap.data_source_writer(RowWriter(notes)), max_attempts=1))
-    flip(place.object("batches/*/*/*.parquet"))
-    with pytest.raises(CorruptError, match="CRC-32"):
-        run(spark, place, wrap.data_source_writer(RowWriter(notes)))
-    assert notes.all()[-1]["what"] == "abort"
-    assert notes.all()[-1]["messages"] == [None]
-
-
-def test_an_empty_batch_is_committed_without_messages(spark: SparkSession, place: Home, notes: Notes) -> None:
-    place.feed.add(range(4))
-    with place.sink(wrap.data_source_writer(RowWriter(notes))) as sink:
-        sink.run(place.feed.stream(spark).where("id > 9").writeStream.trigger(availableNow=True))
-    assert [(note["what"], note.get("messages")) for note in notes.all()] == [("commit", [])]
 
 
 def test_a_batch_that_was_given_up_comes_to_the_next_run_with_the_same_rows(

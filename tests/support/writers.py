@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
-
 from tests.support.streams import append_line, read_json
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Row
 
 
@@ -66,52 +61,3 @@ class NotingForeachWriter:
 
     def close(self, error: Exception | None) -> None:
         self.notes.note("close", error=str(error) if error else None, **self.at)
-
-
-@dataclass
-class Written(WriterCommitMessage):
-    ids: list[int]
-
-
-@dataclass
-class _Committing(DataSourceStreamWriter):
-    notes: Notes
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
-        self.notes.note("commit", batch=batchId, messages=_ids(messages))
-        self.notes.trouble("commit")
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self.notes.note("abort", batch=batchId, messages=_ids(messages))
-        self.notes.trouble("abort")
-
-    def _written(self, ids: list[int]) -> Written:
-        context = TaskContext.get()
-        assert context is not None
-        self.notes.note("write", ids=ids, batch=context.getLocalProperty("streaming.sql.batchId"))
-        for number in ids:
-            self.notes.trouble(f"write-{number}")
-        return Written(ids)
-
-
-class RowWriter(_Committing):
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        return self._written([row.id for row in iterator])
-
-
-class ArrowWriter(_Committing, DataSourceStreamArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        columns = (batch.column("id") for batch in iterator)
-        return self._written([int(number.as_py() or 0) for column in columns for number in column])
-
-
-class SilentWriter(_Committing):
-    """A writer that forgets to return a message."""
-
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        list(iterator)
-        return None  # type: ignore[return-value]  # that is the fault
-
-
-def _ids(messages: list[WriterCommitMessage | None]) -> list[list[int] | None]:
-    return [message.ids if isinstance(message, Written) else None for message in messages]

@@ -293,3 +293,23 @@ def test_a_password_in_an_error_of_spark_is_masked(options: dict[str, str]) -> N
         wrap.spark_writer("jdbc", options).write_batch(batch)
     assert SECRET not in str(caught.value)
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("missing", ["pyspark.sql.datasource", "another_module"])
+def test_a_spark_without_python_data_sources_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.delitem(sys.modules, "wal_sink.spark.writers.data_source", raising=False)
+    monkeypatch.delattr("wal_sink.spark.writers.data_source", raising=False)
+    error = ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    class Finder:
+        """Finds no data sources, as with PySpark 3.5."""
+
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "wal_sink.spark.writers.data_source":
+                raise error
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    expected = ConfigError if missing.startswith("pyspark") else ModuleNotFoundError
+    with pytest.raises(expected, match="no Python data sources" if expected is ConfigError else missing):
+        wrap.data_source_writer(Source())

@@ -16,6 +16,8 @@ from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.task_errors import RepeatedShuffleError, SparkJobError, marked_errors, surfaced_errors
+from wal_sink.spark.session.versions import SPARK_3_5, version_of
+from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.stores.opening import open_store
@@ -33,6 +35,8 @@ ARROW_BATCH_BYTES = 4 << 20
 """The maximum number of bytes in one Arrow batch that Spark sends to a worker."""
 
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
+_TOP_ROWS_KEY = "spark.sql.execution.topKSortFallbackThreshold"
+"""Spark plans smaller limits of sorted rows as one node, `TakeOrderedAndProject`."""
 _SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
 _COUNT = StructType([StructField("rows", LongType())])
 _RESULT = StructType(
@@ -60,6 +64,7 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
     with (
         described(df.sparkSession.sparkContext, description),
         _small_batches(df.sparkSession),
+        _lasting_shuffles(df.sparkSession),
         surfaced_errors(description, not_null, in_stream=True),
     ):
         resolved = df if are_resolved_by_name(schema) else df.toDF(*names)
@@ -107,7 +112,7 @@ class _StagingTask:
         context = _task()
         partition = context.partitionId()
         names = list(self.names)
-        renamed = (batch.rename_columns(names) for batch in batches)
+        renamed = (with_offsets(batch).rename_columns(names) for batch in batches)
         with marked_errors():
             log = Log(open_store(self.store), SYSTEM, self.staging.run_id)
             log.store.begin(is_there=True)
@@ -156,12 +161,32 @@ def _batch_bytes(setting: str | None) -> int:
 @contextmanager
 def _small_batches(spark: SparkSession) -> Iterator[None]:
     """Limit the bytes of Spark's Arrow batches: with the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
-    before = spark.conf.get(_BATCH_BYTES_KEY, None)
-    spark.conf.set(_BATCH_BYTES_KEY, str(_batch_bytes(before)))
+    limit = str(_batch_bytes(spark.conf.get(_BATCH_BYTES_KEY, None)))
+    with _set(spark, _BATCH_BYTES_KEY, limit):
+        yield
+
+
+@contextmanager
+def _lasting_shuffles(spark: SparkSession) -> Iterator[None]:
+    """Let Spark 3.5 plan `orderBy(…).limit(…)` as a sort, whose shuffle is that of the job when it is looked for later.
+
+    The node that it takes for small limits makes a new shuffle each time. Later versions keep the first.
+    """
+    if version_of(spark.version) != SPARK_3_5:
+        yield
+        return
+    with _set(spark, _TOP_ROWS_KEY, "0"):
+        yield
+
+
+@contextmanager
+def _set(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, value)
     try:
         yield
     finally:
         if before is None:
-            spark.conf.unset(_BATCH_BYTES_KEY)
+            spark.conf.unset(key)
         else:
-            spark.conf.set(_BATCH_BYTES_KEY, before)
+            spark.conf.set(key, before)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+
+from wal_sink.spark.session.versions import SPARK_3_5, version_of
+from wal_sink.spark.writers.rows_of_3_5 import rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,15 +22,13 @@ def spark_rows(table: pa.Table, schema: StructType) -> Iterator[Row]:
     As in PySpark, instants become naive `datetime`s in this process's time zone, structs become `Row`s and maps
     `dict`s. The names are those of the schema, including equal and dotted ones.
     """
-    yield from _conversion().convert(table, schema)
+    if version_of(pyspark.__version__) == SPARK_3_5:
+        return rows_of(table, schema)
+    return iter(_conversion().convert(table, schema))
 
 
 def _conversion() -> Any:
-    """PySpark's own converter. In 4.0 it lies in the package of Spark Connect (source)."""
-    try:
-        from pyspark.sql.conversion import ArrowTableToRowsConversion  # noqa: PLC0415 - moved between versions
-    except ImportError:
-        from pyspark.sql.connect import conversion  # noqa: PLC0415
+    """PySpark's own converter (source, 4.0 to 4.3)."""
+    from pyspark.sql.conversion import ArrowTableToRowsConversion  # noqa: PLC0415 - PySpark 3.5 has no such module
 
-        return cast("Any", conversion).ArrowTableToRowsConversion
     return ArrowTableToRowsConversion

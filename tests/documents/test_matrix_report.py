@@ -1,0 +1,115 @@
+"""benchmarks/MATRIX.md shows what the bounds of pyproject.toml say: each was tried, and passed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tests.matrix.cells import FIRST_OF_4_0, MEASURED, all_cells
+from tests.matrix.report import COLUMNS, OUT
+from tests.support.processes import CHECKOUT
+from tests.support.spark_versions import ALL_VERSIONS
+
+Row = Mapping[str, str]
+LIMIT_MIN = 12
+
+
+def table(text: str) -> list[Row]:
+    """The rows of the report's table, each by the names of its columns."""
+    lines = re.findall(r"^\| (.+) \|$", text, flags=re.MULTILINE)
+    head, *rows = [line.split(" | ") for line in lines]
+    assert head == list(COLUMNS)
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return table(OUT.read_text())
+
+
+@pytest.fixture(scope="module")
+def project() -> Mapping[str, Any]:
+    found: dict[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    return found
+
+
+def bounds(project: Mapping[str, Any], name: str) -> SpecifierSet:
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["spark"], *extras["s3"]]
+    (found,) = [wanted for wanted in map(Requirement, lines) if wanted.name == name]
+    return found.specifier
+
+
+def wrong_bounds(allowed: SpecifierSet, tried: Sequence[str], newest: str) -> list[str]:
+    """Return everything that the tried versions do not show of a package's bounds. Developers install `newest`."""
+    (floor,) = [Version(one.version) for one in allowed if one.operator == ">="]
+    versions = sorted(map(Version, tried))
+    found = [f"{version} is not allowed" for version in versions if version not in allowed]
+    if versions[0] != floor:
+        found.append(f"the oldest tried is {versions[0]}, the oldest allowed {floor}")
+    if versions[-1] < Version(newest):
+        found.append(f"the newest tried is {versions[-1]}, older than {newest}")
+    return found
+
+
+def test_every_cell_passed_within_its_time(rows: list[Row]) -> None:
+    assert [row["cell"] for row in rows] == [cell.name for cell in all_cells()], "make matrix"
+    assert {row["outcome"] for row in rows} == {"passed"}
+    assert {row["failed"] for row in rows} == {"0"}
+    assert all(int(row["passed"]) > 100 for row in rows)
+    assert all(float(row["minutes"]) <= LIMIT_MIN for row in rows)
+
+
+def test_a_cell_ran_what_it_is_called(rows: list[Row]) -> None:
+    for row, cell in zip(rows, all_cells(), strict=True):
+        assert row["Spark"] == cell.spark
+        assert row["Python"].startswith(f"{cell.python}.")
+        for name, version in (pin.split("==") for pin in cell.pins):
+            assert Version(row[name]) == Version(version)
+
+
+def test_the_tried_sparks_are_the_newest_patch_of_each_that_is_allowed(
+    rows: list[Row], project: Mapping[str, Any]
+) -> None:
+    tried = {row["Spark"] for row in rows}
+    assert tried == {*ALL_VERSIONS, FIRST_OF_4_0}
+    assert all(version in bounds(project, "pyspark") for version in tried)
+
+
+def test_the_tried_pythons_are_those_of_the_classifiers(rows: list[Row], project: Mapping[str, Any]) -> None:
+    named = "\n".join(project["classifiers"])
+    classified = set(re.findall(r"^Programming Language :: Python :: (3\.\d+)$", named, flags=re.MULTILINE))
+    newest = ALL_VERSIONS[-1]
+    assert {row["Python"].rpartition(".")[0] for row in rows if row["Spark"] == newest} == classified
+    oldest = min(classified, key=Version)
+    assert project["requires-python"] == f">={oldest}"
+    assert {row["Python"].rpartition(".")[0] for row in rows if row["Spark"].startswith("3.5.")} == {oldest}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_oldest_and_newest_allowed_packages_were_tried(
+    rows: list[Row], project: Mapping[str, Any], name: str
+) -> None:
+    (installed,) = re.findall(rf"^{name}==(\S+)$", (CHECKOUT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    assert wrong_bounds(bounds(project, name), [row[name] for row in rows], installed) == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "tried"),
+    [
+        (">=18", ["18.0.1", "26.1"]),
+        (">=18,<26", ["18.0.0", "26.1"]),
+        (">=18", ["18.0.0", "25.0"]),
+        (">=17", ["18", "26"]),
+    ],
+)
+def test_a_bound_that_was_not_tried_is_told(allowed: str, tried: list[str]) -> None:
+    assert wrong_bounds(SpecifierSet(">=18"), ["18.0.0", "26.1"], "26.0.1") == []
+    assert wrong_bounds(SpecifierSet(allowed), tried, "26.0.1") != []

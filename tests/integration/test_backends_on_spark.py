@@ -1,0 +1,57 @@
+"""Ready sinks of two kinds under a real Spark whose driver is killed: each row is in the target once.
+
+`tests/contract/` and `make chaos` hold more of the sinks, without Spark.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.backends import TARGETS
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Home
+
+pytestmark = pytest.mark.spark
+
+ROWS_PER_BATCH = 40
+BATCHES_PER_LIFE = 4
+KILLS = 2
+
+DRIVER = (
+    SESSION.format(master="local[2]")
+    + """
+import sys
+from pathlib import Path
+from tests.support.streams import Home, small_chunks
+place, url, once = Home(Path(sys.argv[1])), sys.argv[2], sys.argv[3] == "once"
+writer = place.feed.stream(spark).selectExpr("id", "concat('word ', id) AS word").writeStream
+with place.sink(url, settings=small_chunks(10)) as sink:
+    sink.run(writer.trigger(availableNow=True) if once else writer)
+"""
+)
+
+
+@pytest.mark.parametrize("name", ["SQLite", "files, two-phase"])
+def test_a_driver_that_is_killed_amid_its_batches_loses_and_doubles_no_row(name: str, tmp_path: Path) -> None:
+    place = Home(tmp_path)
+    with TARGETS[name](tmp_path) as target:
+
+        def driver(mode: str) -> Child:
+            return Child.python(DRIVER, place.root, target.url, mode, log=place.root / "driver.log")
+
+        given = 0
+        for _ in range(KILLS):
+            batches = given + BATCHES_PER_LIFE
+            place.feed.add(*(range(n * ROWS_PER_BATCH, (n + 1) * ROWS_PER_BATCH) for n in range(given, batches)))
+            with driver("on") as child:
+                second = place.checkpoint / "offsets" / str(given + 1)
+                child.wait_until(second.exists, "it began its second batch")
+                child.kill()
+            given = batches
+        killed_at = len(list((place.checkpoint / "commits").glob("[0-9]*")))
+        with driver("once") as child:
+            child.succeed()
+        assert sorted(target.ids()) == list(range(given * ROWS_PER_BATCH))
+    assert killed_at < given, "no driver was killed at work"

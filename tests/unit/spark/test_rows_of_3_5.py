@@ -1,0 +1,74 @@
+"""Rows for Spark 3.5 are those that a later PySpark's own converter makes of the same table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+import pytest
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import types as t
+
+from wal_sink.spark.session.versions import SPARK_3_5, version_of
+from wal_sink.spark.writers.rows import _conversion
+from wal_sink.spark.writers.rows_of_3_5 import rows_of
+
+pytestmark = pytest.mark.skipif(version_of(pyspark.__version__) == SPARK_3_5, reason="nothing to compare with")
+
+INSTANT = dt.datetime(2024, 7, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
+INSIDE = t.StructType([t.StructField("x", t.IntegerType()), t.StructField("t", t.ArrayType(t.TimestampType()))])
+ARROW_INSIDE = pa.struct([("x", pa.int32()), ("t", pa.list_(pa.timestamp("us", "UTC")))])
+MAP: list[Any] = [[("k", {"x": 1, "t": [INSTANT]})], None]
+VECTOR = pa.struct(
+    [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
+)
+CASES: dict[str, tuple[t.DataType, Any, list[Any]]] = {
+    "integers": (t.IntegerType(), pa.int32(), [1, None]),
+    "text": (t.StringType(), pa.string(), ["", "ü", None]),
+    "binary": (t.BinaryType(), pa.binary(), [b"\0", None]),
+    "decimals": (t.DecimalType(10, 3), pa.decimal128(10, 3), [Decimal("1.500"), None]),
+    "instants": (t.TimestampType(), pa.timestamp("us", "UTC"), [INSTANT, None]),
+    "local times": (t.TimestampNTZType(), pa.timestamp("us"), [INSTANT.replace(tzinfo=None), None]),
+    "days": (t.DateType(), pa.date32(), [dt.date(2024, 2, 29), None]),
+    "intervals": (t.DayTimeIntervalType(), pa.duration("us"), [dt.timedelta(days=-1, microseconds=5), None]),
+    "nothing": (t.NullType(), pa.null(), [None, None]),
+    "lists": (t.ArrayType(t.BinaryType()), pa.list_(pa.binary()), [[b"a", None], [], None]),
+    "maps": (t.MapType(t.StringType(), INSIDE), pa.map_(pa.string(), ARROW_INSIDE), MAP),
+    "structs": (INSIDE, ARROW_INSIDE, [{"x": None, "t": None}, {"x": 2, "t": [None]}, None]),
+    "vectors": (
+        VectorUDT(),
+        VECTOR,
+        [{"type": 1, "size": None, "indices": None, "values": [1.5, 2.5]}, None],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_of_pysparks_own_converter(name: str) -> None:
+    kind, arrow, values = CASES[name]
+    schema = t.StructType([t.StructField("a.b", kind), t.StructField("n", t.IntegerType())])
+    numbers = pa.array(range(len(values)), pa.int32())
+    table = pa.table([pa.array(values, arrow), numbers], ["c0", "c1"])
+    expected = _conversion().convert(table, schema, binary_as_bytes=False)  # as Spark 3.5 has it
+    rows = list(rows_of(table, schema))
+    assert rows == expected
+    assert repr(rows) == repr(expected)
+    assert [type(row[0]) for row in rows] == [type(row[0]) for row in expected]
+    assert pickle.loads(pickle.dumps(rows)) == rows  # noqa: S301 - made above
+
+
+def test_equal_names_are_kept() -> None:
+    schema = t.StructType([t.StructField("a", t.LongType())] * 2)
+    (row,) = rows_of(pa.table([pa.array([1]), pa.array([2])], ["a", "a"]), schema)
+    assert (tuple(row), list(row.__fields__)) == ((1, 2), ["a", "a"])
+
+
+def test_a_vector_is_a_vector() -> None:
+    kind, arrow, values = CASES["vectors"]
+    schema = t.StructType([t.StructField("v", kind)])
+    first, second = rows_of(pa.table([pa.array(values, arrow)], ["v"]), schema)
+    assert (first.v, second.v) == (Vectors.dense(1.5, 2.5), None)
