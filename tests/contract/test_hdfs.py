@@ -432,6 +432,30 @@ def test_a_delete_below_an_object_leaves_the_object(store: Store) -> None:
     assert store.read("a") == b"x"
 
 
+FORKED = """
+import os, sys
+from wal_sink.stores import hdfs, hdfs_rpc, opening
+from wal_sink.stores.spec import StoreSpec
+children = []
+for number in range(3):
+    child = os.fork()
+    if not child:
+        store = opening.open_store(StoreSpec(sys.argv[1]))
+        store.create(f"a/{number}", b"x")
+        os._exit(0 if store.read(f"a/{number}") == b"x" else 1)
+    children.append(child)
+sys.exit(sum(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+def test_children_of_a_process_that_opened_nothing_work_as_sparks_workers_do(
+    spec: StoreSpec, store: Store, tmp_path: Path
+) -> None:
+    with Child.python(FORKED, spec.url, log=tmp_path / "log", limit_s=60) as child:
+        child.succeed()
+    assert store.list("a") == ["0", "1", "2"]
+
+
 # --- what a create costs
 
 

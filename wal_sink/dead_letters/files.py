@@ -111,7 +111,7 @@ def kept_through(store: Store, sink: str, batch_id: int) -> Mapping[int, int]:
     furthest: dict[int, int] = {}
     for name in store.list(paths.dead_letter_folder(sink, batch_id)):
         if (span := paths.parse_dead_letter(name)) is not None:
-            furthest[span.ordinal] = max(span.end_row, furthest.get(span.ordinal, 0))
+            furthest[span.ordinal] = max(span.end_row, furthest.get(span.ordinal, span.end_row))
     return furthest
 
 

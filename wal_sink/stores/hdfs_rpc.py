@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from hdfs_native import WriteOptions
 
-from wal_sink.runtime.exit_hooks import at_exit
+from wal_sink.errors import ConfigError
+from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.runtime.timed_calls import CallTimedOutError, ThreadCall
 from wal_sink.stores.hdfs_answers import (
     EXISTS,
@@ -38,11 +39,25 @@ _REMOTE = re.compile(r'(?:Fatal)?RPCError\("([\w.$]+)", "(.*)"\)', re.DOTALL)
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, NotImplementedError)
 
 
+_owners: list[Owner] = []
+"""The process that made the first client. A forked child inherits this, and with it Rust's locks as they were: a call
+of hdfs-native may then never return there (measured).
+"""
+
+
 class HdfsRpc(HdfsClient):
     """Calls of `hdfs_native.Client`, each with a time limit."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, new_client: Callable[[], Any]) -> None:
+        """Raises `ConfigError` in a forked child of a process that made a client."""
+        if not _owners:
+            _owners.append(Owner())
+        if not _owners[0].is_here:
+            raise ConfigError(
+                "hdfs-native was used in the process that forked this one, and its calls may never return here. Start "
+                "this process in another way, for example by multiprocessing's 'spawn', or use webhdfs://"
+            )
+        self._client = client = new_client()
         self._raw = client.inner
         """It gives writers that only end when they are dropped. Those of `client` are closed then, by Python's `io`: an
         aborted file would be completed, and a name node that is down waited for without a limit.

@@ -103,7 +103,7 @@ def _hdfs_client(spec: StoreSpec) -> Any:
             f"{spec.safe_url}: hdfs-native takes no user from an address. Remove the user from it, and set the "
             "environment variable HADOOP_USER_NAME on driver and executors"
         )
-    return HdfsRpc(connected(replace(spec, options={**_ATTEMPTS, **spec.options}))[0].client)
+    return HdfsRpc(lambda: connected(replace(spec, options={**_ATTEMPTS, **spec.options}))[0].client)
 
 
 def _other_hdfs(spec: StoreSpec) -> Store:

@@ -12,7 +12,14 @@ import pytest
 
 from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
-from wal_sink.dead_letters.files import count_rows, find_dead_letter, keep_rejected, keep_unknown, read_dead_letter
+from wal_sink.dead_letters.files import (
+    count_rows,
+    find_dead_letter,
+    keep_rejected,
+    keep_unknown,
+    kept_through,
+    read_dead_letter,
+)
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.stores.base import ObjectMissing
@@ -105,10 +112,11 @@ def test_no_rows_are_kept_too(log: Log) -> None:
     assert [str(kind) for kind in schema.types] == ["int64", "string", "int64", "string"]
 
 
-def test_what_was_no_replay_follows_no_dead_letter(log: Log) -> None:
-    keep_rejected(log, REJECTED, chunk(), ["", ""], answered=True)
+@pytest.mark.parametrize("given", [{}, {"replay_of": UNKNOWN}])
+def test_only_what_a_replay_kept_follows_another_dead_letter(log: Log, given: dict[str, str]) -> None:
+    keep_rejected(log, REJECTED, chunk(), ["", ""], answered=True, **given)
 
-    assert read_dead_letter(log.store, REJECTED).replay_of == ""
+    assert read_dead_letter(log.store, REJECTED).replay_of == given.get("replay_of", "")
 
 
 def test_a_create_that_fails_is_repeated(log: Log) -> None:
@@ -228,6 +236,16 @@ def test_rows_are_counted_over_all_segments_of_one_batch_and_sink(log: Log) -> N
 
     assert count_rows(log.store, "a", 7) == {"unknown": 7, "rejected": 1}
     assert count_rows(log.store, "a", 6) == {"unknown": 0, "rejected": 0}
+
+
+def test_the_furthest_kept_row_is_told_of_each_segment(log: Log) -> None:
+    spans = [(3, 2, 9), (3, 4, 6), (5, 0, 1)]
+    for ordinal, first, end in spans:
+        log.store.create(paths.dead_letter("a", 7, ordinal, first, end), b"")
+    log.store.create(f"{paths.dead_letter_folder('a', 7)}/other", b"")
+    log.store.create(paths.dead_letter("a", 8, 6, 0, 1), b"")
+
+    assert kept_through(log.store, "a", 7) == {3: 9, 5: 1}
 
 
 def test_the_kept_chunk_of_a_delivery_is_the_one_it_sent() -> None:

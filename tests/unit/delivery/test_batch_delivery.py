@@ -79,10 +79,10 @@ def carried_by(
     return place, run
 
 
-def record(place: Place, task: SegmentTask, rows: int) -> None:
+def record(place: Place, task: SegmentTask, rows: int, *, run_id: str = "r") -> None:
     """Record these rows, as a sender does that could not tell of them."""
     segment_id, stamp = task.segment.id, Stamp(id="x", created="now")
-    made = Progress(batch_id=0, ordinal=task.ordinal, rows=rows, segment_id=segment_id, term=1, run_id="r", **stamp)
+    made = Progress(batch_id=0, ordinal=task.ordinal, rows=rows, segment_id=segment_id, term=1, run_id=run_id, **stamp)
     place.wal.create(paths.progress("a", 0, task.ordinal, rows), encode(made))
 
 
@@ -417,6 +417,38 @@ def test_after_a_lost_attempt_the_next_goes_on_under_a_new_term_from_what_was_re
 
     assert [given.term.number for given in dispatcher.given] == [1, 2]
     assert dispatcher.starts == [[(0, 0)], [(0, 2)]]
+
+
+@pytest.mark.parametrize("of_another", [False, True])
+def test_only_progress_of_another_run_shows_that_the_term_was_held_before(of_another: bool) -> None:
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
+    place, run = carried_by(dispatcher, rows=[5], max_attempts=1)
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    record(place, dispatcher.tasks[0][0], 2, run_id="another" if of_another else run.log.run_id)
+
+    run.deliver_all()
+
+    assert run.committers[0].term.number == (1 + MARGIN + 1 if of_another else 1)
+    assert dispatcher.starts == [[(0, 0)], [(0, 2)]]
+
+
+def test_without_progress_no_term_was_held_before() -> None:
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
+    _, run = carried_by(dispatcher, rows=[5], max_attempts=1)
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    run.deliver_all()
+
+    assert run.committers[0].term.number == 1
+
+
+def test_a_target_that_took_nothing_is_tried_with_one_segment_before_the_others() -> None:
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE, FailureKind.RETRIABLE), done, done)
+    carried_by(dispatcher)[1].deliver_all()
+
+    assert dispatcher.starts == [[(0, 0), (1, 0)], [(0, 0)], [(1, 0)]]
 
 
 def test_the_term_is_renewed_once_for_each_lost_attempt() -> None:

@@ -115,6 +115,8 @@ def test_of_rows_that_a_chunk_does_not_have_the_lowest_is_shown_with_those_that_
         FailureKind.PERMANENT, "the call rejected row 3: expected indices of rows in this chunk, from 0 to 2"
     )
     assert rejected_of("the call", refused, 10) is refused
+    every_row = Rejected({0: "late", 1: "late"})
+    assert rejected_of("the call", every_row, 2) is every_row
 
 
 def test_an_answer_that_cannot_be_shown_is_named_by_its_type() -> None:

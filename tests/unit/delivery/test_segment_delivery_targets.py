@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -177,6 +178,16 @@ def test_a_target_that_remembers_as_much_or_more_is_delivered_to(batch_id: int, 
     stage = Stage()
 
     assert remembered(stage, found=stage.position(rows, batch_id=batch_id)).failure is None
+
+
+def test_a_target_that_owes_several_slots_goes_on_from_the_segments_own() -> None:
+    stage = Stage()
+    other = replace(stage.position(4, batch_id=5), slot="w/a/1")
+    sink = Ledger(w_a_0=stage.position(2, batch_id=7), w_a_1=other)
+
+    result = stage.deliver(sink, batch_id=7, last_delivered=LastDelivered(((5, 4), (5, 4))))
+
+    assert (result.rows, result.chunks, result.failure) == (5, 2, None)
 
 
 def test_a_target_that_owes_a_single_slot_is_asked_for_that_one_alone() -> None:

@@ -204,6 +204,14 @@ def test_two_sinks_on_one_wal_do_not_share_a_run(entries: Entries, wal: str) -> 
         stage(entries, 2, run="restarted")
 
 
+def test_another_query_on_the_wal_gives_no_other_sink_the_run_of_the_first(entries: Entries, wal: str) -> None:
+    stage(entries, 0)
+    stage(Entries("the sink of another query", wal), 0, query="another", run="s")
+
+    with pytest.raises(ConfigError, match="another WalSink of this process"):
+        stage(Entries("a second sink", wal), 1)
+
+
 def test_a_note_is_added_once(entries: Entries) -> None:
     swallowed(entries, 0)
     (unstaged,) = entries.unstaged

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wal_sink import ConfigError, Delivery, Settings, Sink
-from wal_sink.lifecycle.given import check_arguments, deliveries_of, folder_of, sinks_of
+from wal_sink.lifecycle.given import check_arguments, deliveries_of, folder_of, refuse_shared_folder, sinks_of
 
 
 def take(_: object) -> None:
@@ -64,6 +64,39 @@ def test_an_argument_of_a_wrong_kind_is_refused_by_its_name(wrong: dict[str, obj
 
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
         check_arguments(**{**right, "moved_from": None, **wrong})
+
+
+def test_a_name_in_a_mapping_is_text() -> None:
+    with pytest.raises(ConfigError, match=r"^the name of a sink=3: expected text"):
+        deliveries_of({3: take}, None, "default")
+
+
+def test_a_database_is_no_folder() -> None:
+    assert folder_of("wal", "s3://lake/wal") == "s3://lake/wal"
+    with pytest.raises(
+        ConfigError, match=r"^checkpoint='jdbc:…': expected a folder on a file system .*s3://lake/checkpoint/orders"
+    ):
+        folder_of("checkpoint", "JDBC:postgresql://host/database")
+
+
+@pytest.mark.parametrize(
+    ("wal", "checkpoint", "said"),
+    [
+        ("s3://lake/a", "s3a://lake/a/", "lie in the same folder"),
+        ("s3://lake/a", "s3://lake/a/c", "share a folder: the checkpoint lies inside the WAL"),
+        ("s3://lake/a/w", "s3://lake/a", "share a folder: the WAL lies inside the checkpoint"),
+    ],
+)
+def test_a_wal_and_a_checkpoint_share_no_folder(wal: str, checkpoint: str, said: str) -> None:
+    refuse_shared_folder("s3://lake/ab", "s3://lake/a")
+
+    with pytest.raises(ConfigError, match=f"^WAL {wal} and checkpoint {checkpoint} {said}\\. Deleting"):
+        refuse_shared_folder(wal, checkpoint)
+
+
+def test_settings_of_another_kind_are_shown_empty() -> None:
+    with pytest.raises(ConfigError, match=r"found a str; write settings=Settings\(\)$"):
+        check_arguments(settings="x", storage_options=None, checkpoint_options=None, moved_from=None, name="a")
 
 
 def test_settings_given_as_a_dict_are_shown_as_arguments_without_texts() -> None:

@@ -333,7 +333,7 @@ def test_a_stager_whose_terms_are_gone_is_above_those_that_the_newest_batch_name
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     place = Place()
-    _, _, run = [place.open({}) for _ in range(3)]
+    run = [place.open({}) for _ in range(3)][-1]
     query = place.query()
     query.start_batch(0, 0)
     query.stage(run, 0)
