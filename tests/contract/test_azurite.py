@@ -1,4 +1,4 @@
-"""What Azurite, Microsoft's emulator of Azure's blob storage, answers to wrong settings.
+"""Answers of Azurite, Microsoft's emulator of Azure's blob storage, to wrong settings.
 
 It keeps its index in memory for a while, so a kill would show nothing about Azure.
 """

@@ -1,4 +1,4 @@
-"""What SeaweedFS, a real S3 server, answers to wrong settings; and that a query's WAL on it survives kills."""
+"""Answers of SeaweedFS, a real S3 server, to wrong settings; and what it keeps when it is killed."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs
 not enough: other packages register themselves for it, and some of them check first and write then, or overwrite.
 """
 
-_PACKAGES = dict.fromkeys(("abfs", "abfss", "az"), ("adlfs", "azure"))
+_PACKAGES: Mapping[str, tuple[str, str]] = dict.fromkeys(["abfs", "abfss", "az"], ("adlfs", "azure"))
 """The package of a scheme, and the extra that brings it."""
 
 _FOREIGN_ERRORS = {

