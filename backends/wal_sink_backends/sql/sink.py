@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wal_sink.arguments.values import check_bool, spelled_class
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.reporting.counts import counted
 from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
@@ -148,7 +149,7 @@ class SqlSink(TransactionalSink):
         if not slots:
             return {}
         step = self._dialect.slots_at_once or max(1, len(slots))
-        what = f"{len(slots)} slots of {LEDGER} in {self._dialect.address}, from {slots[:1]} on"
+        what = f"{LEDGER} in {self._dialect.address}, {counted(len(slots), 'slot')} from {slots[0]!r} on"
         with self._dialect.translated(what), self._dialect.reading(connection):
             for first in range(0, len(slots), step):
                 found |= self._dialect.stored(connection, slots[first : first + step])

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql.base.dialect import Look, Put
     from wal_sink_backends.sql.base.values import Rows
 
-_DENIED = frozenset({"42501", "3F000"})
+_NO_RIGHT = "42501"
+_DENIED = frozenset({_NO_RIGHT, "3F000"})
 """SQLSTATEs: no right, or no such schema."""
 _TWICE = "21000"
 """Cardinality violation: a statement would replace a row twice. A subquery with several rows has it too."""
@@ -85,7 +86,10 @@ class Postgresql(ServerDialect):
         return str(error.diag.message_primary or str(error).strip())
 
     def told(self, error: psycopg.Error) -> str:
-        return f"{self.shown(error)} (SQLSTATE {error.sqlstate})" if error.sqlstate else self.shown(error)
+        if not error.sqlstate:
+            return self.shown(error)
+        step = ". Grant this user the rights that docs/sinks/sql.md lists" if error.sqlstate == _NO_RIGHT else ""
+        return f"{self.shown(error)} (SQLSTATE {error.sqlstate}){step}"
 
     def retold(self, error: psycopg.Error, where: str) -> Exception:
         return type(error)(f"{where}{self.told(error)}")
