@@ -21,7 +21,6 @@ from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.private import private
 from wal_sink.spark.session.versions import SPARK_3_5, version_of
 from wal_sink.spark.staging import job as staging
-from wal_sink.spark.writers import data_source as data_source_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +76,8 @@ def test_jobs_are_in_the_group_whose_name_the_thread_bears(
 def test_tasks_find_the_batch_id_under_sparks_own_key(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, found: str | None
 ) -> None:
+    from wal_sink.spark.writers import data_source as data_source_writer  # noqa: PLC0415 - not in PySpark 3.5
+
     monkeypatch.setattr(data_source_writer, "_BATCH_ID_KEY", key)
     with thread_properties.thread_properties(spark.sparkContext, {data_source_writer._BATCH_ID_KEY: "7"}):
         assert spark.sparkContext.parallelize([0], 1).map(batch_id_there).collect() == [found]

