@@ -389,6 +389,7 @@ def last_delivered_not_compared(patch: Patch) -> None:
 
 
 @around(Positions, "begin")
-def slots_not_read_before_their_segment(right: Any, self: Positions, task: SegmentTask) -> None:
+def slots_not_read_before_their_segment(right: Any, self: Positions, task: SegmentTask) -> tuple[None, int]:
     """Each attempt assumes that its slots are empty."""
     right(self, task)
+    return None, 0

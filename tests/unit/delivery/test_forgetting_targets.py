@@ -170,6 +170,19 @@ def test_closing_a_run_with_nothing_to_deliver_reads_the_last_delivered() -> Non
     assert "batch 0 was delivered and marked, but the target holds batch 0, row 2" in str(thread.error)
 
 
+def test_a_target_that_does_not_answer_at_the_end_is_asked_again() -> None:
+    target, place = Target(), Place(rows=lambda _: [3])
+    run = place.open({"a": Forgetful(target)})
+    complete(place, run)
+    run.deliver_all()
+    before = target.met.count("last")
+    target.happens("last", before + 1, raising(ConnectionError("not now")))
+
+    run.committers[0].confirm_marked()
+
+    assert target.met.count("last") == before + 2
+
+
 def test_a_run_that_marked_nothing_asks_nothing_when_it_starts_and_ends() -> None:
     target, place = Target(), Place(rows=lambda _: [3])
     run = place.open({"a": Forgetful(target)})

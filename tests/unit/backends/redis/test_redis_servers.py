@@ -257,7 +257,7 @@ def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
 
 
 def test_a_chunk_that_is_refused_is_refused_whatever_its_replicas_say(server: RedisServer) -> None:
-    with opened(server, wait_replicas=1, timeout_s=0.2) as sink, server.client() as client:
+    with opened(server, wait_replicas=1, timeout_s=2) as sink, server.client() as client:
         client.set("orders:1", "a text")
         assert sink.write(chunk(ids(1))) == Rejected({0: "key 'orders:1' is a string already; expected a hash"})
         with pytest.raises(ForgottenError, match="the slot is at nothing, expected it at batch 0, row 2"):
