@@ -65,6 +65,10 @@ _NEXT_STEP = {
 }
 
 
+_IN_ONE_REQUEST: Mapping[str, Any] = (
+    {"max_concurrency": 1} if "max_concurrency" in inspect.signature(s3fs.S3FileSystem._cat_file).parameters else {}  # noqa: SLF001
+)
+"""Since 2026.3, s3fs reads a large object by several requests unless it is told otherwise."""
 _THROTTLED = {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "503"}
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses between calls that S3 throttles: half a minute altogether. botocore already repeats each call four times."""
@@ -110,7 +114,7 @@ class S3Store(Store):
 
     def read(self, path: str) -> bytes:
         try:
-            return bytes(self._ask(lambda fs: fs.cat_file(self._target(path), max_concurrency=1)))
+            return bytes(self._ask(lambda fs: fs.cat_file(self._target(path), **_IN_ONE_REQUEST)))
         except _FAILURES as error:
             if _code(error) == "NoSuchKey":
                 raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
