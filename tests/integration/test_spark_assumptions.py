@@ -100,7 +100,7 @@ def test_arrow_batches_are_limited_by_bytes(
     if version_of(spark.version) == SPARK_3_5:
         limited = False
     monkeypatch.setattr(staging, "_BATCH_BYTES_KEY", key)
-    wide = spark.range(0, 64, 1, 1).selectExpr("repeat('x', 1 << 20) AS text")
+    wide = spark.range(0, 64, 1, 1).selectExpr("repeat('x', 1048576) AS text")
     with staging._small_batches(spark):
         most = max(row.bytes for row in wide.mapInArrow(sizes, "bytes long").collect())
     assert (most <= staging.ARROW_BATCH_BYTES + (2 << 20)) == limited

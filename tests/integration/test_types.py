@@ -75,7 +75,7 @@ SPATIAL = {
 SINCE: dict[str, Version] = {
     "collation": (4, 0),
     **dict.fromkeys(VARIANTS, (4, 0)),
-    **dict.fromkeys(SPATIAL, (4, 1)),
+    **dict.fromkeys(SPATIAL, (4, 2)),  # 4.1 has them too, but switched off
 }
 """The first Spark that has a type. Spark 3.5, the oldest that wal-sink allows, has all others."""
 SPARK = version_of(pyspark.__version__)
