@@ -267,7 +267,7 @@ def test_readme_has_three_figures_and_counts_what_was_missed() -> None:
     assert lines[0].startswith("- **0.7** of the rows per second of `foreachBatch`")
     assert lines[1:3] == [f"- not measured: {what}" for what in list(THREE_FIGURES)[1:]]
     assert lines[3].startswith(
-        f"- {len(TARGETS)} of {len(TARGETS)} targets are **not reached**: [all numbers](docs/cost.md)"
+        f"- {len(TARGETS)} of {len(TARGETS)} performance goals are **not reached**: [all numbers](docs/cost.md)"
     )
 
 

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.vault import Vault
+
+_END_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def no_committer_is_left() -> Iterator[None]:
+    """Fail a test that leaves a committer thread behind: what that logs later would be found in another test's log."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    committers = [thread for thread in left if thread.name.startswith("wal-sink-committer")]
+    for thread in committers:
+        thread.join(_END_S)
+    assert [thread.name for thread in committers if thread.is_alive()] == []
 
 
 @pytest.fixture

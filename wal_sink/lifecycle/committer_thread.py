@@ -60,6 +60,7 @@ class CommitterThread:
         self._asked = 0  # how often callers asked for an answer
         self._heard = 0  # how many of these the thread has noticed
         self._answered = 0  # and how many it has answered
+        self._released = False  # whether the caller who followed has left, and nobody came since
         self._polls = 0
         self._staged_s = -math.inf  # when a batch was last staged
         self.caught_up = threading.Event()
@@ -88,11 +89,14 @@ class CommitterThread:
             self._rouse()
 
     def follow(self, *, on: bool = True) -> None:
-        """Keep polling from now on, because another process stages; with `on=False`, stop that."""
+        """Keep polling from now on, because another process stages; with `on=False`, end once no poll is due."""
         with self._changed:
             self._follow = on
             if on:
                 self._rouse()
+            else:
+                self._released = self._woken = True
+                self._changed.notify_all()
 
     def catch_up(self) -> None:
         """Deliver all complete batches, of other processes too. `wait_caught_up` waits for that."""
@@ -128,7 +132,7 @@ class CommitterThread:
         return not self._thread.is_alive()
 
     def _rouse(self) -> None:
-        self._woken = True
+        self._woken, self._released = True, False
         self._changed.notify_all()
         if not self._running and self.error is None:
             name = f"wal-sink-committer-{self._committer.name}"
@@ -258,9 +262,10 @@ class CommitterThread:
         self._changed.notify_all()
 
     def _is_over(self, *, was_due: bool, poll_s: float | None) -> bool:
-        """Whether the thread ends: the run is finishing, or a caller has its answer and no poll is due."""
+        """Whether the thread ends: the run is finishing, or a caller has its answer or has left, and no poll is due."""
         all_heard = self._heard == self._asked
-        return all_heard and (self._finishing or (poll_s is None and was_due and not self._woken))
+        needed = poll_s is not None or self._woken or not (was_due or self._released)
+        return all_heard and (self._finishing or not needed)
 
     def _has_all(self) -> bool:
         """Whether the sink has every batch that is known to be staged, and no other process is followed."""

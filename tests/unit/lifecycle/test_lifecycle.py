@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql.types import StructType
@@ -177,15 +177,18 @@ class Home:
 
 
 class Hanging(Recorder):
-    """A target that does not answer until `go` is set."""
+    """A target that does not answer until `go` is set, or its test is over."""
+
+    of_this_test: ClassVar[list[Hanging]] = []
 
     def __init__(self) -> None:
         self.go = threading.Event()
+        self.of_this_test.append(self)
         super().__init__(lambda _: None if self.go.wait(PATIENCE_S) else "no answer")
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     made = Home()
     query = wal_sink.spark.session.query
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
@@ -205,7 +208,9 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
         "stage_batch",
         lambda run, _, stream, caller: stream.query.stage(run, caller.batch_id),
     )
-    return made
+    yield made
+    while Hanging.of_this_test:
+        Hanging.of_this_test.pop().go.set()
 
 
 def writer(through: int) -> Any:
