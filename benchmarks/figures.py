@@ -61,7 +61,8 @@ def _of_readme(results: Results) -> Iterator[str]:
         ratio = found[what]
         yield f"- not measured: {what}" if ratio is None else f"- {text.format(number_text(ratio.median))}"
     missed = sum(not verdict.holds for verdict in verdicts)
-    told = f"{missed} of {len(verdicts)} performance goals are **not reached**" if missed else "every performance goal is reached"
+    goals = f"{missed} of {len(verdicts)} performance goals are"
+    told = f"{goals} **not reached**" if missed else "every performance goal is reached"
     yield f"- {told}: [all numbers](docs/cost.md). Medians, {results.machine['cores']} cores, {results.date}."
 
 
