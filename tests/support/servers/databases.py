@@ -17,7 +17,7 @@ from urllib.parse import quote
 import psycopg
 import pymysql
 
-from tests.support.servers.server import START_S, Server, program
+from tests.support.servers.server import START_S, Server, program, version_of
 
 PASSWORD = "correct horse / battery? staple@"  # noqa: S105 - only for tests, with all that has to be masked and escaped
 PASSWORD_VARIABLE = "WAL_SINK_TEST_SQL_PASSWORD"  # noqa: S105 - its name
@@ -55,6 +55,9 @@ class DatabaseServer(Server):
     """The user that runs the server if root starts it."""
     own_database: str
     """A database that every such server has."""
+
+    program: Path
+    """The program of the server."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -97,6 +100,9 @@ class DatabaseServer(Server):
             [*as_user(self.user), *command], capture_output=True, text=True, timeout=START_S, check=False, cwd="/"
         )
         assert done.returncode == 0, done.stderr
+
+    def release(self) -> str:
+        return version_of(self.program)
 
     @abstractmethod
     def create_files(self) -> None:
@@ -142,13 +148,14 @@ class DatabaseServer(Server):
 
 
 class PostgresqlServer(DatabaseServer):
+    product = "PostgreSQL"
     scheme = "postgresql"
     user = "postgres"
     own_database = "postgres"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._program = postgresql_program("postgres")
+        self.program = postgresql_program("postgres")
 
     def create_files(self) -> None:
         initdb = postgresql_program("initdb")
@@ -174,7 +181,7 @@ class PostgresqlServer(DatabaseServer):
 
     def command(self) -> Sequence[str | Path]:
         options = [text for name, value in self.settings().items() for text in ("-c", f"{name}={value}")]
-        return [*as_user(self.user), self._program, "-D", self.data, *options]
+        return [*as_user(self.user), self.program, "-D", self.data, *options]
 
     def create_database(self, name: str) -> None:
         self.query("postgres", f"CREATE DATABASE {name} OWNER {USER} STRATEGY file_copy")
@@ -184,6 +191,7 @@ class PostgresqlServer(DatabaseServer):
 
 
 class MariadbServer(DatabaseServer):
+    product = "MariaDB"
     scheme = "mariadb"
     options = "ssl_disabled=true"  # otherwise PyMySQL reads all certificates of the machine each time
     user = "mysql"
@@ -191,7 +199,7 @@ class MariadbServer(DatabaseServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._program = program("mariadbd", "mariadb-server")
+        self.program = program("mariadbd", "mariadb-server")
 
     def create_files(self) -> None:
         own = ["--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal"]
@@ -204,7 +212,7 @@ class MariadbServer(DatabaseServer):
     def command(self) -> Sequence[str | Path]:
         return [
             *as_user(self.user),
-            *(self._program, "--no-defaults", f"--datadir={self.data}", f"--port={self.port}"),
+            *(self.program, "--no-defaults", f"--datadir={self.data}", f"--port={self.port}"),
             *("--bind-address=127.0.0.1", f"--socket={self.folder / 's'}", "--innodb-flush-log-at-trx-commit=0"),
             *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M", "--max-allowed-packet=4M"),
             *("--performance-schema=OFF", "--innodb-fast-shutdown=2", "--skip-log-bin", "--skip-name-resolve"),

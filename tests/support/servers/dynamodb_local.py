@@ -20,6 +20,8 @@ LOCAL_ACCESS = {**ACCESS, "aws_access_key_id": "testaccesskey"}
 class DynamoDbLocal(Server, Tables):
     """A server of tables that a test counts by `client`."""
 
+    product = "DynamoDB Local"
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._jars = jars(
@@ -42,6 +44,9 @@ class DynamoDbLocal(Server, Tables):
         main = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
         options = ["-Xmx256m", f"-Djava.library.path={self.folder}", "-cp", f"{self._jars}/*", main]
         return [java(), *options, "-port", str(self.port), "-inMemory", "-disableTelemetry"]
+
+    def release(self) -> str:
+        return VERSION
 
     def answers(self) -> bool:
         try:

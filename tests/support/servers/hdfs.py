@@ -46,6 +46,7 @@ log4j.appender.audit.layout.ConversionPattern=%m%n
 class HdfsNode(Server):
     """One process of HDFS, with its settings in `conf` of its folder."""
 
+    product = "HDFS"
     main: str
 
     def __init__(self, folder: Path) -> None:
@@ -77,6 +78,9 @@ class HdfsNode(Server):
 
     def java(self, *main: str) -> list[str | Path]:
         return [java(), *_HEAP, "-cp", f"{self.folder}/conf:{self._jars}/*", *main]
+
+    def release(self) -> str:
+        return VERSION
 
     def command(self) -> Sequence[str | Path]:
         return self.java(self.main)

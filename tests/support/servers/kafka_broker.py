@@ -69,6 +69,7 @@ class KafkaBroker(Server):
     PLAIN), and this user may do only what an ACL grants.
     """
 
+    product = "Apache Kafka"
     number_of_ports = 5
 
     def __init__(self, folder: Path, *, auto_create: bool = False) -> None:
@@ -110,6 +111,9 @@ class KafkaBroker(Server):
 
     def command(self) -> Sequence[str | Path]:
         return self._java("kafka.Kafka")
+
+    def release(self) -> str:
+        return VERSION
 
     def answers(self) -> bool:
         with socket.socket() as probe:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 
 from tests.support.servers.databases import PASSWORD, USER, PostgresqlServer, as_user
-from tests.support.servers.server import Server, program
+from tests.support.servers.server import Server, program, version_of
 
 _SETTINGS = """
 [databases]
@@ -30,6 +30,8 @@ server_connect_timeout = 2
 class PgBouncer(Server):
     """The pooler. While its server is unreachable, clients wait without an answer."""
 
+    product = "PgBouncer"
+
     def __init__(self, folder: Path, upstream_port: int) -> None:
         super().__init__(folder)
         self._program = program("pgbouncer", "pgbouncer")
@@ -46,6 +48,9 @@ class PgBouncer(Server):
 
     def command(self) -> Sequence[str | Path]:
         return [*as_user(PostgresqlServer.user), self._program, self.folder / "pgbouncer.ini"]
+
+    def release(self) -> str:
+        return version_of(self._program)
 
     def answers(self) -> bool:
         place = {"host": "127.0.0.1", "port": self.port, "dbname": "postgres", "connect_timeout": 2}

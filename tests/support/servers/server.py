@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import socket
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tests.support.components import require
+from tests.support.components import note_started, require
 from tests.support.processes import Child, ChildError
 
 START_S = 60.0
@@ -28,6 +31,8 @@ class Server(ABC):
     Files and addresses outlive `kill()` and another `start()`.
     """
 
+    product: ClassVar[str]
+    """The name in `components.WHOLE`."""
     number_of_ports: ClassVar[int] = 1
 
     def __init__(self, folder: Path) -> None:
@@ -60,6 +65,7 @@ class Server(ABC):
                     raise
                 self.ports = free_ports(self.number_of_ports)
             else:
+                note_started(self.product, self.release())
                 return
 
     def kill(self) -> None:
@@ -76,6 +82,10 @@ class Server(ABC):
 
     @abstractmethod
     def answers(self) -> bool: ...
+
+    @abstractmethod
+    def release(self) -> str:
+        """Return the product's version."""
 
     def __enter__(self) -> Self:
         try:
@@ -95,6 +105,17 @@ def program(name: str, package: str) -> Path:
     newest = sorted(POSTGRESQL.glob(f"*/bin/{name}"))
     require(bool(found or newest), f"this needs {name}: apt-get install {package}")
     return Path(found) if found else newest[-1]
+
+
+@cache
+def version_of(started: Path, *arguments: str) -> str:
+    """Ask a program for its version, and return the first number with a dot in its answer."""
+    said = subprocess.run(
+        [started, *(arguments or ["--version"])], capture_output=True, text=True, timeout=30, check=True
+    )
+    found = re.search(r"\d+(\.\d+)+", said.stdout)
+    assert found, f"{started} told no version: {said.stdout!r}"
+    return found[0]
 
 
 def free_ports(count: int) -> Sequence[int]:

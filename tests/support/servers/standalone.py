@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support.components import note_started
 from tests.support.processes import Child, python_environment
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -49,6 +50,7 @@ def standalone(folder: Path, *, cores: int = 2) -> Iterator[Standalone]:
             workers.append(stack.enter_context(_deployed("worker.Worker", args, folder / f"{host}.log", host)))
         for worker in workers:
             worker.wait_for_output("Successfully registered with master", START_S)
+        note_started("Spark standalone cluster", pyspark.__version__)
         yield Standalone(found[1], master, workers)
 
 
