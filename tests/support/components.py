@@ -27,8 +27,8 @@ WHOLE = (
     "Spark standalone cluster",
 )
 """The real products that every whole run of the tests starts. In CI, a whole run without one of them fails."""
-MOCKED = ("moto (S3, DynamoDB)", "an HTTP service of our own")
-"""What stands for a product that cannot run here, and a service whose protocol our own server speaks."""
+MOCKED = ("moto (S3, DynamoDB)", "the tests' HTTP service")
+"""The servers that are not products: a mock of what cannot run here, and a service that has no product."""
 
 _started: set[str] = set()
 

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -95,7 +95,7 @@ class GenericStore(Store):
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)
         try:
-            found = [*self._below(folder)]
+            found = self._found_flat(folder) if self._atomic else [*self._below(folder)]
         except _failures() as error:
             raise self._failure("list", folder, error) from self._spec.cause(error)
         names = {shown(path.removeprefix(folder), recursive=recursive) for path in found}
@@ -128,6 +128,19 @@ class GenericStore(Store):
     def _make_parent(self, target: str) -> None:
         if not self._atomic:  # an object store has no folders, and some file systems would create a bucket here
             self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+
+    def _found_flat(self, folder: str) -> Sequence[str]:
+        """All objects below a folder, by path from the root, from one listing of keys, whatever folders they have.
+
+        To enter each folder would cost Azure two requests for each, and an empty one (of a namespace with folders)
+        would have to be entered too.
+        """
+        self._fs.invalidate_cache()
+        start = f"{self._base}/{folder}"
+        found = self._fs.find(start.rstrip("/"), detail=True)
+        paths = [name.removeprefix("/") for name, entry in found.items() if entry["type"] == "file"]
+        names = (path.removeprefix(start) for path in paths if path.startswith(start))
+        return [folder + name for name in names if not is_hidden(name)]
 
     def _below(self, folder: str) -> Iterator[str]:
         """All objects below a folder, by path from the root. Folders are entered, so empty ones never appear."""

@@ -19,7 +19,7 @@ def test_one(): note_started({product!r}, "1.0")
 
 
 def run(folder: Path, products: list[str], *options: str, test_all: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run tests that start these products, in a project of their own."""
+    """Run tests that start these products, as another project."""
     for number, product in enumerate(products):
         (folder / f"test_{number}.py").write_text(_NOTES.format(product=product))
     (folder / "pytest.ini").write_text("[pytest]\ntestpaths = .\n")
