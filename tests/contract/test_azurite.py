@@ -45,3 +45,15 @@ def test_a_missing_container_is_told_with_the_next_step(azurite: AzuriteServer) 
 
 def test_several_processes_may_write(azurite: AzuriteServer) -> None:
     probe(open_store(StoreSpec(url_in(azurite), azurite.storage_options)), runtime=SYSTEM, single_writer=False)
+
+
+def test_a_right_to_read_alone_looks_into_a_wal_and_begins_none(azurite: AzuriteServer) -> None:
+    url = url_in(azurite)
+    open_store(StoreSpec(url, azurite.storage_options)).create("a/b", b"x")
+    store = open_store(StoreSpec(url, azurite.options_of_reader()))
+
+    assert store.list("", recursive=True) == ["a/b"]
+    assert store.read("a/b") == b"x"
+    with pytest.raises(StoreError, match=r"(?s)create.*Authorization.*check address, credentials and rights") as caught:
+        probe(store, runtime=SYSTEM, single_writer=False)
+    assert "sig=" not in str(caught.value)

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ class AzuriteServer(Server):
     def options_of(self, key: str) -> dict[str, Any]:
         """Return the options with another key."""
         return {"connection_string": self._connection(key)}
+
+    def options_of_reader(self) -> dict[str, Any]:
+        """Return the options of somebody who may read and list for an hour."""
+        from azure.storage.blob import ContainerSasPermissions, generate_container_sas  # noqa: PLC0415 - the extra azure
+
+        ends = datetime.now(UTC) + timedelta(hours=1)
+        rights = ContainerSasPermissions(read=True, list=True)
+        token = generate_container_sas(ACCOUNT, self.container, account_key=KEY, permission=rights, expiry=ends)
+        endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
+        return {"connection_string": f"BlobEndpoint={endpoint};SharedAccessSignature={token}"}
 
     def _connection(self, key: str) -> str:
         endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
