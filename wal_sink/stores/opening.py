@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-import fsspec
+import fsspec.asyn
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.stores.base import Store
@@ -31,12 +31,15 @@ _ATTEMPTS = {"dfs.client.failover.max.attempts": "5"}
 """Attempts of hdfs-native to reach a name node: half a minute. Its own default is three minutes."""
 
 
-def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603 - a lock that another thread held at the fork is never released
+def _renew_after_fork() -> None:
+    """Renew what a forked child must not use: the lock, which may be held, and fsspec's loop, whose thread is gone."""
+    global _lock  # noqa: PLW0603 - another thread held it, and never releases it here
     _lock = threading.Lock()
+    if hasattr(fsspec.asyn, "reset_lock"):  # the newer fsspec, which lacks this, does the same by itself
+        fsspec.asyn.reset_lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def open_store(spec: StoreSpec) -> Store:
