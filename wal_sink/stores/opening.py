@@ -35,7 +35,7 @@ def _renew_after_fork() -> None:
     """Renew what a forked child must not use: the lock, which may be held, and fsspec's loop, whose thread is gone."""
     global _lock  # noqa: PLW0603 - another thread held it, and never releases it here
     _lock = threading.Lock()
-    if hasattr(fsspec.asyn, "reset_lock"):  # the newer fsspec, which lacks this, does the same by itself
+    if hasattr(fsspec.asyn, "reset_lock"):  # fsspec does the same by itself since 2025.3.1
         fsspec.asyn.reset_lock()
 
 
