@@ -32,7 +32,7 @@ def sink_of(address: str, topic: str, **options: Any) -> KafkaSink:
 
 def live(address: str, topic: str, ordinal: int, count: int, term: int) -> None:
     """Run one process from the position in the ledger to the end."""
-    sink = sink_of(address, topic, transaction_timeout_s=20)
+    sink = sink_of(address, topic, transaction_timeout_s=5)
     sink.open(SinkContext("kafka-writer", "default", term, 0, ("id", "ordinal"), on_executor=False))
     last = sink.last(batch(0, ordinal=ordinal).position.slot)
     print(f"ready {term}")  # noqa: T201
