@@ -59,17 +59,10 @@ def wrong_bounds(allowed: SpecifierSet, tried: Sequence[str], newest: str) -> li
     return found
 
 
-WAITING = {
-    "spark-4.1.4": "the table of types asked for spatial types, which are switched on since 4.2",
-    "oldest-packages": "s3fs before 2026.3 reads since then; a forked process that opens a store waits for ever there",
-}
-"""Cells that failed when the table was made, with the reason. `docs/tested.md` names them. The next run ends this."""
-
-
-def test_every_cell_that_is_not_waiting_passed_within_its_time(rows: list[Row]) -> None:
+def test_every_cell_passed_within_its_time(rows: list[Row]) -> None:
     assert [row["cell"] for row in rows] == [cell.name for cell in all_cells()], "make matrix"
     failed = {row["cell"] for row in rows if row["outcome"] != "passed" or row["failed"] != "0"}
-    assert failed == set(WAITING)
+    assert failed == set()
     assert all(int(row["passed"]) > 50 for row in rows)
     assert all(float(row["minutes"]) <= LIMIT_MIN for row in rows)
 
