@@ -39,12 +39,17 @@ mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal
 	$(BIN)/python benchmarks/mutation/run.py $(ARGS)
 
 .PHONY: chaos
-chaos: need-java $(STAMP) ## crash, race and corrupt it, for hours; the report: benchmarks/CHAOS.md; ARGS="--share 0.05", ARGS=--resume
+chaos: need-java servers ## crash, race and corrupt it, for hours; the report: benchmarks/CHAOS.md; ARGS="--share 0.05", ARGS=--resume
 	@$(BIN)/python -m tests.support.programs.quick_java
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+# MinIO and an emulator of Google's store: some ten minutes, once.
+.PHONY: servers
+servers: $(STAMP) ## build the servers that `make test` uses only where they are built
+	@$(BIN)/python -m tests.support.go_programs
+
 .PHONY: matrix
-matrix: need-java $(STAMP) ## the same tests on every Spark and Python, oldest and newest packages; ARGS=spark-4.0.5 chooses; resumable
+matrix: need-java servers ## the same tests on every Spark and Python, oldest and newest packages; ARGS=spark-4.0.5 chooses; resumable
 	$(BIN)/python -m tests.matrix $(ARGS)
 
 # As many at once as there are processors. A history is decided by its seed alone; a new first seed is printed.
@@ -81,6 +86,7 @@ format: $(STAMP) ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix $(RUFFED)
 
 package: need-java $(STAMP) ## build wheel and sdist into dist/, try them in empty environments; ARGS="-k kafka" chooses
+	$(BIN)/python -m tests.support.go_programs fake-gcs-server
 	$(BIN)/python -m tests.packaging
 	$(BIN)/python -m twine check --strict dist/*
 	WAL_SINK_TEST_ALL=1 $(BIN)/python -m pytest tests/packaging/installs.py -n 2 --dist worksteal --durations=0 $(ARGS)

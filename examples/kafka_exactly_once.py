@@ -81,7 +81,7 @@ def run_query(sink: str, folder: str, brokers: str, topic: str) -> None:
     orders = stream.repartition(2)
     checkpoint = f"{folder}/checkpoint-{sink}"
     if sink == OURS:
-        # A successor of a killed process waits at most so long for the transaction that was left open.
+        # After a kill, the next process waits at most so long for the transaction that was left open.
         target = KafkaSink(brokers, topic, key="id", ledger_topic=f"{topic}-ledger", transaction_timeout_s=10)
         with WalSink(target, wal=f"{folder}/wal", checkpoint=checkpoint) as served:
             served.run(orders.writeStream.trigger(availableNow=True))

@@ -121,7 +121,7 @@ def run_query(folder: str, brokers: str, source: str, target: str, per_batch: st
         .agg(count("*").alias("events"), sum_of("value").alias("total"))
         .selectExpr("sensor", "unix_seconds(window.start) AS start", "events", "total")
     )
-    # A successor of a killed process waits at most so long for the transaction that was left open.
+    # After a kill, the next process waits at most so long for the transaction that was left open.
     sink = KafkaSink(brokers, target, key="sensor", ledger_topic=f"{target}-ledger", transaction_timeout_s=10)
     with WalSink(sink, wal=f"{folder}/wal", checkpoint=f"{folder}/checkpoint") as served:
         served.run(windows.writeStream.outputMode("append").trigger(availableNow=True))

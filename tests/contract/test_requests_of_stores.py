@@ -21,7 +21,9 @@ from wal_sink.wal import paths
 
 if TYPE_CHECKING:
     from tests.support.servers.azurite import AzuriteServer
+    from tests.support.servers.fake_gcs import FakeGcsServer
     from tests.support.servers.hdfs import Hdfs
+    from tests.support.servers.minio import MinioServer
     from tests.support.servers.s3_server import S3Server
     from tests.support.servers.seaweedfs import SeaweedServer
 
@@ -34,7 +36,8 @@ LATE_S = 1.0
 """hdfs-native's own close comes half a second late."""
 OF_A_CLOSE = re.compile(r"completeFile|recoverLease|open \S+\.tmp$")
 """Calls whose number depends on how soon the data node reports."""
-_LISTING = re.compile(r"list-type|comp=list")
+OVER_HTTP = {"SeaweedFS": ("seaweedfs", "s3"), "MinIO": ("minio", "s3"), "Google": ("fake_gcs", "gs")}
+_LISTING = re.compile(r"list-type|comp=list|/o/?\?.*prefix=")
 
 
 @contextmanager
@@ -60,9 +63,9 @@ def kind_of(request: str) -> str:
 
 @pytest.fixture(
     params=[
-        *(pytest.param(kind, marks=pytest.mark.s3) for kind in ("S3", "SeaweedFS")),
+        *(pytest.param(kind, marks=pytest.mark.s3) for kind in ("S3", "SeaweedFS", "MinIO")),
         *(pytest.param(kind, marks=pytest.mark.hdfs) for kind in ("HDFS", "WebHDFS")),
-        "Azure",
+        *("Azure", "Google"),
     ]
 )
 def counted(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[str, StoreSpec, Counting]]:
@@ -71,11 +74,12 @@ def counted(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[str
     if name == "S3":
         moto: S3Server = request.getfixturevalue("s3_server")
         yield name, StoreSpec(f"s3://{moto.bucket}/{folder}", moto.storage_options), moto.counting
-    elif name == "SeaweedFS":
-        seaweed: SeaweedServer = request.getfixturevalue("seaweedfs")
-        with FaultyProxy(seaweed.endpoint) as proxy:
-            options = {**seaweed.storage_options, "endpoint_url": proxy.url}
-            yield name, StoreSpec(f"s3://{seaweed.bucket}/{folder}", options), lambda: seen_by(proxy)
+    elif name in OVER_HTTP:
+        fixture, scheme = OVER_HTTP[name]
+        server: SeaweedServer | MinioServer | FakeGcsServer = request.getfixturevalue(fixture)
+        with FaultyProxy(server.endpoint) as proxy:
+            options = {**server.storage_options, "endpoint_url": proxy.url}
+            yield name, StoreSpec(f"{scheme}://{server.bucket}/{folder}", options), lambda: seen_by(proxy)
     elif name == "Azure":
         azurite: AzuriteServer = request.getfixturevalue("azurite")
         with FaultyProxy(f"http://127.0.0.1:{azurite.port}") as proxy:

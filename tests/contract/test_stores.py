@@ -10,7 +10,7 @@ import shutil
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,9 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.support.contending import contend_for_names
 from tests.support.servers.azurite import AzuriteServer
-from tests.support.servers.hdfs import Hdfs
 from tests.support.servers.s3_server import S3Server
-from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores import opening
@@ -42,34 +40,56 @@ pytest_plugins = ["tests.support.fixtures.servers"]
 _numbers = itertools.count()
 
 
+Fixture = Callable[[str], Any]
+"""Returns a fixture by its name."""
+
+
+def bucket_of(fixture: str, scheme: str) -> Callable[[Fixture, str], StoreSpec]:
+    """Return a function that gives a new prefix of this server's bucket."""
+
+    def new(get: Fixture, prefix: str) -> StoreSpec:
+        server = get(fixture)
+        return StoreSpec(f"{scheme}://{server.bucket}/{prefix}", server.storage_options)
+
+    return new
+
+
+def azure(get: Fixture, prefix: str) -> StoreSpec:
+    server: AzuriteServer = get("azurite")
+    return StoreSpec(f"abfs://{server.container}/{prefix}", server.storage_options)
+
+
+SERVERS: Mapping[str, Callable[[Fixture, str], StoreSpec]] = {
+    "s3": bucket_of("s3_server", "s3"),
+    "seaweedfs": bucket_of("seaweedfs", "s3"),
+    "minio": bucket_of("minio", "s3"),
+    "gcs": bucket_of("fake_gcs", "gs"),
+    "azurite": azure,
+    "hdfs": lambda get, _: StoreSpec(get("hdfs").url + get("hdfs").new_folder()),
+    "webhdfs": lambda get, _: StoreSpec(get("hdfs").webhdfs_url + get("hdfs").new_folder()),
+}
+"""A new place on each server."""
+
+
 @pytest.fixture(
     params=[
         *("local", "memory", "generic-file", "generic-memory"),
-        *(pytest.param(kind, marks=pytest.mark.s3) for kind in ("s3", "seaweedfs")),
+        *(pytest.param(kind, marks=pytest.mark.s3) for kind in ("s3", "seaweedfs", "minio")),
         *(pytest.param(kind, marks=pytest.mark.hdfs) for kind in ("hdfs", "webhdfs")),
-        "azurite",
+        *("azurite", "gcs"),
     ]
 )
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSpec:
-    if request.param == "seaweedfs":
-        seaweed: SeaweedServer = request.getfixturevalue("seaweedfs")
-        return StoreSpec(f"s3://{seaweed.bucket}/contract-seaweedfs-{next(_numbers)}", seaweed.storage_options)
-    if request.param == "azurite":
-        azurite: AzuriteServer = request.getfixturevalue("azurite")
-        return StoreSpec(f"abfs://{azurite.container}/contract-{next(_numbers)}", azurite.storage_options)
-    if request.param in ("hdfs", "webhdfs"):
-        hdfs: Hdfs = request.getfixturevalue("hdfs")
-        return StoreSpec((hdfs.url if request.param == "hdfs" else hdfs.webhdfs_url) + hdfs.new_folder())
-    if request.param == "s3":
-        server: S3Server = request.getfixturevalue("s3_server")
-        return StoreSpec(request.getfixturevalue("s3_url"), server.storage_options)
+    kind = request.param
+    if kind in SERVERS:
+        return SERVERS[kind](request.getfixturevalue, f"contract-{kind}-{next(_numbers)}")
     urls = {
         "local": f"file://{tmp_path}/new/wal",
         "memory": f"memory://contract-{next(_numbers)}",
         "generic-file": f"file://{tmp_path}/new/wal",
         "generic-memory": f"memory://generic-{next(_numbers)}/wal",
     }
-    return StoreSpec(urls[request.param], single_writer=request.param.startswith("generic"))
+    return StoreSpec(urls[kind], single_writer=kind.startswith("generic"))
 
 
 @pytest.fixture
@@ -371,18 +391,18 @@ class TestProbe:
         with pytest.raises(ConfigError, match=r"LocalFileSystem.*single_writer=True"):
             probe(store, runtime=SYSTEM, single_writer=False)
 
-    @pytest.mark.parametrize(("package", "trusted"), [("gcsfs.core", True), ("another.gcs", False)])
+    @pytest.mark.parametrize(("package", "trusted"), [("adlfs.spec", True), ("another.lake", False)])
     def test_a_protocol_is_trusted_only_in_the_hands_of_the_package_that_is_known(
         self, package: str, monkeypatch: pytest.MonkeyPatch, *, trusted: bool
     ) -> None:
-        """Any package may register itself for gs://, and look first and write then: no try of one process shows it."""
+        """Any package may register itself for abfs:// and look first, write then. No try of one process shows it."""
         kind = type("CloudFileSystem", (MemoryFileSystem,), {"__module__": package, "cachable": False})
         monkeypatch.setattr("fsspec.core.url_to_fs", lambda *_, **__: (kind(), "bucket/wal"))
-        store = GenericStore(StoreSpec("gs://bucket/wal"))
+        store = GenericStore(StoreSpec("abfs://bucket/wal"))
         if trusted:
             assert store.create_doubt == ""
         else:
-            with pytest.raises(ConfigError, match=r"CloudFileSystem \(of another.gcs\) is not known to create"):
+            with pytest.raises(ConfigError, match=r"CloudFileSystem \(of another.lake\) is not known to create"):
                 probe(store, runtime=SYSTEM, single_writer=False)
 
     @pytest.mark.parametrize(

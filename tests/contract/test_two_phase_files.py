@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.test_backends import READERS
+from tests.support.servers.minio import MinioServer
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.stores.opening import open_store
@@ -105,3 +106,14 @@ class TestCsvOnSeaweedFs(TwoPhaseFilesContract):
     @pytest.fixture
     def target(self, seaweedfs: SeaweedServer) -> StoreSpec:
         return StoreSpec(f"s3://{seaweedfs.bucket}/two-phase-{next(_numbers)}", seaweedfs.storage_options)
+
+
+@pytest.mark.s3
+class TestCsvOnMinio(TwoPhaseFilesContract):
+    format = "csv"
+    every = 29
+    each_line = False
+
+    @pytest.fixture
+    def target(self, minio: MinioServer) -> StoreSpec:
+        return StoreSpec(f"s3://{minio.bucket}/two-phase-{next(_numbers)}", minio.storage_options)

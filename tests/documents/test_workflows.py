@@ -76,7 +76,7 @@ def plant(tmp_path: Path) -> Callable[[Change], Path]:
 
 @pytest.fixture
 def _built() -> None:
-    require(workflows.actionlint().is_file(), "actionlint is not built: make workflows")
+    require(workflows.ACTIONLINT.path.is_file(), "actionlint is not built: make workflows")
 
 
 def test_the_workflows_have_no_problem() -> None:

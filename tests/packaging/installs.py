@@ -136,7 +136,7 @@ def _check_origin(told: dict[str, Any], environment: Environment) -> None:
 def _names_the_extra(environment: Environment, wal: str, folder: Path, extra: str) -> None:
     """A target whose extra is not installed must be refused with the command that installs it."""
     url = WITHOUT_EXTRA[extra]
-    to, wal = ("sqlite:///rows.db?table=orders", url) if extra in {"azure", "hdfs"} else (url, wal)
+    to, wal = ("sqlite:///rows.db?table=orders", url) if extra in {"azure", "gcs", "hdfs"} else (url, wal)
     options = ("--to", to, "--name", f"without-{extra}", "--start-from", "earliest")
     log = folder / f"without-{extra}.log"
     with environment.command("wal-sink", "drain", wal, *options, log=log, env={}) as child:

@@ -122,6 +122,12 @@ def _azure(request: pytest.FixtureRequest, folder: Path) -> Target:
     return replace(_file(folder / "azure.db"), wal=wal, storage_options=server.storage_options)
 
 
+def _gcs(request: pytest.FixtureRequest, folder: Path) -> Target:
+    server = request.getfixturevalue("fake_gcs")
+    wal = f"gs://{server.bucket}/{folder.name}/wal"
+    return replace(_file(folder / "gcs.db"), wal=wal, storage_options=server.storage_options)
+
+
 def _file(database: Path) -> Target:
     """A target that needs no extra, for the extra of a store."""
 
@@ -135,6 +141,7 @@ def _file(database: Path) -> Target:
 TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
     "azure": _azure,
     "dynamodb": _dynamodb,
+    "gcs": _gcs,
     "hdfs": _hdfs,
     "http": _http,
     "kafka": _kafka,
@@ -148,6 +155,7 @@ TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
 WITHOUT_EXTRA: Mapping[str, str] = {
     "azure": "abfs://container/wal",
     "dynamodb": "dynamodb://orders?region=eu-central-1",
+    "gcs": "gs://bucket/wal",
     "hdfs": "viewfs://cluster/wal",
     "http": "http://127.0.0.1:9/orders#idempotent=true",
     "kafka": "kafka://127.0.0.1:9/orders",
@@ -156,4 +164,4 @@ WITHOUT_EXTRA: Mapping[str, str] = {
     "redis": "redis://127.0.0.1:9/0?kind=stream&key=orders",
     "s3": "files+s3://bucket/orders?format=parquet",
 }
-"""For each extra, a URL that cannot work without it: of a WAL for `azure` and `hdfs`, of a target for the others."""
+"""For each extra, a URL that cannot work without it: of a WAL for a store, of a target for the others."""

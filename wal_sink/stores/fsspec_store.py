@@ -31,7 +31,11 @@ ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs
 not enough: other packages register themselves for it, and some of them check first and write then, or overwrite.
 """
 
-_PACKAGES: Mapping[str, tuple[str, str]] = dict.fromkeys(["abfs", "abfss", "az"], ("adlfs", "azure"))
+_GCS = ("gs", "gcs")
+_PACKAGES: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(_GCS, ("gcsfs", "gcs")),
+    **dict.fromkeys(["abfs", "abfss", "az"], ("adlfs", "azure")),
+}
 """The package of a scheme, and the extra that brings it."""
 
 _FOREIGN_ERRORS = {
@@ -172,7 +176,7 @@ def connected(spec: StoreSpec) -> tuple[Any, str]:
     _refuse_secrets_in_paths(spec)
     options = {**spec.options, "skip_instance_cache": True}
     try:
-        fs, base = fsspec.core.url_to_fs(spec.url, **options)
+        fs, base = _file_system(spec, options)
     except ImportError as error:
         text = spec.scrub(str(error))
         package = _PACKAGES.get(spec.scheme)
@@ -188,6 +192,22 @@ def connected(spec: StoreSpec) -> tuple[Any, str]:
         ) from spec.cause(error)
     fs.dircache.use_listings_cache = False  # as an option it would reach constructors that reject it (sftp)
     return fs, base.rstrip("/")
+
+
+def _file_system(spec: StoreSpec, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The file system that is registered for an address, except for gcsfs.
+
+    gcsfs registers a class that first asks over gRPC for the type of a bucket. Where gRPC does not get through, as with
+    emulators and proxies, it logs errors for a minute and goes on. A log needs only objects, which the class below it
+    reads and writes over HTTP, in buckets with folders too. On executors nothing has to be set for this.
+    """
+    if spec.scheme in _GCS and "::" not in spec.url:
+        registered = fsspec.get_filesystem_class(spec.scheme)
+        if registered.__module__.partition(".")[0] == "gcsfs":
+            kind = importlib.import_module("gcsfs.core").GCSFileSystem
+            return kind(**options), str(kind._strip_protocol(spec.url))  # noqa: SLF001 - url_to_fs calls it too
+    fs, base = fsspec.core.url_to_fs(spec.url, **options)
+    return fs, str(base)
 
 
 def _refuse_secrets_in_paths(spec: StoreSpec) -> None:

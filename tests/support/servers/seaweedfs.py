@@ -70,7 +70,15 @@ class SeaweedServer(Server):
         (self.folder / "data").mkdir(exist_ok=True)
 
     def command(self) -> Sequence[str | Path]:
-        command: list[str | Path] = [_program(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+        command: list[str | Path] = [
+            _program(),
+            "-logtostderr=true",
+            "server",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-filer",
+            "-s3",
+        ]
         command += [f"-dir={self.folder / 'data'}", f"-s3.config={self.folder / 's3.json'}"]
         command += ["-master.volumeSizeLimitMB=256", "-volume.max=50", "-s3.port.iceberg=0", "-s3.port.lance=0"]
         command += ["-s3.autoCreateBucket=false"]  # otherwise a misspelt bucket is made by the first write

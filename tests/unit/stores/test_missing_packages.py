@@ -17,7 +17,8 @@ from wal_sink.stores.spec import StoreSpec
     [
         ("abfs://lake/wal", r"No module named 'x'\. Install wal-sink with its extra azure, or: pip install adlfs"),
         ("az://lake/wal", r"No module named 'x'\. Install wal-sink with its extra azure, or: pip install adlfs"),
-        ("gs://lake/wal", r"No module named 'x'$"),
+        ("gs://lake/wal", r"No module named 'x'\. Install wal-sink with its extra gcs, or: pip install gcsfs"),
+        ("gcs://lake/wal", r"No module named 'x'\. Install wal-sink with its extra gcs, or: pip install gcsfs"),
     ],
 )
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
@@ -25,5 +26,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, t
         raise ImportError("No module named 'x'")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
+    monkeypatch.setattr(fsspec, "get_filesystem_class", refuse)
     with pytest.raises(ConfigError, match=f"{url} needs a package that is not installed: {told}"):
         open_store(StoreSpec(url))

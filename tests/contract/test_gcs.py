@@ -1,0 +1,79 @@
+"""Google Cloud Storage: what an emulator answers to wrong settings, and which of gcsfs' classes is used.
+
+The emulator keeps its objects in memory and accepts every user, so a kill or wrong credentials would show nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+from typing import Any
+
+import gcsfs.core
+import pytest
+
+from tests.support.servers.fake_gcs import FakeGcsServer
+from wal_sink.errors import StoreError
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.stores.fsspec_store import connected
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.probe import probe
+from wal_sink.stores.spec import StoreSpec
+
+pytest_plugins = ["tests.support.fixtures.servers"]
+
+SWITCH = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
+_numbers = itertools.count()
+
+
+def url_in(server: FakeGcsServer, bucket: str = "", scheme: str = "gs") -> str:
+    return f"{scheme}://{bucket or server.bucket}/place-{next(_numbers)}"
+
+
+def test_a_missing_bucket_is_told_with_the_next_step(fake_gcs: FakeGcsServer) -> None:
+    store = open_store(StoreSpec(url_in(fake_gcs, "no-such-bucket"), fake_gcs.storage_options))
+    with pytest.raises(StoreError, match=r"(?s)cannot create .*no-such-bucket.*check address, credentials and rights"):
+        probe(store, runtime=SYSTEM, single_writer=False)
+
+
+def test_a_token_that_is_no_file_is_told_and_not_shown(fake_gcs: FakeGcsServer) -> None:
+    options = {**fake_gcs.storage_options, "token": "/no/such/hunter2.json"}
+    with pytest.raises(StoreError, match=r"gs://.*cannot be opened: .*check address and credentials") as caught:
+        open_store(StoreSpec(url_in(fake_gcs), options))
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "gcs"])
+def test_several_processes_may_write(fake_gcs: FakeGcsServer, scheme: str) -> None:
+    spec = StoreSpec(url_in(fake_gcs, scheme=scheme), fake_gcs.storage_options)
+    probe(open_store(spec), runtime=SYSTEM, single_writer=False)
+
+
+def in_a_new_process(spec: StoreSpec, answer: Any) -> None:
+    """Create an object as a Python worker of an executor does, and tell the class and the errors that were logged."""
+    logged: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    open_store(spec).create("a", b"x")
+    answer.put((type(connected(spec)[0]).__module__, logged))
+
+
+@pytest.mark.parametrize("switch", [None, "true", "false"])
+def test_no_process_asks_over_grpc_whatever_the_environment_says(
+    fake_gcs: FakeGcsServer, monkeypatch: pytest.MonkeyPatch, switch: str | None
+) -> None:
+    """gcsfs reads the variable when it is imported, so each case has a new process, as on an executor."""
+    monkeypatch.delenv(SWITCH, raising=False)
+    if switch is not None:
+        monkeypatch.setenv(SWITCH, switch)
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    child = context.Process(
+        target=in_a_new_process, args=(StoreSpec(url_in(fake_gcs), fake_gcs.storage_options), answer)
+    )
+    child.start()
+    told = answer.get(timeout=60)
+    child.join(60)
+    assert told == (gcsfs.core.__name__, [])
