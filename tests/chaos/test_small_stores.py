@@ -10,9 +10,10 @@ import pytest
 
 from tests.chaos import corruption, races
 from tests.chaos.racing import LOST, NOBODY, WON
-from tests.chaos.s3_faults import FAULTS, Fault, Stage, spoil
+from tests.chaos.s3_faults import FAULTS
 from tests.chaos.s3_world import s3_place
 from tests.chaos.scenario import Effort, Scenario
+from tests.chaos.spoiling import Fault, Stage, spoil
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec

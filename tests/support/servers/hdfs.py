@@ -143,9 +143,10 @@ class DataNode(HdfsNode):
     number_of_ports = 3
     main = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
-    def __init__(self, folder: Path, name_node: NameNode) -> None:
+    def __init__(self, folder: Path, name_node: NameNode, host: str) -> None:
         super().__init__(folder)
         self._name_node = name_node
+        self._host = host
 
     def settings(self) -> dict[str, object]:
         data, http, ipc = self.ports
@@ -153,7 +154,7 @@ class DataNode(HdfsNode):
             "fs.defaultFS": self._name_node.url,
             "dfs.namenode.rpc-address": f"127.0.0.1:{self._name_node.port}",
             "dfs.datanode.data.dir": f"file://{self.folder}/data",
-            "dfs.datanode.hostname": "127.0.0.1",
+            "dfs.datanode.hostname": self._host,
             "dfs.datanode.address": f"127.0.0.1:{data}",
             "dfs.datanode.http.address": f"127.0.0.1:{http}",
             "dfs.datanode.ipc.address": f"127.0.0.1:{ipc}",
@@ -174,10 +175,12 @@ class DataNode(HdfsNode):
 class Hdfs:
     """A file system of one name node and one data node. It serves in a `with` block."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, data_host: str = "127.0.0.1") -> None:
+        """`data_host` is the host that clients of the data node are told. It listens at 127.0.0.1 in any case."""
         self.folder = folder
+        self.data_host = data_host
         self.name_node = NameNode(folder / "name-node")
-        self.data_node = DataNode(folder / "data-node", self.name_node)
+        self.data_node = DataNode(folder / "data-node", self.name_node, data_host)
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)

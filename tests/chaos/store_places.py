@@ -1,0 +1,204 @@
+"""The real servers on which `make chaos` spoils requests and kills: how each starts, and how a client reaches it.
+
+A further store is one more entry of `STORES`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.chaos.faulty_proxy import FaultyProxy
+from tests.chaos.hdfs_proxies import DATA_HOST, HadoopProxy, WebHdfsProxy
+from tests.chaos.spoiling import IMPATIENT, Client
+from tests.chaos.store_world import StoreWorld
+from tests.simulation.histories.plans import Shape
+from tests.support.servers.azurite import AzuriteServer
+from tests.support.servers.hdfs import Hdfs
+from tests.support.servers.seaweedfs import SeaweedServer
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.stores import hdfs_rpc, opening, webhdfs
+from wal_sink.stores.base import Store
+from wal_sink.stores.spec import StoreSpec
+
+HURRIED = replace(SYSTEM, sleep_s=lambda seconds: time.sleep(min(seconds, 0.05)))
+"""A clock for a store that repeats a failed call: it may do so soon, since nothing but the fault keeps it from success."""
+_numbers = itertools.count()
+
+
+def _unchanged(store: Store, client: Client) -> None:
+    """Do nothing: the spec has the limits of the client already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mortal:
+    """A process of a server that may be killed, since what it acknowledged survives that."""
+
+    name: str
+    kill: Callable[[Any], None]
+    start: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore:
+    """A store with a server. `Any` stands for its own class of server, and of proxy."""
+
+    name: str
+    start: Callable[[Path], AbstractContextManager[Any]]
+    new_proxy: Callable[[Any], AbstractContextManager[Any]]
+    spec: Callable[[Any, Any, Client], StoreSpec]
+    """It gets the server, the proxy or None for the way past it, and the limits of the client."""
+    limit: Callable[[Store, Client], None] = _unchanged
+    """Set the limits of a client that its spec cannot have."""
+    limits: Sequence[tuple[ModuleType, str]] = ()
+    """The product's own time limits of an answer, which no option changes."""
+    mortals: Sequence[Mortal] = ()
+    """Empty if a kill of the server loses what it acknowledged."""
+    steady: bool = True
+
+
+@dataclass
+class StorePlace:
+    """One server, one proxy, and one client of it at a time. Each world has a folder for itself."""
+
+    kind: ServedStore
+    server: Any
+    proxy: Any
+    hurried: bool = True
+    """Whether the store waits only a moment before it repeats a call."""
+    mortal: bool = False
+    """Whether the server may be down when the world is looked at."""
+    _client: Client = field(default_factory=lambda: IMPATIENT)
+
+    @property
+    def steady(self) -> bool:
+        return self.kind.steady
+
+    def connect(self, client: Client) -> None:
+        self._client = client
+        for module, name in self.kind.limits:
+            setattr(module, name, client["read_timeout"])
+
+    def world(self, kind: str, batches: Shape) -> StoreWorld:
+        self.proxy.arm()
+        if isinstance(self.proxy, FaultyProxy):
+            self.proxy.stored.clear()
+        folder = f"chaos-{next(_numbers)}"
+        healthy = self._store(self._spec(None, IMPATIENT, folder), IMPATIENT, hurried=True)
+        store = self._store(self._spec(self.proxy, self._client, folder), self._client, hurried=self.hurried)
+        return StoreWorld(store, healthy, kind, batches, mortal=self.mortal)
+
+    def _spec(self, proxy: Any, client: Client, folder: str) -> StoreSpec:
+        spec = self.kind.spec(self.server, proxy, client)
+        return replace(spec, url=f"{spec.url}/{folder}")
+
+    def _store(self, spec: StoreSpec, client: Client, *, hurried: bool) -> Store:
+        store = opening._new_store(spec)
+        if hurried and hasattr(store, "_runtime"):
+            store._runtime = HURRIED
+        self.kind.limit(store, client)
+        return store
+
+
+@contextmanager
+def place_at(kind: ServedStore, server: Any) -> Iterator[StorePlace]:
+    """Yield a place at a running server."""
+    kept = [(module, name, getattr(module, name)) for module, name in kind.limits]
+    try:
+        with kind.new_proxy(server) as proxy:
+            yield StorePlace(kind, server, proxy)
+    finally:
+        for module, name, value in kept:
+            setattr(module, name, value)
+
+
+def _attempts(client: Client) -> int:
+    retries = client["retries"]
+    assert isinstance(retries, dict)
+    return int(retries["total_max_attempts"])
+
+
+def s3_spec(server: Any, proxy: FaultyProxy | None, client: Client) -> StoreSpec:
+    """Return the spec of a server that speaks S3."""
+    endpoint = server.endpoint if proxy is None else proxy.url
+    options = {**server.storage_options, "endpoint_url": endpoint, "config_kwargs": dict(client)}
+    return StoreSpec(f"s3://{server.bucket}/chaos", options)
+
+
+def _azurite_spec(server: AzuriteServer, proxy: FaultyProxy | None, _: Client) -> StoreSpec:
+    connection = str(server.storage_options["connection_string"])
+    if proxy is not None:
+        connection = connection.replace(f"http://127.0.0.1:{server.port}", proxy.url)
+    return StoreSpec(f"abfs://{server.container}/chaos", {"connection_string": connection})
+
+
+def _limit_azure(store: Any, client: Client) -> None:
+    """Set the attempts and the time limit of Azure's client. Between attempts it would wait 15 seconds and more."""
+    pipeline = store._fs.service_client._pipeline
+    pipeline._transport.connection_config.read_timeout = client["read_timeout"]
+    (retry,) = [policy for policy in pipeline._impl_policies if hasattr(policy, "initial_backoff")]
+    retry.total_retries = _attempts(client) - 1
+    retry.initial_backoff = retry.random_jitter_range = 0
+    retry.increment_base = 1
+
+
+def _webhdfs_spec(server: Hdfs, proxy: WebHdfsProxy | None, _: Client) -> StoreSpec:
+    if proxy is not None:
+        return StoreSpec(f"{server.webhdfs_url_at(proxy.port)}/chaos")
+    past = {f"http://{DATA_HOST}:": "http://127.0.0.1:"}
+    return StoreSpec(f"{server.webhdfs_url}/chaos", {"data_proxy": past})
+
+
+def _hdfs_spec(server: Hdfs, proxy: HadoopProxy | None, client: Client) -> StoreSpec:
+    if proxy is None:
+        return _webhdfs_spec(server, None, client)
+    quick = {"dfs.client.failover.sleep.base.millis": "20", "dfs.client.failover.sleep.max.millis": "100"}
+    return StoreSpec(f"hdfs://127.0.0.1:{proxy.port}/chaos", {**quick, "dfs.client.use.datanode.hostname": "true"})
+
+
+def _start_data_node(server: Hdfs) -> None:
+    server.data_node.start()
+
+
+SEAWEEDFS = ServedStore(
+    "SeaweedFS",
+    lambda folder: SeaweedServer(folder / "seaweedfs"),
+    lambda server: FaultyProxy(server.endpoint),
+    s3_spec,
+    mortals=[Mortal("SeaweedFS", SeaweedServer.kill, SeaweedServer.start)],
+)
+AZURITE = ServedStore(
+    "Azurite",
+    lambda folder: AzuriteServer(folder / "azurite"),
+    lambda server: FaultyProxy(f"http://127.0.0.1:{server.port}"),
+    _azurite_spec,
+    _limit_azure,
+)
+_NODES = [
+    Mortal("HDFS name node", lambda server: server.name_node.kill(), Hdfs.restart_name_node),
+    Mortal("HDFS data node", lambda server: server.data_node.kill(), _start_data_node),
+]
+WEBHDFS = ServedStore(
+    "WebHDFS",
+    lambda folder: Hdfs(folder / "hdfs"),
+    WebHdfsProxy,
+    _webhdfs_spec,
+    limits=[(webhdfs, "_ANSWER_S")],
+    mortals=_NODES,
+)
+HDFS = ServedStore(
+    "HDFS",
+    lambda folder: Hdfs(folder / "hdfs", data_host=DATA_HOST),
+    HadoopProxy,
+    _hdfs_spec,
+    limits=[(hdfs_rpc, "_LIMIT_S")],
+    mortals=_NODES,
+    steady=False,  # it asks again and again whether a file is closed
+)
+STORES = (SEAWEEDFS, AZURITE, WEBHDFS, HDFS)
