@@ -299,19 +299,17 @@ def spoil(fault: Fault, stage: Stage, effort: Effort) -> Outcome:
     return Campaign(stage, effort).run([(fault, target) for target in chosen])
 
 
-def spoil_each_request(faults: Sequence[Fault], stage: Stage, effort: Effort, *, ways: int, least: int = 1) -> Outcome:
-    """Spoil every request of two runs, a new one and a takeover, in so many ways that are drawn from `faults`."""
+def spoil_some(faults: Sequence[Fault], stage: Stage, effort: Effort, *, rounds: int, least: int = 1) -> Outcome:
+    """Spoil requests of a new run and of a takeover, each in a drawn way: first each of them once, then again."""
     chance = random.Random(f"{effort.seed} {len(faults)}")
-    drawn: list[tuple[Fault, Target]] = []
+    fitting: dict[Target, list[Fault]] = {}
     for taken_over in (False, True):
-        fitting: dict[Target, list[Fault]] = {}
         for fault in faults:
             for target in stage.targets(fault, "plain", taken_over=taken_over):
                 fitting.setdefault(target, []).append(fault)
-        drawn += [
-            (fault, target)
-            for target, possible in fitting.items()
-            for fault in chance.sample(possible, min(ways, len(possible)))
-        ]
-    chosen = chance.sample(drawn, min(len(drawn), effort.times(len(drawn), least=least)))
-    return Campaign(stage, effort).run(chosen)
+    ways = {target: chance.sample(possible, len(possible)) for target, possible in fitting.items()}
+    chosen: list[tuple[Fault, Target]] = []
+    for turn in range(len(faults)):
+        again = [(possible[turn], target) for target, possible in ways.items() if turn < len(possible)]
+        chosen += chance.sample(again, len(again))
+    return Campaign(stage, effort).run(chosen[: effort.times(rounds, least=least)])

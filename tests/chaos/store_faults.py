@@ -1,4 +1,4 @@
-"""Every request of a run on a real server, spoilt in several ways: see `spoiling`.
+"""The requests of a run on a real server, spoilt in drawn ways: see `spoiling`.
 
 The server decides here: SeaweedFS, Azurite, and HDFS over both of its protocols.
 """
@@ -28,15 +28,13 @@ from tests.chaos.spoiling import (
     mix_up,
     say,
     shortened,
-    spoil_each_request,
+    spoil_some,
     stop_half_way,
     to_answers_with_body,
 )
 from tests.chaos.store_places import STORES, ServedStore, place_at
 from tests.support.servers.tcp_proxy import How
 
-WAYS = 4
-"""The number of ways in which each request is spoilt."""
 SOON: Client = {**IMPATIENT, "read_timeout": 2}
 _DROP, _RESET, _SILENCE = Exchange.drop, Exchange.reset, Exchange.keep_silent
 _BROKEN, _BUSY, _EMPTY = Answer(500, b"set by a test"), Answer(503, b"set by a test"), Answer(200)
@@ -120,9 +118,9 @@ def run(store: ServedStore, effort: Effort) -> Outcome:
 def run_at(store: ServedStore, server: object, effort: Effort, *, least: int = 1) -> Outcome:
     """Spoil requests to a running server, at least so many."""
     with place_at(store, server) as place:
-        return spoil_each_request(FAULTS[store.name], Stage(place), effort, ways=WAYS, least=least)
+        return spoil_some(FAULTS[store.name], Stage(place), effort, rounds=store.rounds, least=least)
 
 
 SCENARIOS: Sequence[Scenario] = tuple(
-    Scenario(f"{store.name}: each request spoilt", LAW, UNIT, partial(run, store)) for store in STORES
+    Scenario(f"{store.name}: requests spoilt", LAW, UNIT, partial(run, store)) for store in STORES
 )

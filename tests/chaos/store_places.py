@@ -17,7 +17,7 @@ from typing import Any
 from tests.chaos.faulty_proxy import FaultyProxy
 from tests.chaos.hdfs_proxies import DATA_HOST, HadoopProxy, WebHdfsProxy
 from tests.chaos.spoiling import IMPATIENT, Client
-from tests.chaos.store_world import StoreWorld
+from tests.chaos.store_world import Sight, StoreWorld
 from tests.simulation.histories.plans import Shape
 from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.hdfs import Hdfs
@@ -28,7 +28,7 @@ from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
 
 HURRIED = replace(SYSTEM, sleep_s=lambda seconds: time.sleep(min(seconds, 0.05)))
-"""A clock for a store that repeats a failed call: it may do so soon, since nothing but the fault keeps it from success."""
+"""A clock for a store that repeats a failed call. It may do so soon: nothing but the fault keeps it from success."""
 _numbers = itertools.count()
 
 
@@ -53,13 +53,17 @@ class ServedStore:
     start: Callable[[Path], AbstractContextManager[Any]]
     new_proxy: Callable[[Any], AbstractContextManager[Any]]
     spec: Callable[[Any, Any, Client], StoreSpec]
-    """It gets the server, the proxy or None for the way past it, and the limits of the client."""
+    """It gets the server, its proxy, and the limits of the client. The URL has the folder `chaos`."""
+    sight: Callable[[Any, str], Sight]
+    """It gets the server and the path of a folder that the URL's folder has, or its container."""
     limit: Callable[[Store, Client], None] = _unchanged
     """Set the limits of a client that its spec cannot have."""
     limits: Sequence[tuple[ModuleType, str]] = ()
     """The product's own time limits of an answer, which no option changes."""
     mortals: Sequence[Mortal] = ()
     """Empty if a kill of the server loses what it acknowledged."""
+    rounds: int = 300
+    """The number of runs, in a whole `make chaos`, in each of which one request is spoilt."""
     steady: bool = True
 
 
@@ -90,19 +94,15 @@ class StorePlace:
         if isinstance(self.proxy, FaultyProxy):
             self.proxy.stored.clear()
         folder = f"chaos-{next(_numbers)}"
-        healthy = self._store(self._spec(None, IMPATIENT, folder), IMPATIENT, hurried=True)
-        store = self._store(self._spec(self.proxy, self._client, folder), self._client, hurried=self.hurried)
-        return StoreWorld(store, healthy, kind, batches, mortal=self.mortal)
+        sight = self.kind.sight(self.server, f"chaos/{folder}/")
+        return StoreWorld(self._store(folder), sight, kind, batches, mortal=self.mortal)
 
-    def _spec(self, proxy: Any, client: Client, folder: str) -> StoreSpec:
-        spec = self.kind.spec(self.server, proxy, client)
-        return replace(spec, url=f"{spec.url}/{folder}")
-
-    def _store(self, spec: StoreSpec, client: Client, *, hurried: bool) -> Store:
-        store = opening._new_store(spec)
-        if hurried and hasattr(store, "_runtime"):
+    def _store(self, folder: str) -> Store:
+        spec = self.kind.spec(self.server, self.proxy, self._client)
+        store = opening._new_store(replace(spec, url=f"{spec.url}/{folder}"))
+        if self.hurried and hasattr(store, "_runtime"):
             store._runtime = HURRIED
-        self.kind.limit(store, client)
+        self.kind.limit(store, self._client)
         return store
 
 
@@ -124,18 +124,37 @@ def _attempts(client: Client) -> int:
     return int(retries["total_max_attempts"])
 
 
-def s3_spec(server: Any, proxy: FaultyProxy | None, client: Client) -> StoreSpec:
+def s3_spec(server: Any, proxy: FaultyProxy, client: Client) -> StoreSpec:
     """Return the spec of a server that speaks S3."""
-    endpoint = server.endpoint if proxy is None else proxy.url
-    options = {**server.storage_options, "endpoint_url": endpoint, "config_kwargs": dict(client)}
+    options = {**server.storage_options, "endpoint_url": proxy.url, "config_kwargs": dict(client)}
     return StoreSpec(f"s3://{server.bucket}/chaos", options)
 
 
-def _azurite_spec(server: AzuriteServer, proxy: FaultyProxy | None, _: Client) -> StoreSpec:
-    connection = str(server.storage_options["connection_string"])
-    if proxy is not None:
-        connection = connection.replace(f"http://127.0.0.1:{server.port}", proxy.url)
+def s3_sight(server: Any, prefix: str) -> Sight:
+    """Look at a server that speaks S3 by boto3. A world has less than one page of objects."""
+    client = server.client()
+
+    def names() -> list[str]:
+        page = client.list_objects_v2(Bucket=server.bucket, Prefix=prefix)
+        return [entry["Key"].removeprefix(prefix) for entry in page.get("Contents", ())]
+
+    return Sight(names, lambda name: client.get_object(Bucket=server.bucket, Key=prefix + name)["Body"].read())
+
+
+def _azurite_spec(server: AzuriteServer, proxy: FaultyProxy, _: Client) -> StoreSpec:
+    connection = str(server.storage_options["connection_string"]).replace(f"http://127.0.0.1:{server.port}", proxy.url)
     return StoreSpec(f"abfs://{server.container}/chaos", {"connection_string": connection})
+
+
+def _azurite_sight(server: AzuriteServer, prefix: str) -> Sight:
+    from azure.storage.blob import ContainerClient  # noqa: PLC0415 - of the extra azure
+
+    connection = str(server.storage_options["connection_string"])
+    client = ContainerClient.from_connection_string(connection, server.container)
+    return Sight(
+        lambda: [name.removeprefix(prefix) for name in client.list_blob_names(name_starts_with=prefix)],
+        lambda name: client.download_blob(prefix + name).readall(),
+    )
 
 
 def _limit_azure(store: Any, client: Client) -> None:
@@ -148,18 +167,21 @@ def _limit_azure(store: Any, client: Client) -> None:
     retry.increment_base = 1
 
 
-def _webhdfs_spec(server: Hdfs, proxy: WebHdfsProxy | None, _: Client) -> StoreSpec:
-    if proxy is not None:
-        return StoreSpec(f"{server.webhdfs_url_at(proxy.port)}/chaos")
-    past = {f"http://{DATA_HOST}:": "http://127.0.0.1:"}
-    return StoreSpec(f"{server.webhdfs_url}/chaos", {"data_proxy": past})
+def _webhdfs_spec(server: Hdfs, proxy: WebHdfsProxy, _: Client) -> StoreSpec:
+    return StoreSpec(f"{server.webhdfs_url_at(proxy.port)}/chaos")
 
 
-def _hdfs_spec(server: Hdfs, proxy: HadoopProxy | None, client: Client) -> StoreSpec:
-    if proxy is None:
-        return _webhdfs_spec(server, None, client)
+def _hdfs_spec(_: Hdfs, proxy: HadoopProxy, __: Client) -> StoreSpec:
     quick = {"dfs.client.failover.sleep.base.millis": "20", "dfs.client.failover.sleep.max.millis": "100"}
     return StoreSpec(f"hdfs://127.0.0.1:{proxy.port}/chaos", {**quick, "dfs.client.use.datanode.hostname": "true"})
+
+
+def _hdfs_sight(server: Hdfs, folder: str) -> Sight:
+    """Leave out the temporary files: a name that begins with a dot is no object."""
+    return Sight(
+        lambda: [name for name in server.files(f"/{folder}".rstrip("/")) if not name.startswith(".")],
+        lambda name: server.read(f"/{folder}{name}"),
+    )
 
 
 def _start_data_node(server: Hdfs) -> None:
@@ -171,6 +193,7 @@ SEAWEEDFS = ServedStore(
     lambda folder: SeaweedServer(folder / "seaweedfs"),
     lambda server: FaultyProxy(server.endpoint),
     s3_spec,
+    s3_sight,
     mortals=[Mortal("SeaweedFS", SeaweedServer.kill, SeaweedServer.start)],
 )
 AZURITE = ServedStore(
@@ -178,6 +201,7 @@ AZURITE = ServedStore(
     lambda folder: AzuriteServer(folder / "azurite"),
     lambda server: FaultyProxy(f"http://127.0.0.1:{server.port}"),
     _azurite_spec,
+    _azurite_sight,
     _limit_azure,
 )
 _NODES = [
@@ -189,6 +213,7 @@ WEBHDFS = ServedStore(
     lambda folder: Hdfs(folder / "hdfs"),
     WebHdfsProxy,
     _webhdfs_spec,
+    _hdfs_sight,
     limits=[(webhdfs, "_ANSWER_S")],
     mortals=_NODES,
 )
@@ -197,6 +222,7 @@ HDFS = ServedStore(
     lambda folder: Hdfs(folder / "hdfs", data_host=DATA_HOST),
     HadoopProxy,
     _hdfs_spec,
+    _hdfs_sight,
     limits=[(hdfs_rpc, "_LIMIT_S")],
     mortals=_NODES,
     steady=False,  # it asks again and again whether a file is closed

@@ -1,31 +1,39 @@
 """The small world of the simulation with its WAL on a real server, and an oracle that asks the server itself.
 
-The oracle has a client that goes past the proxy and its faults. It looks after each create, segment and delete of a run,
-whatever these answered.
+The oracle goes past the proxy and its faults, by another client than wal-sink's. It looks after each create, segment
+and delete of a run, whatever these answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from tests.chaos.followed_world import FollowedWorld
 from tests.simulation.histories.lives import Hook
 from tests.simulation.histories.plans import Fault, Shape
 from tests.simulation.histories.process import Process
 from tests.simulation.world import Life
-from wal_sink.errors import StoreError
 from wal_sink.stores.base import SegmentStream, Store
 from wal_sink.testing import FaultyStore
 
 
-class StoreWorld(FollowedWorld):
-    """A world on a store. `healthy` is another client of the same folder, which no fault reaches."""
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The objects of one folder as the server has them. Both functions may raise any error if it is down."""
 
-    def __init__(self, store: Store, healthy: Store, kind: str, batches: Shape, *, mortal: bool) -> None:
+    names: Callable[[], Iterable[str]]
+    read: Callable[[str], bytes]
+
+
+class StoreWorld(FollowedWorld):
+    """A world on a store, whose folder `sight` shows."""
+
+    def __init__(self, store: Store, sight: Sight, kind: str, batches: Shape, *, mortal: bool) -> None:
         """With `mortal`, the server may be down. The world is then looked at later."""
         super().__init__(kind, batches=batches)
         self._store = store
-        self._healthy = healthy
+        self._sight = sight
         self._mortal = mortal
 
     def wal_of(self, process: Process) -> Store:
@@ -44,10 +52,10 @@ class StoreWorld(FollowedWorld):
     def look(self, after: str, *paths: str, every: bool = False) -> None:
         """Read new objects, and those at `paths`, from the server; with `every`, all."""
         try:
-            names = self._healthy.list("", recursive=True)
+            names = list(self._sight.names())
             known = {} if every else {path: data for path, data in self.wal.objects.items() if path not in paths}
-            there = {name: known[name] if name in known else self._healthy.read(name) for name in names}
-        except StoreError:
+            there = {name: known[name] if name in known else self._sight.read(name) for name in names}
+        except Exception:
             if not self._mortal:
                 raise
         else:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
+import requests
+
 from tests.support.processes import Child
 from tests.support.programs.quick_java import QUICK
 from tests.support.servers.jars import Module, jars, java
@@ -254,6 +256,17 @@ class Hdfs:
             else:
                 found |= {f"{name}/{below}": size for below, size in self.files(f"{path}/{name}").items()}
         return found
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file, from the data node."""
+        address = f"http://127.0.0.1:{self.name_node.http_port}/webhdfs/v1{quote(path)}"
+        to_data = requests.get(address, {"op": "OPEN", "user.name": SUPERUSER}, timeout=_LIMIT_S, allow_redirects=False)
+        to_data.raise_for_status()
+        found = requests.get(
+            to_data.headers["Location"].replace(f"//{self.data_host}:", "//127.0.0.1:"), timeout=_LIMIT_S
+        )
+        found.raise_for_status()
+        return found.content
 
     def ask(self, method: str, path: str, **arguments: object) -> Any:
         """Send one request of WebHDFS to the name node as its superuser. Return the answer's JSON, or None."""

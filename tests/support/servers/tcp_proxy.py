@@ -119,6 +119,9 @@ class _Link:
                 self._server.sendall(data[: passing.get(how, 0)])
                 if how is not None:
                     break
+            if how is None:  # the client has sent everything, and may wait for answers
+                self._server.shutdown(socket.SHUT_WR)
+                return
             if how in ("after", "at"):
                 self._answered.wait(_ANSWER_S)
         if how is not None:
