@@ -184,10 +184,6 @@ def _hdfs_sight(server: Hdfs, folder: str) -> Sight:
     )
 
 
-def _start_data_node(server: Hdfs) -> None:
-    server.data_node.start()
-
-
 SEAWEEDFS = ServedStore(
     "SeaweedFS",
     lambda folder: SeaweedServer(folder / "seaweedfs"),
@@ -206,7 +202,7 @@ AZURITE = ServedStore(
 )
 _NODES = [
     Mortal("HDFS name node", lambda server: server.name_node.kill(), Hdfs.restart_name_node),
-    Mortal("HDFS data node", lambda server: server.data_node.kill(), _start_data_node),
+    Mortal("HDFS data node", lambda server: server.data_node.kill(), Hdfs.restart_data_node),
 ]
 WEBHDFS = ServedStore(
     "WebHDFS",

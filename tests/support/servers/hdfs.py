@@ -220,6 +220,19 @@ class Hdfs:
         self.name_node.start()
         self._wait(self.data_node.answers, "the data node reported to the new name node")
 
+    def restart_data_node(self) -> None:
+        """Kill the data node and start it again. Return when it takes and gives bytes."""
+        self.data_node.kill()
+        self.data_node.start()
+        self._wait(self._takes_bytes, "the new data node took bytes")
+
+    def _takes_bytes(self) -> bool:
+        try:
+            self.write("/ready", b"x")
+            return self.read("/ready") == b"x"
+        except requests.RequestException:
+            return False
+
     def safe_mode(self, verb: str) -> None:
         """Let the name node `enter` or `leave` safe mode."""
         self.admin("-safemode", verb)
@@ -259,14 +272,22 @@ class Hdfs:
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file, from the data node."""
+        return self._at_data_node("GET", path, op="OPEN").content
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file, or replace it."""
+        self._at_data_node("PUT", path, data, op="CREATE", overwrite="true")
+
+    def _at_data_node(self, method: str, path: str, data: bytes = b"", **arguments: str) -> requests.Response:
+        """Send a request of WebHDFS to which the name node answers with the address of the data node."""
         address = f"http://127.0.0.1:{self.name_node.http_port}/webhdfs/v1{quote(path)}"
-        to_data = requests.get(address, {"op": "OPEN", "user.name": SUPERUSER}, timeout=_LIMIT_S, allow_redirects=False)
-        to_data.raise_for_status()
-        found = requests.get(
-            to_data.headers["Location"].replace(f"//{self.data_host}:", "//127.0.0.1:"), timeout=_LIMIT_S
-        )
-        found.raise_for_status()
-        return found.content
+        asked = {"user.name": SUPERUSER, **arguments}
+        redirect = requests.request(method, address, params=asked, timeout=_LIMIT_S, allow_redirects=False)
+        redirect.raise_for_status()
+        location = redirect.headers["Location"].replace(f"//{self.data_host}:", "//127.0.0.1:")
+        answer = requests.request(method, location, data=data, timeout=_LIMIT_S)
+        answer.raise_for_status()
+        return answer
 
     def ask(self, method: str, path: str, **arguments: object) -> Any:
         """Send one request of WebHDFS to the name node as its superuser. Return the answer's JSON, or None."""
