@@ -25,8 +25,6 @@ MODULES = (
     "races",
     "corruption",
     "s3_faults",
-    "store_faults",
-    "store_kills",
     "replays",
     "disks",
     "backends",

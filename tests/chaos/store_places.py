@@ -199,6 +199,7 @@ AZURITE = ServedStore(
     _azurite_spec,
     _azurite_sight,
     _limit_azure,
+    rounds=120,
 )
 _NODES = [
     Mortal("HDFS name node", lambda server: server.name_node.kill(), Hdfs.restart_name_node),
@@ -212,6 +213,7 @@ WEBHDFS = ServedStore(
     _hdfs_sight,
     limits=[(webhdfs, "_ANSWER_S")],
     mortals=_NODES,
+    rounds=40,
 )
 HDFS = ServedStore(
     "HDFS",
@@ -222,5 +224,6 @@ HDFS = ServedStore(
     limits=[(hdfs_rpc, "_LIMIT_S")],
     mortals=_NODES,
     steady=False,  # it asks again and again whether a file is closed
+    rounds=40,
 )
 STORES = (SEAWEEDFS, AZURITE, WEBHDFS, HDFS)
