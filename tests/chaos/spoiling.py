@@ -48,7 +48,7 @@ End = Callable[[Exchange], None]
 
 
 class Proxy(Protocol):
-    """What stands between the store's client and the server. `FaultyProxy` is one."""
+    """The device between a store's client and its server. `FaultyProxy` is one."""
 
     seen: list[tuple[Request, Answer]]
     hit: Request | None

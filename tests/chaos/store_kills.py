@@ -30,7 +30,7 @@ _KILL_LIMIT_S = 120.0
 
 
 class Killer:
-    """Kills a server's process soon after a point of a run, on a thread of its own, and may start it again."""
+    """Kills a server's process soon after a point of a run, on a separate thread, and may start it again."""
 
     def __init__(self, mortal: Mortal, server: object, at: int, after_s: float, *, start: bool) -> None:
         self._mortal = mortal
