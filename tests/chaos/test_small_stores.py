@@ -13,8 +13,8 @@ from tests.chaos.racing import LOST, NOBODY, WON
 from tests.chaos.s3_faults import FAULTS
 from tests.chaos.s3_world import s3_place
 from tests.chaos.scenario import Effort, Scenario
-from tests.chaos.spoiling import Fault, Stage, spoil
-from tests.chaos.store_places import AZURITE, SEAWEEDFS, WEBHDFS
+from tests.chaos.spoiling import Campaign, Fault, Stage, spoil
+from tests.chaos.store_places import AZURITE, SEAWEEDFS, WEBHDFS, place_at
 from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.hdfs import Hdfs
 from tests.support.servers.seaweedfs import SeaweedServer
@@ -52,6 +52,16 @@ def test_spoilt_requests_to_seaweedfs_lose_nothing(seaweedfs: SeaweedServer, tmp
 
 def test_spoilt_requests_to_azurite_lose_nothing(azurite: AzuriteServer, tmp_path: Path) -> None:
     outcome = store_faults.run_at(AZURITE, azurite, Effort(SEED, tmp_path, LEAST), least=3)
+    assert outcome.holds, outcome
+
+
+def test_an_empty_answer_to_a_listing_of_azurite_is_told_and_the_next_start_finishes(azurite: AzuriteServer) -> None:
+    """Azure's own client meets it with an `AttributeError`."""
+    (fault,) = (fault for fault in store_faults.OVER_HTTP if fault.name == "empty answer of success")
+    with place_at(AZURITE, azurite) as place:
+        stage = Stage(place)
+        target = next(one for one in stage.targets(fault, "plain", taken_over=False) if "comp=list" in one.what)
+        outcome = Campaign(stage, Effort(SEED, Path(), 1)).run([(fault, target)])
     assert outcome.holds, outcome
 
 
