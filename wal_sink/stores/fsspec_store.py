@@ -234,7 +234,7 @@ def _failures() -> tuple[type[Exception], ...]:
         AttributeError,
         KeyError,
         TypeError,
-    ]  # of a client that met an answer without its fields (measured: Azure)
+    ]  # a client met an answer without its fields (measured: Azure)
     for module, names in _FOREIGN_ERRORS.items():
         if module in sys.modules:
             loaded = importlib.import_module(module)
