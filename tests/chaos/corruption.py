@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.damaged_world import KINDS, STORIES, Ending, Scene, Story, kind_of, scenes_of
-from tests.chaos.s3_faults import flipped
-from tests.chaos.s3_world import rows_lost_and_repeated
+from tests.chaos.followed_world import rows_lost_and_repeated
 from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.chaos.spoiling import flipped
 
 FLIPS = 10_000
 WINDOW_ROWS = 2

@@ -5,6 +5,7 @@ A fault is a function of an `Exchange`: one request, the way to the real server,
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import select
 import threading
@@ -60,6 +61,10 @@ class Exchange:
         """Let the real server carry out the request (again) after so many more requests."""
         self._proxy.keep(self.request, due=self.number + after)
 
+    def forward_part(self, size: int) -> None:
+        """Send the head of the request and so many bytes of its body to the real server, and end that connection."""
+        self._proxy.forward_part(self.request, size)
+
     def answer(self, answer: Answer, *, announced: int | None = None) -> None:
         """Answer the client. With `announced`, promise that many bytes of body, whatever the body has."""
         self._client.answer(answer.status, answer.body, dict(answer.headers), announced=announced)
@@ -92,7 +97,7 @@ class FaultyProxy(HttpServer):
 
     def __init__(self, upstream: str) -> None:
         super().__init__()
-        self._upstream = urlsplit(upstream).netloc
+        self.upstream = urlsplit(upstream).netloc
         self._lock = threading.Lock()
         self._fault: Fault = pass_on
         self._at = 0
@@ -114,18 +119,37 @@ class FaultyProxy(HttpServer):
             self._fault, self._at = fault, at
             self.seen, self.count, self.hit, self._kept = [], 0, None, []
 
+    def upstream_of(self, request: Request) -> str:  # noqa: ARG002 - most servers have one address
+        """Return host and port of the server for a request."""
+        return self.upstream
+
+    def passed_back(self, answer: Answer) -> Answer:
+        """Return an answer as the client gets it."""
+        return answer
+
     def forward(self, request: Request) -> Answer:
-        connection = http.client.HTTPConnection(self._upstream, timeout=_UPSTREAM_S)
-        try:
+        with contextlib.closing(self._connection(request)) as connection:
             connection.request(request.method, request.target, request.body, dict(request.headers))
             response = connection.getresponse()
-            answer = Answer(response.status, response.read(), _passed_on(response.getheaders()))
-        finally:
-            connection.close()
+            headers = dict(_passed_on(response.getheaders()))
+            if request.method == "HEAD" and (length := response.getheader("Content-Length")):
+                headers["Content-Length"] = length
+            answer = self.passed_back(Answer(response.status, response.read(), headers))
         self.seen.append((request, answer))
-        if request.method == "PUT" and answer.status == 200:
+        if request.method == "PUT" and answer.status in {200, 201}:
             self.stored.append(request.target)
         return answer
+
+    def forward_part(self, request: Request, size: int) -> None:
+        with contextlib.closing(self._connection(request)) as connection:
+            connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+            for name, value in {**request.headers, "Content-Length": str(len(request.body))}.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            connection.send(request.body[:size])
+
+    def _connection(self, request: Request) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.upstream_of(request), timeout=_UPSTREAM_S)
 
     def keep(self, request: Request, *, due: int) -> None:
         """Forward a request just before the request with number `due`."""

@@ -8,14 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import corruption, races
+from tests.chaos import corruption, races, store_faults, store_kills
 from tests.chaos.racing import LOST, NOBODY, WON
-from tests.chaos.s3_faults import FAULTS, Fault, Stage, spoil
+from tests.chaos.s3_faults import FAULTS
 from tests.chaos.s3_world import s3_place
 from tests.chaos.scenario import Effort, Scenario
+from tests.chaos.spoiling import Campaign, Fault, Stage, spoil
+from tests.chaos.store_places import AZURITE, SEAWEEDFS, WEBHDFS, place_at
+from tests.support.servers.azurite import AzuriteServer
+from tests.support.servers.hdfs import Hdfs
+from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
+
+pytest_plugins = ["tests.support.fixtures.servers"]
 
 SEED = 7
 LEAST = 0.0001
@@ -34,6 +41,39 @@ def test_a_spoilt_request_is_mended_or_told_and_the_next_start_finishes(
     fault: Fault, stage: Stage, tmp_path: Path
 ) -> None:
     outcome = spoil(fault, stage, Effort(SEED, tmp_path, LEAST))
+    assert outcome.holds, outcome
+
+
+@pytest.mark.s3
+def test_spoilt_requests_to_seaweedfs_lose_nothing(seaweedfs: SeaweedServer, tmp_path: Path) -> None:
+    outcome = store_faults.run_at(SEAWEEDFS, seaweedfs, Effort(SEED, tmp_path, LEAST), least=3)
+    assert outcome.holds, outcome
+
+
+def test_spoilt_requests_to_azurite_lose_nothing(azurite: AzuriteServer, tmp_path: Path) -> None:
+    outcome = store_faults.run_at(AZURITE, azurite, Effort(SEED, tmp_path, LEAST), least=3)
+    assert outcome.holds, outcome
+
+
+def test_an_empty_answer_to_a_listing_of_azurite_is_told_and_the_next_start_finishes(azurite: AzuriteServer) -> None:
+    """Azure's own client meets it with an `AttributeError`."""
+    (fault,) = (fault for fault in store_faults.OVER_HTTP if fault.name == "empty answer of success")
+    with place_at(AZURITE, azurite) as place:
+        stage = Stage(place)
+        target = next(one for one in stage.targets(fault, "plain", taken_over=False) if "comp=list" in one.what)
+        outcome = Campaign(stage, Effort(SEED, Path(), 1)).run([(fault, target)])
+    assert outcome.holds, outcome
+
+
+def test_runs_that_die_on_azurite_are_finished_by_the_next(azurite: AzuriteServer, tmp_path: Path) -> None:
+    outcome = store_kills.die_at(AZURITE, azurite, Effort(SEED, tmp_path, LEAST), least=2)
+    assert outcome.holds, outcome
+
+
+@pytest.mark.hdfs
+@pytest.mark.no_cover
+def test_spoilt_requests_to_webhdfs_lose_nothing(hdfs: Hdfs, tmp_path: Path) -> None:
+    outcome = store_faults.run_at(WEBHDFS, hdfs, Effort(SEED, tmp_path, LEAST), least=3)
     assert outcome.holds, outcome
 
 

@@ -56,6 +56,7 @@ _OTHERWISE = "check the address and the logs of the name node"
 _NO_NODE_TEXTS = (
     "could only be written to",
     "All DataNodes failed",
+    "All nodes failed for write",
     "No active nodes contain this block",
     "Failed to find datanode",
     "BlockMissingException",

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
+import requests
+
 from tests.support.processes import Child
 from tests.support.programs.quick_java import QUICK
 from tests.support.servers.jars import Module, jars, java
@@ -143,9 +145,10 @@ class DataNode(HdfsNode):
     number_of_ports = 3
     main = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
-    def __init__(self, folder: Path, name_node: NameNode) -> None:
+    def __init__(self, folder: Path, name_node: NameNode, host: str) -> None:
         super().__init__(folder)
         self._name_node = name_node
+        self._host = host
 
     def settings(self) -> dict[str, object]:
         data, http, ipc = self.ports
@@ -153,7 +156,7 @@ class DataNode(HdfsNode):
             "fs.defaultFS": self._name_node.url,
             "dfs.namenode.rpc-address": f"127.0.0.1:{self._name_node.port}",
             "dfs.datanode.data.dir": f"file://{self.folder}/data",
-            "dfs.datanode.hostname": "127.0.0.1",
+            "dfs.datanode.hostname": self._host,
             "dfs.datanode.address": f"127.0.0.1:{data}",
             "dfs.datanode.http.address": f"127.0.0.1:{http}",
             "dfs.datanode.ipc.address": f"127.0.0.1:{ipc}",
@@ -174,10 +177,12 @@ class DataNode(HdfsNode):
 class Hdfs:
     """A file system of one name node and one data node. It serves in a `with` block."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, data_host: str = "127.0.0.1") -> None:
+        """`data_host` is the host that clients of the data node are told. It listens at 127.0.0.1 in any case."""
         self.folder = folder
+        self.data_host = data_host
         self.name_node = NameNode(folder / "name-node")
-        self.data_node = DataNode(folder / "data-node", self.name_node)
+        self.data_node = DataNode(folder / "data-node", self.name_node, data_host)
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -215,6 +220,19 @@ class Hdfs:
         self.name_node.start()
         self._wait(self.data_node.answers, "the data node reported to the new name node")
 
+    def restart_data_node(self) -> None:
+        """Kill the data node and start it again. Return when it takes and gives bytes."""
+        self.data_node.kill()
+        self.data_node.start()
+        self._wait(self._takes_bytes, "the new data node took bytes")
+
+    def _takes_bytes(self) -> bool:
+        try:
+            self.write("/ready", b"x")
+            return self.read("/ready") == b"x"
+        except requests.RequestException:
+            return False
+
     def safe_mode(self, verb: str) -> None:
         """Let the name node `enter` or `leave` safe mode."""
         self.admin("-safemode", verb)
@@ -251,6 +269,25 @@ class Hdfs:
             else:
                 found |= {f"{name}/{below}": size for below, size in self.files(f"{path}/{name}").items()}
         return found
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file, from the data node."""
+        return self._at_data_node("GET", path, op="OPEN").content
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file, or replace it."""
+        self._at_data_node("PUT", path, data, op="CREATE", overwrite="true")
+
+    def _at_data_node(self, method: str, path: str, data: bytes = b"", **arguments: str) -> requests.Response:
+        """Send a request of WebHDFS to which the name node answers with the address of the data node."""
+        address = f"http://127.0.0.1:{self.name_node.http_port}/webhdfs/v1{quote(path)}"
+        asked = {"user.name": SUPERUSER, **arguments}
+        redirect = requests.request(method, address, params=asked, timeout=_LIMIT_S, allow_redirects=False)
+        redirect.raise_for_status()
+        location = redirect.headers["Location"].replace(f"//{self.data_host}:", "//127.0.0.1:")
+        answer = requests.request(method, location, data=data, timeout=_LIMIT_S)
+        answer.raise_for_status()
+        return answer
 
     def ask(self, method: str, path: str, **arguments: object) -> Any:
         """Send one request of WebHDFS to the name node as its superuser. Return the answer's JSON, or None."""

@@ -87,7 +87,21 @@ class HttpRequest(BaseHTTPRequestHandler):
         return self.server
 
     def _serve(self) -> None:
-        self._ours.owner.handle(self, self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        self._ours.owner.handle(self, self._chunks() if chunked else self.rfile.read(self._length()))
+
+    def _length(self) -> int:
+        return int(self.headers.get("Content-Length") or 0)
+
+    def _chunks(self) -> bytes:
+        """Read a body that comes in chunks. Raise `ConnectionError` if the client leaves before its end."""
+        body = b""
+        while size := int(self.rfile.readline().partition(b";")[0] or b"-1", 16):
+            if size < 0 or len(piece := self.rfile.read(size + 2)) < size + 2:
+                raise ConnectionError("the client left amid its request")
+            body += piece[:size]
+        self.rfile.readline()
+        return body
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - names that http.server looks up
 

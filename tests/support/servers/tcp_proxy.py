@@ -22,9 +22,9 @@ _ANSWER_S = 10.0
 class TcpProxy:
     """The proxy. It serves inside a `with` block. `cut(text)` waits for the next request with this text."""
 
-    def __init__(self, upstream_port: int, listen: int = 0) -> None:
+    def __init__(self, upstream_port: int, listen: int = 0, *, host: str = "127.0.0.1") -> None:
         self.upstream_port = upstream_port
-        self._listener = socket.create_server(("127.0.0.1", listen), reuse_port=bool(listen))
+        self._listener = socket.create_server((host, listen), reuse_port=bool(listen))
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
         self._rule: tuple[Callable[[bytes], int], How] | None = None
@@ -119,6 +119,9 @@ class _Link:
                 self._server.sendall(data[: passing.get(how, 0)])
                 if how is not None:
                     break
+            if how is None:  # the client has sent everything, and may wait for answers
+                self._server.shutdown(socket.SHUT_WR)
+                return
             if how in ("after", "at"):
                 self._answered.wait(_ANSWER_S)
         if how is not None:
