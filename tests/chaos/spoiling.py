@@ -66,12 +66,14 @@ class Place(Protocol):
     @property
     def steady(self) -> bool:
         """Whether equal runs send equal requests. Otherwise a run may end before the request that was to be spoilt."""
+        ...
 
     def connect(self, client: Client) -> None:
         """Use another client from now on."""
 
     def world(self, kind: str, batches: Shape) -> FollowedWorld:
         """Make a new world, with an empty WAL. The proxy spoils nothing."""
+        ...
 
 
 def to_any(_: Request, __: Answer) -> bool:

@@ -25,6 +25,8 @@ from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores import hdfs_rpc, opening, webhdfs
 from wal_sink.stores.base import Store
+from wal_sink.stores.hdfs import HdfsStore
+from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
 
 HURRIED = replace(SYSTEM, sleep_s=lambda seconds: time.sleep(min(seconds, 0.05)))
@@ -100,7 +102,7 @@ class StorePlace:
     def _store(self, folder: str) -> Store:
         spec = self.kind.spec(self.server, self.proxy, self._client)
         store = opening._new_store(replace(spec, url=f"{spec.url}/{folder}"))
-        if self.hurried and hasattr(store, "_runtime"):
+        if self.hurried and isinstance(store, (HdfsStore, S3Store)):
             store._runtime = HURRIED
         self.kind.limit(store, self._client)
         return store
