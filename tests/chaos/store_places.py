@@ -144,8 +144,7 @@ def s3_sight(server: Any, prefix: str) -> Sight:
 
 
 def _azurite_spec(server: AzuriteServer, proxy: FaultyProxy, _: Client) -> StoreSpec:
-    connection = str(server.storage_options["connection_string"]).replace(f"http://127.0.0.1:{server.port}", proxy.url)
-    return StoreSpec(f"abfs://{server.container}/chaos", {"connection_string": connection})
+    return StoreSpec(f"abfs://{server.container}/chaos", server.options_through(proxy.url))
 
 
 def _azurite_sight(server: AzuriteServer, prefix: str) -> Sight:

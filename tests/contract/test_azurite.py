@@ -43,10 +43,6 @@ def test_a_missing_container_is_told_with_the_next_step(azurite: AzuriteServer) 
         probe(store, runtime=SYSTEM, single_writer=False)
 
 
-def test_several_processes_may_write(azurite: AzuriteServer) -> None:
-    probe(open_store(StoreSpec(url_in(azurite), azurite.storage_options)), runtime=SYSTEM, single_writer=False)
-
-
 def test_a_right_to_read_alone_looks_into_a_wal_and_begins_none(azurite: AzuriteServer) -> None:
     url = url_in(azurite)
     open_store(StoreSpec(url, azurite.storage_options)).create("a/b", b"x")

@@ -10,13 +10,16 @@ import logging
 import multiprocessing
 from typing import Any
 
+import fsspec
 import gcsfs.core
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.chaos.faulty_proxy import Answer, FaultyProxy
 from tests.support.servers.fake_gcs import FakeGcsServer
 from wal_sink.errors import StoreError
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.fsspec_store import connected
+from wal_sink.stores.fsspec_store import GenericStore, connected
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import probe
 from wal_sink.stores.spec import StoreSpec
@@ -46,8 +49,30 @@ def test_a_token_that_is_no_file_is_told_and_not_shown(fake_gcs: FakeGcsServer) 
 
 @pytest.mark.parametrize("scheme", ["gs", "gcs"])
 def test_several_processes_may_write(fake_gcs: FakeGcsServer, scheme: str) -> None:
-    spec = StoreSpec(url_in(fake_gcs, scheme=scheme), fake_gcs.storage_options)
-    probe(open_store(spec), runtime=SYSTEM, single_writer=False)
+    store = open_store(StoreSpec(url_in(fake_gcs, scheme=scheme), fake_gcs.storage_options))
+    assert store.create_doubt == ""
+    probe(store, runtime=SYSTEM, single_writer=False)
+    assert store.list("", recursive=True) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"items": [{}]}', b'{"items": 5}', b"<html></html>"])
+def test_an_answer_that_is_no_listing_does_not_pass_for_an_empty_one(fake_gcs: FakeGcsServer, body: bytes) -> None:
+    with FaultyProxy(fake_gcs.endpoint) as proxy:
+        options = {**fake_gcs.storage_options, "endpoint_url": proxy.url}
+        store = open_store(StoreSpec(url_in(fake_gcs), options))
+        store.create("a", b"x")
+        proxy.arm(lambda exchange: exchange.answer(Answer(200, body)), at=1)
+        with pytest.raises(StoreError, match=r"cannot list gs://.*check address"):
+            store.list("")
+        assert store.list("") == ["a"]
+
+
+def test_a_class_of_another_package_is_left_to_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type("CloudFileSystem", (MemoryFileSystem,), {"__module__": "another.gcs", "cachable": False})
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: kind)
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda *_, **__: (kind(), "bucket/wal"))
+    store = GenericStore(StoreSpec("gs://bucket/wal"))
+    assert "CloudFileSystem (of another.gcs) is not known to create atomically" in store.create_doubt
 
 
 def in_a_new_process(spec: StoreSpec, answer: Any) -> None:

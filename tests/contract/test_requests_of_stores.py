@@ -83,10 +83,7 @@ def counted(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[str
     elif name == "Azure":
         azurite: AzuriteServer = request.getfixturevalue("azurite")
         with FaultyProxy(f"http://127.0.0.1:{azurite.port}") as proxy:
-            connection = azurite.storage_options["connection_string"].replace(
-                f"http://127.0.0.1:{azurite.port}", proxy.url
-            )
-            spec = StoreSpec(f"abfs://{azurite.container}/{folder}", {"connection_string": connection})
+            spec = StoreSpec(f"abfs://{azurite.container}/{folder}", azurite.options_through(proxy.url))
             yield name, spec, lambda: seen_by(proxy)
     else:
         hdfs: Hdfs = request.getfixturevalue("hdfs")

@@ -217,6 +217,11 @@ class TestList:
         assert store.list("n", after="1/a", recursive=True) == ["1/b", "2/a", "3"]
         assert store.list("n", after="1/", recursive=True) == ["1/a", "1/b", "2/a", "3"]
 
+    def test_an_object_is_no_folder(self, store: Store) -> None:
+        fill(store, "a", "b/c")
+        for path in ("a", "b/c"):
+            assert store.list(path) == store.list(path, recursive=True) == []
+
     def test_an_absent_folder_is_empty(self, store: Store) -> None:
         assert store.list("nowhere") == []
         assert store.list("nowhere/deep", recursive=True) == []

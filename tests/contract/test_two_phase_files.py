@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.contract.test_backends import READERS
-from tests.support.servers.minio import MinioServer
+from tests.support.servers.s3_product import S3Product
 from tests.support.servers.s3_server import S3Server
-from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import SinkContract
@@ -98,22 +97,12 @@ class TestParquetOnS3(TestJsonOnS3):
 
 
 @pytest.mark.s3
-class TestCsvOnSeaweedFs(TwoPhaseFilesContract):
+class TestCsvOnServersOfOtherMakers(TwoPhaseFilesContract):
     format = "csv"
     every = 29
     each_line = False
 
-    @pytest.fixture
-    def target(self, seaweedfs: SeaweedServer) -> StoreSpec:
-        return StoreSpec(f"s3://{seaweedfs.bucket}/two-phase-{next(_numbers)}", seaweedfs.storage_options)
-
-
-@pytest.mark.s3
-class TestCsvOnMinio(TwoPhaseFilesContract):
-    format = "csv"
-    every = 29
-    each_line = False
-
-    @pytest.fixture
-    def target(self, minio: MinioServer) -> StoreSpec:
-        return StoreSpec(f"s3://{minio.bucket}/two-phase-{next(_numbers)}", minio.storage_options)
+    @pytest.fixture(params=["seaweedfs", "minio"])
+    def target(self, request: pytest.FixtureRequest) -> StoreSpec:
+        server: S3Product = request.getfixturevalue(request.param)
+        return StoreSpec(f"s3://{server.bucket}/two-phase-{next(_numbers)}", server.storage_options)

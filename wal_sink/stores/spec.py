@@ -133,8 +133,8 @@ def _known(url: str, scheme: str) -> str:
     if scheme not in fsspec.available_protocols():
         raise ConfigError(
             f"{mask_url(url)}: fsspec does not know the scheme {scheme!r}. Correct the scheme, or install the package "
-            "that provides it (for Google Cloud Storage `pip install gcsfs`, for Azure `pip install adlfs`; for viewfs "
-            "wal-sink with its extra hdfs, or: pip install hdfs-native)"
+            "that provides it (wal-sink with its extra gcs for gs, azure for abfs, hdfs for viewfs; or: pip install "
+            "gcsfs, adlfs, hdfs-native)"
         )
     _check_authority(url)
     return url

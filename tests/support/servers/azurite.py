@@ -43,6 +43,10 @@ class AzuriteServer(Server):
         """Return the options with another key."""
         return {"connection_string": self._connection(key)}
 
+    def options_through(self, url: str) -> dict[str, Any]:
+        """Return the options of a client that reaches the server at another address, of a proxy."""
+        return {"connection_string": self._connection(KEY).replace(f"http://127.0.0.1:{self.port}", url)}
+
     def options_of_reader(self) -> dict[str, Any]:
         """Return the options of somebody who may read and list for an hour."""
         from azure.storage.blob import ContainerSasPermissions, generate_container_sas  # noqa: PLC0415 - the extra azure

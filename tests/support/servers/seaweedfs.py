@@ -7,56 +7,25 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support.components import require
-from tests.support.servers.server import Server, version_of
+from tests.support.servers.s3_product import ACCESS_KEY, SECRET_KEY, S3Product
+from tests.support.servers.server import version_of
 
-ACCESS_KEY, SECRET_KEY = "test-access-key", "test-secret-key"
 READER_KEY = "test-reader-key"
 """The access key of a user that may read and list, and not write. Its secret is `SECRET_KEY`."""
 _ROLES = ("master", "volume", "filer", "s3")
 
 
-class SeaweedServer(Server):
+class SeaweedServer(S3Product):
     """A running server: master, volumes, filer and S3 in one process."""
 
     product = "SeaweedFS"
     number_of_ports = 2 * len(_ROLES)
-    bucket = "wal-sink-tests"
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.ports[_ROLES.index('s3')]}"
-
-    @property
-    def storage_options(self) -> dict[str, Any]:
-        """Return the options for s3fs, and for `StoreSpec`."""
-        return self.options_of(ACCESS_KEY, SECRET_KEY)
-
-    def options_of(self, key: str, secret: str) -> dict[str, Any]:
-        """Return the options of another user."""
-        return {
-            "key": key,
-            "secret": secret,
-            "endpoint_url": self.endpoint,
-            "client_kwargs": {"region_name": "us-east-1"},
-        }
-
-    def client(self) -> Any:
-        """Return a boto3 client that looks at the server without the store."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
-            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
-        )
 
     def prepare(self) -> None:
         super().prepare()
@@ -88,18 +57,6 @@ class SeaweedServer(Server):
 
     def release(self) -> str:
         return version_of(_program(), "version")
-
-    def answers(self) -> bool:
-        """Whether it takes an object into its bucket, which it makes if necessary."""
-        client = self.client()
-        try:
-            if self.bucket not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
-                client.create_bucket(Bucket=self.bucket)
-            client.put_object(Bucket=self.bucket, Key="ready", Body=b"x")
-            client.delete_object(Bucket=self.bucket, Key="ready")
-        except (BotoCoreError, ClientError):
-            return False
-        return True
 
 
 def _program() -> Path:

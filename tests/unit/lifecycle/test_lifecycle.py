@@ -375,6 +375,20 @@ def test_a_following_drain_goes_on_while_one_sink_is_not_parked_and_tells_at_its
     assert target.batches == [0]
 
 
+def test_a_following_drain_leaves_no_thread_though_nobody_closes(home: Home) -> None:
+    home.left_behind(1)
+    sink = home.sink(target := Recorder())
+    sink.drain(follow=True, timeout_s=0.1)
+    wait_until(lambda: not home.committers(), timeout_s=PATIENCE_S)
+
+    with home.sink(None) as stager:
+        home.chain(stager.stage).complete(1)
+    sink.drain(follow=True, timeout_s=2.0)
+
+    assert target.batches == [0, 1]
+    wait_until(lambda: not home.committers(), timeout_s=PATIENCE_S)
+
+
 def test_a_following_drain_ends_when_another_thread_closes(home: Home) -> None:
     home.left_behind(1)
     sink = home.sink(target := Recorder())
