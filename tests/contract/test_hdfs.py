@@ -362,6 +362,22 @@ def test_a_lost_answer_at_the_commit_of_a_segment_is_resolved(
     assert store.read("s/1") == b"rows" * 1000
 
 
+def test_a_connection_that_falls_silent_holds_up_no_later_call(
+    kind: str, proxied: tuple[TcpProxy, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All calls of an hdfs-native client share one connection."""
+    proxy, store = proxied
+    store.create("a/1", b"x")
+    monkeypatch.setattr("wal_sink.stores.hdfs_rpc._LIMIT_S", 1.0)
+    monkeypatch.setattr("wal_sink.stores.webhdfs._ANSWER_S", 1.0)
+    proxy.cut(b"op=LISTSTATUS" if kind == "webhdfs" else b"getListing", "swallow")
+    with pytest.raises(StoreError, match=r"cannot list .* check the name node"):
+        store.list("a")
+    assert proxy.cuts == 1
+    assert store.list("a") == ["1"]
+    assert store.read("a/1") == b"x"
+
+
 def test_whoever_finds_another_object_after_a_lost_answer_does_not_take_it_for_its_own(
     hdfs: Hdfs, kind: str, folder: str
 ) -> None:

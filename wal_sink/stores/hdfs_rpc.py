@@ -57,14 +57,18 @@ class HdfsRpc(HdfsClient):
                 "hdfs-native was used in the process that forked this one, and its calls may never return here. Start "
                 "this process in another way, for example by multiprocessing's 'spawn', or use webhdfs://"
             )
-        self._client = client = new_client()
+        self._new_client = new_client
+        self._connect()
+        self._idle: deque[ThreadCall] = deque()
+        self._closing: set[threading.Thread] = set()
+        at_exit(self._wait_for_closing)
+
+    def _connect(self) -> None:
+        self._client = client = self._new_client()
         self._raw = client.inner
         """It gives writers that only end when they are dropped. Those of `client` are closed then, by Python's `io`: an
         aborted file would be completed, and a name node that is down waited for without a limit.
         """
-        self._idle: deque[ThreadCall] = deque()
-        self._closing: set[threading.Thread] = set()
-        at_exit(self._wait_for_closing)
 
     def new_file(self, path: str) -> HdfsWriter:
         options = WriteOptions(overwrite=False, create_parent=True)
@@ -115,6 +119,7 @@ class HdfsRpc(HdfsClient):
         try:
             return caller.call(function, timeout_s=_LIMIT_S)
         except CallTimedOutError as error:
+            self._connect()  # all calls of a client share a connection, and this one may stay silent for ever
             raise HdfsError(TIMEOUT, f"no answer within {_LIMIT_S:g} s") from error
         except _FAILURES as error:
             raise _error_of(error) from error

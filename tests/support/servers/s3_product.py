@@ -1,4 +1,4 @@
-"""What the tests need of an S3 server of another maker: addresses, users, one bucket, and a look past the store."""
+"""An S3 server of another maker, as the tests use it: addresses, users, one bucket, and a look past the store."""
 
 from __future__ import annotations
 
