@@ -17,7 +17,7 @@ from benchmarks.backends.backend import ISO, Backend, Tables, Way, rows_of, writ
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
 from tests.support.processes import CHECKOUT, Child
-from tests.support.servers.server import free_ports
+from tests.support.servers.ports import free_port
 from wal_sink_backends.http import HttpSink
 
 POSTS = "httpx, a POST a chunk"
@@ -36,7 +36,7 @@ class Http(Backend[str]):
 
     @cached_property
     def _address(self) -> str:
-        (port,) = map(str, free_ports(1))
+        port = str(free_port())
         server = Child.python(PROGRAM, self._rows, port, log=self._folder / "http.log", limit_s=30)
         self._stack.callback(server.kill)
         server.wait_for_output("serving")

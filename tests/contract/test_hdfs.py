@@ -20,6 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.support.contending import contend_for_names
 from tests.support.processes import Child
 from tests.support.servers.hdfs import SUPERUSER, Hdfs
+from tests.support.servers.ports import free_port
 from tests.support.servers.tcp_proxy import How, TcpProxy
 from tests.support.waiting import wait_until
 from wal_sink.errors import ConfigError, StoreError
@@ -429,7 +430,7 @@ class _Elsewhere(BaseHTTPRequestHandler):
 
 
 def test_another_web_servers_404_proves_nothing_absent() -> None:
-    server = HTTPServer(("127.0.0.1", 0), _Elsewhere)
+    server = HTTPServer(("127.0.0.1", free_port()), _Elsewhere)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         store = opening._new_store(StoreSpec(f"webhdfs://127.0.0.1:{server.server_port}/wal"))

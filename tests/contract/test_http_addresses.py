@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.components import require
+from tests.support.servers.ports import free_port
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.cli.main import main
 from wal_sink.errors import ConfigError
@@ -72,7 +73,9 @@ def web(tmp_path: Path) -> Iterator[Web]:
     for name in place.wal.list("", recursive=True):
         store.create(name, place.wal.read(name))
     found: list[str] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Locked, allowed=found, directory=str(tmp_path))) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", free_port()), partial(Locked, allowed=found, directory=str(tmp_path))
+    ) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield Web(server.server_address[1], found)

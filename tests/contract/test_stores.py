@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.support.contending import contend_for_names
 from tests.support.servers.azurite import AzuriteServer
+from tests.support.servers.ports import listening
 from tests.support.servers.s3_server import S3Server
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.runtime.clock import SYSTEM
@@ -867,7 +867,7 @@ def test_a_mute_endpoint_is_left_because_no_answer_is_waited_for_before_the_body
         except BaseException as error:  # noqa: BLE001 - told to the test
             ended.append(error)
 
-    with socket.create_server(("127.0.0.1", 0)) as mute:
+    with listening() as mute:
         options = {
             "key": "k",
             "secret": "s" * 8,

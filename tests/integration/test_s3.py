@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.processes import Child
+from tests.support.servers.ports import listening
 from tests.support.streams import SESSION, Home
 from tests.support.waiting import wait_until
 from wal_sink import Delivery, StoreError
@@ -181,7 +181,7 @@ def test_a_store_that_is_not_there_is_refused_at_once(
 
 
 def test_an_endpoint_that_never_answers_is_given_up(place: Home, s3_server: S3Server) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:
+    with listening() as mute:
         changed = {
             "endpoint_url": f"http://127.0.0.1:{mute.getsockname()[1]}",
             "config_kwargs": {"read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 2}},

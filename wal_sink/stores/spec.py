@@ -20,6 +20,8 @@ MEMORY = "memory"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=:(?:/|:))")
 _AUTHORITY = re.compile(r"[/?#]")
 _ALIASES = {"local": LOCAL, "s3a": S3, "s3n": S3}
+_UNKNOWN_TO_FSSPEC = {"viewfs": "Install wal-sink with its extra hdfs, or: pip install hdfs-native"}
+"""What to do about a scheme that fsspec does not know before a package is installed. It knows gs, abfs and hdfs."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,11 +133,8 @@ def _check_s3(url: str, location: str) -> None:
 
 def _known(url: str, scheme: str) -> str:
     if scheme not in fsspec.available_protocols():
-        raise ConfigError(
-            f"{mask_url(url)}: fsspec does not know the scheme {scheme!r}. Correct the scheme, or install the package "
-            "that provides it (wal-sink with its extra gcs for gs, azure for abfs, hdfs for viewfs; or: pip install "
-            "gcsfs, adlfs, hdfs-native)"
-        )
+        way = _UNKNOWN_TO_FSSPEC.get(scheme, "Correct the scheme, or install the package that provides it")
+        raise ConfigError(f"{mask_url(url)}: fsspec does not know the scheme {scheme!r}. {way}")
     _check_authority(url)
     return url
 

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from tests.support.servers.ports import free_port
+
 _IDLE_S = 60.0
 
 
@@ -18,7 +20,7 @@ class HttpServer(ABC):
     """A server in threads of this process. It serves in a `with` block, or from `start()` to `stop()`."""
 
     def __init__(self, port: int = 0, *, tls: ssl.SSLContext | None = None) -> None:
-        self._server = _Server(("127.0.0.1", port), self)
+        self._server = _Server(("127.0.0.1", port or free_port()), self)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_port}"

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from moto.server import ThreadedMotoServer
 
+from tests.support.servers.ports import free_port
+
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
@@ -21,7 +23,7 @@ class MotoServer(ABC):
     def __init__(self) -> None:
         self.turn = threading.Lock()
         """Held while moto handles a request. It reads first and writes then, so requests come one at a time."""
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
 
     def start(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs every request

@@ -6,17 +6,16 @@ import itertools
 import os
 import re
 import shutil
-import socket
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, Self
 
 from tests.support.components import note_started, require
 from tests.support.processes import Child, ChildError
+from tests.support.servers.ports import free_ports
 
 START_S = 60.0
 _FIRST_STARTS = 3
@@ -116,14 +115,3 @@ def version_of(started: Path, *arguments: str) -> str:
     found = re.search(r"\d+(\.\d+)+", said.stdout)
     assert found, f"{started} told no version: {said.stdout!r}"
     return found[0]
-
-
-def free_ports(count: int) -> Sequence[int]:
-    """Return different free ports, below those whose Redis would have a bus, 10,000 above them, at no valid port."""
-    with ExitStack() as stack:
-        found: list[int] = []
-        while len(found) < count:
-            probe = stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            found += [probe.getsockname()[1]] if probe.getsockname()[1] < 55_000 else []
-    return found

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Literal, Self
 
+from tests.support.servers.ports import free_port
+
 How = Literal["before", "halfway", "at", "after", "swallow"]
 """The moment of a cut: before the server has the request; when it has half of it; after its answer to everything in
 front of the text; after the request had its effect, with the answer lost. `swallow` keeps the connection open and
@@ -24,7 +26,7 @@ class TcpProxy:
 
     def __init__(self, upstream_port: int, listen: int = 0, *, host: str = "127.0.0.1") -> None:
         self.upstream_port = upstream_port
-        self._listener = socket.create_server((host, listen), reuse_port=bool(listen))
+        self._listener = socket.create_server((host, listen or free_port()), reuse_port=bool(listen))
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
         self._rule: tuple[Callable[[bytes], int], How] | None = None

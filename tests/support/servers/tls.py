@@ -12,6 +12,8 @@ from pathlib import Path
 
 import trustme
 
+from tests.support.servers.ports import listening
+
 
 class Authority:
     """A certificate authority of a test, in a file that clients may trust."""
@@ -59,7 +61,7 @@ class TlsServer:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate)
         self._preface = preface
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = listening()
         self.port: int = self._socket.getsockname()[1]
         self.connections = 0
         self.trusted = 0

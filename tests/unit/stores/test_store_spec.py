@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fsspec.registry import known_implementations
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
@@ -124,10 +125,19 @@ def test_an_error_that_shows_a_secret_is_no_cause_of_another(error: Exception, i
 
 @pytest.mark.parametrize(("module", "url"), [("s3fs", "s3://bucket/x"), ("gcsfs", "gs://bucket/x")])
 def test_a_missing_package_is_named(module: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
+    for missing in (module, f"{module}.core"):  # an earlier test may have loaded both
+        monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "wal_sink.stores.s3", raising=False)
     with pytest.raises(ConfigError, match=module):
         open_store(StoreSpec(url))
+
+
+def test_the_extra_of_a_scheme_that_fsspec_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(known_implementations, "viewfs", raising=False)  # hdfs-native adds it
+    with pytest.raises(ConfigError, match=r"scheme 'viewfs'\. Install wal-sink with its extra hdfs, or: pip install"):
+        StoreSpec("viewfs://cluster/wal")
+    with pytest.raises(ConfigError, match=r"scheme 'nosuch'\. Correct the scheme, or install the package"):
+        StoreSpec("nosuch://cluster/wal")
 
 
 def test_single_writer_is_another_spec_of_the_same_place(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.support.http_collection import chunk, opened, write
+from tests.support.servers.ports import listening
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink_backends.http.ends import doubt_of_end
@@ -35,7 +36,7 @@ class BareServer:
 
     def __init__(self, answer: Callable[[Head, bytes], bytes], *, hangs_up: bool = False) -> None:
         self._answer, self._hangs_up = answer, hangs_up
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listening()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self.heads: list[Head] = []
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"

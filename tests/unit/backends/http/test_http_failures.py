@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import socket
 import sqlite3
 import ssl
 import textwrap
@@ -19,6 +18,7 @@ import pytest
 from tests.support.http_collection import IDS, Collection, chunk, opened, refuse_3, write
 from tests.support.processes import CHECKOUT, Child
 from tests.support.servers.http_target import Fault, HttpTarget
+from tests.support.servers.ports import free_port
 from tests.support.servers.tls import Authority
 from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
@@ -52,11 +52,9 @@ def test_an_answer_that_is_late_is_an_unknown_outcome(keyed: Collection) -> None
 
 
 def test_nobody_listening() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}/orders"
-        with pytest.raises(TargetFailedError, match=r"cannot be reached, and nothing was sent: .*Connection refused"):
-            write(HttpSink(url))
+    url = f"http://127.0.0.1:{free_port()}/orders"
+    with pytest.raises(TargetFailedError, match=r"cannot be reached, and nothing was sent: .*Connection refused"):
+        write(HttpSink(url))
 
 
 def test_a_host_that_is_not_there() -> None:
@@ -182,9 +180,7 @@ def test_a_writer_killed_at_any_moment_leaves_every_row_once(keyed: Collection, 
 def test_an_api_killed_in_mid_chunk_and_started_again_has_every_row_once(tmp_path: Path) -> None:
     """The API's process is killed again and again while the core delivers to it."""
     program = CHECKOUT / "tests" / "support" / "servers" / "http_target.py"
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = free_port()
     database = tmp_path / "rows.db"
 
     def serve(number: int) -> Child:

@@ -16,6 +16,7 @@ import redis
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import Child
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
+from tests.support.servers.ports import listening
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.side_by_side import side_by_side
 from wal_sink.sinks.chunk import Position
@@ -41,7 +42,7 @@ class LossyProxy:
     def __init__(self, port: int) -> None:
         self._to = port
         self.lose = False
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listening()
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 

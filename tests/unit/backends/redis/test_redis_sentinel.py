@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import redis
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import Child
 from tests.support.redis_tools import opened, stream_ids
+from tests.support.servers.ports import free_port
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.errors import ForgottenError, OutcomeUnknownError, PermanentError
 from wal_sink_backends.redis.sink import RedisSink
@@ -23,9 +23,7 @@ class Sentinel:
     """One Sentinel that fails over by itself, after 5 s: on a busy machine a server may be silent for one or two."""
 
     def __init__(self, folder: Path, primary: RedisServer) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         conf = folder / "sentinel.conf"
         conf.write_text(
             f"bind 127.0.0.1\nport {self.port}\ndir {folder}\nsentinel monitor orders 127.0.0.1 {primary.port} 1\n"

@@ -1,0 +1,46 @@
+"""Ports for the tests' servers, below those that the kernel gives away by itself.
+
+Clients of a server that was stopped go on asking at its port for a while. If the kernel chose this port, it may give it
+to Spark next. Spark takes whoever connects first for the reader of a `collect()`, and the batch fails.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+FIRST, LAST = 10_000, 22_000
+"""Linux gives away 32768 and above, macOS and Windows 49152 and above. A Redis has a bus 10,000 above its port."""
+
+_CHOICE = random.SystemRandom()  # not the tests' seeded numbers: two workers would draw the same ports
+
+
+def free_port() -> int:
+    """Return a port at which nothing listens."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> Sequence[int]:
+    """Return different ports at which nothing listens."""
+    found: list[int] = []
+    with ExitStack() as stack:
+        while len(found) < count:
+            probe = stack.enter_context(socket.socket())
+            port = _CHOICE.randrange(FIRST, LAST)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:  # somebody has it
+                continue
+            found.append(port)
+    return found
+
+
+def listening() -> socket.socket:
+    """Return a socket that listens at such a port."""
+    while True:
+        try:
+            return socket.create_server(("127.0.0.1", free_port()))
+        except OSError:  # another process took it in between
+            continue
