@@ -9,9 +9,12 @@ import msgspec
 from wal_sink.sinks.base import MakeSink, SinkContext
 from wal_sink.sinks.failures import Failure
 from wal_sink.wal.fencing import Term
+from wal_sink.wal.inline_rows import inline_limit
 from wal_sink.wal.records import Marker, SegmentRef
 from wal_sink.wal.segment_writer import SegmentLimits
 
+SMALL_BATCH_BYTES = 4 << 20
+"""Segment bytes up to which the driver delivers a batch: a Spark job alone costs about 100 ms (measured)."""
 NO_SEGMENT = -1
 """The ordinal of a result that concerns no segment in particular."""
 
@@ -124,17 +127,28 @@ class StagingContext:
     spark_schema: str = field(default="", repr=False)
     keep_segments: bool = True
     preparations: tuple[Preparation, ...] = ()
+    inline_bytes: int = 0
+    """The budget of inline rows; see `wal.inline_rows`. 0: no rows travel inline."""
+
+    def inline_limit(self, partition: int) -> int:
+        """Bytes that the task of a partition may return inline. The driver would write them, so only rows that are kept
+        may travel.
+        """
+        return inline_limit(self.inline_bytes, partition) if self.keep_segments else 0
 
     def context(self, sink: str, *, on_executor: bool) -> SinkContext:
         """The context that a two-phase sink is opened with to prepare rows."""
         return _sink_context(self, sink, self.term, on_executor=on_executor)
 
 
-class StagedPartition(msgspec.Struct, frozen=True):
-    """The result of one staging task: its segments in order, and by sink the handle of each segment."""
+class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one staging task: its segments in order, and by sink the handle of each segment; or inline rows."""
 
     segments: tuple[SegmentRef, ...]
     prepared: dict[str, tuple[str | None, ...]]
+    partition: int = 0
+    inline: bytes = b""
+    """Rows that are in no segment yet, as `wal.inline_rows` encodes them."""
 
 
 def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int, *, on_executor: bool) -> SinkContext:

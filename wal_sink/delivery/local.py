@@ -8,7 +8,7 @@ from functools import partial
 
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import PermanentError, WalSinkError
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
+from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.runtime.timed_calls import CallTimedOutError, TimedCall
 from wal_sink.sinks.base import MakeSink, Sink
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
@@ -17,8 +17,6 @@ from wal_sink.sinks.session import SinkSession, call_sink, check_returned
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, SegmentRef
 
-SMALL_BATCH_BYTES = 4 << 20
-"""Segment bytes up to which the driver delivers a batch: a Spark job alone costs about 100 ms (measured)."""
 SMALL_BATCH_SEGMENTS = 16
 """The same in segments, which the driver delivers one after the other: each costs some requests."""
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
-from wal_sink.delivery.local import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS
+from wal_sink.delivery.local import SMALL_BATCH_SEGMENTS
 from wal_sink.estimation import sizes
 from wal_sink.estimation.plan import Plan, Shape, StoreModel, shape_of
 from wal_sink.estimation.requests import (
@@ -23,6 +23,7 @@ from wal_sink.estimation.requests import (
     total,
 )
 from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, LONGEST_POLL_S
+from wal_sink.messages import SMALL_BATCH_BYTES
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
 

@@ -62,6 +62,8 @@ class Run:
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
         self._collecting = threading.Lock()
         self._given_up: set[str] = set()
+        self.inline_rows = True
+        """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
         self._stager: Stager | None = None
         self._probes = Leftovers(store, (), runtime)
         """Probe objects that other starts left in the store."""
@@ -159,8 +161,10 @@ class Run:
         for name in registered(self.log):
             self.history.note_marked(marked_through(self.log, name))
 
-    def staging_context(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingContext:
-        """The context for the staging tasks of an attempt."""
+    def staging_context(
+        self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str, inline_bytes: int = 0
+    ) -> StagingContext:
+        """The context for the staging tasks of an attempt. `inline_bytes` is the budget of inline rows."""
         settings = self.settings
         served_sinks = [committer.served_sink for committer in self.committers]
         return StagingContext(
@@ -176,6 +180,7 @@ class Run:
             preparations=tuple(
                 served_sink.preparation for served_sink in served_sinks if served_sink.preparation is not None
             ),
+            inline_bytes=inline_bytes if self.inline_rows else 0,
         )
 
     def begin_staging(self, batch_id: int, *, planned_ms: int) -> Attempt | None:

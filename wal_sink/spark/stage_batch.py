@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
-from wal_sink.spark.session.cluster import REPEAT_CHECKS
+from wal_sink.spark.session.cluster import REPEAT_CHECKS, inline_budget
 from wal_sink.spark.session.identity import QueryIdentity
-from wal_sink.spark.session.task_errors import RepeatedShuffleError
+from wal_sink.spark.session.task_errors import RepeatedShuffleError, ResultTooLargeError
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.staging.schema import schema_json
 from wal_sink.staging.stager import Attempt, Staged
@@ -32,7 +32,8 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdenti
 
     def write(attempt: Attempt) -> Staged:
         columns, schema = tuple(df.schema.names), schema_json(df.schema)
-        context = run.staging_context(attempt, columns=columns, spark_schema=schema)
+        budget = inline_budget(df.sparkSession.sparkContext)
+        context = run.staging_context(attempt, columns=columns, spark_schema=schema, inline_bytes=budget)
         description = f"{what}: stage attempt {attempt.number}"
         staged = stage_dataframe(df, store=store, context=context, description=description)
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
@@ -57,6 +58,16 @@ def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]
         except RepeatedShuffleError as error:
             seen = str(error)
             _logger.warning("%s: no row of this attempt is used. Spark computes the shuffles again", seen)
+        except ResultTooLargeError as error:
+            if not run.inline_rows:
+                raise
+            run.inline_rows = False
+            seen = str(error)
+            _logger.warning(
+                "%s: the batch is staged again. From now on the tasks of this run write the rows of small partitions "
+                "themselves, and no rows travel to the driver. Raise spark.driver.maxResultSize to save requests",
+                seen,
+            )
         else:
             run.end_staging(attempt, staged)
             return True

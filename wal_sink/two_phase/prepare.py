@@ -7,12 +7,13 @@ A transaction is recorded before it is begun. So a transaction that a crash leav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 import pyarrow as pa
 
 from wal_sink.errors import DeliveryError, StoreError
-from wal_sink.messages import Preparation, StagedPartition, StagingContext
+from wal_sink.messages import SMALL_BATCH_BYTES, Preparation, StagedPartition, StagingContext
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.timed_calls import TimedCall
@@ -21,9 +22,10 @@ from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
 from wal_sink.wal import paths
+from wal_sink.wal.inline_rows import InlineRows, pack, take_inline
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import BegunRecord, TokenRecord
-from wal_sink.wal.segment_writer import SegmentWriter
+from wal_sink.wal.segment_writer import Follower, SegmentWriter
 
 MAX_HANDLE = 4096
 """Most characters of a handle. A manifest holds one a segment."""
@@ -33,41 +35,82 @@ _Result = TypeVar("_Result")
 
 
 def stage_partition(
-    context: StagingContext, batches: Iterable[pa.RecordBatch], log: Log, *, partition: int, on_executor: bool
+    context: StagingContext,
+    batches: Iterable[pa.RecordBatch],
+    open_log: Callable[[], Log],
+    *,
+    partition: int,
+    on_executor: bool,
 ) -> StagedPartition:
     """Write the rows of one partition, under positional names, into segments and into every two-phase target.
+
+    The few rows of a small partition are returned instead, and `joined` writes them. Then the log is not opened.
 
     If a target fails, its rows are prepared later, when they are delivered. But where the WAL does not keep the rows,
     the failure ends the task (`DeliveryError`), and Spark runs the batch again.
     """
+    if limit := context.inline_limit(partition):
+        inline, batches = take_inline(batches, limit)
+        if inline is not None:
+            return StagedPartition((), {given.sink: () for given in context.preparations}, partition, inline)
+    log = open_log()
     preparers = [Preparer(context, given, log, partition, on_executor=on_executor) for given in context.preparations]
     try:
-        with SegmentWriter(
-            log.store,
-            folder=context.folder,
-            partition=partition,
-            limits=context.limits,
-            new_id=log.runtime.new_id,
-            followers=preparers,
-            keep=context.keep_segments,
-        ) as writer:
+        with _segment_writer(context, log, partition, preparers) as writer:
             for batch in batches:
                 writer.write(batch)
             segments = writer.finish()
     finally:
         for preparer in preparers:
             preparer.close()
-    return StagedPartition(tuple(segments), {preparer.sink: tuple(preparer.handles) for preparer in preparers})
+    handles = {preparer.sink: tuple(preparer.handles) for preparer in preparers}
+    return StagedPartition(tuple(segments), handles, partition)
+
+
+def packed(
+    context: StagingContext, partitions: Sequence[StagedPartition], log: Log, *, side_by_side: int = 1
+) -> StagedPartition:
+    """The partitions of a batch as one, in their order. Runs in the driver.
+
+    Inline rows are written into segments, before any manifest can name them. They have no handle: two-phase sinks
+    prepare them at delivery. `side_by_side` tells how many segments delivery takes at once; it matters only to a batch
+    that the driver does not deliver itself.
+    """
+    if sum(len(partition.inline) for partition in partitions) <= SMALL_BATCH_BYTES:
+        side_by_side = 1
+    whole = [StagedPartition((), {given.sink: () for given in context.preparations})]
+    with_rows = (partition for partition in partitions if partition.inline or partition.segments)
+    for is_inline, group in groupby(with_rows, lambda partition: bool(partition.inline)):
+        if not is_inline:
+            whole += group
+            continue
+        rows = [InlineRows(partition.partition, partition.inline) for partition in group]
+        refs = pack(rows, lambda first: _segment_writer(context, log, first, ()), side_by_side=side_by_side)
+        unprepared: tuple[str | None, ...] = (None,) * len(refs)
+        whole.append(StagedPartition(tuple(refs), {given.sink: unprepared for given in context.preparations}))
+    return joined(whole)
 
 
 def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
-    """The partitions of a batch as one, in their order."""
+    """The partitions of a batch as one, in their order. None of them has inline rows."""
     segments = tuple(segment for partition in partitions for segment in partition.segments)
     sinks = {sink for partition in partitions for sink in partition.prepared}
     handles = {
         sink: tuple(handle for partition in partitions for handle in partition.prepared[sink]) for sink in sorted(sinks)
     }
     return StagedPartition(segments, handles)
+
+
+def _segment_writer(context: StagingContext, log: Log, partition: int, followers: Sequence[Follower]) -> SegmentWriter:
+    return SegmentWriter(
+        log.store,
+        folder=context.folder,
+        partition=partition,
+        limits=context.limits,
+        new_id=log.runtime.new_id,
+        followers=followers,
+        keep=context.keep_segments,
+    )
 
 
 def opened_sink(session: SinkSession) -> TwoPhaseSink:

@@ -16,7 +16,6 @@ import pytest
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.local import (
-    SMALL_BATCH_BYTES,
     SMALL_BATCH_SEGMENTS,
     LocalDispatcher,
     carry_out,
@@ -25,7 +24,7 @@ from wal_sink.delivery.local import (
 )
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.runtime.timed_calls import DirectCall, ThreadCall
 from wal_sink.settings import Delivery

@@ -91,7 +91,7 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
     assert attempt is not None
     order = run.staging_context(attempt, columns=("batch", "row"), spark_schema=schema)
     positional: pa.Table = rows.rename_columns(["c0", "c1"])
-    done = stage_partition(order, positional.to_batches(), run.log, partition=0, on_executor=on_executor)
+    done = stage_partition(order, positional.to_batches(), lambda: run.log, partition=0, on_executor=on_executor)
     columns = ("batch", "row")
     run.end_staging(attempt, Staged(done.segments, columns=columns, spark_schema=schema, prepared=done.prepared))
     assert sink.contexts == [

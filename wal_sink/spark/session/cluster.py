@@ -5,6 +5,7 @@ All code runs on the driver, except `_CreateThere`, which runs in a worker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import told
 from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.spark.session.job_properties import described, is_running
-from wal_sink.spark.session.private import private
+from wal_sink.spark.session.private import private, understood
 from wal_sink.spark.session.workers import classic_context
 from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.opening import open_store
@@ -40,6 +41,10 @@ _OLD_FETCHES = "spark.shuffle.useOldFetchProtocol"
 _KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 _MOST_TRIED = 16
+_MOST_INLINE_BUDGET = 16 << 20
+_RESULT_SIZE = "spark.driver.maxResultSize"
+"""The size that the results of a job may have together; 0 for no limit, 1g by default."""
+_SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
 _SHARE_IT = (
     "Driver and executors must see the same WAL: use s3://…, gs://…, abfs://…, or a folder that every machine mounts "
     "under the same path"
@@ -62,6 +67,27 @@ def task_slots(context: SparkContext) -> int | None:
     except (Py4JError, OSError):
         return None
     return found if found > 0 else None
+
+
+def inline_budget(context: SparkContext) -> int:
+    """Return the budget of inline rows, in bytes, for the jobs of this driver; see `wal_sink.wal.inline_rows`.
+
+    It is a 64th of what a job may return (`spark.driver.maxResultSize`) or of the driver's heap, whichever is less, and
+    at most 16 MiB. So even the inline rows of 40,000 tasks take less than an eighth of either.
+    """
+    with understood(context.version, "how much a job may return to the driver"):
+        heap = int(private(context, "_jvm").java.lang.Runtime.getRuntime().maxMemory())
+        setting = context.getConf().get(_RESULT_SIZE, "1g")
+        permitted = size_of(setting)
+        if permitted is None:
+            raise ValueError(f"{_RESULT_SIZE} is {setting!r}")
+    return min(heap // 64, (permitted or heap) // 64, _MOST_INLINE_BUDGET)
+
+
+def size_of(setting: str | None) -> int | None:
+    """Return a size in bytes. Spark writes sizes as `64m`, `67108864b` or `67108864`; None for anything else."""
+    match = _SIZE.fullmatch(setting.strip().lower()) if setting else None
+    return None if match is None else int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))
 
 
 def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -> None:

@@ -33,6 +33,7 @@ _INTERRUPTED = (
 searches with a regular expression that overflows the stack of the stream's thread if Java's stack trace follows
 (measured). If the query is not being stopped, Spark does not search and takes every error for a failure.
 """
+_RESULT_LIMIT = "bigger than spark.driver.maxResultSize"
 _NULL_POINTER = "java.lang.NullPointerException"
 
 
@@ -42,6 +43,10 @@ class SparkJobError(Exception):
 
 class RepeatedShuffleError(SparkJobError):
     """Spark may have lost and duplicated rows between the tasks of a job. No result of the job may be used."""
+
+
+class ResultTooLargeError(SparkJobError):
+    """The results of a job's tasks were larger together than Spark permits. Nothing of it arrived."""
 
 
 class TaskError(Exception):
@@ -79,6 +84,8 @@ def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -
                 f"{_first_line(text)} Columns declared 'not null', including nested ones: {not_null}. Correct the "
                 "schema of the source or function that declares such a column wrongly"
             ) from None
+        if _RESULT_LIMIT in text:
+            raise ResultTooLargeError(f"{what}: {telling_line(text)}") from None
         if in_stream and _STOPPED.search(text):
             raise JobStoppedError(
                 f"{what}: the query was stopped, or its job cancelled, before the batch was staged. Spark runs the "

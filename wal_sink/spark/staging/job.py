@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 
 from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
+from wal_sink.spark.session.cluster import size_of, task_slots
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.task_errors import RepeatedShuffleError, SparkJobError, marked_errors, surfaced_errors
 from wal_sink.spark.session.versions import SPARK_3_5, version_of
@@ -21,7 +21,7 @@ from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.stores.opening import open_store
-from wal_sink.two_phase.prepare import joined, stage_partition
+from wal_sink.two_phase.prepare import packed, stage_partition
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
@@ -37,15 +37,21 @@ ARROW_BATCH_BYTES = 4 << 20
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 _TOP_ROWS_KEY = "spark.sql.execution.topKSortFallbackThreshold"
 """Spark plans smaller limits of sorted rows as one node, `TakeOrderedAndProject`."""
-_SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
 _COUNT = StructType([StructField("rows", LongType())])
 _RESULT = StructType(
-    [StructField("partition", IntegerType()), StructField("task", LongType()), StructField("staged", BinaryType())]
+    [
+        StructField("partition", IntegerType()),
+        StructField("task", LongType()),
+        StructField("staged", BinaryType()),
+        StructField("inline", BinaryType()),
+    ]
 )
 
 
 def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext, description: str) -> StagedPartition:
     """Write every row of `df` into segments and two-phase targets; return what was written, in order of partitions.
+
+    The rows of small partitions come back with their tasks, and the driver writes them into common segments.
 
     Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
     rows make no segment. Names of segments are unique to an attempt; segments of failed attempts stay unreferenced.
@@ -77,7 +83,10 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
         raise RepeatedShuffleError(
             f"{description}: Spark repeated a part of a shuffle while other tasks read it ({found})"
         )
-    return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
+    log = Log(open_store(store), SYSTEM, context.run_id)
+    # Where the slots are not known, one segment after the other is packed: only slower.
+    slots = task_slots(df.sparkSession.sparkContext) or 1
+    return packed(context, [_staged(row) for row in in_order], log, side_by_side=slots)
 
 
 def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
@@ -114,15 +123,24 @@ class _StagingTask:
         names = list(self.names)
         renamed = (with_offsets(batch).rename_columns(names) for batch in batches)
         with marked_errors():
-            log = Log(open_store(self.store), SYSTEM, self.staging.run_id)
-            log.store.begin(is_there=True)
-            staged = stage_partition(self.staging, renamed, log, partition=partition, on_executor=True)
+            staged = stage_partition(self.staging, renamed, self._log, partition=partition, on_executor=True)
         result: list[pa.Array[Any]] = [
             pa.array([partition], pa.int32()),
             pa.array([context.taskAttemptId()], pa.int64()),
-            pa.array([msgspec.json.encode(staged)]),
+            pa.array([msgspec.json.encode(msgspec.structs.replace(staged, inline=b""))]),
+            pa.array([staged.inline]),
         ]
         yield pa.record_batch(result, _RESULT.names)
+
+    def _log(self) -> Log:
+        log = Log(open_store(self.store), SYSTEM, self.staging.run_id)
+        log.store.begin(is_there=True)
+        return log
+
+
+def _staged(row: Row) -> StagedPartition:
+    staged = msgspec.json.decode(row.staged, type=StagedPartition)
+    return msgspec.structs.replace(staged, inline=bytes(row.inline))
 
 
 def _in_order(rows: Iterable[Row], description: str) -> list[Row]:
@@ -151,11 +169,9 @@ def _task() -> TaskContext:
 
 
 def _batch_bytes(setting: str | None) -> int:
-    """The smaller of the user's limit and ours, in bytes. Spark writes sizes as `64m`, `67108864b` or `67108864`."""
-    match = _SIZE.fullmatch(setting.strip().lower()) if setting else None
-    if match is None:
-        return ARROW_BATCH_BYTES
-    return min(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b")), ARROW_BATCH_BYTES)
+    """The smaller of the user's limit and ours, in bytes."""
+    found = size_of(setting)
+    return ARROW_BATCH_BYTES if found is None else min(found, ARROW_BATCH_BYTES)
 
 
 @contextmanager

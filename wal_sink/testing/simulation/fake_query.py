@@ -16,7 +16,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.stores.base import Store
 from wal_sink.testing.data.tables import Partitions, spark_schema_of
-from wal_sink.two_phase.prepare import joined, stage_partition
+from wal_sink.two_phase.prepare import packed, stage_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,17 +109,26 @@ class FakeQuery:
         return max((int(name) for name in self._checkpoint.list(folder)), default=-1)
 
 
-def stage_tables(run: Run, attempt: Attempt, partitions: Partitions, *, numbers: Sequence[int] | None = None) -> Staged:
-    """Stage Arrow tables as Spark's tasks stage partitions. `numbers`: the partitions' numbers (default: 0, 1, …)."""
+def stage_tables(
+    run: Run,
+    attempt: Attempt,
+    partitions: Partitions,
+    *,
+    numbers: Sequence[int] | None = None,
+    inline_bytes: int = 0,
+) -> Staged:
+    """Stage Arrow tables as Spark's tasks stage partitions. `numbers`: the partitions' numbers (default: 0, 1, …).
+
+    `inline_bytes`: the budget of inline rows. By default every partition has segments of its own.
+    """
     columns = tuple(partitions[0].column_names) if partitions else ()
     schema = spark_schema_of(partitions[0].schema) if partitions else ""
-    context = run.staging_context(attempt, columns=columns, spark_schema=schema)
-    staged = joined(
-        [
-            stage_partition(context, _positional(table).to_batches(), run.log, partition=number, on_executor=False)
-            for number, table in zip(numbers or range(len(partitions)), partitions, strict=True)
-        ]
-    )
+    context = run.staging_context(attempt, columns=columns, spark_schema=schema, inline_bytes=inline_bytes)
+    tasks = [
+        stage_partition(context, _positional(table).to_batches(), lambda: run.log, partition=number, on_executor=False)
+        for number, table in zip(numbers or range(len(partitions)), partitions, strict=True)
+    ]
+    staged = packed(context, tasks, run.log)
     return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
 
