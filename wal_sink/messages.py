@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import msgspec
@@ -59,6 +60,14 @@ class DeliveryContext:
     """Limit for each delivery task: rows a second, on average."""
     spread: bool = False
     """Whether the batch's progress lies in shards, as its manifest says."""
+    records_by_time: bool = False
+    """Whether progress is recorded once a second, not chunk by chunk: the target ignores what it gets again."""
+    looks_by_time: bool = False
+    """Whether a look at the term is good for a second: the target ignores what a superseded process sends, or refuses
+    it.
+    """
+    looked_s: float = -math.inf
+    """Time of the committer's last look at the term, by the monotonic clock of its process."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """The context that the sink is opened with."""
@@ -75,7 +84,9 @@ class SegmentTask:
     maybe_sent: bool
     """Whether the chunk at `start` may have been sent before."""
     sent_through: int = 0
-    """Every chunk that begins before this row may have been sent before: a transactional target forgot it."""
+    """Every chunk that begins before this row may have been sent before: another process sent it, or a transactional
+    target forgot it.
+    """
     term_checked: bool = False
     """Whether the committer has just checked its term, so that the first chunk needs no check."""
     handle: str | None = None

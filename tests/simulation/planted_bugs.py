@@ -29,6 +29,7 @@ from wal_sink.committer.states import DueBatch, Seen, State
 from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.positions import Positions
+from wal_sink.delivery.recording import Records
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import StoreError
 from wal_sink.messages import SegmentResult, SegmentTask
@@ -102,15 +103,15 @@ def no_lookup(patch: Patch) -> None:
 
 
 def record_skipped(patch: Patch) -> None:
-    patch.setattr(SegmentDelivery, "_record", lambda *_: None)
+    patch.setattr(Records, "create", lambda *_: None)
 
 
 @instead(SegmentDelivery, "_send")
 def record_before_sending(self: SegmentDelivery, run: Any, chunk: Any) -> None:
-    self._record(run.task, chunk.position.rows)
+    self._records.create(run.task, chunk.position.rows)
     self._write(run, chunk)
     run.rows = chunk.position.rows
-    run.chunks += 1
+    run.note_sent(recorded=1)
 
 
 def low_water_after_deletion(patch: Patch) -> None:
@@ -222,10 +223,10 @@ def term_not_renewed_after_a_lost_job(patch: Patch) -> None:
 def term_not_checked_after_the_record(self: SegmentDelivery, run: Any, chunk: Any) -> None:
     """An at-most-once delivery checks its term before the record and not after it, as other kinds do."""
     self._given.term.check(self._log.store)
-    self._record(run.task, chunk.position.rows)
+    self._records.create(run.task, chunk.position.rows)
     self._write(run, chunk)
     run.rows = chunk.position.rows
-    run.chunks += 1
+    run.note_sent(recorded=1)
 
 
 @instead(Collector, "_delivered_everywhere")
@@ -369,7 +370,7 @@ def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
     """Earlier chunks that were sent and forgotten since count as new."""
     patch.setattr(BatchDelivery, "_maybe_through", lambda *_: 0)
     patch.setattr(BatchDelivery, "_note_sent", lambda *_: None)
-    patch.setattr("wal_sink.delivery.batch.kept_through", lambda *_: {})
+    patch.setattr(BatchDelivery, "take_over", BatchDelivery.reload_progress)
 
 
 @around(Committer, "__init__")

@@ -15,7 +15,7 @@ from tests.simulation.histories.drawing import FAMILY, draw, draw_family
 from tests.simulation.histories.plans import KINDS, Deed, Tampering
 from tests.simulation.histories.playing import Played, play, play_family, small_world
 from tests.simulation.planted_bugs import Plant
-from wal_sink.delivery.segment import SegmentDelivery
+from wal_sink.delivery.recording import Records
 
 pytestmark = pytest.mark.no_cover
 
@@ -222,7 +222,7 @@ def test_a_planted_bug_is_found_within_these_histories(
 
 
 def test_an_error_of_the_planted_code_finds_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SegmentDelivery, "_record", lambda: None)  # as if the method had other arguments now
+    monkeypatch.setattr(Records, "create", lambda: None)  # as if the method had other arguments now
 
     with small_world(), pytest.raises(AssertionError, match="unexpected TypeError"):
         first_broken(_histories(0))

@@ -375,6 +375,8 @@ class Committer:
             before=self._marker,
             taken_over=taken_over,
             rate=self._rate,
+            records_by_time=self._shares_markers,
+            looked_s=self._looked_s,
         )
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:

@@ -106,15 +106,6 @@ def count_rows(store: Store, sink: str, batch_id: int) -> Mapping[Kept, int]:
     return counts
 
 
-def kept_through(store: Store, sink: str, batch_id: int) -> Mapping[int, int]:
-    """By ordinal of a segment: the end of the furthest chunk that has kept rows. One listing."""
-    furthest: dict[int, int] = {}
-    for name in store.list(paths.dead_letter_folder(sink, batch_id)):
-        if (span := paths.parse_dead_letter(name)) is not None:
-            furthest[span.ordinal] = max(span.end_row, furthest.get(span.ordinal, span.end_row))
-    return furthest
-
-
 def find_dead_letter(store: Store, path: str) -> DeadLetter | None:
     """The dead letter under `path`; None if there is none. Raises `CorruptError`."""
     try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from wal_sink.dead_letters.files import Kept, count_rows, kept_through
+from wal_sink.dead_letters.files import Kept, count_rows
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.delivery.retry import AttemptFailedError, Budget
 from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
@@ -59,7 +60,12 @@ class BatchDelivery:
         before: Marker | None,
         taken_over: bool,
         rate: RowRate,
+        records_by_time: bool = False,
+        looked_s: float = -math.inf,
     ) -> None:
+        """`records_by_time`: the target ignores repeats, and so does every other that the sink's name may get.
+        `looked_s`: the time of the last look at the term, by the monotonic clock.
+        """
         self._served_sink = served_sink
         self._log = log
         self._sleep = sleep
@@ -80,7 +86,8 @@ class BatchDelivery:
         self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
         self.seen_term = 0
         """The highest term that another run's progress of the batch names."""
-        self._delivery_context = self._context(wal_id, term, before)
+        self._records_by_time = records_by_time
+        self._delivery_context = self._context(wal_id, term, before, looked_s)
 
     def run(self, renew_term: Callable[[int], Term]) -> None:
         """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises.
@@ -115,7 +122,7 @@ class BatchDelivery:
 
     def go_on_under(self, term: Term) -> None:
         """From now on deliver under another term of the same role."""
-        self._delivery_context = replace(self._delivery_context, term=term)
+        self._delivery_context = replace(self._delivery_context, term=term, looked_s=-math.inf)
 
     def reload_progress(self) -> None:
         """Read the progress records. Rows that an at-most-once delivery may have lost become dead letters."""
@@ -133,15 +140,12 @@ class BatchDelivery:
                 self._rows[ordinal] = rows
 
     def take_over(self) -> None:
-        """Read from the store how far another process came. Chunks with dead letters were sent, and a transactional
-        target may have forgotten them since: one listing.
+        """Read from the store how far another process came. It may have sent every chunk after that, and may go on until
+        its next look at the term. A transactional target may have forgotten chunks since.
         """
         self.reload_progress()
-        if not self._is_transactional:
-            return
-        log, batch_id = self._log, self._manifest.batch_id
-        for ordinal, end in kept_through(log.store, self._served_sink.name, batch_id).items():
-            self._sent_through[ordinal] = max(end, self._sent_through[ordinal])
+        if self._is_sent_ahead:
+            self._sent_through = [segment.rows for segment in self._manifest.segments]
 
     def kept_rows(self) -> Mapping[Kept, int]:
         """Rows that became dead letters so far, in older processes too. No request where there can be none."""
@@ -154,12 +158,15 @@ class BatchDelivery:
             self._leave_behind(renew_term(self._outrun_by))
         failures, took_some = self._asked_first(), False
         for tasks in () if failures else self._rounds():
+            before = sum(self._rows)
             results = self._dispatch(tasks, confirm=self._is_confirmed_after(tasks))
             if any(result.chunks for result in results):
                 if self._has_come_further():
                     budget.note_progress()
                     took_some = True
                 self._note_furthest()
+            elif self._records_by_time and sum(self._rows) > before:
+                took_some = True  # though only recorded progress refills the budget
             failures = [result.failure for result in results if result.failure]
             if failures:
                 break
@@ -273,6 +280,13 @@ class BatchDelivery:
     def _is_transactional(self) -> bool:
         return self._served_sink.promise.ability is Ability.TRANSACTIONAL
 
+    @property
+    def _is_sent_ahead(self) -> bool:
+        """Whether more chunks may have been sent than the one after the last record: the target keeps its own position,
+        or progress is recorded by time.
+        """
+        return self._is_transactional or self._records_by_time
+
     def _is_confirmed_after(self, tasks: Sequence[SegmentTask]) -> bool:
         """Whether the dispatcher reads the target's rows of the whole batch after these tasks: no others are left."""
         return self._is_transactional and len(tasks) == len(self._open_tasks())
@@ -318,13 +332,12 @@ class BatchDelivery:
     def _note_sent(self, tasks: Sequence[SegmentTask]) -> None:
         """Note that every row of these tasks may have been sent: nobody knows how far a lost dispatcher came.
 
-        Only a transactional target can have forgotten more of that than the chunk in hand. For every other target the
-        records tell how far it was.
+        For targets with a record for each chunk the records tell how far it was.
         """
-        for task in tasks if self._is_transactional else ():
+        for task in tasks if self._is_sent_ahead else ():
             self._sent_through[task.ordinal] = task.segment.rows
 
-    def _context(self, wal_id: str, term: Term, before: Marker | None) -> DeliveryContext:
+    def _context(self, wal_id: str, term: Term, before: Marker | None, looked_s: float) -> DeliveryContext:
         return DeliveryContext(
             wal_id=wal_id,
             sink=self._served_sink.name,
@@ -341,6 +354,9 @@ class BatchDelivery:
             prepares_again=self._served_sink.delivery.on_gone == "prepare_again",
             last_delivered=LastDelivered.of(before),
             spread=self._manifest.spread,
+            records_by_time=self._records_by_time,
+            looks_by_time=self._is_sent_ahead,
+            looked_s=looked_s,
         )
 
     def _what(self) -> str:

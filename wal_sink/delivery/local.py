@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -130,7 +131,9 @@ def carry_out(
         return failed(tasks, error.failure)
     context = delivery_context.context(on_executor=on_executor)
     session = SinkSession(sink, timed_call, context, timeout_s=delivery_context.attempt_timeout_s)
-    delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop)
+    # The clock of another process tells nothing about a look of the committer.
+    looked_s = -math.inf if on_executor else delivery_context.looked_s
+    delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop, looked_s=looked_s)
     results: list[SegmentResult] = []
     try:
         for task in tasks:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from wal_sink.dead_letters.files import keep_unknown
 from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.positions import Positions
+from wal_sink.delivery.recording import Looks, Records
 from wal_sink.errors import WalSinkError
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.reporting.texts import name_of
@@ -18,9 +21,8 @@ from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failu
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, ask_applied, check_returned, handed, rejected_of
 from wal_sink.two_phase.commit import SegmentCommit
-from wal_sink.wal import paths
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Progress, SegmentRef
+from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import SegmentReader, load_segment, read_chunks, read_parquet
 
 _KEEP_REFUSED = "Correct the rows in the query, or keep them as dead letters: Delivery(…, on_rejected='dead_letter')"
@@ -36,12 +38,16 @@ class SegmentDelivery:
         log: Log,
         *,
         should_stop: Callable[[], bool] = lambda: False,
+        looked_s: float = -math.inf,
     ) -> None:
+        """`looked_s`: time of the last look at the term, by the monotonic clock of this process."""
         self._given = delivery_context
         self._session = session
         self._log = log
         self._should_stop = should_stop
         self._rate = RowRate(delivery_context.rows_per_s, log.runtime)
+        self._looks = Looks(delivery_context, log, looked_s=looked_s)
+        self._records = Records(delivery_context, log)
 
     def deliver(self, task: SegmentTask) -> SegmentResult:
         """Deliver one segment from `task.start` on. Errors of the sink, the store and the history are in the result."""
@@ -59,6 +65,7 @@ class SegmentDelivery:
                 self._chunk_by_chunk(run, data)
         except (SinkFailedError, WalSinkError) as error:
             run.failure = failure_of(error)
+            self._record_what_is_known(run)
         return run.result()
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
@@ -86,9 +93,9 @@ class SegmentDelivery:
         segment_commit.commit(run.task)
         rows = run.task.segment.rows
         if self._given.segments > 1:
-            self._record(run.task, rows)
+            self._records.create(run.task, rows)
         run.rows = rows
-        run.chunks += 1
+        run.note_sent(recorded=1)
 
     def _kept_chunks(self, task: SegmentTask) -> Iterator[Chunk]:
         return self._chunks(task, load_segment(self._log.store, task.segment), 0)
@@ -99,6 +106,7 @@ class SegmentDelivery:
         if isinstance(sink, TransactionalSink):
             positions = Positions(self._given, self._session, sink)
             follows, run.rows = positions.begin(run.task)
+        self._records.begin()
         for chunk in self._chunks(run.task, data, run.rows, follows):
             self._refuse_stopped()
             self._rate.wait(self._sleep_s)
@@ -118,17 +126,35 @@ class SegmentDelivery:
 
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""
-        self._check_term(run)
-        doubtful = (run.task.maybe_sent and run.chunks == 0) or chunk.start < run.task.sent_through
+        self._looks.look(run.task, is_first=run.sent == 0)
+        doubtful = (run.task.maybe_sent and run.sent == 0) or chunk.start < run.task.sent_through
         if isinstance(self._session.sink, TransactionalSink):
             self._send_in_transaction(run, chunk, doubtful=doubtful)
-        else:
-            if not (doubtful and self._was_answered(run, chunk)):
-                self._write(run, chunk)
-            if not self._marker_follows(run.task, chunk):
-                self._record(run.task, chunk.position.rows)
+            run.rows = chunk.position.rows
+            run.note_sent(recorded=1)
+            return
+        if not (doubtful and self._was_answered(run, chunk)):
+            self._write(run, chunk)
+        if self._given.records_by_time:
+            run.rows = chunk.position.rows
+            run.note_sent(recorded=0)
+            run.recorded += self._records.note(run.task, chunk.position.rows)
+            return
+        if not self._records.marker_follows(run.task, chunk.position.rows):
+            self._records.create(run.task, chunk.position.rows)
         run.rows = chunk.position.rows
-        run.chunks += 1
+        run.note_sent(recorded=1)
+
+    def _record_what_is_known(self, run: _Run) -> None:
+        """After a failure: record what the sink has, so that it counts as progress, and is not sent again.
+
+        A failure of the record changes nothing: these chunks are then sent again under their keys. A superseded process
+        records nothing.
+        """
+        if run.failure is None or run.failure.kind is FailureKind.FENCED:
+            return
+        with suppress(SinkFailedError, WalSinkError):
+            run.recorded += self._records.create_due()
 
     def _send_in_transaction(self, run: _Run, chunk: Chunk, *, doubtful: bool) -> None:
         """Send rows and position in one transaction. Refused rows are kept first, then the others are sent again."""
@@ -149,7 +175,7 @@ class SegmentDelivery:
         The term is checked in between: a newer process may have created the same record and collected it, so that
         creating it here proves nothing.
         """
-        self._record(run.task, chunk.position.rows)
+        self._records.create(run.task, chunk.position.rows)
         self._given.term.check(self._log.store)
         try:
             self._write(run, chunk)
@@ -159,10 +185,10 @@ class SegmentDelivery:
             run.rows = chunk.position.rows
             raise
         run.rows = chunk.position.rows
-        run.chunks += 1
+        run.note_sent(recorded=1)
 
     def _whole_segment(self, run: _Run, data: bytes, sink: SegmentSink) -> None:
-        self._check_term(run)
+        self._looks.look(run.task, is_first=run.sent == 0)
         last: list[Chunk] = []
         chunks = _remember_last(self._chunks(run.task, data, 0), last)
         returned = self._session.call(
@@ -170,14 +196,9 @@ class SegmentDelivery:
         )
         check_returned(self._what(run.task), returned)
         if self._given.segments > 1 and last:
-            self._record(run.task, last[0].position.rows)
+            self._records.create(run.task, last[0].position.rows)
         run.rows = run.task.segment.rows
-        run.chunks += 1
-
-    def _check_term(self, run: _Run) -> None:
-        """Read the next term before each send: a superseded process then repeats only the chunk in hand. One read."""
-        if not (run.task.term_checked and run.chunks == 0):
-            self._given.term.check(self._log.store)
+        run.note_sent(recorded=1)
 
     def _was_answered(self, run: _Run, chunk: Chunk) -> bool:
         """Whether the sink has taken before all that it takes of this chunk."""
@@ -205,30 +226,6 @@ class SegmentDelivery:
 
     def _rejections(self, run: _Run, chunk: Chunk) -> Rejections:
         return Rejections(self._log, self._given.sink, run.task.ordinal, chunk)
-
-    def _record(self, task: SegmentTask, rows: int) -> None:
-        """Create the progress record. If it exists, another process delivers the segment, and this one stops."""
-        given = self._given
-        path = paths.progress(given.sink, given.batch_id, task.ordinal, rows, spread=given.spread)
-        record = Progress(
-            batch_id=given.batch_id,
-            ordinal=task.ordinal,
-            rows=rows,
-            segment_id=task.segment.id,
-            term=given.term.number,
-            run_id=self._log.run_id,
-            **self._log.stamp(),
-        )
-        if self._log.create(path, record):
-            return
-        self._given.term.check(self._log.store)
-        raise SinkFailedError(
-            FailureKind.UNKNOWN, f"{self._log.store.url_of(path)} was written by another attempt at the same segment"
-        )
-
-    def _marker_follows(self, task: SegmentTask, chunk: Chunk) -> bool:
-        """Whether the marker makes a record needless: the chunk is the last one of the batch's only segment."""
-        return self._given.segments == 1 and chunk.position.rows == task.segment.rows
 
     def _chunks(self, task: SegmentTask, data: bytes, start: int, follows: Position | None = None) -> Iterator[Chunk]:
         where = self._log.store.url_of(task.segment.path)
@@ -276,15 +273,22 @@ class _Run:
 
     task: SegmentTask
     rows: int = 0
-    chunks: int = 0
+    sent: int = 0
+    """Chunks that the sink has taken in this attempt."""
+    recorded: int = 0
+    """Of these, and of earlier segments of the task, those that the log recorded in the meantime."""
     rejected: int = 0
     failure: Failure | None = None
+
+    def note_sent(self, *, recorded: int) -> None:
+        self.sent += 1
+        self.recorded += recorded
 
     def __post_init__(self) -> None:
         self.rows = self.task.start
 
     def result(self) -> SegmentResult:
-        return SegmentResult(self.task.ordinal, self.rows, self.chunks, self.failure, self.rejected)
+        return SegmentResult(self.task.ordinal, self.rows, self.recorded, self.failure, self.rejected)
 
 
 def _remember_last(chunks: Iterator[Chunk], last: list[Chunk]) -> Iterator[Chunk]:

@@ -17,7 +17,6 @@ from wal_sink.dead_letters.files import (
     find_dead_letter,
     keep_rejected,
     keep_unknown,
-    kept_through,
     read_dead_letter,
 )
 from wal_sink.errors import CorruptError, StoreError
@@ -236,16 +235,6 @@ def test_rows_are_counted_over_all_segments_of_one_batch_and_sink(log: Log) -> N
 
     assert count_rows(log.store, "a", 7) == {"unknown": 7, "rejected": 1}
     assert count_rows(log.store, "a", 6) == {"unknown": 0, "rejected": 0}
-
-
-def test_the_furthest_kept_row_is_told_of_each_segment(log: Log) -> None:
-    spans = [(3, 2, 9), (3, 4, 6), (5, 0, 1)]
-    for ordinal, first, end in spans:
-        log.store.create(paths.dead_letter("a", 7, ordinal, first, end), b"")
-    log.store.create(f"{paths.dead_letter_folder('a', 7)}/other", b"")
-    log.store.create(paths.dead_letter("a", 8, 6, 0, 1), b"")
-
-    assert kept_through(log.store, "a", 7) == {3: 9, 5: 1}
 
 
 def test_the_kept_chunk_of_a_delivery_is_the_one_it_sent() -> None:
