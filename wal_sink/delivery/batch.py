@@ -140,8 +140,8 @@ class BatchDelivery:
                 self._rows[ordinal] = rows
 
     def take_over(self) -> None:
-        """Read from the store how far another process came. It may have sent every chunk after that, and may go on until
-        its next look at the term. A transactional target may have forgotten chunks since.
+        """Read from the store how far another process came. It may have sent every chunk after that, and may go on
+        until its next look at the term. A transactional target may have forgotten chunks since.
         """
         self.reload_progress()
         if self._is_sent_ahead:
