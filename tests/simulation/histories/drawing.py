@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.simulation.histories.plans import (
     HOLDING,
@@ -75,6 +75,11 @@ FAMILY = 8
 """Number of consecutive seeds that are drawn together."""
 _HOLDING_EVERY = 6
 """One family in so many has a two-phase sink. Its number decides that, so all else is drawn as if there were none."""
+
+
+def drawn_by_number(number: int) -> dict[str, Any]:
+    """The parts of a plan that a number decides, so that all else is drawn as if there were none."""
+    return {"call_s": 0.4 if number % 4 == 1 else 0.0, "inline": number % 5 == 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,7 @@ class _Drawing(Draws):
             two_looks=self._two_looks,
             uneven=self._uneven,
             forgets=self._forgets,
+            **drawn_by_number(self._seed // FAMILY),
         )
 
     def _last(self) -> LifePlan:

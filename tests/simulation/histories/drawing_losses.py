@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.histories.drawing import FAMILY, Draws, Family, often
+from tests.simulation.histories.drawing import FAMILY, Draws, Family, drawn_by_number, often
 from tests.simulation.histories.plans import SENDING, At, Deed, Fault, LifePlan, Plan, Shape
 
 _BATCHES: tuple[Shape, ...] = often(
@@ -77,6 +77,7 @@ class _Drawing(Draws):
             disorder=self.number(1000) if self.chance(0.2) else 0,
             uneven=self.chance(0.15),
             refusing=self.number(2) if self.chance(0.25) else 0,
+            **drawn_by_number(self._seed),
         )
 
     def _losing(self) -> LifePlan:

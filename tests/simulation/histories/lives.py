@@ -87,6 +87,10 @@ class HistoryProcess:
                 self._suffer(step.fault, what, where)
                 break
 
+    def take_time(self) -> None:
+        """Let the time of one call of a target pass."""
+        self.world.pass_s(self.world.plan.call_s)
+
     def met(self, what: str) -> None:
         """Count something that a target saw."""
         self.world.hits[what] += 1
@@ -257,10 +261,19 @@ class HistoryProcess:
         if folder is None:
             self.world.hits["replayed batch"] += 1
         elif self.world.plan.parquet:
-            run.end_staging(folder, stage_tables(run, folder, numbered_tables(attempt.first, partitions)))
+            tables = numbered_tables(attempt.first, partitions)
+            inline_bytes = 1 << 20 if self.world.plan.inline else 0
+            run.end_staging(folder, stage_tables(run, folder, tables, inline_bytes=inline_bytes))
         else:
             context = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
-            staged = stage_numbered(run.log, context, attempt.first, partitions, uneven=self.world.plan.uneven)
+            staged = stage_numbered(
+                run.log,
+                context,
+                attempt.first,
+                partitions,
+                uneven=self.world.plan.uneven,
+                inline=self.world.plan.inline,
+            )
             run.end_staging(folder, staged)
         if not self.plan.lagging:
             self.deliver_all(run)  # this batch must not be delivered yet

@@ -166,5 +166,16 @@ class Plan:
     """Whether segments are Parquet files. If not, they name their rows, which costs nothing."""
     uneven: bool = False
     """Whether chunks end where a limit in bytes, not in rows, would end them."""
+    call_s: float = 0.0
+    """Seconds that each call of a target takes. With 0 a batch is sent before a record by time is due."""
+    inline: bool = False
+    """Whether partitions are packed into one segment, as small ones are. If not, each has a segment of its own."""
     refusing: int = 0
     """Number of bad rows of a chunk that such a target rejects at a time. With 0 it rejects none."""
+
+    @property
+    def segments(self) -> Shape:
+        """Numbers of rows, by batch and segment."""
+        if not self.inline:
+            return self.batches
+        return tuple((sum(partitions),) for partitions in self.batches)

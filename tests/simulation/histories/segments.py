@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import msgspec
@@ -57,8 +58,17 @@ def read_numbered(data: bytes, ref: SegmentRef, *, columns: int, start: int, whe
     return _NumberedRows(first + start)
 
 
-def stage_numbered(log: Log, context: StagingContext, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
-    """Stage rows from number `first` on, as Spark's tasks would: one segment for every partition that has rows."""
+def stage_numbered(
+    log: Log, context: StagingContext, first: int, partitions: Sequence[int], *, uneven: bool, inline: bool
+) -> Staged:
+    """Stage rows from number `first` on, as Spark's tasks would: one segment for every partition that has rows.
+
+    With `inline` the driver packs the rows of all partitions into one segment, for which nothing is prepared.
+    """
+    if inline and context.keep_segments and any(partitions):
+        packed = _partition(log, replace(context, preparations=()), 0, first, sum(partitions), uneven=uneven)
+        unprepared = {given.sink: (None,) for given in context.preparations}
+        return Staged(packed.segments, columns=(COLUMN,), prepared=unprepared)
     staged = []
     for number, rows in enumerate(partitions):
         if rows:

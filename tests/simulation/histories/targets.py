@@ -57,6 +57,7 @@ class Target:
     def called(self, life: Process, chunk: Chunk, numbers: list[int]) -> None:
         ordinal = int(chunk.position.slot.rpartition("/")[2])
         self.judge.sent(life.number, self.name, numbers, batch_id=chunk.batch_id, ordinal=ordinal, term=chunk.term)
+        life.take_time()
 
     def take(self, chunk: Chunk, numbers: list[int]) -> None:
         self.keys.add(chunk.key)

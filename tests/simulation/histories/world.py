@@ -29,7 +29,7 @@ class HistoryWorld:
     def __init__(self, plan: Plan, *, traced: bool = False) -> None:
         self.plan = plan
         self.kinds = dict(zip(NAMES, plan.kinds, strict=False))
-        self.judge = LossJudge(plan.batches, self.kinds)
+        self.judge = LossJudge(plan.segments, self.kinds)
         self.wal = Space("memory://wal", self.judge, disorder=plan.disorder, two_looks=plan.two_looks)
         self.checkpoint = Space(
             "memory://checkpoint", CommitWatcher(self), disorder=plan.disorder, two_looks=plan.two_looks
