@@ -15,6 +15,7 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Transaction
+from wal_sink.delivery.recording import RECORD_S
 from wal_sink.messages import SegmentResult, SegmentTask
 from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.sinks.base import SinkContext, TransactionalSink, as_sink
@@ -49,6 +50,7 @@ def test_a_window_is_one_call_and_the_pause_that_the_rate_asks_for() -> None:
     given = Stage().given
     assert copies.window_s(given) == given.attempt_timeout_s == 10
     assert copies.window_s(replace(given, rows_per_s=0.5)) == 10 + given.chunk_rows / 0.5
+    assert copies.window_s(replace(given, records_by_time=True)) == 10 + RECORD_S
 
 
 @pytest.mark.parametrize("spread", [False, True])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from wal_sink.delivery.recording import RECORD_S
 from wal_sink.messages import DeliveryContext, SegmentTask
 from wal_sink.runtime.timed_calls import TimedCall
 from wal_sink.sinks.base import MakeSink, TransactionalSink
@@ -44,12 +45,13 @@ def outwait(look: Callable[[], object], window_s: float, sleep_s: Callable[[floa
 
 
 def window_s(given: DeliveryContext) -> float:
-    """The longest time without news from a healthy original, in seconds: one call, and the pause for its rate limit.
+    """The longest time without news from a healthy original, in seconds: one call, the pause for its rate limit, and
+    the time between two records.
 
     A two-phase sink that prepares a segment again may take longer: its transaction is invisible until it is prepared.
     """
     pause_s = 0.0 if given.rows_per_s is None else given.chunk_rows / given.rows_per_s
-    return given.attempt_timeout_s + pause_s
+    return given.attempt_timeout_s + pause_s + (RECORD_S if given.records_by_time else 0.0)
 
 
 def recorded(store: Store, given: DeliveryContext, tasks: Sequence[SegmentTask]) -> frozenset[str]:
