@@ -10,7 +10,7 @@ import pytest
 
 from wal_sink.estimation.advice import advise, changes
 from wal_sink.estimation.estimate import Estimate, PrefixLoad, estimate
-from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, Plan, Prices, Shape, StoreModel, shape_of
+from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, Plan, Prices, Segments, Shape, StoreModel, shape_of
 from wal_sink.estimation.requests import Done, Protocol, Requests
 from wal_sink.estimation.sizes import manifest_bytes, marker_bytes, progress_bytes, release_bytes
 from wal_sink.settings import Settings
@@ -35,14 +35,15 @@ PLAN = Plan(
     row_bytes=30,
     compression=3,
     settings=Settings(chunk_rows=10, retention_batches=200),
+    inline_bytes=0,
     sinks=2,
     where="executors",
     sink_call_s=0.5,
     pending_batches=3,
 )
 """120 rows a batch: 3 segments of 40 rows and 400 bytes, each of 4 chunks. Two segments at a time for each sink."""
-BESIDE = Shape(3, 4, rows_per_segment=40, rows_per_chunk=10, segment_bytes=400)
-SPREAD = Shape(2 * 1026, 3, rows_per_segment=3, rows_per_chunk=1, segment_bytes=1, files_per_partition=2)
+BESIDE = Shape((Segments(3, 4, rows_each=40, rows_per_chunk=10, bytes_each=400),))
+SPREAD = Shape((Segments(2 * 1026, 3, rows_each=3, rows_per_chunk=1, bytes_each=1, files_per_partition=2),))
 """Of 1026 partitions, two lie in shards, with two segments each. The progress of 6156 chunks lies in shards too."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,16 +16,19 @@ from tests.simulation.histories.lives import lower_retention
 from tests.support.counted_store import CountedStore
 from tests.support.servers.s3_server import S3Server
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
+from wal_sink.delivery.local import carry_out
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.estimation import requests as counting
-from wal_sink.estimation.plan import S3_MODEL, Shape, StoreModel
-from wal_sink.estimation.requests import Done, Protocol, Requests, Traffic, joined, total
+from wal_sink.estimation.plan import S3_MODEL, Segments, Shape, StoreModel
+from wal_sink.estimation.requests import Done, Pace, Protocol, Requests, Traffic, joined, total
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import Ability
+from wal_sink.spark.delivery.executors import shared_out
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
@@ -33,6 +36,7 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, simulated_runtime
 from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal import paths
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import load_segment
 
@@ -47,6 +51,7 @@ class Taker(Sink):
     def __init__(self) -> None:
         self.dies_at: int | None = None
         self.taken = 0
+        self.wait: Callable[[], object] = lambda: None
 
     def write(self, chunk: Chunk) -> None:
         self.take(chunk)
@@ -54,6 +59,7 @@ class Taker(Sink):
     def take(self, chunk: Chunk) -> None:
         if self.taken == self.dies_at:
             raise Crash(chunk.key)
+        self.wait()
         self.taken += 1
 
 
@@ -115,6 +121,29 @@ KINDS = [
 
 
 @dataclass
+class InShares:
+    """Delivers as executors do, but one task after the other."""
+
+    target: Any
+    log: Log
+    tasks: int
+    whole_batch = False
+
+    def deliver(
+        self, given: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask], *, confirm: bool
+    ) -> list[SegmentResult]:
+        shares = [(share, None) for share in shared_out(tasks, self.tasks)]
+        confirming = [((), manifest.segments)] if confirm else []
+        return [
+            result
+            for share, confirms in [*shares, *confirming]
+            for result in carry_out(
+                given, share, lambda: self.target, DirectCall(), self.log, on_executor=True, confirms=confirms
+            )
+        ]
+
+
+@dataclass
 class CountedQuery:
     """A WAL and a checkpoint in memory, and the runs on them, whose requests are counted."""
 
@@ -125,6 +154,8 @@ class CountedQuery:
     model: StoreModel = S3_MODEL
     writer_dies_at: int | None = None
     """The batch in which a writer of whole batches dies, once it has read the rows."""
+    pace: Pace = field(default_factory=Pace)
+    """How long the sink takes for a chunk, and what delivers. A request takes no time."""
     wal: Store = field(default_factory=lambda: MemoryStore(StoreSpec(f"memory://counted-{next(_numbers)}/wal")))
 
     def __post_init__(self) -> None:
@@ -137,17 +168,20 @@ class CountedQuery:
     @property
     def shape(self) -> Shape:
         rows = self.chunks * CHUNK_ROWS
-        return Shape(self.segments, self.chunks, rows, CHUNK_ROWS, segment_bytes=0)
+        return Shape((Segments(self.segments, self.chunks, rows, CHUNK_ROWS, bytes_each=0),))
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(self.model, self.kind.ability, self.kind.at_most_once, self.sinks, KEPT)
+        return Protocol(self.model, self.kind.ability, self.kind.at_most_once, self.sinks, KEPT, self.pace)
 
     def table(self) -> pa.Table:
         return pa.table({"number": pa.array(range(self.chunks * CHUNK_ROWS), pa.int64())})
 
     def open(self) -> Run:
-        run = Run(self.store, self.checkpoint, lower_retention(KEPT), runtime=simulated_runtime(seed=next(_numbers)))
+        runtime = simulated_runtime(seed=next(_numbers))
+        for target in self.targets if self.pace.chunk_s else ():
+            target.wait = lambda: runtime.sleep_s(self.pace.chunk_s)
+        run = Run(self.store, self.checkpoint, lower_retention(KEPT), runtime=runtime)
         run.open([self._served_sink(run, f"sink-{number}", target) for number, target in enumerate(self.targets)])
         run.become_stager()
         return run
@@ -170,7 +204,9 @@ class CountedQuery:
         served = served_sink(name, target, delivery, run.log, write_batch=self._reading_once(run))
         kept = served.promise
         assert (kept.ability, kept.at_most_once) == (self.kind.ability, self.kind.at_most_once)
-        return served
+        if not self.pace.on_executors:
+            return served
+        return replace(served, dispatcher=InShares(target, run.log, self.pace.tasks))
 
     def _reading_once(self, run: Run) -> Callable[[DeliveryContext, Manifest], object]:
         """Requests to the WAL of a writer that evaluates its DataFrame once."""
@@ -210,6 +246,25 @@ each_shape = pytest.mark.parametrize(("segments", "chunks"), [(1, 1), (1, 4), (3
 @pytest.mark.parametrize("sinks", [1, 2])
 def test_a_steady_batch(kind: Kind, segments: int, chunks: int, sinks: int) -> None:
     life = CountedQuery(kind, segments, chunks, sinks)
+    run = life.open()
+    life.live(run, 1)
+
+    for batch_id in (2, 3):
+        assert plain(life.live(run, batch_id)) == plain(life.protocol.of_batch(life.shape))
+
+
+BY_TIME = [KINDS[2], KINDS[5]]
+"""Idempotent and transactional."""
+
+
+@pytest.mark.parametrize("kind", BY_TIME, ids=str)
+@pytest.mark.parametrize("chunk_s", [0.125, 0.25, 0.375, 1, 3])
+@pytest.mark.parametrize(("segments", "chunks"), [(1, 1), (1, 16), (1, 17), (7, 1), (5, 3), (3, 8), (3, 20)])
+@pytest.mark.parametrize("pace", [Pace(), Pace(1, on_executors=True), Pace(3, on_executors=True)], ids=str)
+def test_a_steady_batch_of_a_sink_that_takes_its_time(
+    kind: Kind, segments: int, chunks: int, chunk_s: float, pace: Pace
+) -> None:
+    life = CountedQuery(kind, segments, chunks, pace=replace(pace, chunk_s=chunk_s))
     run = life.open()
     life.live(run, 1)
 
@@ -379,6 +434,8 @@ def done_of(kind: Kind, chunks: int, sent: int) -> Done:
     if kind.ability is Ability.SEGMENT_WRITER:
         return Done(begun=sent // chunks, whole=sent // chunks, chunks=sent // chunks * chunks)
     recorded = sent + 1 if kind.at_most_once else sent
+    if kind.ability is Ability.IGNORE_KNOWN_KEYS and not kind.at_most_once:
+        recorded = 0  # within the first second
     return Done(begun=-(-recorded // chunks), whole=recorded // chunks, chunks=recorded)
 
 
