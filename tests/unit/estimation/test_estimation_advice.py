@@ -22,8 +22,13 @@ def first(**more: Any) -> Estimate:
     ("found", "problem", "change"),
     [
         (first(), "", ""),
-        (first(segments=500), "delivery takes too much", "partitions a batch"),
-        (first(segments=40, rows_per_s=5000, where="driver"), "delivery takes too much", "where='executors'"),
+        (first(segments=500), "", ""),
+        (first(segments=500, inline_bytes=0), "delivery takes too much", "partitions a batch"),
+        (
+            first(segments=40, rows_per_s=5000, where="driver", inline_bytes=0),
+            "delivery takes too much",
+            "where='executors'",
+        ),
         (
             first(executors=20, segments=40, settings=Settings(max_delivery_tasks=2), sink_call_s=0.5),
             "delivery takes too much",
