@@ -179,7 +179,7 @@ Begin(r) ==
     LET c == C[r]
         b == c.marked + 1
         over == rel[b] \notin {0, r}
-        far == [g \in Slots |-> Max({0} \cup {x[3] : x \in {y \in Bad : y[1] = b /\ y[2] = g /\ letters[y] # <<>>}})]
+        far == [g \in Slots |-> IF g \in 1 .. Len(Shape[b + 1]) THEN Size(b, g) ELSE 0]    \* it may go on until its next look
     IN
     /\ c.pc = "idle" /\ b \in Batches
     /\ G' = IF over /\ marked >= b THEN [G EXCEPT !.sure = @ \ {r}] ELSE G    \* it did not compare the target with that marker
@@ -221,20 +221,20 @@ TaskRead(r, g) ==
     /\ Quiet
 
 \* Whether another attempt may have sent the chunk in hand: the first one of an attempt that is not the first, and all up
-\* to `far`, the furthest that this run sent or that has dead letters when a batch is taken over.
+\* to `far`, the furthest that this run sent; all of a batch that is taken over.
 MaybeSent(r, g) ==
     LET c == C[r]
         t == T[r][g]
     IN (t.first /\ (c.over \/ c.again)) \/ (t.k < c.far[g] /\ BUG # "first_chunk_alone_maybe_sent")
 Adopts(r, g) == MaybeSent(r, g) /\ BUG \notin {"dead_letters_not_adopted", "dead_letters_kept_again"}
 
-\* Before each send; a fresh batch of one segment needs only the one before the release.
+\* Before a send. A look is good for a while: time is not modelled, so any one may be left out. Not the one after a refusal.
 TaskCheck(r, g) ==
     LET t == T[r][g]
         begins == ~IsBad(r, g) \/ ~Adopts(r, g)
     IN
     /\ t.pc \in {"check", "check again"}
-    /\ \E skip \in {FALSE, Len(Shape[C[r].b + 1]) = 1 /\ ~C[r].over /\ ~C[r].again /\ t.k = 0} :
+    /\ \E skip \in {FALSE, t.pc = "check"} :
         IF Superseded(r) /\ ~skip THEN Step(r, g, "fenced")
         ELSE IF t.pc = "check again" THEN Step(r, g, "send")
         ELSE Task(r, g, [t EXCEPT !.x = IsBad(r, g), !.n = 0, !.pc = IF begins THEN "send" ELSE "adopt"])

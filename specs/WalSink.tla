@@ -119,6 +119,10 @@ Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG \in {"plain_sink_in_groups", 
 \* Time is not modelled: a committer that read its term at the start of a group may trust that for the rest of it.
 MaySkipTerm(s) == (Grouped(s) /\ DropsRepeats(s)) \/ BUG = "plain_sink_skips_its_term"
 
+\* delivery.recording: where a target ignores repeats or refuses them, a look at the term is good for a while, and a task may
+\* send chunk after chunk; progress of the first kind is recorded once in a while.
+ByTime(s) == Kind[s] \in {"idempotent", "transactional"}
+
 (* One read or listing of the store *)
 
 Superseded(role, term) == (term + 1) \in terms[role]            \* wal.fencing.Term.check
@@ -679,7 +683,7 @@ AfterCheck(s) == IF BUG = "progress_before_send_for_at_least_once" THEN "record"
 FirstStep(s) == IF BUG = "term_not_rechecked" THEN BeforeSend(s)
                 ELSE IF AtMostOnce(s) /\ Fixed("term_after_record") THEN "record" ELSE "check"
 NextChunk(s, t) == [t EXCEPT !.k = @ + 1, !.pc = IF t.k + 1 = Size(t.b, t.g) THEN "done" ELSE FirstStep(s)]
-MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* SegmentDelivery._marker_follows
+MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* Records.marker_follows
 
 \* SegmentTask.term_checked: the first chunk of a batch of one segment needs only the check before the release.
 \* wal.segment_reader.load_segment (collected with its manifest), delivery.positions.Positions.begin: a target that is ahead of the batch
@@ -695,10 +699,10 @@ TaskLoad(r, s, x) ==
                                              ELSE IF t.fresh THEN AfterCheck(s) ELSE FirstStep(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
 
-\* wal.fencing.Term.check, before a send (SegmentDelivery._check_term), or "again" between record and send (_send_at_most_once)
+\* wal.fencing.Term.check, before a send (Looks.look), or "again" between record and send (_send_at_most_once)
 TaskCheck(r, s, x) ==
     /\ T[r][s][x].pc \in {"check", "check again"}
-    /\ \E skip \in {FALSE, MaySkipTerm(s)} :
+    /\ \E skip \in {FALSE, MaySkipTerm(s) \/ ByTime(s)} :
        LET t == T[r][s][x] IN
        Put(r, s, x, [t EXCEPT !.pc = IF Superseded(s, t.term) /\ ~skip THEN "fenced"
                                      ELSE IF @ = "check again" THEN "send"
@@ -716,9 +720,12 @@ RepeatsOf(cnt, s, g) ==
     LET sum[b \in -1..(NB - 1)] == IF b = -1 THEN 0 ELSE sum[b - 1] + (IF g \in Segs(b) THEN Repeats(cnt, s, b, g) ELSE 0)
     IN sum[NB - 1]
 
-\* I7 where a target drops repeats: a superseded committer goes on through at most the group it is in, with the very rows
-\* that were released.
-RestOfGroup(r, s, t) == t.b <= C[r][s].marked + Longest /\ G.rel[t.b].t = t.att.t /\ G.rel[t.b].n = t.att.n
+\* I7 where a target drops repeats: a superseded committer goes on through at most the group it is in, and where looks go by
+\* time through at most the batch it is in, with the very rows that were released.
+AsReleased(t) == G.rel[t.b].t = t.att.t /\ G.rel[t.b].n = t.att.n
+MayBeLate(r, s, t, ignored) ==
+    \/ Group > 1 /\ DropsRepeats(s) /\ (ignored \/ (t.b <= C[r][s].marked + Longest /\ AsReleased(t)))
+    \/ ByTime(s) /\ (ignored \/ AsReleased(t))
 
 \* Every crash is followed by a takeover, if by anything: a term each.
 Events(s) == Max({0} \cup terms[s]) - 1 + G.retries[s]
@@ -742,7 +749,7 @@ Sent(r, s, x, t) ==
             \cup (IF Kind[s] \in {"idempotent", "transactional"} /\ cnt[cell] > 1 THEN {"I4"} ELSE {})
             \cup (IF Kind[s] = "plain" /\ RepeatsOf(cnt, s, t.g) > Events(s) THEN {"I5"} ELSE {})
             \cup (IF AtMostOnce(s) /\ cnt[cell] > 1 THEN {"AtMostOnce"} ELSE {})
-            \cup (IF gone /\ t.late /\ ~(Group > 1 /\ DropsRepeats(s) /\ (ignored \/ RestOfGroup(r, s, t))) THEN {"I7"} ELSE {})
+            \cup (IF gone /\ t.late /\ ~MayBeLate(r, s, t, ignored) THEN {"I7"} ELSE {})
     IN [G EXCEPT !.cnt = cnt, !.tags[t.b] = @ \cup {tag}, !.bad = @ \cup broken,
                  !.ledger[<<s, t.g>>] = IF Kind[s] = "transactional" /\ ~ignored THEN [term |-> t.term, b |-> t.b, k |-> t.k + 1] ELSE @]
 
@@ -764,7 +771,7 @@ TaskSend(r, s, x) ==
                      \/ G' = [G EXCEPT !.fails = @ + 1, !.dead = @ \cup letter]
     /\ UNCHANGED <<ck, store, R, S, C>>
 
-\* SegmentDelivery._record, stores.create_once.create_once.  Another's record: this one stops.
+\* Records.create, stores.create_once.create_once.  Another's record: this one stops.  A record by time may be left out.
 TaskRecord(r, s, x) ==
     /\ T[r][s][x].pc = "record"
     /\ LET t == T[r][s][x]
@@ -775,7 +782,8 @@ TaskRecord(r, s, x) ==
                    ELSE IF AtMostOnce(s) /\ Fixed("term_after_record") THEN [t EXCEPT !.pc = "check again"]
                    ELSE [t EXCEPT !.pc = "send"]
            put == prog' = prog \cup {[s |-> s, b |-> t.b, g |-> t.g, k |-> t.k + 1, w |-> me]}
-       IN \/ there = {} /\ put /\ Put(r, s, x, done) /\ UNCHANGED G
+       IN \/ DropsRepeats(s) /\ Put(r, s, x, NextChunk(s, t)) /\ UNCHANGED <<prog, G>>
+          \/ there = {} /\ put /\ Put(r, s, x, done) /\ UNCHANGED G
           \/ there = {} /\ Ambiguous /\ put /\ G' = [G EXCEPT !.amb = @ + 1] /\ UNCHANGED T
           \/ /\ there # {}
              /\ IF BUG = "exists_taken_for_mine" \/ \E p \in there : p.w = me

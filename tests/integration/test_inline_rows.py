@@ -95,6 +95,6 @@ def test_a_result_that_is_too_large_is_staged_again_without_inline_rows(place: H
     with Child([sys.executable, "-c", LIMITED, str(place.root)], log=place.root / "log", limit_s=150) as child:
         said = child.succeed()
     assert said.count("bigger than spark.driver.maxResultSize") >= 1
-    assert said.count("no rows travel to the driver. Raise spark.driver.maxResultSize to save requests") == 1
+    assert said.count("no rows travel to the driver. Raise spark.driver.maxResultSize") == 1
     assert len(manifest_of(place, 0).segments) == len(manifest_of(place, 1).segments) == 8
     assert len(delivered(place)) == 170

@@ -1,4 +1,4 @@
-"""What a delivery asks and writes down between two chunks: whether a newer process took over, and how far it came.
+"""Requests of a delivery between two chunks: looks at the term, and records of progress.
 
 For most targets both happen for every chunk. A target that ignores repeats, or refuses them, does not need that. Then a
 look at the term is good for a second, and progress is recorded once a second.

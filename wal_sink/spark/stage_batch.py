@@ -65,7 +65,8 @@ def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]
             seen = str(error)
             _logger.warning(
                 "%s: the batch is staged again. From now on the tasks of this run write the rows of small partitions "
-                "themselves, and no rows travel to the driver. Raise spark.driver.maxResultSize to save requests",
+                "themselves, and no rows travel to the driver. Raise spark.driver.maxResultSize, so that batches cost "
+                "fewer requests",
                 seen,
             )
         else:

@@ -21,7 +21,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=:(?:/|:))")
 _AUTHORITY = re.compile(r"[/?#]")
 _ALIASES = {"local": LOCAL, "s3a": S3, "s3n": S3}
 _UNKNOWN_TO_FSSPEC = {"viewfs": "Install wal-sink with its extra hdfs, or: pip install hdfs-native"}
-"""What to do about a scheme that fsspec does not know before a package is installed. It knows gs, abfs and hdfs."""
+"""Advice for schemes that fsspec does not know before a package is installed. It knows gs, abfs and hdfs."""
 
 
 @dataclass(frozen=True, repr=False)

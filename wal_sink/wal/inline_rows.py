@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wal_sink.wal.segment_writer import SegmentWriter
 
 MOST_INLINE_BYTES = 256 << 10
-"""Maximum number of bytes that a task returns inline. A larger partition costs a segment of its own."""
+"""Maximum number of bytes that a task returns inline. A larger partition shares its segments with no other."""
 PACKED_BYTES = 1 << 20
 """Minimum number of inline bytes for each of several packed segments that are to be delivered side by side."""
 

@@ -169,7 +169,7 @@ class Plan:
     call_s: float = 0.0
     """Seconds that each call of a target takes. With 0 a batch is sent before a record by time is due."""
     inline: bool = False
-    """Whether partitions are packed into one segment, as small ones are. If not, each has a segment of its own."""
+    """Whether partitions are packed into one segment, as small ones are. If not, each has its own segment."""
     refusing: int = 0
     """Number of bad rows of a chunk that such a target rejects at a time. With 0 it rejects none."""
 

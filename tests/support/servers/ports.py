@@ -1,7 +1,7 @@
-"""Ports for the tests' servers, below those that the kernel gives away by itself.
+"""Ports for the tests' servers, below those that the kernel assigns by itself.
 
 Clients of a server that was stopped go on asking at its port for a while. If the kernel chose this port, it may give it
-to Spark next. Spark takes whoever connects first for the reader of a `collect()`, and the batch fails.
+to Spark next. Spark takes the first client that connects for the reader of a `collect()`, and the batch fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 FIRST, LAST = 10_000, 22_000
-"""Linux gives away 32768 and above, macOS and Windows 49152 and above. A Redis has a bus 10,000 above its port."""
+"""Linux assigns 32768 and above, macOS and Windows 49152 and above. A Redis has a bus 10,000 above its port."""
 
 _CHOICE = random.SystemRandom()  # not the tests' seeded numbers: two workers would draw the same ports
 

@@ -1,4 +1,4 @@
-"""Looks and records by time: what a target that ignores repeats costs, and what a successor sends again."""
+"""Looks and records by time: the requests they save, and the chunks that a newer process sends again."""
 
 from __future__ import annotations
 
@@ -173,12 +173,12 @@ def test_segments_that_end_between_two_records_are_recorded_together() -> None:
     assert found == {(0, 2), (1, 2), (2, 2)}  # after 1.2 s; the marker follows for the last
 
 
-def successor(place: Place, sink: object, **delivery: Any) -> None:
+def newer_process(place: Place, sink: object, **delivery: Any) -> None:
     run = place.open({"a": sink}, **delivery)
     run.deliver_all()
 
 
-def test_a_successor_sends_everything_after_the_last_record_again() -> None:
+def test_a_newer_process_sends_everything_after_the_last_record_again() -> None:
     place, runtime = Place(rows=lambda _: [12]), simulated_runtime()
     first = Slow(runtime.sleep_s, 0.4)
     first.fail = lambda chunk: _die() if chunk.rows[0] == 10 else None
@@ -188,7 +188,7 @@ def test_a_successor_sends_everything_after_the_last_record_again() -> None:
     assert [chunk.rows[0] for chunk in first.chunks] == [0, 2, 4, 6, 8]
 
     second = Recorder()
-    successor(place, marked(second))
+    newer_process(place, marked(second))
     assert [chunk.rows[0] for chunk in second.chunks] == [6, 8, 10]  # recorded through 6, after 1.2 s
     assert set(second.keys) >= {chunk.key for chunk in first.chunks[3:]}
 
@@ -211,7 +211,7 @@ def test_every_chunk_after_the_last_record_is_doubtful() -> None:
     assert not place.wal.list(paths.progress_folder("a", 0))
 
     second = Recorder()
-    successor(place, marked(second), on_rejected="dead_letter")
+    newer_process(place, marked(second), on_rejected="dead_letter")
     assert [chunk.rows[0] for chunk in second.chunks] == [0, 6]
 
 

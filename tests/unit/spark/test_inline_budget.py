@@ -97,7 +97,7 @@ def test_the_batch_is_staged_again_without_inline_rows(caplog: pytest.LogCapture
     assert (run.attempts, run.staged, run.inline_rows) == ([True, False], ["staged"], False)
     (said,) = caplog.messages
     assert said.startswith("batch 7 planned at 17: Job aborted")
-    assert said.endswith("Raise spark.driver.maxResultSize to save requests")
+    assert said.endswith("so that batches cost fewer requests")
 
 
 def test_a_result_that_is_too_large_without_inline_rows_ends_the_query() -> None:

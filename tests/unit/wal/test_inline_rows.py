@@ -72,7 +72,7 @@ def read(log: Log, staged: StagedPartition) -> list[list[Any]]:
     return found
 
 
-# What travels.
+# Rows that travel.
 
 
 def test_a_task_returns_at_most_its_share_of_the_budget() -> None:
@@ -147,7 +147,7 @@ def test_no_rows_travel_once_a_result_was_too_large(run: Run, place: Place) -> N
     assert context_of(run, place).inline_bytes == 0
 
 
-# What the driver packs.
+# Packed segments.
 
 
 def test_partitions_are_packed_in_their_order(run: Run, place: Place) -> None:
@@ -205,7 +205,7 @@ def test_what_executors_deliver_is_divided_among_them(
     assert max(ref.rows for ref in staged.segments) <= -(-partitions // parts)
 
 
-# What it costs, and what a run does with it.
+# Requests, and two-phase sinks.
 
 
 def stage_inline(place: Place, run: Run, partitions: Sequence[pa.Table]) -> Manifest:

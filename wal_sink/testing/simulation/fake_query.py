@@ -119,7 +119,7 @@ def stage_tables(
 ) -> Staged:
     """Stage Arrow tables as Spark's tasks stage partitions. `numbers`: the partitions' numbers (default: 0, 1, …).
 
-    `inline_bytes`: the budget of inline rows. By default every partition has segments of its own.
+    `inline_bytes`: the budget of inline rows. By default no two partitions share a segment.
     """
     columns = tuple(partitions[0].column_names) if partitions else ()
     schema = spark_schema_of(partitions[0].schema) if partitions else ""
