@@ -122,7 +122,7 @@ class Plan:
     offsets_bytes: int = 500
     """Bytes of the source offsets that Spark writes for a batch. The manifest contains them."""
     inline_bytes: int = INLINE_BYTES
-    """Budget of inline rows. 0: small partitions have segments of their own, too."""
+    """Budget of inline rows. 0: small partitions share no segment."""
     settings: Settings = field(default_factory=Settings)
     sinks: int = 1
     ability: Ability = Ability.ACCEPT

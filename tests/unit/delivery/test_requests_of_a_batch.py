@@ -53,7 +53,7 @@ class Ledger(TransactionalSink):
 
 
 def steady_batch(sink: Any, partitions: int, chunks: int) -> list[str]:
-    """The requests of a batch of `chunks` equal chunks: what is asked, and of which folder."""
+    """The requests of a batch of `chunks` equal chunks, each with its folder."""
     place = Place()
     run = place.open({"a": sink}, settings=Settings(chunk_rows=ROWS * partitions // chunks))
     tables = [numbers(number, ROWS) for number in range(partitions)]
