@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.planted_bugs import Plant, around, instead
 from tests.support.one_segment import Stage
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, numbers
 from tests.unit.delivery import test_recording as recording
 from tests.unit.spark import test_spark_assumptions as assumptions
 from tests.unit.wal import test_inline_rows as inline
@@ -19,6 +19,7 @@ from wal_sink.delivery.recording import Looks
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import CorruptError, WalSinkError
 from wal_sink.messages import StagingContext
+from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.wal import inline_rows
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_writer import SegmentWriter
@@ -118,9 +119,7 @@ def test_no_manifest_names_a_segment_that_was_not_written() -> None:
 
     run.log.store.segment = refused  # type: ignore[method-assign]
     with pytest.raises(CorruptError, match="the disk is gone"):
-        run.end_staging(
-            attempt, inline.stage_tables(run, attempt, [inline.numbers(0, 3)] * 4, inline_bytes=inline.BUDGET)
-        )
+        run.end_staging(attempt, stage_tables(run, attempt, [numbers(0, 3)] * 4, inline_bytes=inline.BUDGET))
     assert not [name for name in place.wal.list("batches", recursive=True) if "manifest" in name]
 
 
