@@ -71,7 +71,7 @@ class ServedStore:
     """The product's own time limits of an answer, which no option changes."""
     mortals: Sequence[Mortal] = ()
     """Empty if a kill of the server loses what it acknowledged."""
-    rounds: int = 300
+    rounds: int = 100
     """The number of runs, in a whole `make chaos`, in each of which one request is spoilt."""
     steady: bool = True
 
@@ -200,7 +200,7 @@ def _limit_gcs(store: Any, client: Client) -> None:
     from gcsfs.retry import retry_request  # noqa: PLC0415
 
     fs = store._fs
-    fs.requests_timeout = ClientTimeout(total=client["read_timeout"])
+    fs.requests_timeout = ClientTimeout(total=float(str(client["read_timeout"])))
     one_attempt = type(fs)._request.__wrapped__
     fs._request = MethodType(retry_request(retries=_attempts(client))(one_attempt), fs)
 
@@ -220,7 +220,6 @@ def _hdfs_sight(server: Hdfs, folder: str) -> Sight:
         lambda: [name for name in server.files(f"/{folder}".rstrip("/")) if not name.startswith(".")],
         lambda name: server.read(f"/{folder}{name}"),
     )
-
 
 
 def _s3_product(kind: type[S3Product]) -> ServedStore:
@@ -243,7 +242,6 @@ AZURITE = ServedStore(
     _azurite_spec,
     _azurite_sight,
     _limit_azure,
-    rounds=120,
 )
 FAKE_GCS = ServedStore(
     "fake-gcs-server",
@@ -252,7 +250,7 @@ FAKE_GCS = ServedStore(
     _gcs_spec,
     _gcs_sight,
     _limit_gcs,
-    rounds=120,
+    rounds=150,
 )
 _NODES = [
     Mortal("HDFS name node", lambda server: server.name_node.kill(), Hdfs.restart_name_node),
@@ -266,7 +264,7 @@ WEBHDFS = ServedStore(
     _hdfs_sight,
     limits=[(webhdfs, "_ANSWER_S")],
     mortals=_NODES,
-    rounds=40,
+    rounds=20,
 )
 HDFS = ServedStore(
     "HDFS",
@@ -277,6 +275,6 @@ HDFS = ServedStore(
     limits=[(hdfs_rpc, "_LIMIT_S")],
     mortals=_NODES,
     steady=False,  # it asks again and again whether a file is closed
-    rounds=40,
+    rounds=60,
 )
 STORES = (SEAWEEDFS, MINIO, AZURITE, FAKE_GCS, WEBHDFS, HDFS)
