@@ -154,7 +154,7 @@ def _counted(outcome: Outcome, world: FollowedWorld, name: str, *, crashes: int)
 
 
 _KILLED = "if a server is killed and started again, nothing that it acknowledged is gone; "
-KILLED: Sequence[tuple[Sequence[ServedStore], int]] = (((SEAWEEDFS,), 6), ((MINIO,), 30), ((WEBHDFS, HDFS), 6))
+KILLED: Sequence[tuple[Sequence[ServedStore], int]] = (((SEAWEEDFS,), 6), ((MINIO,), 15), ((WEBHDFS, HDFS), 6))
 """Stores whose server may be killed, and how often. Those of one group are ways to the same server."""
 SCENARIOS: Sequence[Scenario] = (
     *(

@@ -197,12 +197,13 @@ def _gcs_sight(server: FakeGcsServer, prefix: str) -> Sight:
 def _limit_gcs(store: Any, client: Client) -> None:
     """Set the attempts and the time limit of gcsfs. It would ask six times, and wait five minutes for each answer."""
     from aiohttp import ClientTimeout  # noqa: PLC0415 - of the extra gcs
-    from gcsfs.retry import retry_request  # noqa: PLC0415
+    from gcsfs import retry  # noqa: PLC0415
 
-    fs = store._fs
-    fs.requests_timeout = ClientTimeout(total=float(str(client["read_timeout"])))
-    one_attempt = type(fs)._request.__wrapped__
-    fs._request = MethodType(retry_request(retries=_attempts(client))(one_attempt), fs)
+    fs, limit_s = store._fs, client["read_timeout"]
+    assert isinstance(limit_s, int)
+    fs.requests_timeout = ClientTimeout(total=limit_s)
+    repeated: Any = retry.retry_request  # whose decorator has wrong types
+    fs._request = MethodType(repeated(retries=_attempts(client))(type(fs)._request.__wrapped__), fs)
 
 
 def _webhdfs_spec(server: Hdfs, proxy: WebHdfsProxy, _: Client) -> StoreSpec:

@@ -13,8 +13,9 @@ from tests.chaos.racing import LOST, NOBODY, WON
 from tests.chaos.s3_faults import FAULTS
 from tests.chaos.s3_world import s3_place
 from tests.chaos.scenario import Effort, Scenario
-from tests.chaos.spoiling import Campaign, Fault, Stage, spoil
-from tests.chaos.store_places import AZURITE, FAKE_GCS, MINIO, SEAWEEDFS, WEBHDFS, ServedStore, place_at
+from tests.chaos.spoiling import BATCHES, Campaign, Fault, Stage, spoil
+from tests.chaos.store_places import AZURITE, FAKE_GCS, HDFS, MINIO, SEAWEEDFS, WEBHDFS, ServedStore, place_at
+from tests.chaos.store_world import Sight, StoreWorld
 from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.fake_gcs import FakeGcsServer
 from tests.support.servers.hdfs import Hdfs
@@ -98,6 +99,29 @@ def test_runs_that_die_on_an_emulator_are_finished_by_the_next(
 def test_spoilt_requests_to_webhdfs_lose_nothing(hdfs: Hdfs, tmp_path: Path) -> None:
     outcome = store_faults.run_at(WEBHDFS, hdfs, Effort(SEED, tmp_path, LEAST), least=3)
     assert outcome.holds, outcome
+
+
+@pytest.mark.hdfs
+@pytest.mark.no_cover
+def test_spoilt_calls_of_hdfs_lose_nothing(hdfs: Hdfs, tmp_path: Path) -> None:
+    outcome = store_faults.run_at(HDFS, hdfs, Effort(SEED, tmp_path, LEAST), least=2)
+    assert outcome.holds, outcome
+
+
+def test_a_release_that_was_not_seen_since_the_server_died_is_seen_before_its_rows_are_sent() -> None:
+    store = MemoryStore(StoreSpec("memory://not-seen"))
+    down = iter([True])
+
+    def names() -> list[str]:
+        found = store.list("", recursive=True)
+        if any(name.endswith("/release.json") for name in found) and next(down, False):
+            raise ConnectionError("set by a test")
+        return found
+
+    world = StoreWorld(store, Sight(names, store.read), "plain", BATCHES, mortal=True)
+    assert world.life().live()
+    world.check_end(crashes=0)
+    assert next(down, False) is False
 
 
 @pytest.mark.parametrize("scenario", corruption.SCENARIOS, ids=[scenario.name for scenario in corruption.SCENARIOS])

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -397,6 +398,22 @@ def test_a_commit_ends_soon_if_the_name_node_stopped(
         finally:
             hdfs.name_node.child.send(signal.SIGCONT)
     assert took_s < 8
+
+
+def test_the_end_of_a_process_waits_once_for_all_files_that_do_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.stores.hdfs_rpc._AT_EXIT_S", 0.4)
+    client, closed = HdfsRpc(lambda: SimpleNamespace(inner=None)), threading.Event()
+
+    def hang() -> None:
+        closed.wait(60)
+
+    for _ in range(10):
+        client.close_aside(hang)
+    began_s = time.monotonic()
+    client._wait_for_closing()
+    took_s = time.monotonic() - began_s
+    closed.set()
+    assert 0.4 <= took_s < 3
 
 
 def test_whoever_finds_another_object_after_a_lost_answer_does_not_take_it_for_its_own(

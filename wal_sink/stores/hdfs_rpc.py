@@ -143,8 +143,9 @@ class HdfsRpc(HdfsClient):
 
     def _wait_for_closing(self) -> None:
         """Let no thread return from hdfs-native while the interpreter ends. Every such file is closed already."""
+        end_s = SYSTEM.monotonic_s() + _AT_EXIT_S
         for thread in [*self._closing]:
-            thread.join(_AT_EXIT_S)
+            thread.join(max(0.0, end_s - SYSTEM.monotonic_s()))
 
 
 class _RpcWriter(HdfsWriter):
