@@ -96,7 +96,7 @@ def test_the_page_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> No
             f"{rows['two drivers, one WAL'].rounds} pairs of drivers",
             f"{rows['a driver that slept'].rounds} drivers that slept",
             f"{sum(name.startswith('S3: ') for name in rows)} ways to spoil",
-            f"{rounds_of(store_faults.SCENARIOS, rows, 'spoilt request')} more spoilt",
+            f"{rounds_of(store_faults.SCENARIOS, rows, 'spoilt request')} more spoilt requests",
             f"{rounds_of(store_kills.SCENARIOS, rows, 'kill')} kills of their servers",
             f"{rounds_of(store_kills.SCENARIOS, rows, 'death')} deaths",
             f"{round(damaged, -3):,} damaged objects",
