@@ -32,7 +32,8 @@ SURVIVED, KILLED, UNREACHED, TIMED_OUT = "survived", "killed", "not reached", "t
 _CHOSEN = "MUTANT_UNDER_TEST"
 _LEARN = "stats"
 """The value for no mutant: the trampolines only record that they were reached."""
-_FAILED = 1
+_FAILED, _PASSED = 1, 86
+"""How a fork ends that came to its end. A mutant may end it before, even with status 0: such a mutant is killed."""
 _LEARNT_AT_ONCE = 50
 _CPU_MARGIN_S = 3
 _WAIT_MARGIN_S = 20
@@ -202,7 +203,7 @@ class MutantLoop:
                 self._killers = [*(test for test in self._killers if test != killer), killer]
         if status is None:
             return TIMED_OUT
-        return KILLED if status else SURVIVED
+        return SURVIVED if os.waitstatus_to_exitcode(status) == _PASSED else KILLED
 
     def _run_until_failed(self, tests: Sequence[_Test], writing: int, clock: _Clock) -> None:
         for number, test in enumerate(tests):
@@ -232,7 +233,7 @@ class MutantLoop:
                 work(clock)
             except BaseException:  # noqa: BLE001 - a mutant may break pytest itself, which is a failure
                 self._failed = True
-            os._exit(_FAILED if self._failed else 0)
+            os._exit(_FAILED if self._failed else _PASSED)
         return clock.wait_for(child)
 
     @contextmanager

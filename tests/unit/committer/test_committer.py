@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.simulation.world import World
+from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.errors import DeliveryError, FencedError, ObjectLost, OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink
@@ -158,6 +159,65 @@ def test_a_committer_whose_successor_made_the_marker_is_fenced() -> None:
 
     assert newer.batches == [0]
     assert marker_of(place, 0).term == 2
+
+
+def mark(place: Place, batch_id: int, term: int = 1) -> None:
+    marker = Marker(batch_id=batch_id, term=term, run_id="r", rows=1, last_delivered_batch=NOTHING, id="x", created="")
+    place.wal.create(paths.marker("a", batch_id), encode(marker))
+
+
+def test_a_marker_of_a_term_that_nobody_claimed_shows_that_terms_were_lost(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    mark(place, 0, term=40)
+
+    run = place.open({"a": Recorder()})
+
+    assert run.committers[0].term.number > 40
+    assert f"{paths.marker('a', 0)} names term 40" in caplog.text
+
+
+def test_a_marker_that_low_water_names_and_that_is_gone_is_an_error() -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    mark(place, 2)
+    known = LowWater(batch_id=0, marked={"a": 3, "b": 9}, id="x", created="now")
+    place.wal.create(paths.low_water(0), encode(known))
+
+    with pytest.raises(ObjectLost, match=r"sinks/a/markers/0+3\.json is gone.*the sink has batch 3"):
+        place.open({"a": Recorder()})
+
+
+def test_the_rows_of_a_marker_that_came_late_are_confirmed() -> None:
+    """It was not there when the run began: the batch is then not sent, and the target is asked for its rows."""
+    place, target = Place(), Target()
+    first = place.open({"a": Forgetful(target)})
+    next(place.query().batches(first, 1))
+    first.deliver_all()
+    late = place.wal.read(paths.marker("a", 0))
+    place.wal.delete([paths.marker("a", 0)])
+    committer = place.open({"a": Forgetful(target)}).committers[0]
+    place.wal.create(paths.marker("a", 0), late)
+
+    committer.deliver_next(search=False)
+    assert (committer.marked_through, target.met.count("write")) == (0, 1)
+    asked = target.met.count("last")
+    committer.confirm_marked()
+
+    assert target.met.count("last") == asked + 1
+
+
+def test_a_target_that_keeps_its_positions_is_not_looked_for_in_the_wal() -> None:
+    """The batch was staged by another run and is released by this one. Such a target has no progress in the WAL."""
+    place, target = Place(), Target()
+    list(place.query().batches(place.open({}), 1))
+    run = place.open({"b": Delivery(Forgetful(target), start_from="earliest")})
+    place.requests.clear()
+
+    assert run.deliver_next(run.committers[0])
+
+    assert not [name for name in place.requests if paths.progress_folder("b", 0) in name]
+    assert f"read {paths.marker('b', 0)}" not in place.requests
 
 
 # Its own markers.

@@ -59,6 +59,15 @@ def test_staging_tasks_are_told_all_that_they_need() -> None:
     )
 
 
+def test_staging_tasks_keep_no_segments_where_no_sink_needs_them() -> None:
+    place = Place()
+    run = place.open({"a": Delivery(VaultSink(Vault()), keep_segments=False)})
+    place.stream(run, 0)
+    attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
+
+    assert not run.staging_context(attempt, columns=["x"], spark_schema="{}").keep_segments
+
+
 def test_opening_probes_the_store_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -238,6 +247,24 @@ def test_a_renamed_sink_is_served_under_its_first_name_and_prepares_rows_under_i
     assert [each.preparation and each.preparation.sink for each in served] == ["a", None]
 
 
+def test_a_renamed_sink_that_prepares_nothing_is_served_under_its_first_name() -> None:
+    place = Place()
+    rename(ended_with(place, {"a": Recorder()}), "a", "z", take_over=TakeOver.IF_GONE)
+
+    (committer,) = place.open({"z": Recorder()}).committers
+
+    assert (committer.name, committer.served_sink.preparation) == ("a", None)
+
+
+def test_whether_a_sink_is_retired_is_read_once_though_another_one_is() -> None:
+    place = Place()
+    retire(ended_with(place, {"a": Recorder(), "b": Recorder()}), "b", drop_pending=0, take_over=TakeOver.IF_GONE)
+
+    place.open({"a": Recorder()})
+
+    assert place.requests.count(f"read {paths.retired('a')}") == 1
+
+
 def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_served() -> None:
     place = Place()
     log = ended_with(place, {"a": Recorder(), "b": Recorder()})
@@ -302,6 +329,17 @@ def test_a_start_takes_over_as_it_is_told() -> None:
     with pytest.raises(HeldError, match="sink 'a'"):
         opened_or_ended(place, "a")
     assert opened_or_ended(place, "a", take_over=TakeOver.ALWAYS).committers[0].term.number == 2
+
+
+def test_a_start_that_one_sinks_process_refuses_claims_the_term_of_no_other_sink() -> None:
+    place = Place()
+    ended_with(place, {"a": Recorder(), "b": Recorder()})
+    place.open({"b": Recorder()})
+
+    with pytest.raises(HeldError, match="sink 'b'"):
+        opened_or_ended(place, "a", "b")
+
+    assert paths.term(paths.committer_role("a"), 2) not in place.wal.list("", recursive=True)
 
 
 def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:

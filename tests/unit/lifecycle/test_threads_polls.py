@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import StoreError
-from wal_sink.lifecycle.committer_thread import CommitterThread
+from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
 from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import Seen
 from wal_sink.runtime.clock import SYSTEM
@@ -123,3 +123,13 @@ def test_every_wait_is_counted() -> None:
     assert thread._wait() is Seen.POLL_DUE
 
     assert thread._polls == 2
+
+
+def test_a_batch_that_was_staged_just_now_is_not_asked_for_yet() -> None:
+    """Not by a thread that delivers others either."""
+    thread = waiting(pending=True)
+    thread._staged_s = thread._now_s()
+    assert thread._decide_busy() is Seen.PAUSED
+
+    thread._staged_s = thread._now_s() - FIRST_POLL_S
+    assert thread._decide_busy() is Seen.LOOK_DUE

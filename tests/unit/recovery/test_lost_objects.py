@@ -555,15 +555,16 @@ def test_low_water_that_moves_between_two_looks_is_none_that_was_lost() -> None:
     assert place.open({"a": Recorder()}).committers[0].marked_through == 5
 
 
+@pytest.mark.parametrize("lost", [1, 2], ids=["an earlier one", "the newest"])
 @pytest.mark.parametrize("sinks", [{"a": Recorder()}, {}])
-def test_a_marked_batch_whose_release_is_gone_is_not_staged_as_a_new_one(sinks: dict[str, object]) -> None:
+def test_a_marked_batch_whose_release_is_gone_is_not_staged_as_a_new_one(sinks: dict[str, object], lost: int) -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 2)
-    lose(place, paths.release(1))
-    place.checkpoint.delete(["commits/1", "commits/2", "offsets/2"])
+    lose(place, paths.release(lost))
+    place.checkpoint.delete([f"commits/{lost}", "commits/2", *(["offsets/2"] if lost == 1 else [])])
     run = place.open(sinks)
 
-    with pytest.raises(ObjectLost, match=r"batches/0+1/release\.json is gone.*a sink has every batch up to 2"):
+    with pytest.raises(ObjectLost, match=rf"batches/0+{lost}/release\.json is gone.*a sink has every batch up to 2"):
         next(place.query().batches(run, 3))
 
 

@@ -164,6 +164,19 @@ def test_every_object_in_an_object_is_found() -> None:
     assert {id(thing) for thing in objects_of(outer)} == {id(thing) for thing in (outer, first, second, third)}
 
 
+@Sink.register
+class WithoutAttributes:
+    """Has no attributes in which another sink could stand."""
+
+    __slots__ = ()
+
+
+def test_a_sink_without_attributes_stands_for_itself() -> None:
+    sink = WithoutAttributes()
+
+    assert objects_of(sink) == [sink]
+
+
 class Busy:
     """Its method waits until it is let go."""
 
