@@ -23,7 +23,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN, Term
 from wal_sink.wal.holders import Holding, TakeOver, holder_of
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import SegmentRef
+from wal_sink.wal.records import SegmentRef, TermRecord
 from wal_sink.wal.segment_reader import Rows, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
 
@@ -329,6 +329,18 @@ def test_a_start_takes_over_as_it_is_told() -> None:
     with pytest.raises(HeldError, match="sink 'a'"):
         opened_or_ended(place, "a")
     assert opened_or_ended(place, "a", take_over=TakeOver.ALWAYS).committers[0].term.number == 2
+
+
+def test_a_start_takes_over_an_unknown_process_only_where_it_is_told_to() -> None:
+    place = Place()
+    log, role = ended_with(place, {"a": Recorder()}), paths.committer_role("a")
+    place.wal.delete([paths.term(role, 1), paths.ended(role, 1)])
+    unknown = TermRecord(role=role, term=1, run_id="r", process="p:1", holder=None, **log.stamp())
+    log.create(paths.term(role, 1), unknown)
+
+    with pytest.raises(HeldError, match="it is not known whether that process ended"):
+        opened_or_ended(place, "a")
+    assert opened_or_ended(place, "a", take_over=TakeOver.UNLESS_RUNNING).committers[0].term.number == 2
 
 
 def test_a_start_that_one_sinks_process_refuses_claims_the_term_of_no_other_sink() -> None:
