@@ -236,7 +236,14 @@ def unplanned(store: MemoryStore, golden: Golden, *batches: int) -> None:
         overwrite(store, f"offsets/{batch}", changed(golden.files[f"offsets/{batch}"], batchTimestampMs=0))
 
 
-DOUBTS: dict[str, Callable[[MemoryStore, Golden], object]] = {
+def partitioned(store: MemoryStore, golden: Golden, *partitions: str) -> None:
+    """Let the first batches name these numbers of partitions of their state, and no other setting."""
+    for batch, found in enumerate(partitions):
+        text = changed(golden.files[f"offsets/{batch}"], conf={SHUFFLE_PARTITIONS: found})
+        overwrite(store, f"offsets/{batch}", text)
+
+
+DOUBTS: dict[str, Callable[[MemoryStore, Golden], None]] = {
     "another time of planning": lambda store, golden: overwrite(
         store, "offsets/1", changed(golden.files["offsets/1"], batchTimestampMs=1)
     ),
@@ -248,12 +255,7 @@ DOUBTS: dict[str, Callable[[MemoryStore, Golden], object]] = {
     "no number of partitions": lambda store, golden: overwrite(
         store, "offsets/0", changed(golden.files["offsets/0"], conf={})
     ),
-    "numbers of partitions that are none": lambda store, golden: [
-        overwrite(
-            store, f"offsets/{batch}", changed(golden.files[f"offsets/{batch}"], conf={SHUFFLE_PARTITIONS: found})
-        )
-        for batch, found in enumerate(("many", "more"))
-    ],
+    "numbers of partitions that are none": lambda store, golden: partitioned(store, golden, "many", "more"),
     "no settings": lambda store, golden: overwrite(store, "offsets/0", changed(golden.files["offsets/0"], conf=None)),
     "other offsets": lambda store, golden: overwrite(
         store, "offsets/1", golden.files["offsets/1"].replace('"logOffset":0', '"logOffset":1')
