@@ -59,6 +59,7 @@ def test_a_sink_begins_with_its_first_batch() -> None:
 
 
 def test_a_sink_whose_first_batch_was_collected_begins_with_the_oldest_from_there_on() -> None:
+    assert beginning(first_batch=5, low_water=5, held=[3, 4, 6, 8]) == 6
     assert beginning(first_batch=5, low_water=6, held=[3, 4, 7, 8]) == 7
     assert beginning(first_batch=5, low_water=11, held=[4, 5, 12]) == 5
 
