@@ -366,6 +366,14 @@ def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:
     assert opened_or_ended(copy, "a", moved_from=place.wal.root).committers[0].marked_through == 0
 
 
+def test_a_committer_without_any_term_fences_one_that_may_still_live() -> None:
+    place, role = Place(), paths.committer_role("a")
+    place.open({"a": Recorder()})
+    place.wal.delete([paths.term(role, 1)])
+
+    assert place.open({"a": Recorder()}).committers[0].term.number == 1 + MARGIN
+
+
 def test_a_stager_without_any_term_fences_a_stager_that_may_still_live() -> None:
     place = Place()
     run = place.open({})
