@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.world import World
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
+from wal_sink.committer.committer import RELEASE_S
 from wal_sink.errors import DeliveryError, FencedError, ObjectLost, OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
@@ -132,6 +133,49 @@ def test_the_first_batch_of_a_wal_is_the_first_it_was_asked_to_stage() -> None:
     run.deliver_all()
 
     assert sink.batches == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("slept_s", "replanned", "checks"),
+    [(0.0, False, 0), (RELEASE_S - 0.1, False, 0), (RELEASE_S, False, 1), (0.0, True, 1)],
+    ids=["at once", "slow", "slept", "planned anew"],
+)
+def test_a_release_that_took_long_or_is_of_another_plan_is_followed_by_a_look_at_the_term(
+    slept_s: float, replanned: bool, checks: int
+) -> None:
+    """A newer process may have delivered another attempt meanwhile, and collected its release."""
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    if replanned:
+        entry = place.checkpoint.read("offsets/0").replace(b'"batchTimestampMs": 17', b'"batchTimestampMs": 18')
+        place.checkpoint.delete(["offsets/0"])
+        place.checkpoint.create("offsets/0", entry)
+    create = place.wal.create
+
+    def slow(path: str, data: bytes) -> None:
+        create(path, data)
+        if path == paths.release(0):
+            run.log.runtime.sleep_s(slept_s)
+
+    place.wal.create = slow  # type: ignore[method-assign]
+    place.requests.clear()
+    run.deliver_all()
+
+    since = place.requests[place.requests.index(f"create {paths.release(0)}") :]
+    assert since.count(f"read {paths.term('committer-a', 2)}") == checks
+    assert sink.batches == [0]
+
+
+def test_only_the_first_batch_of_a_backlog_may_have_been_begun_by_another_process() -> None:
+    place = Place()
+    list(place.query().batches(place.open({}), 3))
+    run = place.open({"a": Delivery(Recorder(), start_from="earliest")})
+    place.requests.clear()
+
+    run.deliver_all()
+
+    looked = [name for name in place.requests if name.startswith(f"list {paths.progress_batches('a')}")]
+    assert looked == [f"list {paths.progress_folder('a', 0)}"]
 
 
 # Markers of others.

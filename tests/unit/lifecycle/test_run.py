@@ -276,6 +276,22 @@ def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_se
     assert [committer.name for committer in place.open({"a": Recorder()}).committers] == ["a"]
 
 
+def test_a_sink_that_is_retired_while_its_term_is_claimed_is_refused_by_its_name() -> None:
+    place, role = Place(), paths.committer_role("a")
+    log, create = ended_with(place, {"a": Recorder()}), place.wal.create
+
+    def retired_meanwhile(path: str, data: bytes) -> None:
+        if path == paths.term(role, 2):
+            place.wal.create = create  # type: ignore[method-assign]
+            retire(log, "a", drop_pending=0, take_over=TakeOver.IF_GONE)
+        create(path, data)
+
+    place.wal.create = retired_meanwhile  # type: ignore[method-assign]
+
+    with pytest.raises(ConfigError, match=r"^sink 'a' of .* was retired at"):
+        place.open({"a": Recorder()})
+
+
 def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
     place = Place()
     run = place.open({})
