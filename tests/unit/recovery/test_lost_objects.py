@@ -388,7 +388,9 @@ def test_lost_terms_are_claimed_above_what_a_marker_names(kept: tuple[str, ...])
             term.check(place.wal)
 
 
-def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names() -> None:
+def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     place = Place(rows=lambda _: [6])
     late = Delivery(Recorder(lambda chunk: fail(chunk) if chunk.rows[0] else None), max_attempts=1)
     run = [place.open({"a": late}) for _ in range(20)][-1]
@@ -404,6 +406,7 @@ def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names
     assert new.committers[0].term.number == 20 + MARGIN + 1
     assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
     assert {chunk.term for chunk in sink.chunks} == {20 + MARGIN + 1}
+    assert "progress of batch 0 names term 20" in caplog.text
 
 
 def test_progress_of_an_own_attempt_that_was_given_up_is_no_sign_of_lost_terms(monkeypatch: pytest.MonkeyPatch) -> None:
