@@ -24,7 +24,7 @@ _COLUMNS = "| file | mutants | killed | timed out | survived | not tried | score
 
 
 class Tried(Protocol):
-    """What a result needs of a mutant."""
+    """The parts of a mutant that a result needs."""
 
     @property
     def function(self) -> str: ...

@@ -234,7 +234,7 @@ def test_a_marker_that_low_water_names_and_that_is_gone_is_an_error() -> None:
 
 
 def test_the_rows_of_a_marker_that_came_late_are_confirmed() -> None:
-    """It was not there when the run began: the batch is then not sent, and the target is asked for its rows."""
+    """It was not there when the run began: the batch is then not sent, and the target confirms its rows."""
     place, target = Place(), Target()
     first = place.open({"a": Forgetful(target)})
     next(place.query().batches(first, 1))
