@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.support.small_run import Place, Recorder
@@ -11,6 +13,8 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import Seen
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.testing import FakeQuery
+
+PATIENCE_S = 20.0
 
 
 def waiting(*, follow: bool = False, pending: bool = False, bound: bool = True) -> CommitterThread:
@@ -46,6 +50,35 @@ def test_following_it_asks_ever_less_often_up_to_every_five_seconds() -> None:
 
 def test_waiting_for_nothing_it_does_not_ask() -> None:
     assert polls_of(waiting(), 3) == [None, None, None]
+
+
+def test_before_the_wal_has_a_batch_it_does_not_ask() -> None:
+    assert polls_of(waiting(bound=False), 1) == [None]
+
+
+def test_once_woken_it_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = waiting(pending=True)
+    thread._polls = 5
+    monkeypatch.setattr(thread, "_rouse", lambda: None)
+
+    thread.wake()
+
+    assert thread._poll_s() == 0.03
+
+
+def test_a_call_that_wakes_it_ends_a_pause() -> None:
+    thread = waiting(pending=True)
+    thread._staged_s = thread._now_s() + PATIENCE_S
+    ended = threading.Event()
+
+    def pausing() -> None:
+        thread._decide_busy()
+        ended.set()
+
+    threading.Thread(target=pausing, daemon=True).start()
+    while not ended.wait(0.01):  # `_decide_busy` may not have begun to pause
+        assert thread._now_s() < thread._staged_s, "it paused to the end"
+        thread.leave()
 
 
 def searching(thread: CommitterThread, polls: range) -> list[int]:
