@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -144,12 +144,15 @@ class MutantLoop:
     def _learn(self, items: Sequence[pytest.Item]) -> dict[str, dict[str, float]]:
         """Measure the seconds of each test, by function that the test reaches. Every test runs once, in a fork.
 
-        A test runs again after its file changed. Each fork writes what it measured into a separate file, and these are
-        merged here, also those of a run that was ended.
+        A test runs again after its file changed, and where it reaches a module with a function that is new. Each fork
+        writes what it measured into a separate file, and these are merged here, also those of a run that was ended.
         """
         known = self._merged()
         digests = {item: hashlib.sha256(item.path.read_bytes()).hexdigest()[:16] for item in items}
-        fresh = [item for item in items if known["tests"].get(item.nodeid) != digests[item]]
+        new = {name.partition("__mutmut_")[0] for name in self._names} - known["functions"].keys()
+        modules = {_module(function) for function in new}
+        reaching = {test for name, tests in known["functions"].items() if _module(name) in modules for test in tests}
+        fresh = [item for item in items if known["tests"].get(item.nodeid) != digests[item] or item.nodeid in reaching]
         batches = [fresh[start : start + _LEARNT_AT_ONCE] for start in range(0, len(fresh), _LEARNT_AT_ONCE)]
 
         def learn_share(number: int) -> None:
@@ -158,10 +161,10 @@ class MutantLoop:
                 self._in_fork(lambda _, some=some, part=part: self._learn_in_fork(some, digests, part), _LEARN, [600.0])
 
         self._side_by_side(learn_share)
-        return self._merged()["functions"]
+        return self._merged(reached_by_none=new)["functions"]
 
-    def _merged(self) -> dict[str, Any]:
-        """Return what all forks measured so far."""
+    def _merged(self, reached_by_none: Collection[str] = ()) -> dict[str, Any]:
+        """Return what all forks measured so far. `reached_by_none`: functions that no test reaches, unless one did."""
         known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
         parts = sorted(self._reach.parent.glob(f"{self._reach.stem}-*.part"))
         for part in parts:
@@ -169,7 +172,9 @@ class MutantLoop:
             known["tests"] |= measured["tests"]
             for function, seconds in measured["functions"].items():
                 known["functions"].setdefault(function, {}).update(seconds)
-        if parts:
+        for function in reached_by_none:
+            known["functions"].setdefault(function, {})
+        if parts or reached_by_none:
             self._reach.write_text(json.dumps(known))
         for part in parts:
             part.unlink()
@@ -248,6 +253,10 @@ class MutantLoop:
         with self._lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
+
+
+def _module(function: str) -> str:
+    return function.rpartition(".")[0]
 
 
 def _distance(mutant: str, test: str) -> int:

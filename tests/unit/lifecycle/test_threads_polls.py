@@ -66,6 +66,16 @@ def test_once_woken_it_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert thread._poll_s() == 0.03
 
 
+def test_having_delivered_a_batch_it_asks_soon_for_the_next() -> None:
+    thread = waiting(follow=True, pending=True)
+    thread._polls = 5
+    FakeQuery(thread._run.checkpoint._files, lambda *_: []).complete_batch(1)  # type: ignore[arg-type]
+
+    assert thread._look() is Seen.DELIVERED
+
+    assert thread._poll_s() == 0.03
+
+
 def test_a_call_that_wakes_it_ends_a_pause() -> None:
     thread = waiting(pending=True)
     thread._staged_s = thread._now_s() + PATIENCE_S
