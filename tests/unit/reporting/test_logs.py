@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -98,10 +99,10 @@ def test_a_record_names_the_place_that_logged(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_caller_may_name_another_place(caplog: pytest.LogCaptureFixture) -> None:
-    def here(**given: int) -> None:
+    def here(**given: Any) -> None:
         logger_of("wal_sink.some").warning("sink", **given)
 
-    def above(**given: int) -> None:
+    def above(**given: Any) -> None:
         here(**given)
 
     above()
