@@ -110,7 +110,7 @@ def test_the_page_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> No
 @BOTH
 def test_a_document_tells_the_score_of_the_mutation_report(document: str) -> None:
     report = (CHECKOUT / "benchmarks" / "MUTATION.md").read_text()
-    row = r"^\| \*\*all\*\* \| (\d+) \|.*\| (\d+) \| ([\d.]+ %) \|$"
+    row = r"^\| \*\*all\*\* \| (\d+) \|.*\| (\d+) \| ([\d.]+ %) \|  \|$"
     ((mutants, not_tried, score),) = re.findall(row, report, flags=re.MULTILINE)
     tried = int(mutants) - int(not_tried)
     drawn = f", drawn from {int(mutants):,}" if int(not_tried) else ""
