@@ -32,7 +32,9 @@ _DEFAULTS = Settings()
 @click.option("--cores-per-executor", type=_NUMBER, default=4, show_default=True, help="Task slots of an executor.")
 @click.option("--batch-interval", type=duration, default="10s", show_default=True, help="Time from batch to batch.")
 @click.option(
-    "--segments", type=_NUMBER, help="Partitions that stage rows in a batch; default: one for each task slot."
+    "--segments",
+    type=_NUMBER,
+    help="Partitions with rows; default: one for each task slot. Small ones share a segment.",
 )
 @click.option(
     "--rows-per-second", type=_AMOUNT, default=1000, show_default=True, help="Input rows per second and executor."
@@ -236,6 +238,7 @@ def _plain(found: Estimate) -> dict[str, Any]:
         **shown,
         "shape": {
             **shown["shape"],
+            "segments": found.shape.segments,
             "chunks": found.shape.chunks,
             "rows": found.shape.rows,
             "bytes": found.shape.bytes,

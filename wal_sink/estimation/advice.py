@@ -24,6 +24,9 @@ DEAR_USD, DEAR_USD_PER_EXECUTOR = 100.0, 10.0
 """Dollars per month from which requests are expensive. An executor itself costs many times that."""
 
 
+_NO_CHANGE = "no single change is enough: combine fewer partitions, a longer interval, several queries"
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One problem, and its solution."""
@@ -38,7 +41,7 @@ class Advice:
     def __str__(self) -> str:
         if not self.problem:
             return "nothing: no limit is near"
-        change = self.change or "no single change is enough: combine fewer segments, a longer interval, several queries"
+        change = self.change or _NO_CHANGE
         outcome = f", which makes it {self.after}" if self.after else ""
         return f"{self.problem} ({self.before}): {change}{outcome}"
 
@@ -150,7 +153,7 @@ def changes(found: Estimate) -> Iterator[Change]:
     if settings.max_delivery_tasks is not None:
         more = replace(settings, max_delivery_tasks=None)
         yield Change("leave max_delivery_tasks to wal-sink", replace(plan, settings=more))
-    if shape.chunks_per_segment > 1 and not shape.uneven:
+    if any(group.chunks_each > 1 and not group.uneven for group in shape.groups):
         yield from (_larger_chunks(plan, factor) for factor in (10, 100))
     yield from _fewer_segments(plan)
     for factor in (3, 6, 30):
@@ -167,11 +170,13 @@ def _larger_chunks(plan: Plan, factor: int) -> Change:
 
 
 def _fewer_segments(plan: Plan) -> Iterator[Change]:
-    """Plans with fewer segments. These are larger and have more chunks, so each is also tried with larger chunks."""
+    """Plans with fewer partitions, whose segments are larger. These have more chunks, so each plan is also tried with
+    larger chunks.
+    """
     for divisor in (4, 16, 64):
         fewer = (plan.segments or plan.slots) // divisor
         if fewer >= 1:
-            change = Change(f"{fewer:,} segments a batch (df.coalesce)", replace(plan, segments=fewer))
+            change = Change(f"{fewer:,} partitions a batch (df.coalesce)", replace(plan, segments=fewer))
             chunks = _larger_chunks(change.plan, 10)
             yield change
             yield Change(f"{change.what} and {chunks.what}", chunks.plan)

@@ -13,6 +13,7 @@ from wal_sink.estimation.requests import (
     SHARDS_OF_BATCHES,
     SHARDS_OF_SINKS,
     TERMS,
+    Pace,
     Protocol,
     Requests,
     Traffic,
@@ -27,6 +28,7 @@ from wal_sink.messages import SMALL_BATCH_BYTES
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
 
+_WITHOUT_RECORDS = {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}
 MONTH_S = 730 * 3600
 JOB_S = 0.11
 """Seconds of a Spark job that does nothing but start (measured). A batch delivered on executors takes one job."""
@@ -37,7 +39,7 @@ ms).
 CHECKPOINT_REQUESTS_OF_START = 5
 OF_TAKEOVER = 6
 """Number of reads for a batch that another run began: release, manifest, marker, later markers, dead letters, and the
-check for a newer process before the first send. A normal batch with one segment does not need this check.
+check for a newer process before the first send. A normal batch does not need this check in the driver.
 """
 
 
@@ -122,13 +124,14 @@ class Estimate:
 def estimate(plan: Plan, store: StoreModel) -> Estimate:
     """Calculate the estimate. Sends no request to any store."""
     shape = shape_of(plan)
-    protocol = Protocol(store, plan.ability, plan.at_most_once, plan.sinks, plan.settings.retention_batches)
+    tasks = _tasks(plan, shape)
+    retention, pace = plan.settings.retention_batches, _pace(plan, shape, store, tasks)
+    protocol = Protocol(store, plan.ability, plan.at_most_once, plan.sinks, retention, pace)
     collection = protocol.of_collection(shape)
     traffic = joined(protocol.of_batch(shape), scaled(collection, 1 / COLLECT_EVERY_BATCHES))
     polls = polls_until(COMMIT_S + 4 * store.write_s, FIRST_POLL_S, LONGEST_POLL_S)
     from_checkpoint = checkpoint_gets(plan.sinks, polls)
     stored = _stored_bytes(plan, shape, protocol)
-    tasks = _tasks(plan, shape)
     delivery_s = _delivery_s(plan, shape, store, protocol, tasks)
     return Estimate(
         plan=plan,
@@ -203,6 +206,12 @@ def _tasks(plan: Plan, shape: Shape) -> int:
     return 1 if is_in_driver(plan, shape) else min(shape.segments, plan.delivery_slots)
 
 
+def _pace(plan: Plan, shape: Shape, store: StoreModel, tasks: int) -> Pace:
+    """The pace of delivery: a task waits for its segments and for the sink."""
+    reading_s = shape.segments * store.read_s + shape.bytes / store.bandwidth
+    return Pace(tasks, not is_in_driver(plan, shape), plan.sink_call_s + reading_s / shape.chunks)
+
+
 def is_in_driver(plan: Plan, shape: Shape) -> bool:
     """Return whether the driver delivers, one segment after the other. A whole-batch writer reads on executors."""
     if plan.ability is Ability.BATCH_WRITER:
@@ -224,12 +233,12 @@ def _delivery_s(plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol,
     """Seconds of a delivery: term, release and marker one after the other; the segments in waves, or as fast as the
     limits allow.
     """
-    calls = shape.chunks_per_segment + (1 if plan.ability is Ability.TRANSACTIONAL else 0)
+    calls = shape.chunks / shape.segments + (1 if plan.ability is Ability.TRANSACTIONAL else 0)
     of_segment_s = (
         store.read_s
         + protocol.checks(shape) / shape.segments * store.read_s
         + protocol.records(shape) / shape.segments * store.write_s
-        + shape.segment_bytes / store.bandwidth
+        + shape.bytes / shape.segments / store.bandwidth
         + calls * plan.sink_call_s
     )
     waves_s = math.ceil(shape.segments / tasks) * of_segment_s
@@ -253,9 +262,10 @@ def _under_a_prefix(shape: Shape) -> float:
 
 def _burst_s(plan: Plan, shape: Shape, store: StoreModel) -> float:
     """Seconds that the store needs, once it has split the folders, for the segments that a wave of tasks ends."""
-    if store.writes_per_s is None:
+    of_tasks = shape.of_tasks  # the driver writes the others one after the other
+    if store.writes_per_s is None or not of_tasks.segments:
         return 0.0
-    return _under_a_prefix(shape) * min(1.0, plan.slots / shape.segments) / store.writes_per_s
+    return _under_a_prefix(of_tasks) * min(1.0, plan.slots / of_tasks.segments) / store.writes_per_s
 
 
 def _in_turn_s(store: StoreModel, requests: Requests) -> float:
@@ -291,8 +301,9 @@ def _restart_s(
     records = protocol.records(shape)
     begun = min(records, shape.segments)
     lost = shape.segments if plan.at_most_once else 0  # read, check for a rejection, keep as a dead letter
-    doubted = math.ceil(shape.segments / tasks)  # before its first chunk, a task checks whether that chunk was answered
-    listed = protocol.progress_listings(shape, records) if records else 1
+    # A task looks for dead letters: of the first chunk of each segment, or of every chunk that may have been sent.
+    doubted = math.ceil((shape.chunks if protocol.looks_by_time else shape.segments) / tasks)
+    listed = 0 if plan.ability in _WITHOUT_RECORDS else protocol.progress_listings(shape, records)
     taking_over = Requests(puts=lost, gets=OF_TAKEOVER + begun + 2 * lost + doubted, lists=listed)
     manifest_s = sizes.manifest_bytes(plan, shape) / store.bandwidth
     later_s = (plan.pending_batches - 1) * (2 * store.read_s + manifest_s + delivery_s)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
+
+import pyarrow as pa
 
 from wal_sink.errors import ConfigError
+from wal_sink.messages import SMALL_BATCH_BYTES
 from wal_sink.settings import Settings, Where
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
+from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, PACKED_BYTES
 
+INLINE_BYTES = 16 << 20
+"""Budget of inline rows of a driver with a heap of 1 GiB or more."""
 PRICES_AS_OF = "2026-11-21"
 """Date of the prices in `S3_PRICES`; docs/SCALE.md names their source."""
 
@@ -102,7 +109,7 @@ class Plan:
 
     executors: int
     segments: int | None = None
-    """Number of partitions that stage rows in a batch, each into one segment or more. None: one per task slot."""
+    """Number of partitions with rows in a batch. None: one per task slot. Small partitions share a segment."""
     batch_interval_s: float = 10.0
     cores_per_executor: int = 4
     rows_per_s: float = 1000.0
@@ -114,6 +121,8 @@ class Plan:
     columns: int = 10
     offsets_bytes: int = 500
     """Bytes of the source offsets that Spark writes for a batch. The manifest contains them."""
+    inline_bytes: int = INLINE_BYTES
+    """Budget of inline rows. 0: small partitions have segments of their own, too."""
     settings: Settings = field(default_factory=Settings)
     sinks: int = 1
     ability: Ability = Ability.ACCEPT
@@ -126,7 +135,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         _check(self, 1, "executors", "segments", "cores_per_executor", "columns", "sinks")
-        _check(self, 0, "offsets_bytes", "sink_call_s", "pending_batches")
+        _check(self, 0, "offsets_bytes", "inline_bytes", "sink_call_s", "pending_batches")
         for name in ("rows_per_s", "batch_interval_s", "row_bytes", "compression"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number above 0")
@@ -153,27 +162,56 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Shape of one batch of a plan. Every segment has the same number of rows."""
+class Segments:
+    """Segments of a batch that have the same number of rows."""
 
-    segments: int
-    chunks_per_segment: int
-    rows_per_segment: int
+    count: int
+    chunks_each: int
+    rows_each: int
     rows_per_chunk: int
-    segment_bytes: int
+    bytes_each: int
     uneven: bool = False
     """True if chunks end by their bytes, so the manifest names each end."""
     files_per_partition: int = 1
     """Number of segments that each partition makes."""
+    first_partition: int = 0
+    partitions_packed: int = 0
+    """Number of partitions whose rows the driver packs into `files_per_partition` segments, which are named by the
+    first of them. 0: each partition has its own segments.
+    """
 
     @property
-    def partitions(self) -> int:
-        return self.segments // self.files_per_partition
+    def partitions(self) -> range:
+        """The partitions by which the segments are named."""
+        step = max(1, self.partitions_packed)
+        return range(self.first_partition, self.first_partition + self.count // self.files_per_partition * step, step)
+
+    @property
+    def spread_partitions(self) -> range:
+        """Those of them whose segments lie in shards."""
+        numbers = self.partitions
+        return numbers[max(0, -(-(paths.SPREAD_FROM - numbers.start) // numbers.step)) :]
+
+    @property
+    def chunks(self) -> int:
+        return self.count * self.chunks_each
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Shape of one batch of a plan."""
+
+    groups: tuple[Segments, ...]
+    """Its segments, in their order: the packed ones, then those of partitions with their own."""
+
+    @property
+    def segments(self) -> int:
+        return sum(group.count for group in self.groups)
 
     @property
     def spread_segments(self) -> int:
         """Number of segments that lie in shards."""
-        return max(0, self.partitions - paths.SPREAD_FROM) * self.files_per_partition
+        return sum(len(group.spread_partitions) * group.files_per_partition for group in self.groups)
 
     @property
     def spreads_progress(self) -> bool:
@@ -182,36 +220,82 @@ class Shape:
 
     @property
     def chunks(self) -> int:
-        return self.segments * self.chunks_per_segment
+        return sum(group.chunks for group in self.groups)
 
     @property
     def rows(self) -> int:
-        return self.segments * self.rows_per_segment
+        return sum(group.count * group.rows_each for group in self.groups)
 
     @property
     def bytes(self) -> int:
-        return self.segments * self.segment_bytes
+        return sum(group.count * group.bytes_each for group in self.groups)
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Rows of the largest chunk."""
+        return max(group.rows_per_chunk for group in self.groups)
+
+    @property
+    def rows_per_segment(self) -> int:
+        """Rows of the largest segment."""
+        return max(group.rows_each for group in self.groups)
+
+    @property
+    def of_tasks(self) -> Shape:
+        """The segments that tasks write, without those that the driver packs."""
+        return Shape(tuple(group for group in self.groups if not group.partitions_packed))
 
 
 def shape_of(plan: Plan) -> Shape:
     """The shape of a batch of the plan: the division of its rows into segments and chunks."""
-    settings = plan.settings
     rows = plan.executors * plan.rows_per_s * plan.batch_interval_s
     partitions = min(plan.segments or plan.slots, math.ceil(rows))  # a partition without rows makes no segment
+    in_partition = math.ceil(rows / partitions)
+    inline_bytes = _stream_bytes(plan.columns) + math.ceil(in_partition * plan.row_bytes)
+    inline = 0 if inline_bytes > MOST_INLINE_BYTES else min(partitions, plan.inline_bytes // inline_bytes)
+    groups: list[Segments] = []
+    if inline:
+        size = inline * inline_bytes
+        side_by_side = 1 if size <= SMALL_BATCH_BYTES else plan.slots
+        in_part = -(-size // max(1, min(side_by_side, size // PACKED_BYTES)))
+        packed = min(inline, -(-in_part // inline_bytes))
+        parts = -(-inline // packed)
+        rows_of_part = math.ceil(inline * in_partition / parts)
+        groups.append(_segments(plan, parts, rows_of_part, first_partition=0, partitions_packed=packed))
+    if partitions > inline:
+        groups.append(_segments(plan, partitions - inline, in_partition, first_partition=inline, partitions_packed=0))
+    return Shape(tuple(groups))
+
+
+def _segments(plan: Plan, parts: int, rows: int, *, first_partition: int, partitions_packed: int) -> Segments:
+    """The segments of parts of so many rows each: partitions, or the rows of several that are packed."""
+    settings = plan.settings
     by_bytes = max(1, int(settings.chunk_bytes / plan.row_bytes))
     chunk_rows = min(settings.chunk_rows, by_bytes)
     stored_row_bytes = plan.row_bytes / plan.compression
-    in_partition = math.ceil(rows / partitions)
     # A segment ends at the first end of a chunk after the file has reached its size.
     most = math.ceil(settings.segment_bytes / stored_row_bytes / chunk_rows) * chunk_rows
-    files_per_partition = math.ceil(in_partition / most)
-    in_segment = math.ceil(in_partition / files_per_partition)
-    return Shape(
-        segments=partitions * files_per_partition,
-        chunks_per_segment=math.ceil(in_segment / chunk_rows),
-        rows_per_segment=in_segment,
+    files = math.ceil(rows / most)
+    in_segment = math.ceil(rows / files)
+    return Segments(
+        count=parts * files,
+        chunks_each=math.ceil(in_segment / chunk_rows),
+        rows_each=in_segment,
         rows_per_chunk=min(chunk_rows, in_segment),
-        segment_bytes=math.ceil(in_segment * stored_row_bytes),
+        bytes_each=math.ceil(in_segment * stored_row_bytes),
         uneven=by_bytes < settings.chunk_rows and in_segment > chunk_rows,
-        files_per_partition=files_per_partition,
+        files_per_partition=files,
+        first_partition=first_partition,
+        partitions_packed=partitions_packed,
     )
+
+
+@cache
+def _stream_bytes(columns: int) -> int:
+    """Bytes of Arrow's stream format around the rows of one batch."""
+    names = [f"c{number}" for number in range(columns)]
+    batch = pa.record_batch([pa.array([""])] * columns, names=names)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return int(sink.getvalue().size)

@@ -9,10 +9,12 @@ as the check for a newer process's term, counts too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS
+from wal_sink.delivery.recording import LOOK_S, RECORD_S
 from wal_sink.estimation.plan import Shape, StoreModel
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
@@ -71,14 +73,48 @@ def scaled(traffic: Traffic, factor: float) -> Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """Delivery of a batch to one sink: its tasks, and the time that one of them needs for a chunk."""
+
+    tasks: int = 1
+    on_executors: bool = False
+    chunk_s: float = 0.0
+
+    def chunks_in(self, seconds: float) -> float:
+        """Number of chunks after which so many seconds have passed; infinite if a chunk takes no time."""
+        return math.ceil(seconds / self.chunk_s) if self.chunk_s else math.inf
+
+    def shares(self, segments: int, chunks: int) -> Iterator[tuple[int, int]]:
+        """Number of tasks that have equal shares, and of chunks in such a share. Both kinds of shares follow."""
+        tasks = max(1, min(self.tasks, segments))
+        fewer, more = divmod(segments, tasks)
+        for count, share in ((more, fewer + 1), (tasks - more, fewer)):
+            if count and share:
+                yield count, round(share * chunks / segments)
+
+
+@dataclass(frozen=True, slots=True)
 class Protocol:
-    """Facts that decide how many requests a batch takes: the store, the sinks, the number of kept batches."""
+    """Facts that decide how many requests a batch takes: the store, the sinks, the number of kept batches, and the pace
+    of delivery.
+    """
 
     store: StoreModel
     ability: Ability
     at_most_once: bool
     sinks: int
     retention_batches: int
+    pace: Pace = Pace()
+
+    @property
+    def records_by_time(self) -> bool:
+        """Whether progress is recorded by time, not by chunks."""
+        return self.ability is Ability.IGNORE_KNOWN_KEYS and not self.at_most_once
+
+    @property
+    def looks_by_time(self) -> bool:
+        """Whether a check for a newer process's term is good for some time."""
+        return self.records_by_time or self.ability is Ability.TRANSACTIONAL
 
     def of_batch(self, shape: Shape) -> Traffic:
         """Requests to stage a batch, release it, deliver it to every sink and mark it."""
@@ -108,7 +144,25 @@ class Protocol:
             return 1
         if self.ability is Ability.SEGMENT_WRITER:
             return shape.segments - covered
+        if self.looks_by_time:
+            return self._looks(shape.segments, shape.chunks, covered=shape.segments == 1)
         return shape.chunks if self.at_most_once else shape.chunks - covered
+
+    def _looks(self, segments: int, chunks: int, *, covered: bool) -> int:
+        """Checks where one is good for some time. `covered`: the first send needs none. In the driver, the check before
+        the release counts. A task on executors does not know when that was.
+        """
+        every, looks = self.pace.chunks_in(LOOK_S), 0
+        for tasks, share in self.pace.shares(segments, chunks):
+            first = int(covered) if self.pace.on_executors else 0
+            looks += tasks * self._looks_of_task(share - first, every)
+        return looks
+
+    def _looks_of_task(self, chunks: int, every: float) -> int:
+        """Checks before so many chunks, of which the first on executors needs one."""
+        if chunks <= 0:
+            return 0
+        return int(self.pace.on_executors) + int((chunks - 1) // every)
 
     def records(self, shape: Shape) -> int:
         """Number of progress records of a batch for one sink. For a single segment, the marker replaces the last
@@ -116,17 +170,37 @@ class Protocol:
         """
         if self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return 0
+        if self.records_by_time:
+            return self._timed_records(shape.segments, shape.chunks, alone=shape.segments == 1)
         if self.at_most_once:
             return shape.chunks
         covered = 1 if shape.segments == 1 else 0
         return (shape.segments if self.ability is Ability.SEGMENT_WRITER else shape.chunks) - covered
+
+    def _timed_records(self, segments: int, chunks: int, *, alone: bool) -> int:
+        """Records by time: each time, one for each segment with chunks since the last time. `alone`: the batch has no
+        other segment, so that the marker replaces a record at its end.
+        """
+        if (every := self.pace.chunks_in(RECORD_S)) == math.inf:
+            return 0
+        between = int(every)
+        in_segment, records = max(1, round(chunks / max(1, segments))), 0
+        for tasks, share in self.pace.shares(segments, chunks):
+            times = share // between
+            if not times:
+                continue
+            through = times * between
+            # Where a segment ends between two times, both it and the next one are recorded.
+            ends = (through - 1) // in_segment - (through - 1) // math.lcm(between, in_segment)
+            records += tasks * (times + ends - int(alone and through == share))
+        return records
 
     def of_collection(self, shape: Shape) -> Traffic:
         """Requests to collect `COLLECT_EVERY_BATCHES` batches, which happens once in so many batches."""
         every, store = COLLECT_EVERY_BATCHES, self.store
         records, _ = self._beside_and_spread(shape)
         beside = shape.segments - shape.spread_segments
-        of_batches = [count * shape.files_per_partition for count in _in_shards(paths.SPREAD_FROM, shape.partitions)]
+        of_batches = _in_shards((group.spread_partitions, group.files_per_partition) for group in shape.groups)
         of_sinks = self._records_in_shards(shape)
         kept = self.retention_batches + every
         markers = store.listings(kept)
@@ -152,11 +226,22 @@ class Protocol:
 
     def _records_in_shards(self, shape: Shape) -> list[int]:
         """Number of progress records of a batch in each shard that has some."""
-        if not (shape.spreads_progress and (records := self.records(shape))):
+        records = self.records(shape)
+        if not (shape.spreads_progress and records):
             return []
-        return [count * records // shape.segments for count in _in_shards(0, shape.segments)]
+        if self.records_by_time:  # of chance segments
+            shards = min(paths.SHARDS, shape.segments, records)
+            return [len(range(number, records, shards)) for number in range(shards)]
+        ordinals: list[tuple[range, int]] = []
+        for group in shape.groups:
+            of_segment = 1 if self.ability is Ability.SEGMENT_WRITER else group.chunks_each
+            first = sum(len(others) for others, _ in ordinals)
+            ordinals.append((range(first, first + group.count), of_segment))
+        counts = _in_shards(ordinals)
+        counts[0] -= sum(counts) - records  # the one that the marker replaces
+        return [count for count in counts if count]
 
-    def _of_collecting_shards(self, objects: list[int]) -> Requests:
+    def _of_collecting_shards(self, objects: Sequence[int]) -> Requests:
         """Requests to collect shards. `objects`: number of objects of a batch in each shard."""
         store, every = self.store, COLLECT_EVERY_BATCHES
         of_shard = [store.listings(self.retention_batches + every) + every * store.listings(count) for count in objects]
@@ -192,10 +277,8 @@ class Protocol:
         store = self.store
         chunks_left = shape.chunks - done.chunks
         kept_apart = self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}
-        doubted = 0 if self.at_most_once or self.ability in _WITHOUT_CHUNKS else done.open_segments(shape)
         lost = done.begun if self.at_most_once else 0  # their last chunk becomes a dead letter
         looked = 0 if kept_apart else self.progress_listings(shape, self._records_of(done))
-        covered = 1 if shape.segments == 1 else 0
         sends = self._sends(done.open_segments(shape), chunks_left)
         # The position of a transactional target is read only after its segment.
         first_read = 0 if self.ability is Ability.TRANSACTIONAL else done.whole
@@ -204,27 +287,39 @@ class Protocol:
         # The batch may be marked after all. A target that ignores repeats does not need this check.
         looked_after = int(self.at_most_once or self.ability is not Ability.IGNORE_KNOWN_KEYS)
         read_spread = shape.segments - max(beside, first_read) + max(0, lost - beside)
-        records_left = self._records_left(sends, covered)
+        records_left = self._records_left(shape, done, sends)
         checked = 0 if kept_apart else done.begun
         spread = shape.spreads_progress
-        kept_listings = 1 if self.ability is Ability.TRANSACTIONAL else 0  # dead letters, which tell what was sent
         return {
             paths.BATCHES: Requests(gets=2 + looked_after + read_beside),
             SHARDS_OF_BATCHES: Requests(gets=read_spread),
-            TERMS: Requests(gets=1 + sends),
+            TERMS: Requests(gets=1 + self._checks_left(done.open_segments(shape), chunks_left, sends)),
             # A run reads low water once, before its first collection.
             paths.LOW_WATER: Requests(lists=store.listings(KEPT_LOW_WATERS)),
             paths.SINKS: Requests(
                 puts=(0 if spread else records_left) + lost + 1,
-                gets=1 + (0 if spread else checked) + lost + doubted,
+                gets=1 + (0 if spread else checked) + lost + self._doubted(done.open_segments(shape), chunks_left),
                 # A later marker would cover this batch, so markers are listed before the first send.
                 lists=(0 if spread else looked)
                 + store.listings(lost)
-                + kept_listings
                 + store.listings(self.retention_batches + COLLECT_EVERY_BATCHES),
             ),
             SHARDS_OF_SINKS: Requests(puts=records_left, gets=checked, lists=looked) if spread else Requests(),
         }
+
+    def _doubted(self, segments: int, chunks: int) -> int:
+        """Number of chunks for which a dead letter is looked for, since another process may have sent them."""
+        if self.at_most_once or self.ability in _WITHOUT_CHUNKS:
+            return 0
+        return chunks if self.looks_by_time else segments
+
+    def _checks_left(self, segments: int, chunks: int, sends: int) -> int:
+        """Checks after the takeover. The first send of each task needs one, in the driver too."""
+        if not self.looks_by_time:
+            return sends
+        every = self.pace.chunks_in(LOOK_S)
+        shares = self.pace.shares(segments, chunks) if segments else ()
+        return sum(tasks * (1 + int((share - 1) // every)) for tasks, share in shares if share)
 
     def progress_listings(self, shape: Shape, records: int) -> int:
         """Number of requests to read the progress of a batch."""
@@ -236,19 +331,26 @@ class Protocol:
             return 1
         return segments if self.ability is Ability.SEGMENT_WRITER else chunks
 
-    def _records_left(self, sends: int, covered: int) -> int:
+    def _records_left(self, shape: Shape, done: Done, sends: int) -> int:
         if self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return 0
-        return sends if self.at_most_once else max(0, sends - covered)
+        alone = shape.segments == 1
+        if self.records_by_time:
+            return self._timed_records(done.open_segments(shape), shape.chunks - done.chunks, alone=alone)
+        return sends if self.at_most_once else max(0, sends - int(alone))
 
     def _records_of(self, done: Done) -> int:
         return done.begun if self.ability is Ability.SEGMENT_WRITER else done.chunks
 
 
-def _in_shards(first: int, end: int) -> list[int]:
-    """Number of the integers from `first` to `end` in each shard that has some."""
-    counts = (len(range(first + number, end, paths.SHARDS)) for number in range(paths.SHARDS))
-    return [count for count in counts if count]
+def _in_shards(groups: Iterable[tuple[range, int]]) -> list[int]:
+    """Number of objects in each shard that has some. `groups`: numbers, and the objects of each of these numbers."""
+    counts: Counter[int] = Counter()
+    for numbers, of_each in groups:
+        for first in range(min(paths.SHARDS, len(numbers))):
+            same = numbers[first :: paths.SHARDS]
+            counts[same[0] % paths.SHARDS] += len(same) * of_each
+    return [count for _, count in sorted(counts.items())]
 
 
 _WITHOUT_CHUNKS = {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}

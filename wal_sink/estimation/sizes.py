@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from wal_sink.checkpoint.fingerprints import RULE
-from wal_sink.estimation.plan import Plan, Shape
+from wal_sink.estimation.plan import Plan, Segments, Shape
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest, Marker, Progress, Release, SegmentRef, encode
 
@@ -25,9 +25,7 @@ _SCHEMA = {"type": "struct"}
 def manifest_bytes(plan: Plan, shape: Shape) -> int:
     """Approximate bytes of the manifest of one batch: lengths of numbers and names vary."""
     empty = len(encode(_manifest(plan))) - len(_OFFSETS) + plan.offsets_bytes
-    spread = shape.spread_segments
-    beside = shape.segments - spread
-    return empty + beside * _reference_bytes(shape, _BESIDE) + spread * _reference_bytes(shape, _SPREAD)
+    return empty + sum(_references_bytes(group) for group in shape.groups)
 
 
 def release_bytes() -> int:
@@ -97,17 +95,22 @@ def _manifest(plan: Plan) -> Manifest:
     )
 
 
-def _reference_bytes(shape: Shape, partition: int) -> int:
-    return len(msgspec.json.encode(_reference(shape, partition))) + len(",")
+def _references_bytes(group: Segments) -> int:
+    spread = len(group.spread_partitions) * group.files_per_partition
+    return (group.count - spread) * _reference_bytes(group, _BESIDE) + spread * _reference_bytes(group, _SPREAD)
 
 
-def _reference(shape: Shape, partition: int) -> SegmentRef:
-    ends = range(shape.rows_per_chunk, shape.rows_per_segment + shape.rows_per_chunk, shape.rows_per_chunk)
+def _reference_bytes(group: Segments, partition: int) -> int:
+    return len(msgspec.json.encode(_reference(group, partition))) + len(",")
+
+
+def _reference(group: Segments, partition: int) -> SegmentRef:
+    ends = range(group.rows_per_chunk, group.rows_each + group.rows_per_chunk, group.rows_per_chunk)
     return SegmentRef(
         path=paths.segment(paths.attempt_folder(_BATCH, _TERM, _ATTEMPT), partition, _FIRST_FILE, _ID),
         id=_ID,
-        rows=shape.rows_per_segment,
-        bytes=shape.segment_bytes,
+        rows=group.rows_each,
+        bytes=group.bytes_each,
         crc32=_CRC32,
-        chunk_ends=tuple(ends) if shape.uneven else None,
+        chunk_ends=tuple(ends) if group.uneven else None,
     )

@@ -22,6 +22,8 @@ from wal_sink.estimation.plan import (
     S3_MODEL,
     Plan,
     Prices,
+    Segments,
+    Shape,
     StoreModel,
     shape_of,
 )
@@ -39,8 +41,9 @@ from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.wal import paths
 from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
-ONE_SECOND = replace(S3_MODEL, write_s=1, read_s=1, bandwidth=1e18, writes_per_s=None, reads_per_s=None)
-"""A store on which every request takes a second, and nothing else does."""
+TICK_S = 2.0**-10
+TICKING = replace(S3_MODEL, write_s=TICK_S, read_s=TICK_S, bandwidth=1e18, writes_per_s=None, reads_per_s=None)
+"""A store on which every request takes a millisecond, and nothing else does. So nothing becomes due by time."""
 
 
 def plan_of(life: CountedQuery, **more: Any) -> Plan:
@@ -57,6 +60,7 @@ def plan_of(life: CountedQuery, **more: Any) -> Plan:
         at_most_once=life.kind.at_most_once,
         where="driver",
         sink_call_s=0,
+        inline_bytes=0,
         **more,
     )
 
@@ -85,18 +89,19 @@ def test_a_manifest(segments: int, columns: int) -> None:
 
     plan = Plan(1, columns=columns, offsets_bytes=len(staged.offsets), settings=Settings(chunk_rows=2))
     first = staged.segments[0]
-    shape = replace(shape_of(plan), segments=segments, rows_per_segment=5, rows_per_chunk=2, segment_bytes=first.bytes)
+    shape = Shape((Segments(segments, 3, rows_each=5, rows_per_chunk=2, bytes_each=first.bytes),))
     real = len(place.wal.read(f"{paths.batch(0)}/{name}"))
     assert manifest_bytes(plan, shape) == pytest.approx(real, rel=0.03)
 
 
 def test_a_manifest_that_names_the_ends_of_its_chunks() -> None:
-    even = shape_of(Plan(1, row_bytes=100_000, rows_per_s=100_000))
-    assert even.uneven
-    plain = replace(even, uneven=False)
+    shape = shape_of(Plan(1, row_bytes=100_000, rows_per_s=100_000))
+    (uneven,) = shape.groups
+    assert uneven.uneven
+    plain = Shape((replace(uneven, uneven=False),))
     each_end = len("335,")
-    more = manifest_bytes(Plan(1), even) - manifest_bytes(Plan(1), plain)
-    assert more > even.chunks * each_end
+    more = manifest_bytes(Plan(1), shape) - manifest_bytes(Plan(1), plain)
+    assert more > shape.chunks * each_end
 
 
 def test_small_records() -> None:
@@ -120,14 +125,14 @@ def test_every_slot_stages_a_segment_unless_told_otherwise() -> None:
 
 
 def test_a_partition_without_rows_makes_no_segment() -> None:
-    shape = shape_of(Plan(1, segments=500, rows_per_s=1, batch_interval_s=20))
+    shape = shape_of(Plan(1, segments=500, rows_per_s=1, batch_interval_s=20, inline_bytes=0))
     assert (shape.segments, shape.rows) == (20, 20)
 
 
 def test_chunks_end_by_rows_or_by_bytes() -> None:
-    rows = shape_of(Plan(1, cores_per_executor=1, rows_per_s=2500))
-    assert (rows.chunks_per_segment, rows.rows_per_chunk, rows.uneven) == (3, 10_000, False)
-    sizes = shape_of(Plan(1, cores_per_executor=1, rows_per_s=2500, row_bytes=32 << 10))
+    (rows,) = shape_of(Plan(1, cores_per_executor=1, rows_per_s=2500)).groups
+    assert (rows.chunks_each, rows.rows_per_chunk, rows.uneven) == (3, 10_000, False)
+    (sizes,) = shape_of(Plan(1, cores_per_executor=1, rows_per_s=2500, row_bytes=32 << 10)).groups
     assert (sizes.rows_per_chunk, sizes.uneven) == (1024, True)
 
 
@@ -157,7 +162,7 @@ def test_so_many_segments_at_once_as_delivery_gets_slots() -> None:
 
 
 def test_small_batches_go_one_segment_after_the_other_through_the_driver() -> None:
-    small = Plan(1, segments=4, rows_per_s=1000)
+    small = Plan(1, segments=4, rows_per_s=1000, inline_bytes=0)
     assert estimate(small, S3_MODEL).delivery_tasks == 1
     assert estimate(replace(small, where="executors"), S3_MODEL).delivery_tasks == 3
     assert estimate(replace(small, rows_per_s=10_000), S3_MODEL).delivery_tasks == 3
@@ -223,12 +228,12 @@ def test_a_delivery_in_the_driver_takes_its_requests_one_after_the_other(
     staging = segments + 1
     plan = plan_of(life)
 
-    found = estimate(plan, ONE_SECOND).delivery_s
+    found = estimate(plan, TICKING).delivery_s
 
     if kind.ability is Ability.BATCH_WRITER:  # executors read the segments for it, at least one at a time
-        assert found == pytest.approx(requests - staging + 0.11)
+        assert found == pytest.approx((requests - staging) * TICK_S + 0.11)
     else:
-        assert found == pytest.approx(requests - staging)
+        assert found == pytest.approx((requests - staging) * TICK_S)
 
 
 @each_chunked_kind
@@ -248,7 +253,7 @@ def test_a_restart_takes_no_longer_than_estimated(kind: Kind, segments: int, chu
     life.open().deliver_all()
 
     took = total(life.store.taken()).total + total(life.checkpoint.taken()).total
-    found = estimate(plan_of(life), ONE_SECOND).restart_s
+    found = estimate(plan_of(life), TICKING).restart_s / TICK_S
     assert took <= found <= 2.5 * took
 
 
@@ -270,7 +275,7 @@ def test_a_delivery_is_never_faster_than_the_limits_let_it() -> None:
     plan = Plan(10_000, sink_call_s=0, where="executors")
     unlimited = replace(S3_MODEL, writes_per_s=None, reads_per_s=None)
     assert estimate(plan, unlimited).delivery_s < 40_000 / 5500 < estimate(plan, S3_MODEL).delivery_s
-    writing = Plan(250, segments=1000, sink_call_s=0, where="executors", rows_per_s=1)
+    writing = Plan(250, segments=1000, sink_call_s=0, where="executors", rows_per_s=1, inline_bytes=0)
     slow = replace(S3_MODEL, writes_per_s=10)
     assert estimate(writing, slow).delivery_s > 1000 / 10  # beside one another, in one folder
     assert 4000 / 16 / 10 < estimate(replace(writing, segments=4000, rows_per_s=16), slow).delivery_s < 1000 / 10
@@ -365,8 +370,10 @@ def test_up_to_where_batches_are_spread_nothing_is_in_shards() -> None:
 
 def test_partitions_that_roll_over_are_spread_by_partition() -> None:
     shape = shape_of(Plan(1, segments=1030, rows_per_s=3e9, settings=Settings(segment_bytes=1 << 20)))
-    assert shape.files_per_partition > 1
-    assert (shape.partitions, shape.spread_segments) == (1030, 6 * shape.files_per_partition)
+    (group,) = shape.groups
+    assert group.files_per_partition > 1
+    assert group.partitions == range(1030)
+    assert shape.spread_segments == 6 * group.files_per_partition
 
 
 def test_of_a_collection_shards_are_deleted_from_side_by_side() -> None:

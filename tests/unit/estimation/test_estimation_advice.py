@@ -22,17 +22,22 @@ def first(**more: Any) -> Estimate:
     ("found", "problem", "change"),
     [
         (first(), "", ""),
-        (first(segments=500), "delivery takes too much", "segments a batch"),
-        (first(segments=40, rows_per_s=5000, where="driver"), "delivery takes too much", "where='executors'"),
+        (first(segments=500), "", ""),
+        (first(segments=500, inline_bytes=0), "delivery takes too much", "partitions a batch"),
+        (
+            first(segments=40, rows_per_s=5000, where="driver", inline_bytes=0),
+            "delivery takes too much",
+            "where='executors'",
+        ),
         (
             first(executors=20, segments=40, settings=Settings(max_delivery_tasks=2), sink_call_s=0.5),
             "delivery takes too much",
             "max_delivery_tasks",
         ),
         (first(executors=2, rows_per_s=250_000), "delivery takes too much", "chunk_rows=100000"),
-        (first(executors=100), "requests are dear", "segments a batch"),
-        (first(executors=1000), "a long restart", "segments a batch"),
-        (first(executors=10_000, pending_batches=0), "delivery takes too much", "segments a batch"),
+        (first(executors=100), "requests are dear", "partitions a batch"),
+        (first(executors=1000), "a long restart", "partitions a batch"),
+        (first(executors=10_000, pending_batches=0), "delivery takes too much", "partitions a batch"),
     ],
 )
 def test_the_first_thing_to_change(found: Estimate, problem: str, change: str) -> None:
@@ -71,7 +76,7 @@ ROLLING = Plan(
 def test_what_shows_first_on_a_fast_store(plan: Plan, problem: str) -> None:
     advice = advise(estimate(plan, FAST))
     assert advice.problem.startswith(problem)
-    assert "segments a batch" in advice.change
+    assert "partitions a batch" in advice.change
 
 
 def test_several_queries_are_advised_where_chunks_end_by_their_bytes() -> None:

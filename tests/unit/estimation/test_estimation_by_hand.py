@@ -10,7 +10,7 @@ import pytest
 
 from wal_sink.estimation.advice import advise, changes
 from wal_sink.estimation.estimate import Estimate, PrefixLoad, estimate
-from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, Plan, Prices, Shape, StoreModel, shape_of
+from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, Plan, Prices, Segments, Shape, StoreModel, shape_of
 from wal_sink.estimation.requests import Done, Protocol, Requests
 from wal_sink.estimation.sizes import manifest_bytes, marker_bytes, progress_bytes, release_bytes
 from wal_sink.settings import Settings
@@ -35,15 +35,19 @@ PLAN = Plan(
     row_bytes=30,
     compression=3,
     settings=Settings(chunk_rows=10, retention_batches=200),
+    inline_bytes=0,
     sinks=2,
     where="executors",
     sink_call_s=0.5,
     pending_batches=3,
 )
 """120 rows a batch: 3 segments of 40 rows and 400 bytes, each of 4 chunks. Two segments at a time for each sink."""
-BESIDE = Shape(3, 4, rows_per_segment=40, rows_per_chunk=10, segment_bytes=400)
-SPREAD = Shape(2 * 1026, 3, rows_per_segment=3, rows_per_chunk=1, segment_bytes=1, files_per_partition=2)
+BESIDE = Shape((Segments(3, 4, rows_each=40, rows_per_chunk=10, bytes_each=400),))
+SPREAD = Shape((Segments(2 * 1026, 3, rows_each=3, rows_per_chunk=1, bytes_each=1, files_per_partition=2),))
 """Of 1026 partitions, two lie in shards, with two segments each. The progress of 6156 chunks lies in shards too."""
+
+
+LARGE = Plan(1, segments=1026, rows_per_s=1026, batch_interval_s=1, where="executors", inline_bytes=0)
 
 
 def protocol(ability: Ability = Ability.ACCEPT, *, at_most_once: bool = False, sinks: int = 2) -> Protocol:
@@ -238,20 +242,31 @@ def test_each_second_of_a_restart(at_most_once: bool, lost: int) -> None:
 def test_a_transactional_sink_is_asked_for_each_position_and_needs_no_records() -> None:
     found = estimate(replace(PLAN, ability=Ability.TRANSACTIONAL), STORE)
 
-    delivery_s = 1 + 2 * 2 + 0.11 + 2 * (1 + 4 * 1 + 0.4 + (1 + 4) * 0.5)
+    # A chunk takes half a second, and a quarter of the 1.4 s in which its segment is read: a look is good for two.
+    # The tasks have 8 and 4 chunks, and look before the first of them: 1 + 3 and 1 + 1 looks for three segments.
+    delivery_s = 1 + 2 * 2 + 0.11 + 2 * (1 + 6 / 3 * 1 + 0.4 + (1 + 4) * 0.5)
     assert found.delivery_s == pytest.approx(delivery_s)
-    # A start reads the newest batch of each sink too. Of the batch in flight: 6 reads, 2 doubted chunks, a listing.
+    # A start reads the newest batch of each sink too. Of the batch in flight: 6 reads, and 6 doubted chunks of a task.
     manifest_s = manifest_bytes(PLAN, BESIDE) / 1000
-    waited_s = 931 + 4 + 6 + 2 + 1 + manifest_s + delivery_s + 2 * (2 + manifest_s + delivery_s)
+    waited_s = 931 + 4 + 6 + 6 + manifest_s + delivery_s + 2 * (2 + manifest_s + delivery_s)
     assert found.restart_s == pytest.approx(waited_s)
 
 
-def test_a_batch_in_shards_without_records_is_listed_once() -> None:
-    plan = Plan(1, segments=1026, rows_per_s=1026, batch_interval_s=1, where="executors", ability=Ability.TRANSACTIONAL)
+def test_an_idempotent_sink_looks_and_records_by_time() -> None:
+    found = estimate(replace(PLAN, ability=Ability.IGNORE_KNOWN_KEYS), STORE)
+
+    # The looks of the transactional sink, and a record for two chunks: 4 and 2 in the two tasks.
+    assert found.delivery_s == pytest.approx(1 + 2 * 2 + 0.11 + 2 * (1 + 6 / 3 * 1 + 6 / 3 * 2 + 0.4 + 4 * 0.5))
+    assert found.requests.puts == 5 + 2 * (6 + 1) + 1 / 16
+    assert found.repeated_rows == 0
+
+
+def test_a_batch_in_shards_without_records_is_not_listed() -> None:
+    plan = replace(LARGE, ability=Ability.TRANSACTIONAL)
     found = estimate(plan, replace(AT_ONCE, read_s=1))
 
     start_s = 8 + 5 + 688 + 1
-    assert found.restart_s - found.delivery_s == pytest.approx(start_s + 6 + 1026 / 3 + 1)
+    assert found.restart_s - found.delivery_s == pytest.approx(start_s + 6 + 1026 / 3)
 
 
 def test_a_store_that_answers_at_once_takes_as_long_as_its_limits_ask() -> None:
@@ -269,7 +284,7 @@ def test_a_store_that_answers_at_once_takes_as_long_as_its_limits_ask() -> None:
 
 def test_a_collection_takes_as_long_as_its_deletes_are_limited_to() -> None:
     """1026 segments of a row: two of them lie in shards, and the progress of all."""
-    plan = Plan(1, segments=1026, rows_per_s=1026, batch_interval_s=1, where="executors")
+    plan = LARGE
     beside = 16 * (1024 + 2) + 16 + 1
     in_each_shard = 16 * (2 + 1026) // 16
 
@@ -296,10 +311,10 @@ def test_a_small_batch_is_one_of_4_mib_at_most() -> None:
 def test_chunks_of_large_rows(row_bytes: int, rows: int, rows_per_chunk: int, uneven: bool) -> None:
     settings = Settings(chunk_rows=4, chunk_bytes=2**20)
     plan = Plan(1, segments=1, rows_per_s=rows, batch_interval_s=1, row_bytes=row_bytes, settings=settings)
-    shape = shape_of(plan)
+    (group,) = shape_of(plan).groups
 
-    assert (shape.rows_per_chunk, shape.uneven) == (rows_per_chunk, uneven)
-    assert shape.chunks_per_segment == math.ceil(rows / rows_per_chunk)
+    assert (group.rows_per_chunk, group.uneven) == (rows_per_chunk, uneven)
+    assert group.chunks_each == math.ceil(rows / rows_per_chunk)
 
 
 # --- sizes
@@ -325,14 +340,15 @@ OFFSETS_ESCAPED = 2 * 4 + 2 * 2 - 2
 
 def test_a_manifest_and_its_segments_take_as_many_bytes_as_their_text() -> None:
     plan = Plan(1, columns=2, offsets_bytes=500, settings=Settings(chunk_rows=20))
-    empty = Shape(0, 3, rows_per_segment=25, rows_per_chunk=10, segment_bytes=10_000)
-    sizes = [manifest_bytes(plan, replace(empty, segments=count)) for count in (0, 1, 1024, 1026)]
+    none = Segments(0, 3, rows_each=25, rows_per_chunk=10, bytes_each=10_000)
+    empty = Shape((none,))
+    sizes = [manifest_bytes(plan, Shape((replace(none, count=count),))) for count in (0, 1, 1024, 1026)]
 
     assert sizes[0] == len(MANIFEST) + 500 + OFFSETS_ESCAPED
     assert sizes[1] - sizes[0] == len(SEGMENT)
     assert sizes[2] - sizes[0] == 1024 * len(SEGMENT)
     assert sizes[3] - sizes[2] == 2 * (len(SEGMENT) + len("shard-0/"))
-    uneven = manifest_bytes(plan, replace(empty, segments=1, uneven=True))
+    uneven = manifest_bytes(plan, Shape((replace(none, count=1, uneven=True),)))
     assert uneven - sizes[1] == len(',"chunk_ends":[10,20,30]')
     longer = manifest_bytes(replace(plan, offsets_bytes=700), empty)
     assert longer - sizes[0] == 200
@@ -378,7 +394,7 @@ def test_an_advice_without_a_problem_or_without_a_change_leaves_out_only_that() 
 
 
 def test_two_segments_in_the_driver_may_go_to_executors_and_two_chunks_into_one() -> None:
-    plan = Plan(1, segments=2, where="driver", rows_per_s=4, settings=Settings(chunk_rows=10))
+    plan = Plan(1, segments=2, where="driver", rows_per_s=4, settings=Settings(chunk_rows=10), inline_bytes=0)
     offered = [change.what for change in changes(estimate(plan, S3_MODEL))]
 
     assert offered[:2] == ["Delivery(…, where='executors')", "chunk_rows=100"]
@@ -394,6 +410,6 @@ def test_an_advice_tells_the_problem_before_and_after_its_change() -> None:
 
 
 def test_64_segments_may_become_a_quarter_a_16th_or_one() -> None:
-    offered = [change.plan.segments for change in changes(estimate(Plan(1, segments=64), S3_MODEL))]
+    offered = [change.plan.segments for change in changes(estimate(Plan(1, segments=64, inline_bytes=0), S3_MODEL))]
 
     assert offered[:6] == [16, 16, 4, 4, 1, 1]

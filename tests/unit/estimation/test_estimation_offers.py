@@ -36,12 +36,12 @@ def test_everything_that_may_help_is_tried_the_least_of_it_first() -> None:
         ("leave max_delivery_tasks to wal-sink", 1, 33, 70, 10.0, "driver", 1000, None),
         ("chunk_rows=10000", 1, 33, 70, 10.0, "driver", 10_000, 2),
         ("chunk_rows=100000", 1, 33, 70, 10.0, "driver", 100_000, 2),
-        ("17 segments a batch (df.coalesce)", 1, 33, 17, 10.0, "driver", 1000, 2),
-        ("17 segments a batch (df.coalesce) and chunk_rows=10000", 1, 33, 17, 10.0, "driver", 10_000, 2),
-        ("4 segments a batch (df.coalesce)", 1, 33, 4, 10.0, "driver", 1000, 2),
-        ("4 segments a batch (df.coalesce) and chunk_rows=10000", 1, 33, 4, 10.0, "driver", 10_000, 2),
-        ("1 segments a batch (df.coalesce)", 1, 33, 1, 10.0, "driver", 1000, 2),
-        ("1 segments a batch (df.coalesce) and chunk_rows=10000", 1, 33, 1, 10.0, "driver", 10_000, 2),
+        ("17 partitions a batch (df.coalesce)", 1, 33, 17, 10.0, "driver", 1000, 2),
+        ("17 partitions a batch (df.coalesce) and chunk_rows=10000", 1, 33, 17, 10.0, "driver", 10_000, 2),
+        ("4 partitions a batch (df.coalesce)", 1, 33, 4, 10.0, "driver", 1000, 2),
+        ("4 partitions a batch (df.coalesce) and chunk_rows=10000", 1, 33, 4, 10.0, "driver", 10_000, 2),
+        ("1 partitions a batch (df.coalesce)", 1, 33, 1, 10.0, "driver", 1000, 2),
+        ("1 partitions a batch (df.coalesce) and chunk_rows=10000", 1, 33, 1, 10.0, "driver", 10_000, 2),
         ("a batch every 30 s", 1, 33, 70, 30.0, "driver", 1000, 2),
         ("a batch every 60 s", 1, 33, 70, 60.0, "driver", 1000, 2),
         ("a batch every 300 s", 1, 33, 70, 300.0, "driver", 1000, 2),
@@ -67,7 +67,7 @@ def test_an_advice_is_one_sentence() -> None:
     assert str(Advice("", "")) == "nothing: no limit is near"
     assert str(Advice("slow", "do this", "9 s", "1 s")) == "slow (9 s): do this, which makes it 1 s"
     assert str(Advice("slow", "", "9 s")) == (
-        "slow (9 s): no single change is enough: combine fewer segments, a longer interval, several queries"
+        "slow (9 s): no single change is enough: combine fewer partitions, a longer interval, several queries"
     )
     assert [_seconds(value) for value in (0.04, 99.94, 100, 1234.6)] == ["0.0 s", "99.9 s", "100 s", "1,235 s"]
 

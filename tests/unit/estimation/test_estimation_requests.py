@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,27 +12,34 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.committer.collection
+import wal_sink.spark.session.cluster
 from tests.simulation.histories.lives import lower_retention
 from tests.support.counted_store import CountedStore
 from tests.support.servers.s3_server import S3Server
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
+from wal_sink.delivery.local import carry_out
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.estimation import requests as counting
-from wal_sink.estimation.plan import S3_MODEL, Shape, StoreModel
-from wal_sink.estimation.requests import Done, Protocol, Requests, Traffic, joined, total
+from wal_sink.estimation.plan import INLINE_BYTES, S3_MODEL, Plan, Segments, Shape, StoreModel, shape_of
+from wal_sink.estimation.requests import Done, Pace, Protocol, Requests, Traffic, joined, total
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
-from wal_sink.settings import Delivery
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.runtime.timed_calls import DirectCall
+from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import Ability
+from wal_sink.spark.delivery.executors import shared_out
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, simulated_runtime
+from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.testing.simulation.served import served_sink
+from wal_sink.two_phase.prepare import packed, stage_partition
 from wal_sink.wal import paths
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import load_segment
 
@@ -47,6 +54,7 @@ class Taker(Sink):
     def __init__(self) -> None:
         self.dies_at: int | None = None
         self.taken = 0
+        self.wait: Callable[[], object] = lambda: None
 
     def write(self, chunk: Chunk) -> None:
         self.take(chunk)
@@ -54,6 +62,7 @@ class Taker(Sink):
     def take(self, chunk: Chunk) -> None:
         if self.taken == self.dies_at:
             raise Crash(chunk.key)
+        self.wait()
         self.taken += 1
 
 
@@ -115,6 +124,29 @@ KINDS = [
 
 
 @dataclass
+class InShares:
+    """Delivers as executors do, but one task after the other."""
+
+    target: Any
+    log: Log
+    tasks: int
+    whole_batch = False
+
+    def deliver(
+        self, given: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask], *, confirm: bool
+    ) -> list[SegmentResult]:
+        shares = [(share, None) for share in shared_out(tasks, self.tasks)]
+        confirming = [((), manifest.segments)] if confirm else []
+        return [
+            result
+            for share, confirms in [*shares, *confirming]
+            for result in carry_out(
+                given, share, lambda: self.target, DirectCall(), self.log, on_executor=True, confirms=confirms
+            )
+        ]
+
+
+@dataclass
 class CountedQuery:
     """A WAL and a checkpoint in memory, and the runs on them, whose requests are counted."""
 
@@ -125,6 +157,9 @@ class CountedQuery:
     model: StoreModel = S3_MODEL
     writer_dies_at: int | None = None
     """The batch in which a writer of whole batches dies, once it has read the rows."""
+    pace: Pace = field(default_factory=Pace)
+    """How long the sink takes for a chunk, and what delivers. A request takes no time."""
+    settings: Settings = field(default_factory=lambda: lower_retention(KEPT))
     wal: Store = field(default_factory=lambda: MemoryStore(StoreSpec(f"memory://counted-{next(_numbers)}/wal")))
 
     def __post_init__(self) -> None:
@@ -137,17 +172,20 @@ class CountedQuery:
     @property
     def shape(self) -> Shape:
         rows = self.chunks * CHUNK_ROWS
-        return Shape(self.segments, self.chunks, rows, CHUNK_ROWS, segment_bytes=0)
+        return Shape((Segments(self.segments, self.chunks, rows, CHUNK_ROWS, bytes_each=0),))
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(self.model, self.kind.ability, self.kind.at_most_once, self.sinks, KEPT)
+        return Protocol(self.model, self.kind.ability, self.kind.at_most_once, self.sinks, KEPT, self.pace)
 
     def table(self) -> pa.Table:
         return pa.table({"number": pa.array(range(self.chunks * CHUNK_ROWS), pa.int64())})
 
     def open(self) -> Run:
-        run = Run(self.store, self.checkpoint, lower_retention(KEPT), runtime=simulated_runtime(seed=next(_numbers)))
+        runtime = simulated_runtime(seed=next(_numbers))
+        for target in self.targets if self.pace.chunk_s else ():
+            target.wait = lambda: runtime.sleep_s(self.pace.chunk_s)
+        run = Run(self.store, self.checkpoint, self.settings, runtime=runtime)
         run.open([self._served_sink(run, f"sink-{number}", target) for number, target in enumerate(self.targets)])
         run.become_stager()
         return run
@@ -170,7 +208,9 @@ class CountedQuery:
         served = served_sink(name, target, delivery, run.log, write_batch=self._reading_once(run))
         kept = served.promise
         assert (kept.ability, kept.at_most_once) == (self.kind.ability, self.kind.at_most_once)
-        return served
+        if not self.pace.on_executors:
+            return served
+        return replace(served, dispatcher=InShares(target, run.log, self.pace.tasks))
 
     def _reading_once(self, run: Run) -> Callable[[DeliveryContext, Manifest], object]:
         """Requests to the WAL of a writer that evaluates its DataFrame once."""
@@ -215,6 +255,108 @@ def test_a_steady_batch(kind: Kind, segments: int, chunks: int, sinks: int) -> N
 
     for batch_id in (2, 3):
         assert plain(life.live(run, batch_id)) == plain(life.protocol.of_batch(life.shape))
+
+
+BY_TIME = [KINDS[2], KINDS[5]]
+"""Idempotent and transactional."""
+
+
+@pytest.mark.parametrize("kind", BY_TIME, ids=str)
+@pytest.mark.parametrize("chunk_s", [0.25, 0.375, 3])
+@pytest.mark.parametrize(("segments", "chunks"), [(1, 1), (1, 16), (7, 1), (3, 3), (2, 20)])
+@pytest.mark.parametrize("pace", [Pace(), Pace(1, on_executors=True), Pace(3, on_executors=True)], ids=str)
+def test_a_steady_batch_of_a_sink_that_takes_its_time(
+    kind: Kind, segments: int, chunks: int, chunk_s: float, pace: Pace
+) -> None:
+    life = CountedQuery(kind, segments, chunks, pace=replace(pace, chunk_s=chunk_s))
+    run = life.open()
+    life.live(run, 1)
+
+    assert plain(life.live(run, 2)) == plain(life.protocol.of_batch(life.shape))
+
+
+@pytest.mark.parametrize("kind", BY_TIME, ids=str)
+@pytest.mark.parametrize("dies_at", [0, 5, 12])
+@pytest.mark.parametrize("on_executors", [False, True])
+def test_a_batch_of_a_sink_that_takes_its_time_is_taken_over(kind: Kind, dies_at: int, on_executors: bool) -> None:
+    found, expected = take_over(kind, 1, 16, dies_at, pace=Pace(1, on_executors=on_executors, chunk_s=0.25))
+
+    assert found == expected
+
+
+class InlineQuery(FakeQuery):
+    """Sends the rows of small partitions inline."""
+
+    tables: Sequence[pa.Table] = ()
+
+    def stage(self, run: Run, batch_id: int) -> bool:
+        attempt = run.begin_staging(batch_id, planned_ms=self.planned_ms(batch_id))
+        assert attempt is not None
+        run.end_staging(attempt, stage_tables(run, attempt, self.tables, inline_bytes=INLINE_BYTES))
+        return True
+
+
+@each_kind
+@pytest.mark.parametrize("partitions", [1, 200, 2_000])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_steady_batch_of_small_partitions(kind: Kind, partitions: int, chunks: int) -> None:
+    rows = 10 * partitions
+    life = CountedQuery(kind, segments=1, chunks=chunks)
+    life.query = InlineQuery(life.files, lambda _, __: [])
+    life.query.tables = [pa.table({"number": pa.array(range(10), pa.int64())})] * partitions
+    life.settings = lower_retention(KEPT, chunk_rows=rows // chunks)
+    run = life.open()
+    life.live(run, 0)
+    found = life.live(run, 1)
+
+    settings = Settings(chunk_rows=rows // chunks)
+    plan = Plan(1, segments=partitions, rows_per_s=rows, batch_interval_s=1, row_bytes=8, columns=1, settings=settings)
+    assert shape_of(plan).segments == 1
+    assert shape_of(plan).chunks == chunks
+    assert plain(found) == plain(life.protocol.of_batch(shape_of(plan)))
+
+
+def test_the_budget_of_inline_rows_is_that_of_a_usual_driver() -> None:
+    assert wal_sink.spark.session.cluster._MOST_INLINE_BUDGET == INLINE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("partitions", "rows", "slots"),
+    [
+        (200, 10, 4),  # one segment
+        (100, 20_000, 40),  # 15 MiB: some segments, for delivery on executors
+        (100, 20_000, 3),
+        (300, 20_000, 8),  # the last ones exceed their share of the budget
+        (1300, 1_000, 5),  # packed segments in shards
+        (8, 40_000, 4),  # each is too large
+    ],
+)
+def test_partitions_are_packed_as_calculated(partitions: int, rows: int, slots: int) -> None:
+    settings = Settings()
+    life = CountedQuery(KINDS[0], segments=1, chunks=1, settings=settings)
+    life.query.start_batch(0, 0)
+    run = life.open()
+    attempt = run.begin_staging(0, planned_ms=life.query.planned_ms(0))
+    assert attempt is not None
+    context = run.staging_context(attempt, columns=("c0",), spark_schema="", inline_bytes=INLINE_BYTES)
+    batch = pa.record_batch({"c0": pa.array(range(rows), pa.int64())})
+    tasks = [
+        stage_partition(context, [batch], lambda: run.log, partition=number, on_executor=True)
+        for number in range(partitions)
+    ]
+    staged = packed(context, tasks, run.log, side_by_side=slots)
+
+    plan = Plan(
+        1, segments=partitions, rows_per_s=partitions * rows, batch_interval_s=1, row_bytes=8, columns=1,
+        cores_per_executor=slots, settings=settings,
+    )  # fmt: skip
+    shape = shape_of(plan)
+    named = [paths.parse_segment(ref.path) for ref in staged.segments]
+    assert [number for group in shape.groups for number in group.partitions] == [
+        each.partition for each in named if each
+    ]
+    assert shape.spread_segments == sum("shard-" in ref.path for ref in staged.segments)
+    assert shape.rows == pytest.approx(partitions * rows, rel=0.001)
 
 
 def test_the_smallest_batch_costs_six_requests() -> None:
@@ -328,9 +470,10 @@ def test_a_batch_taken_over_after_a_crash(kind: Kind, segments: int, chunks: int
     assert found == expected
 
 
-def take_over(kind: Kind, segments: int, chunks: int, dies_at: int) -> tuple[object, object]:
+def take_over(kind: Kind, segments: int, chunks: int, dies_at: int, pace: Pace | None = None) -> tuple[object, object]:
     """Requests to take over a batch whose first run died in its `dies_at`th send, and the expected ones."""
-    life = CountedQuery(kind, segments, chunks)
+    pace = pace or Pace()
+    life = CountedQuery(kind, segments, chunks, pace=pace)
     run = life.open()
     life.live(run, 1)
     life.targets[0].dies_at = life.targets[0].taken + dies_at
@@ -341,7 +484,7 @@ def take_over(kind: Kind, segments: int, chunks: int, dies_at: int) -> tuple[obj
 
     life.open().deliver_all()
 
-    done = done_of(kind, chunks, dies_at)
+    done = done_of(kind, chunks, dies_at, pace)
     expected = joined(life.protocol.of_start(collected=False), life.protocol.of_takeover(life.shape, done))
     return plain(life.store.taken()), plain(expected)
 
@@ -374,11 +517,13 @@ def test_a_whole_batch_taken_over_after_a_crash(segments: int) -> None:
     assert plain(life.store.taken()) == plain(joined(life.protocol.of_start(collected=False), takeover))
 
 
-def done_of(kind: Kind, chunks: int, sent: int) -> Done:
+def done_of(kind: Kind, chunks: int, sent: int, pace: Pace) -> Done:
     """Progress after the crash of a sink that had taken so many chunks, segment after segment."""
     if kind.ability is Ability.SEGMENT_WRITER:
         return Done(begun=sent // chunks, whole=sent // chunks, chunks=sent // chunks * chunks)
     recorded = sent + 1 if kind.at_most_once else sent
+    if kind.ability is Ability.IGNORE_KNOWN_KEYS and not kind.at_most_once:
+        recorded = sent - sent % 4 if pace.chunk_s == 0.25 else 0  # once a second, here
     return Done(begun=-(-recorded // chunks), whole=recorded // chunks, chunks=recorded)
 
 

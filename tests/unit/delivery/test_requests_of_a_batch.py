@@ -1,0 +1,116 @@
+"""How many requests a steady batch of small partitions sends, counted as they reach the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.small_run import Place, Recorder, numbers
+from tests.support.vault import Vault, VaultSink
+from wal_sink import Settings
+from wal_sink.lifecycle.run import Run
+from wal_sink.sinks.base import Sink, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.testing.simulation.fake_query import stage_tables
+
+BUDGET = 16 << 20
+ROWS = 10
+"""Rows of a partition."""
+BATCHES = 3
+"""The last is counted: it is neither the first of its run, nor does it collect."""
+STAGED = ["segment batches", "create batches"]
+RELEASED = ["read terms", "create batches"]
+"""A look at the term, then the release."""
+LOOK = "read terms"
+RECORD = MARKER = "create sinks"
+SEGMENT = "read batches"
+
+
+class Idempotent(Sink):
+    idempotent = True
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+
+    def write(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+
+class Ledger(TransactionalSink):
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.ledger: dict[str, Position] = {}
+
+    def write(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.ledger[chunk.position.slot] = chunk.position
+
+    def last(self, slot: str) -> Position | None:
+        return self.ledger.get(slot)
+
+
+def steady_batch(sink: Any, partitions: int, chunks: int) -> list[str]:
+    """The requests of a batch of `chunks` equal chunks: what is asked, and of which folder."""
+    place = Place()
+    run = place.open({"a": sink}, settings=Settings(chunk_rows=ROWS * partitions // chunks))
+    tables = [numbers(number, ROWS) for number in range(partitions)]
+    return [deliver(place, run, batch_id, tables) for batch_id in range(BATCHES)][-1]
+
+
+def deliver(place: Place, run: Run, batch_id: int, tables: list[pa.Table]) -> list[str]:
+    query = place.query()
+    query.start_batch(batch_id, batch_id)
+    place.requests.clear()
+    attempt = run.begin_staging(batch_id, planned_ms=query.planned_ms(batch_id))
+    assert attempt is not None
+    run.end_staging(attempt, stage_tables(run, attempt, tables, inline_bytes=BUDGET))
+    query.complete_batch(batch_id)
+    run.deliver_all()
+    return [request.partition("/")[0] for request in place.requests]
+
+
+each_number_of_partitions = pytest.mark.parametrize("partitions", [1, 200, 2_000])
+
+
+@pytest.mark.parametrize(
+    ("partitions", "chunks"), [(1, 1), (1, 2), (200, 1), (200, 2), (200, 100), (2_000, 1), (2_000, 2), (2_000, 100)]
+)
+@pytest.mark.parametrize("make", [Idempotent, Ledger])
+def test_no_chunk_costs_a_request_where_repeats_do_nothing(
+    make: Callable[[], Any], partitions: int, chunks: int
+) -> None:
+    sink = make()
+
+    asked = steady_batch(sink, partitions, chunks)
+
+    assert asked == [*STAGED, *RELEASED, SEGMENT, MARKER]
+    assert len(sink.chunks) == BATCHES * chunks
+
+
+@each_number_of_partitions
+@pytest.mark.parametrize(
+    ("chunks", "between"),
+    [(1, []), (2, [RECORD, LOOK])],
+)
+def test_a_chunk_of_a_plain_sink_costs_a_record_and_a_look(partitions: int, chunks: int, between: list[str]) -> None:
+    sink = Recorder()
+
+    asked = steady_batch(sink, partitions, chunks)
+
+    assert asked == [*STAGED, *RELEASED, SEGMENT, *between, MARKER]
+    assert len(sink.chunks) == BATCHES * chunks
+
+
+@each_number_of_partitions
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_two_phase_sink_prepares_the_packed_rows_for_five_requests_more(partitions: int, chunks: int) -> None:
+    vault = Vault()
+
+    asked = steady_batch(VaultSink(vault), partitions, chunks)
+
+    find_prepared, begun, prepared = "read sinks", "create sinks", "create sinks"
+    assert asked == [*STAGED, *RELEASED, find_prepared, SEGMENT, begun, prepared, LOOK, MARKER]
+    assert len(vault.rows()) == BATCHES * partitions * ROWS
