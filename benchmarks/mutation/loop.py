@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -32,8 +32,11 @@ SURVIVED, KILLED, UNREACHED, TIMED_OUT = "survived", "killed", "not reached", "t
 _CHOSEN = "MUTANT_UNDER_TEST"
 _LEARN = "stats"
 """The value for no mutant: the trampolines only record that they were reached."""
-_FAILED = 1
+_FAILED, _PASSED = 1, 86
+"""How a fork ends that came to its end. A mutant may end it before, even with status 0: such a mutant is killed."""
 _LEARNT_AT_ONCE = 50
+_FAR = 4
+"""How many times slower a test counts for each step that it is farther from the mutated file."""
 _CPU_MARGIN_S = 3
 _WAIT_MARGIN_S = 20
 """The time that each test may take in addition to three times its undisturbed time: processor time, and wall time."""
@@ -127,10 +130,11 @@ class MutantLoop:
 
     def _chosen(self, name: str, seconds: dict[str, float]) -> list[str]:
         """The tests to try within the time limit. The killers of earlier mutants come first, since they often kill the
-        next one too; then the tests written for the mutated file; then the fastest.
+        next one too; then the fastest, where the tests of another file or room count as slower than they are.
         """
         latest = {test: rank for rank, test in enumerate(self._killers)}
-        ordered = sorted(seconds, key=lambda test: (-latest.get(test, -1), _distance(name, test), seconds[test]))
+        weights = {test: s * _FAR ** _distance(name, test) for test, s in seconds.items()}
+        ordered = sorted(seconds, key=lambda test: (-latest.get(test, -1), weights[test]))
         sums = accumulate(seconds[test] for test in ordered)
         return [test for test, sum_s in zip(ordered, sums, strict=True) if sum_s <= self._most_s]
 
@@ -140,12 +144,15 @@ class MutantLoop:
     def _learn(self, items: Sequence[pytest.Item]) -> dict[str, dict[str, float]]:
         """Measure the seconds of each test, by function that the test reaches. Every test runs once, in a fork.
 
-        A test runs again after its file changed. Each fork writes what it measured into a separate file, and these are
-        merged here, also those of a run that was ended.
+        A test runs again after its file changed, and where it reaches a module with a function that is new. Each fork
+        writes what it measured into a separate file, and these are merged here, also those of a run that was ended.
         """
         known = self._merged()
         digests = {item: hashlib.sha256(item.path.read_bytes()).hexdigest()[:16] for item in items}
-        fresh = [item for item in items if known["tests"].get(item.nodeid) != digests[item]]
+        new = {name.partition("__mutmut_")[0] for name in self._names} - known["functions"].keys()
+        modules = {_module(function) for function in new}
+        reaching = {test for name, tests in known["functions"].items() if _module(name) in modules for test in tests}
+        fresh = [item for item in items if known["tests"].get(item.nodeid) != digests[item] or item.nodeid in reaching]
         batches = [fresh[start : start + _LEARNT_AT_ONCE] for start in range(0, len(fresh), _LEARNT_AT_ONCE)]
 
         def learn_share(number: int) -> None:
@@ -154,10 +161,10 @@ class MutantLoop:
                 self._in_fork(lambda _, some=some, part=part: self._learn_in_fork(some, digests, part), _LEARN, [600.0])
 
         self._side_by_side(learn_share)
-        return self._merged()["functions"]
+        return self._merged(reached_by_none=new)["functions"]
 
-    def _merged(self) -> dict[str, Any]:
-        """Return what all forks measured so far."""
+    def _merged(self, reached_by_none: Collection[str] = ()) -> dict[str, Any]:
+        """Return what all forks measured so far. `reached_by_none`: functions that no test reaches, unless one did."""
         known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
         parts = sorted(self._reach.parent.glob(f"{self._reach.stem}-*.part"))
         for part in parts:
@@ -165,7 +172,9 @@ class MutantLoop:
             known["tests"] |= measured["tests"]
             for function, seconds in measured["functions"].items():
                 known["functions"].setdefault(function, {}).update(seconds)
-        if parts:
+        for function in reached_by_none:
+            known["functions"].setdefault(function, {})
+        if parts or reached_by_none:
             self._reach.write_text(json.dumps(known))
         for part in parts:
             part.unlink()
@@ -202,7 +211,7 @@ class MutantLoop:
                 self._killers = [*(test for test in self._killers if test != killer), killer]
         if status is None:
             return TIMED_OUT
-        return KILLED if status else SURVIVED
+        return SURVIVED if os.waitstatus_to_exitcode(status) == _PASSED else KILLED
 
     def _run_until_failed(self, tests: Sequence[_Test], writing: int, clock: _Clock) -> None:
         for number, test in enumerate(tests):
@@ -232,7 +241,7 @@ class MutantLoop:
                 work(clock)
             except BaseException:  # noqa: BLE001 - a mutant may break pytest itself, which is a failure
                 self._failed = True
-            os._exit(_FAILED if self._failed else 0)
+            os._exit(_FAILED if self._failed else _PASSED)
         return clock.wait_for(child)
 
     @contextmanager
@@ -244,6 +253,10 @@ class MutantLoop:
         with self._lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
+
+
+def _module(function: str) -> str:
+    return function.rpartition(".")[0]
 
 
 def _distance(mutant: str, test: str) -> int:

@@ -2,7 +2,7 @@
 
 mutmut makes the mutants in a copy of the checkout, under .cache/mutation; the checkout itself is never mutated. Killed
 mutants are remembered there, by the text of the mutant and of its function. So another run continues where the last one
-ended, and tries survivors again.
+ended, and tries survivors again. On another machine, `report.py` carries over what this one found.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import re
 import shutil
 import sys
 import tomllib
-from collections import Counter
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-HERE = Path(__file__).parent
-CHECKOUT = HERE.parent.parent
+from report import Result, read_results, result_of, with_earlier, write
+
+CHECKOUT = Path(__file__).parent.parent.parent
 WORK = CHECKOUT / ".cache" / "mutation"
 
 COPIED = ("wal_sink", "backends", "tests", "docs")
@@ -168,36 +169,18 @@ def known_fates() -> dict[str, str]:
     return dict(line.split(" ", 1) for line in _fates_file().read_text().splitlines())
 
 
-def report(mutants: list[Mutant], fates: dict[str, str]) -> str:
-    """The table of all files, and the survivors with their reasons from survivors.toml."""
-    reasons = tomllib.loads((HERE / "survivors.toml").read_text()).get("survivor", [])
-    rows = [_row(file, [m for m in mutants if m.file == file], fates) for file in core_files()]
-    total = _row("**all**", mutants, fates)
-    head = "| file | mutants | killed | timed out | survived | not tried | score |\n|---|--:|--:|--:|--:|--:|--:|"
-    alive = [mutant for mutant in mutants if fates.get(mutant.key) in {"survived", "not reached"}]
-    listed = "\n".join(_survivor(mutant, reasons) for mutant in alive)
-    text = (HERE / "HEAD.md").read_text()
-    return f"{text}\n{head}\n" + "\n".join([*rows, total]) + f"\n\n## Survivors\n\n{listed or 'None.'}\n"
+def report(mutants: list[Mutant], fates: dict[str, str]) -> list[Result]:
+    """The results of all files: those of this machine, and carried over ones of files that it has not tried."""
+    earlier, today = read_results(), datetime.now(UTC).date().isoformat()
+    found = [
+        result_of(file, _text_of(file), [each for each in mutants if each.file == file], fates, date=today)
+        for file in core_files()
+    ]
+    return [with_earlier(result, earlier.get(result.file)) for result in found]
 
 
-def _row(file: str, mutants: list[Mutant], fates: dict[str, str]) -> str:
-    found = Counter(fates.get(mutant.key, "not tried") for mutant in mutants)
-    dead, alive = found["killed"] + found["timed out"], found["survived"] + found["not reached"]
-    score = f"{100 * dead / (dead + alive):.1f} %" if dead + alive else "none"
-    return (
-        f"| {file} | {len(mutants)} | {found['killed']} | {found['timed out']} | {alive} | {found['not tried']} "
-        f"| {score} |"
-    )
-
-
-def _survivor(mutant: Mutant, reasons: list[dict[str, str]]) -> str:
-    fitting = (known["why"] for known in reasons if _fits(mutant, known))
-    change = "\n".join(f"      {line}" for line in mutant.change.splitlines())
-    return f"- `{mutant.function}`: {next(fitting, 'no reason given yet')}\n\n{change}\n"
-
-
-def _fits(mutant: Mutant, known: dict[str, str]) -> bool:
-    return fnmatch.fnmatch(mutant.function, known["in"]) and known.get("change", "").strip() in mutant.change
+def _text_of(file: str) -> str:
+    return _digest((CHECKOUT / file).read_text())
 
 
 def main() -> None:
@@ -219,7 +202,7 @@ def main() -> None:
     due.sort(key=lambda mutant: (mutant.key in fates, _digest(mutant.function)))
     if due and not given.only_report:
         run(due, most_s=given.seconds, lock=given.lock, jobs=given.jobs, controls=given.controls)
-    (CHECKOUT / "benchmarks" / "MUTATION.md").write_text(report(mutants, known_fates()))
+    write(report(mutants, known_fates()))
 
 
 if __name__ == "__main__":

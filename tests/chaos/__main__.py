@@ -25,6 +25,8 @@ MODULES = (
     "races",
     "corruption",
     "s3_faults",
+    "store_faults",
+    "store_kills",
     "replays",
     "disks",
     "backends",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import wal_sink.walsink
 from tests.chaos.dying import HalfSteps
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, SCHEMA, TABLE, Plain, Targets
-from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.fixtures.spark import SPARK_CONF, stage_partitions_apart
 from tests.support.processes import end_with_parent
 from tests.support.programs.quick_java import QUICK_SPARK
 from tests.support.streams import Home
@@ -51,7 +51,7 @@ class Job:
     """The place where the plain and the idempotent sink run."""
     master: str = "local[2]"
     partitions: int = 1
-    """Segments per batch."""
+    """Segments per batch. With several, tasks write them; a single one is packed by the driver."""
     answer_s: float = 0.0
     """The time that the plain target takes to acknowledge a chunk."""
     staging_s: float = 0.0
@@ -77,6 +77,8 @@ def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
     wal_sink.walsink.GRACE_S = GRACE_S
     spark = _session(job)
+    if job.partitions > 1:
+        stage_partitions_apart()
     if job.die_at_link:
         HalfSteps(deadly=job.die_at_link).watch()
     _say("ready")

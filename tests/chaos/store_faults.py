@@ -1,6 +1,6 @@
 """The requests of a run on a real server, spoilt in drawn ways: see `spoiling`.
 
-The server decides here: SeaweedFS, Azurite, and HDFS over both of its protocols.
+The server decides here: SeaweedFS, MinIO, Azurite, fake-gcs-server, and HDFS over both of its protocols.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _to_reads(request: Request, answer: Answer) -> bool:
 def _to_objects(request: Request, answer: Answer) -> bool:
     """Tell whether an object is read, rather than a listing or a status."""
     return _to_reads(request, answer) and not any(
-        word in request.target for word in ("list-type", "comp=list", "op=LISTSTATUS", "op=GETFILESTATUS")
+        word in request.target for word in ("list-type", "comp=list", "/o?", "op=LISTSTATUS", "op=GETFILESTATUS")
     )
 
 
@@ -104,6 +104,7 @@ OVER_RPC = (
 )
 FAULTS: Mapping[str, Sequence[Fault]] = {
     **{store.name: (*OVER_HTTP, _ONLY_WHOLE_URLS) for store in STORES},
+    "fake-gcs-server": OVER_HTTP,
     "WebHDFS": OVER_HTTP,
     "HDFS": OVER_RPC,
 }

@@ -1,7 +1,8 @@
 """Servers of a store that are killed amid a run, and runs that die on a server that must not be killed.
 
 A server that keeps what it acknowledged is killed with SIGKILL at a drawn moment of a run, and started again: at once,
-so that the run may wait for it, or after the run. Azurite keeps its state in memory, so there the run dies.
+so that the run may wait for it, or after the run. Azurite and fake-gcs-server keep their state in memory, so there the
+run dies.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.chaos.followed_world import FollowedWorld, rows_lost_and_repeated
 from tests.chaos.lives import tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.spoiling import BATCHES, KINDS, LAW, PATIENT, WINDOW_ROWS
-from tests.chaos.store_places import HDFS, SEAWEEDFS, STORES, WEBHDFS, Mortal, ServedStore, StorePlace, place_at
+from tests.chaos.store_places import HDFS, MINIO, SEAWEEDFS, STORES, WEBHDFS, Mortal, ServedStore, StorePlace, place_at
 from tests.simulation.histories.lives import HistoryProcess
 from tests.simulation.world import dies_at, effects
 from wal_sink.errors import WalSinkError
@@ -153,7 +154,7 @@ def _counted(outcome: Outcome, world: FollowedWorld, name: str, *, crashes: int)
 
 
 _KILLED = "if a server is killed and started again, nothing that it acknowledged is gone; "
-KILLED: Sequence[tuple[Sequence[ServedStore], int]] = (((SEAWEEDFS,), 60), ((WEBHDFS, HDFS), 20))
+KILLED: Sequence[tuple[Sequence[ServedStore], int]] = (((SEAWEEDFS,), 6), ((MINIO,), 15), ((WEBHDFS, HDFS), 6))
 """Stores whose server may be killed, and how often. Those of one group are ways to the same server."""
 SCENARIOS: Sequence[Scenario] = (
     *(

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
+from urllib.parse import quote
+
+import requests
 
 from tests.chaos.faulty_proxy import FaultyProxy
 from tests.chaos.hdfs_proxies import DATA_HOST, HadoopProxy, WebHdfsProxy
@@ -20,7 +23,10 @@ from tests.chaos.spoiling import IMPATIENT, Client
 from tests.chaos.store_world import Sight, StoreWorld
 from tests.simulation.histories.plans import Shape
 from tests.support.servers.azurite import AzuriteServer
+from tests.support.servers.fake_gcs import FakeGcsServer
 from tests.support.servers.hdfs import Hdfs
+from tests.support.servers.minio import MinioServer
+from tests.support.servers.s3_product import S3Product
 from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores import hdfs_rpc, opening, webhdfs
@@ -31,6 +37,7 @@ from wal_sink.stores.spec import StoreSpec
 
 HURRIED = replace(SYSTEM, sleep_s=lambda seconds: time.sleep(min(seconds, 0.05)))
 """A clock for a store that repeats a failed call. It may do so soon: nothing but the fault keeps it from success."""
+_LOOK_S = 10
 _numbers = itertools.count()
 
 
@@ -64,7 +71,7 @@ class ServedStore:
     """The product's own time limits of an answer, which no option changes."""
     mortals: Sequence[Mortal] = ()
     """Empty if a kill of the server loses what it acknowledged."""
-    rounds: int = 300
+    rounds: int = 100
     """The number of runs, in a whole `make chaos`, in each of which one request is spoilt."""
     steady: bool = True
 
@@ -168,6 +175,37 @@ def _limit_azure(store: Any, client: Client) -> None:
     retry.increment_base = 1
 
 
+def _gcs_spec(server: FakeGcsServer, proxy: FaultyProxy, _: Client) -> StoreSpec:
+    return StoreSpec(f"gs://{server.bucket}/chaos", {**server.storage_options, "endpoint_url": proxy.url})
+
+
+def _gcs_sight(server: FakeGcsServer, prefix: str) -> Sight:
+    """Look at it by plain HTTP. A world has less than one page of objects."""
+    objects = f"{server.endpoint}/storage/v1/b/{server.bucket}/o"
+
+    def get(url: str, **parameters: str) -> requests.Response:
+        answer = requests.get(url, parameters, timeout=_LOOK_S)
+        answer.raise_for_status()
+        return answer
+
+    def names() -> list[str]:
+        return [entry["name"].removeprefix(prefix) for entry in get(objects, prefix=prefix).json().get("items", ())]
+
+    return Sight(names, lambda name: get(f"{objects}/{quote(prefix + name, safe='')}", alt="media").content)
+
+
+def _limit_gcs(store: Any, client: Client) -> None:
+    """Set the attempts and the time limit of gcsfs. It would ask six times, and wait five minutes for each answer."""
+    from aiohttp import ClientTimeout  # noqa: PLC0415 - of the extra gcs
+    from gcsfs import retry  # noqa: PLC0415
+
+    fs, limit_s = store._fs, client["read_timeout"]
+    assert isinstance(limit_s, int)
+    fs.requests_timeout = ClientTimeout(total=limit_s)
+    repeated: Any = retry.retry_request  # whose decorator has wrong types
+    fs._request = MethodType(repeated(retries=_attempts(client))(type(fs)._request.__wrapped__), fs)
+
+
 def _webhdfs_spec(server: Hdfs, proxy: WebHdfsProxy, _: Client) -> StoreSpec:
     return StoreSpec(f"{server.webhdfs_url_at(proxy.port)}/chaos")
 
@@ -185,14 +223,19 @@ def _hdfs_sight(server: Hdfs, folder: str) -> Sight:
     )
 
 
-SEAWEEDFS = ServedStore(
-    "SeaweedFS",
-    lambda folder: SeaweedServer(folder / "seaweedfs"),
-    lambda server: FaultyProxy(server.endpoint),
-    s3_spec,
-    s3_sight,
-    mortals=[Mortal("SeaweedFS", SeaweedServer.kill, SeaweedServer.start)],
-)
+def _s3_product(kind: type[S3Product]) -> ServedStore:
+    name = kind.product
+    return ServedStore(
+        name,
+        lambda folder: kind(folder / name.lower()),
+        lambda server: FaultyProxy(server.endpoint),
+        s3_spec,
+        s3_sight,
+        mortals=[Mortal(name, kind.kill, kind.start)],
+    )
+
+
+SEAWEEDFS, MINIO = _s3_product(SeaweedServer), _s3_product(MinioServer)
 AZURITE = ServedStore(
     "Azurite",
     lambda folder: AzuriteServer(folder / "azurite"),
@@ -200,7 +243,15 @@ AZURITE = ServedStore(
     _azurite_spec,
     _azurite_sight,
     _limit_azure,
-    rounds=120,
+)
+FAKE_GCS = ServedStore(
+    "fake-gcs-server",
+    lambda folder: FakeGcsServer(folder / "gcs"),
+    lambda server: FaultyProxy(server.endpoint),
+    _gcs_spec,
+    _gcs_sight,
+    _limit_gcs,
+    rounds=150,
 )
 _NODES = [
     Mortal("HDFS name node", lambda server: server.name_node.kill(), Hdfs.restart_name_node),
@@ -214,7 +265,7 @@ WEBHDFS = ServedStore(
     _hdfs_sight,
     limits=[(webhdfs, "_ANSWER_S")],
     mortals=_NODES,
-    rounds=40,
+    rounds=20,
 )
 HDFS = ServedStore(
     "HDFS",
@@ -225,6 +276,6 @@ HDFS = ServedStore(
     limits=[(hdfs_rpc, "_LIMIT_S")],
     mortals=_NODES,
     steady=False,  # it asks again and again whether a file is closed
-    rounds=40,
+    rounds=60,
 )
-STORES = (SEAWEEDFS, AZURITE, WEBHDFS, HDFS)
+STORES = (SEAWEEDFS, MINIO, AZURITE, FAKE_GCS, WEBHDFS, HDFS)

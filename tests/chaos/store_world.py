@@ -35,6 +35,8 @@ class StoreWorld(FollowedWorld):
         self._store = store
         self._sight = sight
         self._mortal = mortal
+        self._unseen: set[str] | None = None
+        """Paths that a look missed since the server was down; `None` if the last look had success."""
 
     def wal_of(self, process: Process) -> Store:
         return FaultyStore(_Watched(self._store, self), process.point)
@@ -51,15 +53,23 @@ class StoreWorld(FollowedWorld):
 
     def look(self, after: str, *paths: str, every: bool = False) -> None:
         """Read new objects, and those at `paths`, from the server; with `every`, all."""
+        wanted = {*paths, *(self._unseen or ())}
         try:
             names = list(self._sight.names())
-            known = {} if every else {path: data for path, data in self.wal.objects.items() if path not in paths}
+            known = {} if every else {path: data for path, data in self.wal.objects.items() if path not in wanted}
             there = {name: known[name] if name in known else self._sight.read(name) for name in names}
         except Exception:
             if not self._mortal:
                 raise
+            self._unseen = wanted
         else:
+            self._unseen = None
             self.follow(there, after)
+
+    def catch_up(self, after: str) -> None:
+        """Look again if the last look failed. A run reads before it sends, and may send what was released meanwhile."""
+        if self._unseen is not None:
+            self.look(after)
 
 
 class _Watched(Store):
@@ -87,7 +97,9 @@ class _Watched(Store):
             self._world.look(f"create {path}", path)
 
     def read(self, path: str) -> bytes:
-        return self._inner.read(path)
+        data = self._inner.read(path)
+        self._world.catch_up(f"read {path}")
+        return data
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         return self._inner.list(prefix, after=after, recursive=recursive)

@@ -13,10 +13,13 @@ from tests.chaos.racing import LOST, NOBODY, WON
 from tests.chaos.s3_faults import FAULTS
 from tests.chaos.s3_world import s3_place
 from tests.chaos.scenario import Effort, Scenario
-from tests.chaos.spoiling import Campaign, Fault, Stage, spoil
-from tests.chaos.store_places import AZURITE, SEAWEEDFS, WEBHDFS, place_at
+from tests.chaos.spoiling import BATCHES, Campaign, Fault, Stage, spoil
+from tests.chaos.store_places import AZURITE, FAKE_GCS, HDFS, MINIO, SEAWEEDFS, WEBHDFS, ServedStore, place_at
+from tests.chaos.store_world import Sight, StoreWorld
 from tests.support.servers.azurite import AzuriteServer
+from tests.support.servers.fake_gcs import FakeGcsServer
 from tests.support.servers.hdfs import Hdfs
+from tests.support.servers.minio import MinioServer
 from tests.support.servers.seaweedfs import SeaweedServer
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.memory import MemoryStore
@@ -55,6 +58,24 @@ def test_spoilt_requests_to_azurite_lose_nothing(azurite: AzuriteServer, tmp_pat
     assert outcome.holds, outcome
 
 
+@pytest.mark.s3
+def test_spoilt_requests_to_minio_lose_nothing(minio: MinioServer, tmp_path: Path) -> None:
+    outcome = store_faults.run_at(MINIO, minio, Effort(SEED, tmp_path, LEAST), least=3)
+    assert outcome.holds, outcome
+
+
+def test_spoilt_requests_to_fake_gcs_server_lose_nothing(fake_gcs: FakeGcsServer, tmp_path: Path) -> None:
+    outcome = store_faults.run_at(FAKE_GCS, fake_gcs, Effort(SEED, tmp_path, LEAST), least=3)
+    assert outcome.holds, outcome
+
+
+@pytest.mark.s3
+def test_a_minio_that_is_killed_amid_a_run_loses_nothing(minio: MinioServer) -> None:
+    (mortal,) = MINIO.mortals
+    outcome = store_kills.kill_at(mortal, [MINIO], minio, Effort(SEED, Path(), LEAST), rounds=2)
+    assert outcome.holds, outcome
+
+
 def test_an_empty_answer_to_a_listing_of_azurite_is_told_and_the_next_start_finishes(azurite: AzuriteServer) -> None:
     """Azure's own client meets it with an `AttributeError`."""
     (fault,) = (fault for fault in store_faults.OVER_HTTP if fault.name == "empty answer of success")
@@ -65,8 +86,11 @@ def test_an_empty_answer_to_a_listing_of_azurite_is_told_and_the_next_start_fini
     assert outcome.holds, outcome
 
 
-def test_runs_that_die_on_azurite_are_finished_by_the_next(azurite: AzuriteServer, tmp_path: Path) -> None:
-    outcome = store_kills.die_at(AZURITE, azurite, Effort(SEED, tmp_path, LEAST), least=2)
+@pytest.mark.parametrize(("store", "name"), [(AZURITE, "azurite"), (FAKE_GCS, "fake_gcs")], ids=["Azurite", "GCS"])
+def test_runs_that_die_on_an_emulator_are_finished_by_the_next(
+    store: ServedStore, name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    outcome = store_kills.die_at(store, request.getfixturevalue(name), Effort(SEED, tmp_path, LEAST), least=2)
     assert outcome.holds, outcome
 
 
@@ -75,6 +99,29 @@ def test_runs_that_die_on_azurite_are_finished_by_the_next(azurite: AzuriteServe
 def test_spoilt_requests_to_webhdfs_lose_nothing(hdfs: Hdfs, tmp_path: Path) -> None:
     outcome = store_faults.run_at(WEBHDFS, hdfs, Effort(SEED, tmp_path, LEAST), least=3)
     assert outcome.holds, outcome
+
+
+@pytest.mark.hdfs
+@pytest.mark.no_cover
+def test_spoilt_calls_of_hdfs_lose_nothing(hdfs: Hdfs, tmp_path: Path) -> None:
+    outcome = store_faults.run_at(HDFS, hdfs, Effort(SEED, tmp_path, LEAST), least=2)
+    assert outcome.holds, outcome
+
+
+def test_a_release_that_was_not_seen_since_the_server_died_is_seen_before_its_rows_are_sent() -> None:
+    store = MemoryStore(StoreSpec("memory://not-seen"))
+    down = iter([True])
+
+    def names() -> list[str]:
+        found = store.list("", recursive=True)
+        if any(name.endswith("/release.json") for name in found) and next(down, False):
+            raise ConnectionError("set by a test")
+        return found
+
+    world = StoreWorld(store, Sight(names, store.read), "plain", BATCHES, mortal=True)
+    assert world.life().live()
+    world.check_end(crashes=0)
+    assert next(down, False) is False
 
 
 @pytest.mark.parametrize("scenario", corruption.SCENARIOS, ids=[scenario.name for scenario in corruption.SCENARIOS])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -377,6 +379,41 @@ def test_a_connection_that_falls_silent_holds_up_no_later_call(
     assert proxy.cuts == 1
     assert store.list("a") == ["1"]
     assert store.read("a/1") == b"x"
+
+
+@pytest.mark.parametrize("kind", ["hdfs"])
+def test_a_commit_ends_soon_if_the_name_node_stopped(
+    hdfs: Hdfs, impatient: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections stay open, so each question whether the file is closed waits for its limit."""
+    with impatient.segment("s/1") as stream:
+        stream.write(b"rows" * 1000)
+        monkeypatch.setattr("wal_sink.stores.hdfs_rpc._LIMIT_S", 0.5)
+        hdfs.name_node.child.send(signal.SIGSTOP)
+        began_s = time.monotonic()
+        try:
+            with pytest.raises(StoreError, match=r"cannot write .* check the name node"):
+                stream.commit()
+            took_s = time.monotonic() - began_s
+        finally:
+            hdfs.name_node.child.send(signal.SIGCONT)
+    assert took_s < 8
+
+
+def test_the_end_of_a_process_waits_once_for_all_files_that_do_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.stores.hdfs_rpc._AT_EXIT_S", 0.4)
+    client, closed = HdfsRpc(lambda: SimpleNamespace(inner=None)), threading.Event()
+
+    def hang() -> None:
+        closed.wait(60)
+
+    for _ in range(10):
+        client.close_aside(hang)
+    began_s = time.monotonic()
+    client._wait_for_closing()
+    took_s = time.monotonic() - began_s
+    closed.set()
+    assert 0.4 <= took_s < 3
 
 
 def test_whoever_finds_another_object_after_a_lost_answer_does_not_take_it_for_its_own(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
+from tests.chaos import store_faults, store_kills
 from tests.chaos.__main__ import all_scenarios
 from tests.chaos.report import Row, read_rows
+from tests.chaos.scenario import Scenario
 from tests.documents.test_guarantees_document import sentences
 from tests.support.processes import CHECKOUT
 
@@ -64,6 +66,10 @@ def histories(rows: Mapping[str, Row]) -> str:
     return f"{rounds // 1_000_000} million simulated histories"
 
 
+def rounds_of(scenarios: Iterable[Scenario], rows: Mapping[str, Row], unit: str) -> int:
+    return sum(rows[scenario.name].rounds for scenario in scenarios if scenario.unit == unit)
+
+
 def test_readme_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> None:
     missing = [
         words
@@ -90,6 +96,9 @@ def test_the_page_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> No
             f"{rows['two drivers, one WAL'].rounds} pairs of drivers",
             f"{rows['a driver that slept'].rounds} drivers that slept",
             f"{sum(name.startswith('S3: ') for name in rows)} ways to spoil",
+            f"{rounds_of(store_faults.SCENARIOS, rows, 'spoilt request')} more spoilt requests",
+            f"{rounds_of(store_kills.SCENARIOS, rows, 'kill')} kills of their servers",
+            f"{rounds_of(store_kills.SCENARIOS, rows, 'death')} deaths",
             f"{round(damaged, -3):,} damaged objects",
             histories(rows),
         )
@@ -101,7 +110,7 @@ def test_the_page_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> No
 @BOTH
 def test_a_document_tells_the_score_of_the_mutation_report(document: str) -> None:
     report = (CHECKOUT / "benchmarks" / "MUTATION.md").read_text()
-    row = r"^\| \*\*all\*\* \| (\d+) \|.*\| (\d+) \| ([\d.]+ %) \|$"
+    row = r"^\| \*\*all\*\* \| (\d+) \|.*\| (\d+) \| ([\d.]+ %) \|  \|$"
     ((mutants, not_tried, score),) = re.findall(row, report, flags=re.MULTILINE)
     tried = int(mutants) - int(not_tried)
     drawn = f", drawn from {int(mutants):,}" if int(not_tried) else ""

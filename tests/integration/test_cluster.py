@@ -82,6 +82,7 @@ class OneAtATime(Timed):
     max_concurrency = 1
 
 
+@pytest.mark.usefixtures("partitions_apart")
 def test_a_sink_that_one_task_at_a_time_can_write_to_gets_one(spark: SparkSession, tmp_path: Path) -> None:
     """From the second batch on its pace is known to be such that it would be given every slot."""
     place = Home(tmp_path)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.processes import Child
-from tests.support.streams import SESSION, Feed, Home
+from tests.support.killed_drivers import kill_twice
+from tests.support.streams import Home
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -22,53 +20,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
-BATCHES, ROWS = 6, 40
-
-DRIVER = (
-    SESSION.format(master="local[2]")
-    + """
-import sys
-from pathlib import Path
-from tests.support.streams import Feed
-from wal_sink import Settings, WalSink
-from wal_sink_backends.sql import SqlSink
-root, wal, checkpoint = sys.argv[1:]
-to = SqlSink("sqlite:///" + root + "/rows.db", "orders")
-print("ready", flush=True)
-with WalSink(to, wal=wal, checkpoint=checkpoint, settings=Settings(chunk_rows=10)) as sink:
-    sink.run(Feed(Path(root) / "in").stream(spark).writeStream.trigger(availableNow=True))
-spark.stop()
-"""
-)
-
-
-def rows_in(root: Path) -> list[int]:
-    """Every row of the target, one number for each."""
-    try:
-        with closing(sqlite3.connect(f"file:{root}/rows.db?mode=ro", uri=True)) as database:
-            return [row[0] for row in database.execute("select id from orders")]
-    except sqlite3.OperationalError:  # there is no table yet
-        return []
-
 
 @pytest.mark.parametrize("kind", ["hdfs", "webhdfs"])
 def test_drivers_are_killed_and_every_row_arrives_once(hdfs: Hdfs, tmp_path: Path, kind: str) -> None:
     folder = hdfs.new_folder()
     wal = f"{hdfs.url if kind == 'hdfs' else hdfs.webhdfs_url}{folder}/wal"
     checkpoint = f"{hdfs.url}{folder}/checkpoint"
-    Feed(tmp_path / "in").add(*(range(n * ROWS, (n + 1) * ROWS) for n in range(BATCHES)))
-    moments = (lambda: len(hdfs.files(f"{folder}/wal/batches")) > 1, lambda: len(rows_in(tmp_path)) > 0)
-    for number, moment in enumerate(moments):
-        with Child.python(DRIVER, tmp_path, wal, checkpoint, log=tmp_path / f"driver-{number}") as child:
-            child.wait_until(moment, "a batch was staged, or rows arrived")
-            child.kill()
-        assert len(rows_in(tmp_path)) < BATCHES * ROWS, "it was killed before the end"
-    with Child.python(DRIVER, tmp_path, wal, checkpoint, log=tmp_path / "last") as child:
-        child.succeed()
-    counts = Counter(rows_in(tmp_path))
-    lost = set(range(BATCHES * ROWS)) - set(counts)
-    doubled = {row for row, times in counts.items() if times > 1}
-    assert (lost, doubled, len(counts)) == (set(), set(), BATCHES * ROWS)
+    kill_twice(tmp_path, wal, checkpoint, {}, objects=lambda: hdfs.files(f"{folder}/wal"))
     assert any(name.startswith("commits/") for name in hdfs.files(f"{folder}/checkpoint"))
 
 

@@ -26,7 +26,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.fixtures.spark import SPARK_CONF, stage_partitions_apart
 from tests.support.streams import Home
 from tests.integration import test_speculation
 from tests.integration.test_speculation import CHUNK_ROWS, CONF
@@ -34,6 +34,7 @@ from wal_sink import Delivery, Settings
 
 spark = SparkSession.builder.master(sys.argv[2]).config(map={**SPARK_CONF, **CONF}).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
+stage_partitions_apart()
 place = Home(Path(sys.argv[1]))
 made = getattr(test_speculation, sys.argv[4])(place.root / "out.jsonl", calls=place.root / "calls")
 to = Delivery(made, where="executors",

@@ -36,6 +36,7 @@ def ids(target: HeldFolder) -> list[int]:
     return sorted(row["id"] for row in target.rows())
 
 
+@pytest.mark.usefixtures("partitions_apart")
 @pytest.mark.parametrize("keep", [True, False])
 def test_workers_prepare_what_the_driver_commits(
     spark: SparkSession, place: Home, target: HeldFolder, keep: bool

@@ -249,6 +249,7 @@ def test_a_second_sink_begins_where_it_is_told_to(spark: SparkSession, place: Ho
     assert late.ids() == list(range(5, 10))
 
 
+@pytest.mark.usefixtures("partitions_apart")
 def test_total_order_delivers_the_segments_of_a_batch_one_after_the_other(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(100))
     with place.sink(Delivery(place.lines, where="executors", order="total"), settings=small_chunks()) as sink:

@@ -88,14 +88,12 @@ class Collector:
             self._sinks.add(name)
             return marker.batch_id
         sink = self._log.find(SinkRecord, paths.sink(name))
-        if sink is not None:
-            if name not in self._served and self._is_of_another(name):
-                return None
-            self._sinks.add(name)
-            return sink.first_batch - 1
-        if name in self._sinks:
-            find_again(self._log, SinkRecord, paths.sink(name), Lost.SINK, "what this run has seen of the sink")
-        return None
+        if sink is None and name in self._sinks:
+            sink = find_again(self._log, SinkRecord, paths.sink(name), Lost.SINK, "what this run has seen of the sink")
+        if sink is None or (name not in self._served and self._is_of_another(name)):
+            return None
+        self._sinks.add(name)
+        return sink.first_batch - 1
 
     def _is_of_another(self, name: str) -> bool:
         """Whether a sink was registered under a name that was just given to another, so that no process serves it."""

@@ -38,7 +38,7 @@ class Releaser:
         self._lock = threading.Lock()
         self._released: dict[int, Released] = {}
 
-    def release(self, batch_id: int, staged: Manifest | None, *, sink: str = "") -> Released | None:
+    def release(self, batch_id: int, staged: Manifest | None, *, sink: str) -> Released | None:
         """Release the batch, or find its release. Return None if its gate is closed after all.
 
         `staged`: this run's manifest of the batch, looked up *before* the gate was read. A later manifest would have to

@@ -101,15 +101,13 @@ class CommitterThread:
     def catch_up(self) -> None:
         """Deliver all complete batches, of other processes too. `wait_caught_up` waits for that."""
         with self._changed:
-            self._asked += 1
-            self._rouse()
+            self._ask()
 
     def finish(self) -> None:
         """Deliver all complete batches, then end, even if other batches are staged."""
         with self._changed:
             self._finishing = True
-            self._asked += 1
-            self._rouse()
+            self._ask()
 
     def leave(self) -> None:
         """Stop waiting, since the run is ending."""
@@ -130,6 +128,10 @@ class CommitterThread:
             return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _ask(self) -> None:
+        self._asked += 1
+        self._rouse()
 
     def _rouse(self) -> None:
         self._woken, self._released = True, False
@@ -197,7 +199,7 @@ class CommitterThread:
         return Seen.ALL_DELIVERED if self._has_all() else Seen.LOOK_DUE
 
     def _look(self) -> Literal[Seen.DELIVERED, Seen.NOTHING, Seen.NOTHING_YET]:
-        if self._deliver_next(search=False):
+        if self._deliver_next():
             return Seen.DELIVERED
         return Seen.NOTHING_YET if self._is_answer_due else Seen.NOTHING
 
@@ -249,7 +251,7 @@ class CommitterThread:
         """Whether a caller was heard that waits until all complete batches are delivered."""
         return self._heard > self._answered
 
-    def _deliver_next(self, *, search: bool) -> bool:
+    def _deliver_next(self, *, search: bool = False) -> bool:
         delivered = self._run.deliver_next(self._committer, search=search)
         if delivered:
             self._polls = 0
@@ -328,7 +330,4 @@ class CommitterThread:
         does not run the batch again, and no call would wake this thread for it.
         """
         batch_id = self._committer.next_batch()
-        if batch_id is None:
-            return False
-        history = self._run.history
-        return history.is_pending(batch_id) or (self._run.is_stager and batch_id <= history.newest_known)
+        return self._run.is_stager and batch_id is not None and batch_id <= self._run.history.newest_known

@@ -188,21 +188,14 @@ class Run:
         stager = self._required_stager()
         if not self.committers:
             stager.refuse_superseded()  # without committers, nothing else in this process looks for a newer one
-        attempt = stager.begin(batch_id, planned_ms=planned_ms)
-        if attempt is None:
-            self._forget_if_unserved(batch_id)
-        return attempt
+        return stager.begin(batch_id, planned_ms=planned_ms)
 
     def end_staging(self, attempt: Attempt, staged: Staged) -> Manifest:
         """Make an attempt known whose rows are staged. See `Stager.end`."""
         manifest = self._required_stager().end(attempt, staged)
-        self._forget_if_unserved(attempt.batch_id)
+        if not self.committers:  # then no committer will forget the batch
+            self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
         return manifest
-
-    def _forget_if_unserved(self, batch_id: int) -> None:
-        """Without sinks in this run, no committer will forget its batches."""
-        if not self.committers:
-            self.history.note_delivered(batch_id, where_alive=batch_id)
 
     def _required_stager(self) -> Stager:
         if self._stager is None:

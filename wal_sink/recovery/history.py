@@ -211,12 +211,10 @@ class History:
         with self._lock:
             return self._staged.get(batch_id)
 
-    def is_pending(self, batch_id: int) -> bool:
-        """Whether this run staged the batch, and at least one of its sinks does not have it."""
-        return batch_id in self._pending
-
     def pending(self, *, before: int) -> tuple[int, int]:
-        """Number and segment bytes of the batches below `before` that are pending; see `is_pending`."""
+        """Number and segment bytes of the batches below `before` that this run staged, and that at least one of its
+        sinks does not have.
+        """
         with self._lock:
             sizes = [size for batch_id, size in self._pending.items() if batch_id < before]
         return len(sizes), sum(sizes)

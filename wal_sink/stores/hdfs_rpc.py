@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from hdfs_native import WriteOptions
 
 from wal_sink.errors import ConfigError
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.runtime.timed_calls import CallTimedOutError, ThreadCall
 from wal_sink.stores.hdfs_answers import (
@@ -142,8 +143,9 @@ class HdfsRpc(HdfsClient):
 
     def _wait_for_closing(self) -> None:
         """Let no thread return from hdfs-native while the interpreter ends. Every such file is closed already."""
+        end_s = SYSTEM.monotonic_s() + _AT_EXIT_S
         for thread in [*self._closing]:
-            thread.join(_AT_EXIT_S)
+            thread.join(max(0.0, end_s - SYSTEM.monotonic_s()))
 
 
 class _RpcWriter(HdfsWriter):
@@ -163,10 +165,9 @@ class _RpcWriter(HdfsWriter):
         closing = _Closing(writer.close)
         self._client.close_aside(closing.run)
         pause_s = _FIRST_PAUSE_S
-        waited_s = 0.0
+        end_s = SYSTEM.monotonic_s() + _LIMIT_S  # by the clock: a name node that stopped makes each question as long
         while not closing.wait(pause_s):
-            waited_s += pause_s
-            if waited_s > _LIMIT_S:
+            if SYSTEM.monotonic_s() > end_s:
                 raise HdfsError(TIMEOUT, f"the file was not closed within {_LIMIT_S:g} s")
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
             if self._size and self._is_closed_by_name_node():

@@ -135,3 +135,10 @@ def test_what_holds_no_query_id_is_named(data: bytes) -> None:
         CorruptError, match=r"x/metadata: expected Spark's query id, found b'.*'; restore the checkpoint"
     ):
         read_query_id(data, "x/metadata")
+
+
+def test_of_a_long_line_60_characters_are_shown() -> None:
+    with pytest.raises(CorruptError) as caught:
+        read_commit(f"v1\n{'x' * 61}".encode(), "commits/3")
+
+    assert str(caught.value) == f"commits/3: expected a line of JSON, found '{'x' * 60}'; restore the checkpoint"

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.support.golden.checkpoints import Golden, goldens, name_of
 from tests.support.small_run import Place, Recorder, numbers
-from wal_sink.checkpoint.formats import planned_ms
+from wal_sink.checkpoint.formats import SHUFFLE_PARTITIONS, planned_ms
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, MissingBatch
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.passing import pass_over
 from wal_sink.stores.memory import MemoryStore
+from wal_sink.testing import FaultyStore
 from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest, decode
@@ -234,6 +236,13 @@ def unplanned(store: MemoryStore, golden: Golden, *batches: int) -> None:
         overwrite(store, f"offsets/{batch}", changed(golden.files[f"offsets/{batch}"], batchTimestampMs=0))
 
 
+def partitioned(store: MemoryStore, golden: Golden, *partitions: str) -> None:
+    """Let the first batches name these numbers of partitions of their state, and no other setting."""
+    for batch, found in enumerate(partitions):
+        text = changed(golden.files[f"offsets/{batch}"], conf={SHUFFLE_PARTITIONS: found})
+        overwrite(store, f"offsets/{batch}", text)
+
+
 DOUBTS: dict[str, Callable[[MemoryStore, Golden], None]] = {
     "another time of planning": lambda store, golden: overwrite(
         store, "offsets/1", changed(golden.files["offsets/1"], batchTimestampMs=1)
@@ -246,6 +255,7 @@ DOUBTS: dict[str, Callable[[MemoryStore, Golden], None]] = {
     "no number of partitions": lambda store, golden: overwrite(
         store, "offsets/0", changed(golden.files["offsets/0"], conf={})
     ),
+    "numbers of partitions that are none": lambda store, golden: partitioned(store, golden, "many", "more"),
     "no settings": lambda store, golden: overwrite(store, "offsets/0", changed(golden.files["offsets/0"], conf=None)),
     "other offsets": lambda store, golden: overwrite(
         store, "offsets/1", golden.files["offsets/1"].replace('"logOffset":0', '"logOffset":1')
@@ -272,8 +282,29 @@ def test_what_is_not_certainly_a_repartition_stays_missing(golden: Golden, doubt
         life.batch(life.start(), 2)
 
 
-def test_the_first_batch_is_no_repartition() -> None:
-    assert Checkpoint(REPARTITIONED[0].store()).repartition(0) is None
+def test_the_first_batch_is_no_repartition_whatever_the_checkpoint_holds() -> None:
+    asked: list[str] = []
+    store = FaultyStore(REPARTITIONED[0].store(), lambda what, path: asked.append(f"{what} {path}"))
+    assert Checkpoint(store).repartition(0) is None
+    assert asked == []
+
+
+def test_a_batch_whose_manifest_was_listed_and_is_gone_is_missing_and_no_repartition() -> None:
+    life = ReplayedQuery(REPARTITIONED[0])
+    run = life.start()
+    life.batch(run, 0)
+    run.deliver_all()
+    life.repartition(1)
+    listed = life.place.wal.list
+
+    def with_a_manifest(prefix: str, **how: Any) -> list[str]:
+        found = listed(prefix, **how)
+        return [*found, paths.manifest(1, 1, 1).rpartition("/")[2]] if prefix == paths.batch(1) else found
+
+    life.place.wal.list = with_a_manifest  # type: ignore[method-assign]
+
+    with pytest.raises(MissingBatch, match="Spark completed batch 1 in"):
+        run.deliver_all()
 
 
 def test_a_query_that_runs_a_number_that_was_passed_over_is_another_history() -> None:

@@ -8,6 +8,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS, Collector
 from wal_sink.errors import FencedError
 from wal_sink.lifecycle.run import Run
+from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING
 from wal_sink.wal.records import LowWater, Marker, Release, SinkRecord, encode
@@ -233,3 +234,22 @@ def test_a_sink_that_registers_while_low_water_rises_keeps_what_it_needs() -> No
     assert collector.collect(run.committers[0].term) == 30 - KEPT
 
     assert place.wal.list(paths.BATCHES) == [f"{paths.batch_name(batch_id)}/" for batch_id in (9, 10)]
+
+
+def test_a_registration_that_one_read_misses_holds_back_what_its_sink_needs() -> None:
+    """It was read a second time, and its sink was counted as none: low water rose past what the sink lacks."""
+    place = Place()
+    run, collector = collecting(place, "a", "b")
+    collector.expect([], served=["a", "b"])
+    mark(place, "a", 30)
+    read = place.wal.read
+
+    def misses_once(path: str) -> bytes:
+        if path == paths.sink("b"):
+            place.wal.read = read  # type: ignore[method-assign]
+            raise ObjectMissing(path)
+        return read(path)
+
+    place.wal.read = misses_once  # type: ignore[method-assign]
+
+    assert collector.collect(run.committers[0].term) == NOTHING

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.simulation.world import World
+from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.committer.committer import RELEASE_S
+from wal_sink.errors import DeliveryError, FencedError, ObjectLost, OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink
@@ -58,6 +60,7 @@ def test_a_sink_begins_with_its_first_batch() -> None:
 
 
 def test_a_sink_whose_first_batch_was_collected_begins_with_the_oldest_from_there_on() -> None:
+    assert beginning(first_batch=5, low_water=5, held=[3, 4, 6, 8]) == 6
     assert beginning(first_batch=5, low_water=6, held=[3, 4, 7, 8]) == 7
     assert beginning(first_batch=5, low_water=11, held=[4, 5, 12]) == 5
 
@@ -132,6 +135,49 @@ def test_the_first_batch_of_a_wal_is_the_first_it_was_asked_to_stage() -> None:
     assert sink.batches == [3, 4]
 
 
+@pytest.mark.parametrize(
+    ("slept_s", "replanned", "checks"),
+    [(0.0, False, 0), (RELEASE_S - 0.1, False, 0), (RELEASE_S, False, 1), (0.0, True, 1)],
+    ids=["at once", "slow", "slept", "planned anew"],
+)
+def test_a_release_that_took_long_or_is_of_another_plan_is_followed_by_a_look_at_the_term(
+    slept_s: float, replanned: bool, checks: int
+) -> None:
+    """A newer process may have delivered another attempt meanwhile, and collected its release."""
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    if replanned:
+        entry = place.checkpoint.read("offsets/0").replace(b'"batchTimestampMs": 17', b'"batchTimestampMs": 18')
+        place.checkpoint.delete(["offsets/0"])
+        place.checkpoint.create("offsets/0", entry)
+    create = place.wal.create
+
+    def slow(path: str, data: bytes) -> None:
+        create(path, data)
+        if path == paths.release(0):
+            run.log.runtime.sleep_s(slept_s)
+
+    place.wal.create = slow  # type: ignore[method-assign]
+    place.requests.clear()
+    run.deliver_all()
+
+    since = place.requests[place.requests.index(f"create {paths.release(0)}") :]
+    assert since.count(f"read {paths.term('committer-a', 2)}") == checks
+    assert sink.batches == [0]
+
+
+def test_only_the_first_batch_of_a_backlog_may_have_been_begun_by_another_process() -> None:
+    place = Place()
+    list(place.query().batches(place.open({}), 3))
+    run = place.open({"a": Delivery(Recorder(), start_from="earliest")})
+    place.requests.clear()
+
+    run.deliver_all()
+
+    looked = [name for name in place.requests if name.startswith(f"list {paths.progress_batches('a')}")]
+    assert looked == [f"list {paths.progress_folder('a', 0)}"]
+
+
 # Markers of others.
 
 
@@ -158,6 +204,65 @@ def test_a_committer_whose_successor_made_the_marker_is_fenced() -> None:
 
     assert newer.batches == [0]
     assert marker_of(place, 0).term == 2
+
+
+def mark(place: Place, batch_id: int, term: int = 1) -> None:
+    marker = Marker(batch_id=batch_id, term=term, run_id="r", rows=1, last_delivered_batch=NOTHING, id="x", created="")
+    place.wal.create(paths.marker("a", batch_id), encode(marker))
+
+
+def test_a_marker_of_a_term_that_nobody_claimed_shows_that_terms_were_lost(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    mark(place, 0, term=40)
+
+    run = place.open({"a": Recorder()})
+
+    assert run.committers[0].term.number > 40
+    assert f"{paths.marker('a', 0)} names term 40" in caplog.text
+
+
+def test_a_marker_that_low_water_names_and_that_is_gone_is_an_error() -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    mark(place, 2)
+    known = LowWater(batch_id=0, marked={"a": 3, "b": 9}, id="x", created="now")
+    place.wal.create(paths.low_water(0), encode(known))
+
+    with pytest.raises(ObjectLost, match=r"sinks/a/markers/0+3\.json is gone.*the sink has batch 3"):
+        place.open({"a": Recorder()})
+
+
+def test_the_rows_of_a_marker_that_came_late_are_confirmed() -> None:
+    """It was not there when the run began: the batch is then not sent, and the target confirms its rows."""
+    place, target = Place(), Target()
+    first = place.open({"a": Forgetful(target)})
+    next(place.query().batches(first, 1))
+    first.deliver_all()
+    late = place.wal.read(paths.marker("a", 0))
+    place.wal.delete([paths.marker("a", 0)])
+    committer = place.open({"a": Forgetful(target)}).committers[0]
+    place.wal.create(paths.marker("a", 0), late)
+
+    committer.deliver_next(search=False)
+    assert (committer.marked_through, target.met.count("write")) == (0, 1)
+    asked = target.met.count("last")
+    committer.confirm_marked()
+
+    assert target.met.count("last") == asked + 1
+
+
+def test_a_target_that_keeps_its_positions_is_not_looked_for_in_the_wal() -> None:
+    """The batch was staged by another run and is released by this one. Such a target has no progress in the WAL."""
+    place, target = Place(), Target()
+    list(place.query().batches(place.open({}), 1))
+    run = place.open({"b": Delivery(Forgetful(target), start_from="earliest")})
+    place.requests.clear()
+
+    assert run.deliver_next(run.committers[0])
+
+    assert not [name for name in place.requests if paths.progress_folder("b", 0) in name]
+    assert f"read {paths.marker('b', 0)}" not in place.requests
 
 
 # Its own markers.

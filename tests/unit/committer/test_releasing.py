@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.support.small_run import Place, Recorder
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import CorruptError, DivergentReplay, HistoryError
+from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, HistoryError
 from wal_sink.lifecycle.run import Run
 from wal_sink.wal import paths
 from wal_sink.wal.records import FIRST_RULE, Manifest, Release, decode, encode
@@ -126,10 +126,10 @@ def test_a_run_releases_a_batch_once_however_many_sinks_it_serves() -> None:
 def test_an_own_release_that_memory_forgot_is_still_ones_own() -> None:
     place = Place()
     run = with_batch(place, Recorder())
-    run.shared.releaser.release(0, run.history.staged(0))
+    run.shared.releaser.release(0, run.history.staged(0), sink="a")
     run.shared.releaser.forget_through(0)
 
-    released = run.shared.releaser.release(0, None)
+    released = run.shared.releaser.release(0, None, sink="a")
 
     assert released is not None
     assert released.run_id == run.log.run_id
@@ -141,7 +141,7 @@ def test_anothers_release_stays_anothers() -> None:
     run = with_batch(place, Recorder())
     place.wal.create(paths.release(0), another(place))
 
-    released = run.shared.releaser.release(0, None)
+    released = run.shared.releaser.release(0, None, sink="a")
 
     assert released is not None
     assert released.run_id == "other"
@@ -150,7 +150,8 @@ def test_anothers_release_stays_anothers() -> None:
 # The checkpoint, once the release is there.
 
 
-def asked_of_the_checkpoint(place: Place, run: Run) -> list[str]:
+def noted_reads(place: Place) -> list[str]:
+    """The reads of the checkpoint from now on."""
     asked: list[str] = []
     read = place.checkpoint.read
 
@@ -159,7 +160,12 @@ def asked_of_the_checkpoint(place: Place, run: Run) -> list[str]:
         return read(path)
 
     place.checkpoint.read = noting  # type: ignore[method-assign]
-    run.shared.releaser.release(0, run.history.staged(0))
+    return asked
+
+
+def asked_of_the_checkpoint(place: Place, run: Run) -> list[str]:
+    asked = noted_reads(place)
+    run.shared.releaser.release(0, run.history.staged(0), sink="a")
     return asked
 
 
@@ -181,7 +187,7 @@ def test_offsets_that_do_not_say_so_leave_open_whose_they_are() -> None:
     place.checkpoint.create("metadata", b'{"id": "another"}')
 
     with pytest.raises(HistoryError, match="belongs to query another"):
-        run.shared.releaser.release(0, msgspec.structs.replace(staged, offsets=without_time))
+        run.shared.releaser.release(0, msgspec.structs.replace(staged, offsets=without_time), sink="a")
 
 
 def test_other_offsets_under_a_released_batch_are_refused_by_its_number() -> None:
@@ -191,7 +197,7 @@ def test_other_offsets_under_a_released_batch_are_refused_by_its_number() -> Non
     place.checkpoint.create("offsets/0", b'v1\n{}\n{"end":77}')
 
     with pytest.raises(DivergentReplay, match="batch 0 of memory://"):
-        run.shared.releaser.release(0, run.history.staged(0))
+        run.shared.releaser.release(0, run.history.staged(0), sink="a")
 
 
 # Records of an earlier version, whose fingerprints are of the first rule.
@@ -284,6 +290,55 @@ def test_the_formats_of_earlier_records_stay_as_they_were() -> None:
     assert (earlier.format, replace(earlier, spread=True).format, release.format) == (1, 2, 1)
     assert (replace(earlier, rule=2, spread=True).format, replace(release, rule=2).format) == (3, 3)
     assert b'"rule"' not in encode(earlier) + encode(release)
+
+
+LATER_RULE = 9
+LATER = r"^batch 0: the WAL holds a fingerprint of rule 9, but this version of wal-sink knows rules 1 and 2"
+
+
+def test_a_release_by_the_rule_of_a_later_version_is_refused_by_its_batch() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place, rule=LATER_RULE)))
+
+    with pytest.raises(ConfigError, match=LATER):
+        run.deliver_all()
+
+
+def test_a_replay_of_a_batch_that_a_later_version_released_is_refused_by_its_batch() -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    place.wal.create(paths.release(0), another(place, rule=LATER_RULE))
+    place.checkpoint.delete(["commits/0"])
+    run = place.open({"a": Recorder()})
+    planned = run.checkpoint.require_offsets(0).planned_ms
+    assert planned is not None
+
+    with pytest.raises(ConfigError, match=LATER):
+        run.begin_staging(0, planned_ms=planned)
+
+
+def test_a_manifest_by_the_rule_of_a_later_version_is_refused_by_its_batch() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    staged = run.history.staged(0)
+    assert staged is not None
+
+    with pytest.raises(ConfigError, match=LATER):
+        run.shared.releaser.release(0, replace(staged, rule=LATER_RULE, offsets="another plan"), sink="a")
+
+
+def test_a_batch_that_another_run_staged_is_compared_without_a_fingerprint_where_the_entry_is_the_same() -> None:
+    place = Place()
+    list(place.query().batches(place.open({"a": Recorder()}), 2))
+    run = place.open({"a": Recorder()})
+    asked = noted_reads(place)
+
+    released = run.shared.releaser.release(1, None, sink="a")
+
+    assert released is not None
+    assert released.is_present_plan
+    assert asked == ["offsets/1", "commits/1", "offsets/1"]
 
 
 # How many rows were released.

@@ -164,6 +164,7 @@ def test_the_chunk_that_ends_at_the_record_is_kept_with_the_reason(rows: int, fi
     assert kept.kept == "unknown"
     assert list(kept.chunk.table.to_pydict().values()) == [[0] * (rows - first), list(range(first, rows))]
     assert kept.chunk.key == f"{segment.id}-{first}-{rows}"
+    assert kept.chunk.position.slot == "w/a/3"
     assert set(kept.reasons) == {"the process that sent the rows ended before it recorded the outcome"}
 
 

@@ -1,4 +1,4 @@
-"""Looks and records by time: the requests they save, and the chunks that a newer process sends again."""
+"""Looks and records by time: fewer requests, and the chunks that a newer process sends again."""
 
 from __future__ import annotations
 

@@ -60,6 +60,7 @@ def test_a_chunk_tells_its_place_its_term_and_its_key() -> None:
     assert (chunk.batch_id, chunk.segment_id, chunk.term) == (0, stage.segment.id, 1)
     assert chunk.key == f"{stage.segment.id}-2-4"
     assert chunk.position == Position("w/a/0", 0, 4, stage.segment.id)
+    assert (chunk.start, chunk.follows) == (2, None)
     assert chunk.table.to_pydict() == {"batch": [0, 0], "row": [2, 3]}
 
 

@@ -11,7 +11,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, DeliveryError, UndeliveredError
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
 
 PATIENCE_S = 20.0
@@ -44,10 +44,15 @@ class Team:
     """A pool of committers over some sinks, with complete batches to deliver."""
 
     def __init__(
-        self, sinks: dict[str, object], *, batches: int = 1, on_failure: Callable[[], None] = lambda: None
+        self,
+        sinks: dict[str, object],
+        *,
+        batches: int = 1,
+        on_failure: Callable[[], None] = lambda: None,
+        settings: Settings | None = None,
     ) -> None:
         self.place = Place()
-        self.run = self.place.open(sinks, runtime=SYSTEM)
+        self.run = self.place.open(sinks, runtime=SYSTEM, settings=settings)
         list(self.place.query().batches(self.run, batches))
         self.stopping = threading.Event()
         object.__setattr__(self.run.shared, "pause", self.stopping.wait)  # as a `WalSink` makes its run
@@ -72,7 +77,7 @@ def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
     assert team.pool.stop(PATIENCE_S)
 
 
-def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept() -> None:
+def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     team = Team({"a": Recorder(), "b": failing()}, on_failure=lambda: told.append("stop the query"))
     team.pool.start()
@@ -81,6 +86,7 @@ def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept() -> None:
     team.pool.follow(PATIENCE_S)  # which returns, since nobody should go on
 
     assert isinstance(team.pool.error, DeliveryError)
+    assert "the delivery to sink b failed: batch 0: delivery stopped after 1 attempts" in caplog.text
     assert told == ["stop the query"]
     assert team.pool.parked == {}
     team.end()
@@ -137,6 +143,46 @@ def test_following_goes_on_while_one_sink_is_not_parked() -> None:
 
     assert not team.pool._over.is_set()
     assert all(not thread._follow for thread in team.pool._threads)
+    team.end()
+
+
+# Room for more batches.
+
+
+def staged(**limits: int) -> Team:
+    """Two batches of some bytes each that no committer has delivered: its threads were not started."""
+    return Team({"a": Recorder()}, batches=2, settings=Settings(chunk_rows=2, **limits))  # type: ignore[arg-type]
+
+
+def test_there_is_room_without_limits_and_below_them() -> None:
+    assert staged().pool.has_room(2, "memory://wal")
+    assert staged(max_pending_batches=3).pool.has_room(2, "memory://wal")
+    assert not staged(max_pending_batches=2).pool.has_room(2, "memory://wal")
+    assert staged(max_pending_batches=2).pool.has_room(1, "memory://wal")
+
+
+@pytest.mark.parametrize(("more", "room"), [(1, True), (0, False), (-1, False)])
+def test_bytes_fill_the_room_too(more: int, room: bool) -> None:
+    _, size = staged().run.history.pending(before=2)
+    assert size > 2
+
+    assert staged(max_pending_bytes=size + more).pool.has_room(2, "memory://wal") is room
+
+
+def test_one_batch_has_room_whatever_its_size() -> None:
+    assert staged(max_pending_bytes=1).pool.has_room(0, "memory://wal")
+
+
+def test_room_that_only_a_parked_sink_could_make_is_refused_with_its_reason() -> None:
+    team = Team({"a": Recorder(), "b": failing("park")}, settings=Settings(chunk_rows=2, max_pending_batches=1))
+    team.pool.start()
+    team.pool.catch_up(PATIENCE_S)
+
+    with pytest.raises(UndeliveredError) as caught:
+        team.pool.has_room(1, "memory://the-wal")
+
+    said = "sink 'b' of memory://the-wal is parked, because its delivery failed: batch 0: delivery stopped after 1 "
+    assert str(caught.value).startswith(said)
     team.end()
 
 
@@ -249,5 +295,8 @@ def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch
     team = Team({"a": Delivery(Recorder())})
     with pytest.raises(UndeliveredError) as caught:
         team.pool.refuse_parked("memory://wal")
-    assert str(caught.value).count("start the query or command again") == 1
+    assert str(caught.value) == (
+        "sink 'a' of memory://wal is parked, because its delivery failed: the target is full; free some space, then "
+        "start the query or command again"
+    )
     team.end()

@@ -23,7 +23,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN, Term
 from wal_sink.wal.holders import Holding, TakeOver, holder_of
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import SegmentRef
+from wal_sink.wal.records import SegmentRef, TermRecord
 from wal_sink.wal.segment_reader import Rows, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
 
@@ -57,6 +57,15 @@ def test_staging_tasks_are_told_all_that_they_need() -> None:
         keep_segments=True,
         preparations=(preparation,),
     )
+
+
+def test_staging_tasks_keep_no_segments_where_no_sink_needs_them() -> None:
+    place = Place()
+    run = place.open({"a": Delivery(VaultSink(Vault()), keep_segments=False)})
+    place.stream(run, 0)
+    attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
+
+    assert not run.staging_context(attempt, columns=["x"], spark_schema="{}").keep_segments
 
 
 def test_opening_probes_the_store_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +147,7 @@ def test_a_sink_that_gave_up_holds_pending_what_it_lacks_and_no_manifest() -> No
 
     run.deliver_next(run.committers[0])
 
-    assert run.history.is_pending(0)
+    assert run.history.pending(before=1)[0] == 1
     assert run.history.staged(0) is None
 
 
@@ -238,6 +247,24 @@ def test_a_renamed_sink_is_served_under_its_first_name_and_prepares_rows_under_i
     assert [each.preparation and each.preparation.sink for each in served] == ["a", None]
 
 
+def test_a_renamed_sink_that_prepares_nothing_is_served_under_its_first_name() -> None:
+    place = Place()
+    rename(ended_with(place, {"a": Recorder()}), "a", "z", take_over=TakeOver.IF_GONE)
+
+    (committer,) = place.open({"z": Recorder()}).committers
+
+    assert (committer.name, committer.served_sink.preparation) == ("a", None)
+
+
+def test_whether_a_sink_is_retired_is_read_once_though_another_one_is() -> None:
+    place = Place()
+    retire(ended_with(place, {"a": Recorder(), "b": Recorder()}), "b", drop_pending=0, take_over=TakeOver.IF_GONE)
+
+    place.open({"a": Recorder()})
+
+    assert place.requests.count(f"read {paths.retired('a')}") == 1
+
+
 def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_served() -> None:
     place = Place()
     log = ended_with(place, {"a": Recorder(), "b": Recorder()})
@@ -247,6 +274,22 @@ def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_se
     with pytest.raises(ConfigError, match=r"sink 'c' .* was retired at"):
         place.open({"a": Recorder(), "c": Recorder()})
     assert [committer.name for committer in place.open({"a": Recorder()}).committers] == ["a"]
+
+
+def test_a_sink_that_is_retired_while_its_term_is_claimed_is_refused_by_its_name() -> None:
+    place, role = Place(), paths.committer_role("a")
+    log, create = ended_with(place, {"a": Recorder()}), place.wal.create
+
+    def retired_meanwhile(path: str, data: bytes) -> None:
+        if path == paths.term(role, 2):
+            place.wal.create = create  # type: ignore[method-assign]
+            retire(log, "a", drop_pending=0, take_over=TakeOver.IF_GONE)
+        create(path, data)
+
+    place.wal.create = retired_meanwhile  # type: ignore[method-assign]
+
+    with pytest.raises(ConfigError, match=r"^sink 'a' of .* was retired at"):
+        place.open({"a": Recorder()})
 
 
 def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
@@ -304,6 +347,29 @@ def test_a_start_takes_over_as_it_is_told() -> None:
     assert opened_or_ended(place, "a", take_over=TakeOver.ALWAYS).committers[0].term.number == 2
 
 
+def test_a_start_takes_over_an_unknown_process_only_where_it_is_told_to() -> None:
+    place = Place()
+    log, role = ended_with(place, {"a": Recorder()}), paths.committer_role("a")
+    place.wal.delete([paths.term(role, 1), paths.ended(role, 1)])
+    unknown = TermRecord(role=role, term=1, run_id="r", process="p:1", holder=None, **log.stamp())
+    log.create(paths.term(role, 1), unknown)
+
+    with pytest.raises(HeldError, match="it is not known whether that process ended"):
+        opened_or_ended(place, "a")
+    assert opened_or_ended(place, "a", take_over=TakeOver.UNLESS_RUNNING).committers[0].term.number == 2
+
+
+def test_a_start_that_one_sinks_process_refuses_claims_the_term_of_no_other_sink() -> None:
+    place = Place()
+    ended_with(place, {"a": Recorder(), "b": Recorder()})
+    place.open({"b": Recorder()})
+
+    with pytest.raises(HeldError, match="sink 'b'"):
+        opened_or_ended(place, "a", "b")
+
+    assert paths.term(paths.committer_role("a"), 2) not in place.wal.list("", recursive=True)
+
+
 def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:
     place = Place()
     ended_with(place, {"a": Recorder()})
@@ -314,6 +380,14 @@ def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:
     with pytest.raises(ConfigError, match="recorded location"):
         opened_or_ended(copy, "a")
     assert opened_or_ended(copy, "a", moved_from=place.wal.root).committers[0].marked_through == 0
+
+
+def test_a_committer_without_any_term_fences_one_that_may_still_live() -> None:
+    place, role = Place(), paths.committer_role("a")
+    place.open({"a": Recorder()})
+    place.wal.delete([paths.term(role, 1)])
+
+    assert place.open({"a": Recorder()}).committers[0].term.number == 1 + MARGIN
 
 
 def test_a_stager_without_any_term_fences_a_stager_that_may_still_live() -> None:

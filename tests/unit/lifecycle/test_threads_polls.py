@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import StoreError
-from wal_sink.lifecycle.committer_thread import CommitterThread
+from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
 from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import Seen
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.testing import FakeQuery
+
+PATIENCE_S = 20.0
 
 
 def waiting(*, follow: bool = False, pending: bool = False, bound: bool = True) -> CommitterThread:
@@ -46,6 +50,45 @@ def test_following_it_asks_ever_less_often_up_to_every_five_seconds() -> None:
 
 def test_waiting_for_nothing_it_does_not_ask() -> None:
     assert polls_of(waiting(), 3) == [None, None, None]
+
+
+def test_before_the_wal_has_a_batch_it_does_not_ask() -> None:
+    assert polls_of(waiting(bound=False), 1) == [None]
+
+
+def test_once_woken_it_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = waiting(pending=True)
+    thread._polls = 5
+    monkeypatch.setattr(thread, "_rouse", lambda: None)
+
+    thread.wake()
+
+    assert thread._poll_s() == 0.03
+
+
+def test_having_delivered_a_batch_it_asks_soon_for_the_next() -> None:
+    thread = waiting(follow=True, pending=True)
+    thread._polls = 5
+    FakeQuery(thread._run.checkpoint._files, lambda *_: []).complete_batch(1)  # type: ignore[arg-type]
+
+    assert thread._look() is Seen.DELIVERED
+
+    assert thread._poll_s() == 0.03
+
+
+def test_a_call_that_wakes_it_ends_a_pause() -> None:
+    thread = waiting(pending=True)
+    thread._staged_s = thread._now_s() + PATIENCE_S
+    ended = threading.Event()
+
+    def pausing() -> None:
+        thread._decide_busy()
+        ended.set()
+
+    threading.Thread(target=pausing, daemon=True).start()
+    while not ended.wait(0.01):  # `_decide_busy` may not have begun to pause
+        assert thread._now_s() < thread._staged_s, "it paused to the end"
+        thread.leave()
 
 
 def searching(thread: CommitterThread, polls: range) -> list[int]:
@@ -123,3 +166,13 @@ def test_every_wait_is_counted() -> None:
     assert thread._wait() is Seen.POLL_DUE
 
     assert thread._polls == 2
+
+
+def test_a_batch_that_was_staged_just_now_is_not_asked_for_yet() -> None:
+    """Not by a thread that delivers others either."""
+    thread = waiting(pending=True)
+    thread._staged_s = thread._now_s()
+    assert thread._decide_busy() is Seen.PAUSED
+
+    thread._staged_s = thread._now_s() - FIRST_POLL_S
+    assert thread._decide_busy() is Seen.LOOK_DUE

@@ -388,7 +388,9 @@ def test_lost_terms_are_claimed_above_what_a_marker_names(kept: tuple[str, ...])
             term.check(place.wal)
 
 
-def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names() -> None:
+def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     place = Place(rows=lambda _: [6])
     late = Delivery(Recorder(lambda chunk: fail(chunk) if chunk.rows[0] else None), max_attempts=1)
     run = [place.open({"a": late}) for _ in range(20)][-1]
@@ -404,6 +406,7 @@ def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names
     assert new.committers[0].term.number == 20 + MARGIN + 1
     assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
     assert {chunk.term for chunk in sink.chunks} == {20 + MARGIN + 1}
+    assert "progress of batch 0 names term 20" in caplog.text
 
 
 def test_progress_of_an_own_attempt_that_was_given_up_is_no_sign_of_lost_terms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -555,15 +558,16 @@ def test_low_water_that_moves_between_two_looks_is_none_that_was_lost() -> None:
     assert place.open({"a": Recorder()}).committers[0].marked_through == 5
 
 
+@pytest.mark.parametrize("lost", [1, 2], ids=["an earlier one", "the newest"])
 @pytest.mark.parametrize("sinks", [{"a": Recorder()}, {}])
-def test_a_marked_batch_whose_release_is_gone_is_not_staged_as_a_new_one(sinks: dict[str, object]) -> None:
+def test_a_marked_batch_whose_release_is_gone_is_not_staged_as_a_new_one(sinks: dict[str, object], lost: int) -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 2)
-    lose(place, paths.release(1))
-    place.checkpoint.delete(["commits/1", "commits/2", "offsets/2"])
+    lose(place, paths.release(lost))
+    place.checkpoint.delete([f"commits/{lost}", "commits/2", *(["offsets/2"] if lost == 1 else [])])
     run = place.open(sinks)
 
-    with pytest.raises(ObjectLost, match=r"batches/0+1/release\.json is gone.*a sink has every batch up to 2"):
+    with pytest.raises(ObjectLost, match=rf"batches/0+{lost}/release\.json is gone.*a sink has every batch up to 2"):
         next(place.query().batches(run, 3))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,21 @@ def test_a_record_names_the_place_that_logged(caplog: pytest.LogCaptureFixture) 
     logger_of("wal_sink.some").warning("sink %s", "a")
     (record,) = caplog.records
     assert (record.name, record.filename, record.getMessage()) == ("wal_sink.some", "test_logs.py", "sink a")
+
+
+def test_a_caller_may_name_another_place(caplog: pytest.LogCaptureFixture) -> None:
+    def here(**given: Any) -> None:
+        logger_of("wal_sink.some").warning("sink", **given)
+
+    def above(**given: Any) -> None:
+        here(**given)
+
+    above()
+    above(stacklevel=2)
+    above(stacklevel=3)
+
+    by_itself, same, other = [(record.funcName, record.lineno) for record in caplog.records]
+    assert by_itself == same != other
 
 
 def test_a_record_holds_the_exception_that_is_logged_with_it(caplog: pytest.LogCaptureFixture) -> None:

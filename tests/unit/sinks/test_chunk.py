@@ -54,9 +54,10 @@ def test_without_keeps_the_other_rows_and_their_keys() -> None:
 
 
 def test_without_moves_the_sink_to_the_same_place() -> None:
-    whole = chunk()
+    whole = dataclasses.replace(chunk(), start=3, follows=Position("test/default/0", 0, 4, "before"))
     rest = whole.without([2])
     assert (rest.position, rest.term, rest.batch_id) == (whole.position, whole.term, whole.batch_id)
+    assert (rest.start, rest.follows) == (whole.start, whole.follows)
 
 
 def test_without_nothing_is_the_chunk_itself() -> None:
@@ -106,6 +107,7 @@ def test_a_derived_key_is_safe_in_a_header(gone: set[int]) -> None:
 def test_a_chunk_for_tests_stands_on_its_own() -> None:
     made = Chunk.of(pa.table({"id": [7, 8]}), key="k:1")
     assert (made.key, made.num_rows, made.batch_id, made.term) == ("k:1", 2, 0, 1)
+    assert (made.start, made.follows) == (0, None)
     assert made.position == Position(slot="test/default/0", batch_id=0, rows=2, segment_id="k:1")
     assert made.row_keys() == ["k:1-0", "k:1-1"]
 

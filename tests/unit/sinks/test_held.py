@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,11 +141,28 @@ def test_what_a_parent_holds_does_not_bind_its_child() -> None:
     sink = Memory()
 
     def tried() -> str:
-        with holding(sink, "the child"):
-            return "held"
+        with holding(sink, "the child"), pytest.raises(ConfigError, match="that the child already uses"):
+            hold([sink], "another of the child")
+        release()
+        return "held"
 
-    with holding(sink, "the parent"):
-        assert in_child(tried) == "held"
+    release = hold([sink], "the parent")
+    assert in_child(tried) == "held"
+    release()
+
+
+def test_an_object_that_is_held_stays_so_that_no_other_one_gets_its_id() -> None:
+    sink = Memory()
+    found = weakref.ref(sink)
+    release = hold([sink], "one")
+
+    del sink
+    gc.collect()
+    assert found() is not None
+
+    release()
+    gc.collect()
+    assert found() is None
 
 
 def test_objects_are_found_once_though_they_stand_in_each_other() -> None:
@@ -162,6 +181,19 @@ def test_every_object_in_an_object_is_found() -> None:
     outer.other = second  # type: ignore[attr-defined]
 
     assert {id(thing) for thing in objects_of(outer)} == {id(thing) for thing in (outer, first, second, third)}
+
+
+@Sink.register
+class WithoutAttributes:
+    """Has no attributes in which another sink could stand."""
+
+    __slots__ = ()
+
+
+def test_a_sink_without_attributes_stands_for_itself() -> None:
+    sink = WithoutAttributes()
+
+    assert objects_of(sink) == [sink]
 
 
 class Busy:

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from wal_sink import LedgerEntry, Position
-from wal_sink.errors import FencedError
-from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED, Case
+from wal_sink.errors import FencedError, ForgottenError
+from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED, Case, Follows
 
 WHERE = "ledger in db://shop"
 
@@ -32,6 +32,18 @@ def test_a_refusal_says_which_chunk_and_which_ledger(case: Case) -> None:
     place = f"batch {case.batch_id}, chunk {chunk.key}, slot {SLOT!r} of {WHERE}: "
     with pytest.raises(REFUSALS[case.verdict][0], match=f"^{re.escape(place)}"):
         LedgerEntry.is_known(case.found, chunk, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("start", "follows", "held"),
+    [(0, "stored", "batch 7, row 4"), (0, "nothing", "nothing"), (4, "stored", "batch 8, row 4")],
+)
+def test_a_target_that_is_behind_is_told_where_it_was_expected(start: int, follows: Follows, held: str) -> None:
+    found = LedgerEntry(5, Position(SLOT, batch_id=6, rows=2, segment_id="l"))
+    with pytest.raises(
+        ForgottenError, match=rf"the slot is at batch 6, row 2, expected it at {held}\. The target lost"
+    ):
+        LedgerEntry.is_known(found, Case(5, 8, "n", (4, 5), start, 6, "forgotten", follows).chunk(), WHERE)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.end == 3], ids=str)

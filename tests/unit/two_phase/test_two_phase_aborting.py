@@ -94,7 +94,7 @@ def test_what_cannot_be_aborted_is_left_for_the_next_start(vault: Vault, caplog:
     where.open({"a": Failing(vault, "abort")})
     assert "sink a: 1 transactions are left to abort: batch 0" in caplog.text
     assert f"transaction {held}: " in caplog.text
-    assert ": abort raised ConnectionError: unreachable" in caplog.text
+    assert ": Failing: abort raised ConnectionError: unreachable" in caplog.text
     assert list(vault.held) == [held]
     where.open({"a": VaultSink(vault)})
     assert vault.held == {}

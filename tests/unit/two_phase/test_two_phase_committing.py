@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import pytest
@@ -188,7 +189,8 @@ def test_what_was_prepared_of_another_segment_is_refused(vault: Vault) -> None:
         created="",
     )
     run.log.create(paths.prepared("a", 0, 0, 1), record)
-    with pytest.raises(CorruptError, match="expected the prepared transaction of segment"):
+    where_it_lies = re.escape(where.wal.url_of(paths.prepared("a", 0, 0, 1)))
+    with pytest.raises(CorruptError, match=f"{where_it_lies}: expected the prepared transaction of segment"):
         run.deliver_all()
 
 

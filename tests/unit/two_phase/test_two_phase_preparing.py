@@ -61,18 +61,18 @@ def test_a_transaction_has_the_numbers_of_its_segment(vault: Vault) -> None:
 
 
 def test_chunks_are_those_that_a_delivery_would_send(vault: Vault) -> None:
-    seen: list[tuple[str, int, list[str]]] = []
+    seen: list[tuple[str, int, int, list[str]]] = []
 
     class Noting(VaultSink):
         def write(self, chunk: Any) -> None:
-            seen.append((chunk.key, chunk.num_rows, chunk.table.column_names))
+            seen.append((chunk.key, chunk.start, chunk.num_rows, chunk.table.column_names))
 
     where, other = place(5), Recorder()
     run = where.open({"a": Noting(vault), "b": other})
     staged(where, run)
     run.deliver_all()
-    assert seen == [(chunk.key, chunk.num_rows, ["batch", "row"]) for chunk in other.chunks]
-    assert [rows for _, rows, _ in seen] == [2, 2, 1]
+    assert seen == [(chunk.key, chunk.start, chunk.num_rows, ["batch", "row"]) for chunk in other.chunks]
+    assert [(start, rows) for _, start, rows, _ in seen] == [(0, 2), (2, 2), (4, 1)]
 
 
 def test_one_instance_serves_a_task_and_is_told_what_it_prepares_for(vault: Vault) -> None:

@@ -64,6 +64,15 @@ def marked_errors() -> Iterator[None]:
 
 
 @contextmanager
+def named_errors(what: str) -> Iterator[None]:
+    """On the driver: name the job in our own errors, as `surfaced_errors` does in those of tasks."""
+    try:
+        yield
+    except WalSinkError as error:
+        raise _known_class(error)(f"{what}: {error}") from error
+
+
+@contextmanager
 def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -> Iterator[None]:
     """On the driver, around a Spark job: raise the error of a task as the same class, without Java's stack trace.
 

@@ -15,7 +15,13 @@ from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.cluster import size_of, task_slots
 from wal_sink.spark.session.job_properties import described
-from wal_sink.spark.session.task_errors import RepeatedShuffleError, SparkJobError, marked_errors, surfaced_errors
+from wal_sink.spark.session.task_errors import (
+    RepeatedShuffleError,
+    SparkJobError,
+    marked_errors,
+    named_errors,
+    surfaced_errors,
+)
 from wal_sink.spark.session.versions import SPARK_3_5, version_of
 from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
@@ -86,7 +92,8 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
     log = Log(open_store(store), SYSTEM, context.run_id)
     # Where the slots are not known, one segment after the other is packed: only slower.
     slots = task_slots(df.sparkSession.sparkContext) or 1
-    return packed(context, [_staged(row) for row in in_order], log, side_by_side=slots)
+    with named_errors(description):
+        return packed(context, [_staged(row) for row in in_order], log, side_by_side=slots)
 
 
 def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
