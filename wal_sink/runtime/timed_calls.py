@@ -70,13 +70,11 @@ class ThreadCall:
         self._answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._left_behind = False
-        self._process = 0
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:
         if self._left_behind:
             raise CallTimedOutError("an earlier call of this sink is still running")
         if self._thread is None:
-            self._process = os.getpid()
             thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
             thread.start()  # raises if the system has no more threads; then the next call tries again
             self._thread = thread
@@ -99,6 +97,7 @@ class ThreadCall:
         self._requests.put(None)
 
     def _work(self) -> None:
+        process = os.getpid()
         while (request := self._requests.get()) is not None:
             function, args = request
             try:
@@ -108,15 +107,16 @@ class ThreadCall:
                 answer = (False, error)
             except BaseException as error:  # noqa: BLE001 - no other code would see it
                 answer = (False, _exit_error(error))
-            self._end_fork(answer[1])
+            if os.getpid() != process:
+                _end_fork(answer[1])
             self._answers.put(answer)
 
-    def _end_fork(self, answer: object) -> None:
-        """End a process that the called code forked and that returned here. Its answer has no reader, so it would live
-        for ever, with every file and socket of its parent.
-        """
-        if os.getpid() != self._process:
-            os._exit(1 if isinstance(answer, BaseException) else 0)
+
+def _end_fork(answer: object) -> None:
+    """End a process that the called code forked and that returned to the thread of its calls. Its answer has no reader,
+    so it would live for ever, with every file and socket of its parent.
+    """
+    os._exit(1 if isinstance(answer, BaseException) else 0)
 
 
 _in_use: dict[tuple[int, int], object] = {}
