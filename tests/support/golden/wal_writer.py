@@ -105,6 +105,22 @@ def _unkept(world: GoldenWal) -> None:
     world.batch(run, 1, is_completed=False)
 
 
+def _packed(world: GoldenWal) -> None:
+    """Write packed segments, and a larger partition between them: one batch delivered, one half, one not at all."""
+    world.inline_bytes = 2_000
+    run = world.process()
+    world.batch(run, 1, 2, 0, 200, 1, 1)
+    run.deliver_all()
+    world.targets["vault"].is_away = True
+    world.batch(run, *[1] * 6)
+    world.targets["vault"].is_away = False
+    world.batch(run, 2, 2)
+    world.deliver_until("plain", f"after create {paths.SINKS}/plain/progress")
+    world.deliver_until("keyed", "after write")
+    world.deliver_until("ledger", "after write")
+    world.deliver_until("vault", "after commit")
+
+
 def _passed_over(world: GoldenWal) -> None:
     """Write a batch that Spark recorded without running it, as 4.2.1 does."""
     (golden,) = golden_checkpoints("repartitioned", version="4.2.1")
@@ -126,6 +142,7 @@ WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "collected": (("plain", "ledger", "renamed", "retired"), _collected),
     "spread": (("plain", "ledger"), _spread),
     "unkept": (("unkept",), _unkept),
+    "packed": (("plain", "keyed", "ledger", "vault"), _packed),
     "passed_over": (("plain",), _passed_over),
 }
 

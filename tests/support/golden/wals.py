@@ -88,6 +88,8 @@ class GoldenWal:
     """The number of rows of each partition, by batch."""
     partitions: list[int] = field(default_factory=list)
     """The numbers of the partitions, if they are not simply counted."""
+    inline_bytes: int = 0
+    """The budget of inline rows."""
     processes: int = 0
 
     def __post_init__(self) -> None:
@@ -179,7 +181,7 @@ class GoldenWal:
 
     def _stage(self, run: Run, attempt: Attempt) -> Staged:
         tables = [self.table_of(attempt.batch_id, index) for index in range(len(self.rows[attempt.batch_id]))]
-        return stage_tables(run, attempt, tables, numbers=self.partitions or None)
+        return stage_tables(run, attempt, tables, numbers=self.partitions or None, inline_bytes=self.inline_bytes)
 
     def _served_sink(self, run: Run, name: str) -> ServedSink:
         delivery, sink = resolve(SINKS[name](self.targets[name], self.hook))
