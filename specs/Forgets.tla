@@ -228,13 +228,14 @@ MaybeSent(r, g) ==
     IN (t.first /\ (c.over \/ c.again)) \/ (t.k < c.far[g] /\ BUG # "first_chunk_alone_maybe_sent")
 Adopts(r, g) == MaybeSent(r, g) /\ BUG \notin {"dead_letters_not_adopted", "dead_letters_kept_again"}
 
-\* Before a send. A look is good for a while: time is not modelled, so any one may be left out. Not the one after a refusal.
+\* Before a send. A look is good for a while: time is not modelled, so any one may be left out. Where rows are refused, only
+\* the first of a fresh batch of one segment may be: a zombie that goes on among refusals has too many states for TLC.
 TaskCheck(r, g) ==
     LET t == T[r][g]
         begins == ~IsBad(r, g) \/ ~Adopts(r, g)
     IN
     /\ t.pc \in {"check", "check again"}
-    /\ \E skip \in {FALSE, t.pc = "check"} :
+    /\ \E skip \in {FALSE, IF Bad = {} THEN t.pc = "check" ELSE Len(Shape[C[r].b + 1]) = 1 /\ ~C[r].over /\ ~C[r].again /\ t.k = 0} :
         IF Superseded(r) /\ ~skip THEN Step(r, g, "fenced")
         ELSE IF t.pc = "check again" THEN Step(r, g, "send")
         ELSE Task(r, g, [t EXCEPT !.x = IsBad(r, g), !.n = 0, !.pc = IF begins THEN "send" ELSE "adopt"])
