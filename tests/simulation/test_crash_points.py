@@ -12,7 +12,7 @@ from tests.simulation.world import KINDS, World, crash_then_finish, dies_at, eff
 LEAST_EFFECTS = {
     "plain": 41,
     "at_most_once": 41,
-    "idempotent": 41,
+    "idempotent": 37,
     "lookup": 41,
     "transactional": 34,
     "segment": 36,

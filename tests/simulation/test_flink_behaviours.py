@@ -408,7 +408,7 @@ def test_a_failure_of_one_sink_repeats_nothing_to_another() -> None:
 
 
 def histories() -> Iterator[int]:
-    yield from effects(points_of(batches=IDEAL))[::9]
+    yield from effects(points_of("idempotent", batches=IDEAL))[::9]
 
 
 def test_three_crashes_in_a_row_lose_nothing() -> None:

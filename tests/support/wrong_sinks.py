@@ -460,7 +460,7 @@ class KeepsItsPassword(Plain):
         self.password = "hunter2"  # noqa: S105
 
 
-@breaks(AGAIN, WAKES)
+@breaks(AGAIN, DIES, WAKES)
 class KnowsOnlyTheNewestKey(Idempotent):
     def write(self, chunk: Chunk) -> None:
         wal = chunk.position.slot.partition("/")[0]

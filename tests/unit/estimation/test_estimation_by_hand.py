@@ -11,7 +11,7 @@ import pytest
 from wal_sink.estimation.advice import advise, changes
 from wal_sink.estimation.estimate import Estimate, PrefixLoad, estimate
 from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, Plan, Prices, Segments, Shape, StoreModel, shape_of
-from wal_sink.estimation.requests import Done, Protocol, Requests
+from wal_sink.estimation.requests import Done, Pace, Protocol, Requests
 from wal_sink.estimation.sizes import manifest_bytes, marker_bytes, progress_bytes, release_bytes
 from wal_sink.settings import Settings
 from wal_sink.sinks.guarantees import Ability
@@ -65,6 +65,15 @@ def test_a_batch_in_shards_for_two_sinks() -> None:
         "sinks": Requests(puts=2),
         "sinks/<shard>": Requests(puts=2 * 6156),
     }
+
+
+def test_a_collection_deletes_what_was_recorded_by_time_from_shards() -> None:
+    """A chunk takes half a second, so there are records after every other one."""
+    keyed = replace(protocol(Ability.IGNORE_KNOWN_KEYS), pace=Pace(chunk_s=0.5))
+    records = keyed.records(SPREAD)
+    assert 6156 / 2 <= records <= 6156
+    assert keyed.of_batch(SPREAD)["sinks/<shard>"] == Requests(puts=2 * records)
+    assert keyed.of_collection(SPREAD)["sinks/<shard>"].keys_deleted == 16 * 2 * records
 
 
 def test_a_collection_of_batches_in_one_folder() -> None:
