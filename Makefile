@@ -28,10 +28,11 @@ demo: need-java $(STAMP) ## kill a driver in the middle of a stream, see that no
 demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 	$(BIN)/python -m examples.demo --s3 $(ARGS)
 
-# Hundreds of Pythons are started: where they may write no bytecode, each compiles all of it.
+# Three workers even on two cores, since tests wait much. Hundreds of Pythons are started: where they may write no bytecode,
+# each compiles all of it.
 test: need-java $(DOCS_STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
 	@$(BIN)/python -m tests.support.programs.quick_java
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(or $(ARGS),--cov -n 2 --dist worksteal)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(or $(ARGS),--cov -n 3 --dist worksteal)
 	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
 
 mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/wal/fencing.py chooses; resumable
