@@ -195,7 +195,7 @@ class WalSink:
         self._refuse_fork()
         with self._own_query.entered(df, batch_id, self._checkpoint) as (identity, entry):
             # The batch is entered before anything waits, so that `stop` never waits for this thread.
-            pool = self._open(identity.session)
+            pool = self._pool_for(df, identity.session)
             self._own_query.hold(df, pool, until=lambda: pool.is_caught_up)
             if not entry.has_term:
                 refuse_large_chunks(self._settings, self._sinks)
@@ -334,7 +334,16 @@ class WalSink:
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         """Stage a batch of the query that `start` started; `start` has claimed the stager's term already."""
         with self._own_query.entered(df, batch_id, self._checkpoint) as (identity, _):
-            self._stage(df, identity, self._open())
+            self._stage(df, identity, self._pool_for(df))
+
+    def _pool_for(self, df: DataFrame, spark: SparkSession | None = None) -> CommitterPool:
+        """The committer pool for one batch. If this object is closing, waits for the stop of the query instead."""
+        try:
+            return self._open(spark)
+        except ConfigError:
+            if self._closed:
+                self._own_query.wait_if_leaving(df)
+            raise
 
     def _stage(self, df: DataFrame, identity: QueryIdentity, pool: CommitterPool) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from wal_sink.lifecycle.committer_pool import CommitterPool
     from wal_sink.sinks.base import ReleasedBatch
 
 pytestmark = pytest.mark.spark
@@ -540,6 +542,36 @@ def waits_for_room(spark: SparkSession, place: Home, sink: WalSink) -> Streaming
 def one_pending(place: Home) -> WalSink:
     place.feed.add(*([number] for number in range(4)))
     return place.sink(Delivery(place.troubled("hang"), where="driver"), settings=Settings(max_pending_batches=1))
+
+
+@pytest.mark.parametrize("own_chain", [False, True])
+def test_a_batch_that_comes_while_the_walsink_closes_is_no_failure(
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch, *, own_chain: bool
+) -> None:
+    """The second batch comes to the check whether the object is closed just after it was closed."""
+    sink = place.sink()
+    second_came = threading.Event()
+    open_now = WalSink._open
+
+    def after_the_close(self: WalSink, given: SparkSession | None = None) -> CommitterPool:
+        if (place.checkpoint / "commits" / "0").exists():
+            second_came.set()
+            wait_until(lambda: self._closed, "the object was closed")
+        return open_now(self, given)
+
+    monkeypatch.setattr(WalSink, "_open", after_the_close)
+    place.feed.add([0], [1])
+    stream = place.feed.stream(spark).writeStream
+    if own_chain:
+        query = stream.foreachBatch(sink.stage).option("checkpointLocation", str(place.checkpoint)).start()
+    else:
+        query = sink.start(stream)
+    assert second_came.wait(60)
+    sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert (query.isActive, query.exception()) == (False, None)
+    monkeypatch.undo()
+    place.run(spark)
+    assert place.lines.ids() == [0, 1]
 
 
 @pytest.mark.parametrize("how", ["stop", "exception", "close"])

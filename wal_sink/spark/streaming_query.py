@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.lifecycle.committer_pool import CommitterPool
@@ -52,6 +52,8 @@ class OwnQuery:
         self._stage_error: BaseException | None = None
         self._staging_thread: threading.Thread | None = None
         self._leaving = threading.Event()
+        self._has_left = False
+        """The stop that `leave` announced is over, whether or not Spark could stop the query."""
 
     @property
     def is_leaving(self) -> bool:
@@ -169,13 +171,26 @@ class OwnQuery:
         pool.raise_error()
         while not until():
             if self.is_leaving:
-                sleep_in_stream(df, _STOP_S)
-                raise StoppedError(
-                    f"{self._owner} is closing, so the batch was not staged. Spark runs the batch again at the next "
-                    "start"
-                )
+                self._wait_for_stop(df)
             sleep_in_stream(df, _POLL_S)
             pool.raise_error()
+
+    def wait_if_leaving(self, df: DataFrame) -> None:
+        """Wait for the stop that is under way, inside `foreachBatch`, and raise `StoppedError`.
+
+        So a batch that comes while the `WalSink` closes is not a failure of the query. Does nothing before `leave`, and
+        nothing once the stop is over: a query that still runs then is one that nobody stops.
+        """
+        if self.is_leaving and not self._has_left:
+            self._wait_for_stop(df)
+
+    def _wait_for_stop(self, df: DataFrame) -> NoReturn:
+        from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
+
+        sleep_in_stream(df, _STOP_S)
+        raise StoppedError(
+            f"{self._owner} is closing, so the batch was not staged. Spark runs the batch again at the next start"
+        ) from None  # Spark searches the text of this error, and a cause would be a part of it
 
     def stop(self) -> None:
         """Stop this query, if there is one, and no other: a fenced run must not stop the query of the newer process.
@@ -183,10 +198,13 @@ class OwnQuery:
         Does nothing inside its `foreachBatch`, because a stop there would wait for itself. Raises `WalSinkError` if
         Spark cannot stop it.
         """
-        if self._query is not None and not self._is_inside():
-            from wal_sink.spark.session.query import stop_query  # noqa: PLC0415
+        try:
+            if self._query is not None and not self._is_inside():
+                from wal_sink.spark.session.query import stop_query  # noqa: PLC0415
 
-            stop_query(self._query)
+                stop_query(self._query)
+        finally:
+            self._has_left = self.is_leaving
 
     def _is_inside(self) -> bool:
         on_its_thread = self._identity is not None and self._identity.is_on_its_thread()

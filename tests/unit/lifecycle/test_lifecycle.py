@@ -759,6 +759,28 @@ def test_closing_stops_a_query_that_waits_for_room_and_delivers_what_is_complete
     assert target.batches == list(range(home.completed + 1))
 
 
+@pytest.mark.parametrize("how", HOW)
+def test_a_batch_that_comes_while_the_sink_closes_is_no_failure_of_the_query(
+    home: Home, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The second batch asks whether the sink is closed just after it was closed, before its query is stopped."""
+    open_now = WalSink._open
+    came = threading.Event()
+
+    def after_the_close(sink: WalSink, *given: Any) -> Any:
+        if home.completed == 0:
+            came.set()
+            wait_until(lambda: sink._closed)
+        return open_now(sink, *given)
+
+    monkeypatch.setattr(WalSink, "_open", after_the_close)
+    stream = HOW[how](home)(sink := home.sink(Recorder()))
+    assert came.wait(PATIENCE_S)
+    with Soon():
+        sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert (stream.active, stream.error) == (False, None)
+
+
 def test_ctrl_c_ends_soon_though_the_first_stage_waits_for_what_was_left(home: Home) -> None:
     home.left_behind(1)
     sink = home.sink(Hanging(), settings=Settings(max_pending_batches=1))
@@ -808,9 +830,11 @@ def test_opening_elsewhere_holds_no_stage_up(home: Home) -> None:
     assert len(said) == 1
 
 
-def test_committers_end_though_the_query_cannot_be_stopped(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_committers_end_though_the_query_cannot_be_stopped_and_its_next_batch_fails(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink = home.sink(Recorder())
-    stream = sink.start(writer(0))
+    stream: Any = sink.start(writer(0))
     wait_until(lambda: home.completed == 0)
     monkeypatch.setattr(
         wal_sink.spark.session.query, "stop_query", raising(WalSinkError("the query cannot be stopped"))
@@ -818,7 +842,10 @@ def test_committers_end_though_the_query_cannot_be_stopped(home: Home, monkeypat
     sink.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
     wait_until(lambda: not home.committers())
     assert home.committers() == []
-    stream.stop()
+    stream.through = 1
+    with Soon():
+        wait_until(lambda: not stream.active)
+    assert "was closed. Create a new WalSink" in str(stream.error)
 
 
 def test_a_sink_opened_before_there_was_a_session_is_refused_when_one_comes(
