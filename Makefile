@@ -7,7 +7,7 @@ STAMP := .venv/.wal-sink-installed
 BENCH_STAMP := .venv/.wal-sink-bench-installed
 DOCS_STAMP := .venv/.wal-sink-docs-installed
 OURS := wal_sink backends tests specs docs_site
-CHECKED := $(OURS) examples/demo
+CHECKED := $(OURS) examples/demo benchmarks
 RUFFED := $(OURS) $(wildcard examples benchmarks)
 INSTALL := $(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt
 

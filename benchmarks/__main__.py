@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure all contestants, write RESULTS.md. `--report` only rewrites it from results.json."""
+"""`python -m benchmarks`: measure all contestants, write RESULTS.md. `--report` only rewrites it from their numbers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.backends import Backends
-from benchmarks.contests import UNITS, WITHOUT_TARGET, Sides, contests
+from benchmarks.contests import FEWER_ROUNDS, KEYS, OBJECT_KEYS, UNITS, Sides, contests
 from benchmarks.figures import DOCUMENTS, PLOTS, write_figures
 from benchmarks.flink import Flink, flink_jars
 from benchmarks.machine import machine
 from benchmarks.measure import Bout, Contest, Deadline
+from benchmarks.object_stores.contestants import ObjectContests
+from benchmarks.object_stores.store import ObjectStore
 from benchmarks.ours import Ours
 from benchmarks.report import write_report
-from benchmarks.results import HERE, RESULTS_JSON, Results
+from benchmarks.results import HERE, OBJECTS_JSON, RESULTS_JSON, Results
 from benchmarks.session import CHECKOUT, Session
 from benchmarks.sizes import FULL, QUICK, SIZES, TINY, Sizes
 from benchmarks.spark_rivals import SparkRivals
@@ -48,17 +50,22 @@ class Plan:
     sizes: Sizes
     rounds: int | None = None
     """None: the number that belongs to the size, fewer for contests without a target."""
-    only: tuple[str, ...] = ()
-    """Keys of contests; empty: all."""
+    only: tuple[str, ...] = KEYS
+    """Keys of contests: all of one run, or some of them."""
     event_log: Path | None = None
 
     @property
     def keys(self) -> set[str]:
-        return set(self.only or UNITS)
+        return set(self.only)
+
+    @property
+    def file(self) -> str:
+        """The name of the file for its results."""
+        return OBJECTS_JSON if self.keys & set(OBJECT_KEYS) else RESULTS_JSON
 
     @property
     def fewer(self) -> dict[str, int]:
-        return {} if self.rounds else dict.fromkeys(WITHOUT_TARGET, self.sizes.rounds_without_target)
+        return {} if self.rounds else dict.fromkeys(FEWER_ROUNDS, self.sizes.rounds_without_target)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -67,14 +74,15 @@ def main(argv: list[str] | None = None) -> None:
     if not options.report:
         out.mkdir(parents=True, exist_ok=True)
         log = Path(options.event_log).absolute() if options.event_log else None
-        plan = Plan(SIZES[options.size], options.rounds, tuple(options.only), log)
-        measure(plan, _command(argv), lambda results: results.save(out / RESULTS_JSON))
-    results = Results.load(out / RESULTS_JSON)
+        only = tuple(options.only) or (OBJECT_KEYS if options.object_stores else KEYS)
+        plan = Plan(SIZES[options.size], options.rounds, only, log)
+        measure(plan, _command(argv), lambda results: results.save(out / plan.file))
+    runs = Results.load_all(out)
     is_committed = out.resolve() == HERE
-    write_report(results, out, PLOTS if is_committed else out / "plots")
+    write_report(runs, out, PLOTS if is_committed else out / "plots")
     print(f"written: {out / 'RESULTS.md'}")
     if is_committed:
-        write_figures(results, CHECKOUT)
+        write_figures(runs, CHECKOUT)
         print(f"written: the plots in {PLOTS.relative_to(CHECKOUT)}, the figures in {' and '.join(DOCUMENTS)}")
 
 
@@ -114,7 +122,9 @@ def _sides(plan: Plan, scratch: Path, stack: ExitStack) -> Sides:
     flink = None if jars is None else stack.enter_context(Flink(jars, scratch))
     backends = Backends()
     stack.callback(backends.close)
-    return Sides(Ours(session), SparkRivals(session), flink, backends)
+    objects = ObjectStore()
+    stack.callback(objects.close)
+    return Sides(Ours(session), SparkRivals(session), flink, backends, ObjectContests(session, objects))
 
 
 def _present(plan: Plan, sides: Sides, scratch: Path) -> tuple[list[Contest], list[str]]:
@@ -158,6 +168,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     size.add_argument("--quick", dest="size", action="store_const", const=QUICK.name, help="at most 5 minutes")
     size.add_argument("--size", choices=sorted(SIZES), help="the default takes up to 30 minutes")
     parser.set_defaults(size=FULL.name)
+    parser.add_argument(
+        "--object-stores", action="store_true", help="measure a log on S3, also with 40 ms an answer, and nothing else"
+    )
     parser.add_argument("--rounds", type=int, help="rounds of every contest, instead of the number of the size")
     parser.add_argument(
         "--only", action="append", choices=UNITS, default=[], metavar="CONTEST", help="such as null; may be repeated"

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.backends import Backends
 from benchmarks.backends.kafka import TRANSACTIONS
 from benchmarks.backends.sql import COPY_ROWS, COPY_TEXT
 from benchmarks.flink import Flink
 from benchmarks.measure import NAME, Contest, Contestant, Unit
+from benchmarks.object_stores.contestants import (
+    GROUPED,
+    LOCAL,
+    REQUESTS,
+    S3,
+    SLOW_S3,
+    TABLE,
+    ObjectContests,
+    queries,
+)
 from benchmarks.ours import Ours
 from benchmarks.sizes import Sizes
 from benchmarks.spark_rivals import FOREACH_ARROW, FOREACH_PARQUET, MOVED, WRITE_PARQUET, SparkRivals
-from benchmarks.workloads import Workloads
+from benchmarks.workloads import GROUPS, Workloads
 from tests.support.servers.jars import java
 
 FLINK_FILE = "Flink's WAL sink, log on files"
@@ -58,7 +68,14 @@ TARGETS = (
     Target("postgresql", "PostgreSQL, against its client's COPY row by row", 0.9, COPY_ROWS),
     Target("kafka", "Kafka, against its client's transactions", 0.9, TRANSACTIONS),
 )
-_KEYS = (
+OBJECT_TARGETS = (
+    Target(TABLE, "log on S3, 40 ms an answer, null sink, against foreachBatch", 0.65, FOREACH_ARROW, SLOW_S3),
+    Target(TABLE, "the same, against the log on an S3 that answers at once", 0.87, S3, SLOW_S3),
+    Target(GROUPED, "grouped query, log on S3, 40 ms, its time against foreachBatch", 1.15, FOREACH_ARROW, SLOW_S3),
+    Target(GROUPED, "the same, log on local files", 1.15, FOREACH_ARROW, LOCAL),
+)
+"""The targets of `make bench ARGS=--object-stores`."""
+KEYS = (
     "staging",
     "null",
     "csv",
@@ -80,15 +97,22 @@ _KEYS = (
     "files",
     "files-two-phase",
 )
+OBJECT_KEYS = (TABLE, TABLE + REQUESTS, GROUPED, GROUPED + REQUESTS)
+"""The contests of `make bench ARGS=--object-stores`. A contest of requests stands behind the one that it is about."""
 _OTHER_UNITS = {
+    GROUPED: Unit.SECONDS,
+    TABLE + REQUESTS: Unit.REQUESTS,
+    GROUPED + REQUESTS: Unit.REQUESTS,
     "staging": Unit.SECONDS,
     "staging-flights": Unit.SECONDS,
     "small": Unit.MILLISECONDS,
     "latency": Unit.MILLISECONDS,
 }
-UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in _KEYS}
+UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in (*KEYS, *OBJECT_KEYS)}
 """The unit of each contest."""
-WITHOUT_TARGET = frozenset(UNITS).difference(target.contest for target in TARGETS)
+WITHOUT_TARGET = frozenset(KEYS).difference(target.contest for target in TARGETS)
+FEWER_ROUNDS = WITHOUT_TARGET | {GROUPED, GROUPED + REQUESTS}
+"""The contests that have three rounds instead of five."""
 NO_JAVA = "Spark needs a Java 17 or newer on the PATH"
 
 
@@ -100,11 +124,15 @@ class Sides:
     spark: SparkRivals
     flink: Flink | None
     backends: Backends
+    objects: ObjectContests
 
 
 def contests(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
     """Every contest. The shortest ones on Spark come late, since a lack of time drops the last contests first."""
     yield from _on_spark(sides, work, sizes)
+    for query in queries(work.objects, work.grouped, GROUPS):
+        for contest in sides.objects.contests(query):
+            yield replace(contest, missing=_java_is_missing)
     for backend in sides.backends:
         contestants = backend.contestants(sizes.backend_rows)
         yield Contest(backend.key, backend.title, UNITS[backend.key], tuple(contestants), backend.missing)
@@ -134,8 +162,12 @@ def _on_spark(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
     yield _contest("csv-flights", "The flights to CSV files", ours.csv(flights), spark.csv(flights))
 
 
+def _java_is_missing() -> str:
+    return "" if java() else NO_JAVA
+
+
 def _contest(key: str, title: str, *contestants: Contestant, missing: Callable[[], str] = lambda: "") -> Contest:
-    return Contest(key, title, UNITS[key], contestants, lambda: missing() if java() else NO_JAVA)
+    return Contest(key, title, UNITS[key], contestants, lambda: _java_is_missing() or missing())
 
 
 def flink_rivals(flink: Flink | None, target: str, sizes: Sizes) -> Iterator[Contestant]:

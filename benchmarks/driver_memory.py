@@ -50,10 +50,10 @@ def measure(spark: SparkSession, folder: Path, segments: int) -> None:
     for batch_id, partitions in enumerate((4, segments)):  # the first, small batch starts the workers
         query.start_batch(batch_id, batch_id)
         after = _Growth(spark)
-        planned_ms = query.planned_ms(batch_id)
-        run.run.stage(
-            batch_id, lambda attempt, partitions=partitions: write(attempt, partitions), planned_ms=planned_ms
-        )
+        attempt = run.run.begin_staging(batch_id, planned_ms=query.planned_ms(batch_id))
+        if attempt is None:
+            raise RuntimeError(f"batch {batch_id} is taken for a replay")
+        run.run.end_staging(attempt, write(attempt, partitions))
         after(f"staging {partitions} segments")
         query.complete_batch(batch_id)
         after = _Growth(spark)

@@ -1,13 +1,13 @@
-"""The figures of README.md and of docs/cost.md, made from `results.json` alone. They stand between two markers."""
+"""The figures of README.md and of docs/cost.md, between two markers, made from the committed runs alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.plots import number_text
 from benchmarks.report import images, table_without_targets, verdict_table
-from benchmarks.results import HERE, RESULTS_JSON, Results
+from benchmarks.results import HERE, Results
 
 README, COST_PAGE = "README.md", "docs/cost.md"
 PLOTS = HERE.parent / "docs" / "plots"
@@ -23,11 +23,11 @@ THREE_FIGURES = {
 """The figures of README: the name of a target, and the text that tells what was found."""
 
 
-def write_figures(results: Results, checkout: Path) -> None:
-    """Replace the figures between the markers of every document."""
+def write_figures(runs: Sequence[Results], checkout: Path) -> None:
+    """Replace the figures between the markers of every document. The first run is the general one."""
     for document in DOCUMENTS:
         before, _, after = _parted((checkout / document).read_text())
-        (checkout / document).write_text(before + figures(results, document) + after)
+        (checkout / document).write_text(before + figures(runs, document) + after)
 
 
 def figures_in(text: str) -> str:
@@ -35,15 +35,15 @@ def figures_in(text: str) -> str:
     return _parted(text)[1]
 
 
-def figures(results: Results, document: str) -> str:
+def figures(runs: Sequence[Results], document: str) -> str:
     """The text that must stand between the markers of a document."""
-    return "\n" + "\n".join(DOCUMENTS[document](results)) + "\n"
+    return "\n" + "\n".join(DOCUMENTS[document](runs)) + "\n"
 
 
 def committed_figures(document: str) -> str:
     """The figures for the results in this checkout; a single newline if there are none."""
-    path = HERE / RESULTS_JSON
-    return figures(Results.load(path), document) if path.exists() else "\n"
+    runs = Results.load_all(HERE)
+    return figures(runs, document) if runs else "\n"
 
 
 def _parted(text: str) -> tuple[str, str, str]:
@@ -54,8 +54,9 @@ def _parted(text: str) -> tuple[str, str, str]:
     return before + begin, between, end + after
 
 
-def _of_readme(results: Results) -> Iterator[str]:
-    verdicts = results.verdicts()
+def _of_readme(runs: Sequence[Results]) -> Iterator[str]:
+    results = runs[0]
+    verdicts = [verdict for each in runs for verdict in each.verdicts()]
     found = {verdict.target.what: verdict.found for verdict in verdicts}
     for what, text in THREE_FIGURES.items():
         ratio = found[what]
@@ -66,7 +67,26 @@ def _of_readme(results: Results) -> Iterator[str]:
     yield f"- {told}: [all numbers](docs/cost.md). Medians, {results.machine['cores']} cores, {results.date}."
 
 
-def _of_cost_page(results: Results) -> Iterator[str]:
+def _of_cost_page(runs: Sequence[Results]) -> Iterator[str]:
+    yield from _general(runs[0])
+    for results in runs[1:]:
+        yield from _on_object_stores(results)
+
+
+def _on_object_stores(results: Results) -> Iterator[str]:
+    yield "## A log on an object store"
+    yield ""
+    yield f"Measured by `{results.command}` on {results.date}: {_machine(results)}."
+    yield ""
+    yield from (f"- {note}" for note in results.notes)
+    yield ""
+    yield from verdict_table(results)
+    yield ""
+    yield from images(results, PLOTS.name)
+    yield ""
+
+
+def _general(results: Results) -> Iterator[str]:
     folder = f"../{HERE.name}"
     yield ""
     yield f"Measured by `{results.command}` on {results.date}: {_machine(results)}."
@@ -92,7 +112,7 @@ def _of_cost_page(results: Results) -> Iterator[str]:
     yield ""
 
 
-DOCUMENTS: Mapping[str, Callable[[Results], Iterator[str]]] = {README: _of_readme, COST_PAGE: _of_cost_page}
+DOCUMENTS: Mapping[str, Callable[[Sequence[Results]], Iterator[str]]] = {README: _of_readme, COST_PAGE: _of_cost_page}
 """The documents with figures, by their path from the top of the checkout."""
 
 

@@ -22,6 +22,7 @@ class Unit(StrEnum):
     SECONDS = "s"
     MILLISECONDS = "ms"
     ROWS_PER_S = "rows/s"
+    REQUESTS = "requests"
 
     @property
     def more_is_better(self) -> bool:

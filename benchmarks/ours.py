@@ -17,7 +17,9 @@ from benchmarks.workloads import Workload
 from wal_sink import Settings, Sink, WalSink
 from wal_sink.messages import StagingContext
 from wal_sink.spark.staging.job import stage_dataframe
+from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal import paths
 from wal_sink.wal.records import Marker, decode
 from wal_sink.wal.segment_writer import SegmentLimits
 from wal_sink_backends import FilesSink, SqlSink
@@ -93,7 +95,7 @@ class Ours:
         with self._wal(sink, place) as wal:
             wal.run(work.stream(self.spark).writeStream.trigger(availableNow=True))
             ended_s = Stopwatch.now_s()
-        work.require_all(delivered_rows(place / "wal"))
+        work.require_all(delivered_rows(StoreSpec(str(place / "wal"))))
         return ended_s
 
     def _batch_ms(self, work: Workload, place: Path) -> float:
@@ -124,9 +126,13 @@ class Ours:
         return WalSink(sink, wal=str(place / "wal"), checkpoint=str(place / "checkpoint"))
 
 
-def delivered_rows(wal: Path) -> int:
+def delivered_rows(log: StoreSpec) -> int:
     """The number of rows in all batches that are marked as delivered."""
-    return sum(decode(Marker, file.read_bytes(), file.name).rows for file in wal.glob("sinks/*/markers/*.json"))
+    store = open_store(log)
+    sinks = {name.partition("/")[0] for name in store.list(paths.SINKS, recursive=True)}
+    folders = [paths.markers(sink) for sink in sinks]
+    markers = [f"{folder}/{name}" for folder in folders for name in store.list(folder)]
+    return sum(decode(Marker, store.read(path), path).rows for path in markers)
 
 
 def _made(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.breakdown import breakdown
@@ -13,14 +13,15 @@ from benchmarks.plots import bar_chart, number_text
 from benchmarks.results import Results, Verdict
 
 
-def write_report(results: Results, folder: Path, plots: Path) -> None:
-    """Write RESULTS.md into a folder, and one plot per contest into the folder `plots`."""
+def write_report(runs: Sequence[Results], folder: Path, plots: Path) -> None:
+    """Write RESULTS.md about all runs into a folder, and one plot per contest into the folder `plots`."""
     plots.mkdir(parents=True, exist_ok=True)
-    for key, title in results.titles.items():
-        if measured := results.of_contest(key):
-            (plots / f"{key}.svg").write_text(bar_chart(title, measured, ours=NAME))
+    for results in runs:
+        for key, title in results.titles.items():
+            if measured := results.of_contest(key):
+                (plots / f"{key}.svg").write_text(bar_chart(title, measured, ours=NAME))
     link = Path(os.path.relpath(plots, folder)).as_posix()
-    (folder / "RESULTS.md").write_text("\n".join(_lines(results, link)))
+    (folder / "RESULTS.md").write_text("\n".join(_lines(runs, link)))
 
 
 def images(results: Results, plots: str) -> Iterator[str]:
@@ -30,22 +31,30 @@ def images(results: Results, plots: str) -> Iterator[str]:
             yield f"![{title}]({plots}/{key}.svg)"
 
 
-def _lines(results: Results, plots: str) -> Iterator[str]:
+def _lines(runs: Sequence[Results], plots: str) -> Iterator[str]:
     yield "# What `make bench` measured"
     yield ""
-    yield "`make bench` writes this file from `results.json`; do not edit it. [README.md](README.md) describes the"
-    yield "measurements. A ratio is the median of the ratios of all rounds, with the least and the most in parentheses."
+    yield "`make bench` writes this file from the numbers of its runs; do not edit it. [README.md](README.md) describes"
+    yield "the measurements. A ratio is the median of the ratios of all rounds, with the least and the most in"
+    yield "parentheses."
+    for results in runs:
+        yield from _run(results, plots)
+
+
+def _run(results: Results, plots: str) -> Iterator[str]:
+    yield ""
+    yield f"## Measured by `{results.command}`"
     yield ""
     yield from (f"- {what}: {value}" for what, value in results.machine.items())
     yield f"- sizes: {results.sizes}"
-    yield from (f"- {what}: {value}" for what, value in (("date", results.date), ("command", results.command)) if value)
+    yield f"- date: {results.date}"
     yield from (f"- {note}" for note in results.notes)
     yield ""
-    yield "## Targets"
+    yield "### Targets"
     yield ""
     yield from verdict_table(results)
     if lines := list(breakdown(results)):
-        yield from ("", "## Where the time of the table goes", "", *lines)
+        yield from ("", "### Where the time of the table goes", "", *lines)
     for key, title in results.titles.items():
         if measured := results.of_contest(key):
             yield from _contest(f"![{title}]({plots}/{key}.svg)", title, measured)
@@ -89,7 +98,7 @@ def _spread(found: Ratio) -> str:
 def _contest(image: str, title: str, measured: list[Measured]) -> Iterator[str]:
     unit, first = measured[0].unit, measured[0]
     yield ""
-    yield f"## {title}"
+    yield f"### {title}"
     yield ""
     yield image
     yield ""

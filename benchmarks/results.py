@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.contests import TARGETS, UNITS, Target
+from benchmarks.contests import OBJECT_KEYS, OBJECT_TARGETS, TARGETS, UNITS, Target
 from benchmarks.measure import Contest, Measured, Ratio, Unit, ratio
 
 HERE = Path(__file__).resolve().parent
 RESULTS_JSON = "results.json"
+OBJECTS_JSON = "object_stores.json"
+"""The numbers of `make bench ARGS=--object-stores`, which is a run of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ class Results:
         return replace(self, titles=titles, measured=there, notes=[*self.notes, *notes])
 
     @classmethod
+    def load_all(cls, folder: Path) -> list[Results]:
+        """The results of each kind of run that a folder has, the general one first."""
+        return [cls.load(folder / name) for name in (RESULTS_JSON, OBJECTS_JSON) if (folder / name).exists()]
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """The targets of this kind of run."""
+        return OBJECT_TARGETS if set(self.titles) & set(OBJECT_KEYS) else TARGETS
+
+    @classmethod
     def load(cls, path: Path) -> Results:
         data = json.loads(path.read_text())
         measured = [Measured(**{**one, "unit": Unit(one["unit"])}) for one in data["measured"]]
@@ -71,7 +83,7 @@ class Results:
         """One verdict for each target."""
         return [
             Verdict(target, UNITS[target.contest], self._found(target, target.ours), self._floor(target))
-            for target in TARGETS
+            for target in self.targets
         ]
 
     def _floor(self, target: Target) -> Ratio | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
+from pyarrow import csv
 
 from wal_sink import Chunk, Position, Sink, SinkContext
 from wal_sink_backends import SqlSink
@@ -42,7 +42,7 @@ class CsvSink(NullSink):
     folder: Path
 
     def take(self, table: pa.Table, name: str) -> None:
-        pa.csv.write_csv(table, self.folder / f"{name}.csv")
+        csv.write_csv(table, self.folder / f"{name}.csv")
 
 
 @dataclass(frozen=True)

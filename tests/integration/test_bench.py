@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -18,7 +20,17 @@ from benchmarks import encoding, timeline
 from benchmarks.backends import Backends
 from benchmarks.backends.http import body_of
 from benchmarks.breakdown import breakdown, steps
-from benchmarks.contests import TARGETS, UNITS, WITHOUT_TARGET, Sides, Target, contests
+from benchmarks.contests import (
+    FEWER_ROUNDS,
+    OBJECT_KEYS,
+    OBJECT_TARGETS,
+    TARGETS,
+    UNITS,
+    WITHOUT_TARGET,
+    Sides,
+    Target,
+    contests,
+)
 from benchmarks.figures import (
     BEGIN,
     COST_PAGE,
@@ -34,14 +46,18 @@ from benchmarks.figures import (
 )
 from benchmarks.flink import Flink
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit, ratio
+from benchmarks.object_stores.contestants import ObjectContests, queries
+from benchmarks.object_stores.slow_proxy import SlowProxy
+from benchmarks.object_stores.store import ObjectStore
 from benchmarks.ours import Ours
 from benchmarks.report import write_report
 from benchmarks.results import Results
 from benchmarks.sizes import SIZES, TINY
 from benchmarks.spark_rivals import SparkRivals
-from benchmarks.workloads import table_of, write_workloads
+from benchmarks.workloads import GROUPS, table_of, write_workloads
 from tests.support.components import require
 from tests.support.processes import CHECKOUT
+from tests.support.servers.http_server import HttpRequest, HttpServer
 from wal_sink import Chunk
 
 if TYPE_CHECKING:
@@ -100,7 +116,8 @@ def test_contests_that_only_report_have_fewer_rounds(tmp_path: Path) -> None:
     Bout(both, tmp_path, Deadline(1)).run(3, silent, fewer={"b": 1})
     assert "".join(seen) == "abaa"
     plan = run.Plan(SIZES["full"])
-    assert set(plan.fewer) == WITHOUT_TARGET == {"parquet", *BACKENDS}.difference(("postgresql", "kafka"))
+    assert set(plan.fewer) == FEWER_ROUNDS == WITHOUT_TARGET | set(OBJECT_KEYS[2:])
+    assert {"parquet", *BACKENDS}.difference(("postgresql", "kafka")) == WITHOUT_TARGET
     assert run.Plan(SIZES["full"], rounds=9).fewer == {}
 
 
@@ -117,10 +134,11 @@ def test_more_rows_and_less_time_reach_a_target() -> None:
 
 def test_every_target_is_of_a_contest_and_its_contestants(backends: Backends, tmp_path: Path) -> None:
     work = write_workloads(tmp_path, TINY)
-    sides = Sides(Ours(no_spark), SparkRivals(no_spark), Flink(tmp_path, tmp_path), backends)
+    objects = ObjectContests(no_spark, ObjectStore())
+    sides = Sides(Ours(no_spark), SparkRivals(no_spark), Flink(tmp_path, tmp_path), backends, objects)
     everything = list(contests(sides, work, TINY))
     there = {(contest.key, contestant.name) for contest in everything for contestant in contest.contestants}
-    for target in TARGETS:
+    for target in (*TARGETS, *OBJECT_TARGETS):
         assert {(target.contest, target.ours), (target.contest, target.rival or target.ours)} <= there
     assert [contest.key for contest in everything if contest.key in BACKENDS] == list(BACKENDS)
     assert {contest.key for contest in everything} == set(UNITS)
@@ -183,7 +201,7 @@ def test_backends_tell_what_they_lack(backends: Backends, monkeypatch: pytest.Mo
     assert "apt-get install" in told["postgresql"]
     assert "Java" in told["kafka"]
     work = write_workloads(tmp_path, TINY)
-    sides = Sides(Ours(no_spark), SparkRivals(no_spark), None, backends)
+    sides = Sides(Ours(no_spark), SparkRivals(no_spark), None, backends, ObjectContests(no_spark, ObjectStore()))
     on_spark = [contest for contest in contests(sides, work, TINY) if contest.key not in BACKENDS]
     assert all("Java" in contest.missing() for contest in on_spark)
 
@@ -198,7 +216,7 @@ def test_results_are_written_and_read_again_and_every_plot_is_a_picture(tmp_path
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json") == results
 
-    write_report(results, tmp_path / "report", tmp_path / "plots")
+    write_report([results], tmp_path / "report", tmp_path / "plots")
 
     text = (tmp_path / "report" / "RESULTS.md").read_text()
     assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.5 (0.4 to 0.6) | **no** |" in text
@@ -245,14 +263,14 @@ def test_the_figures_stand_between_the_markers_of_a_document(document: str, tmp_
         (tmp_path / each).write_text(f"before\n{BEGIN}\nof another run\n{END}\nafter\n")
 
     for _ in range(2):
-        write_figures(some_results(), tmp_path)
+        write_figures([some_results()], tmp_path)
 
     text = (tmp_path / document).read_text()
-    assert text == f"before\n{BEGIN}{figures(some_results(), document)}{END}\nafter\n"
+    assert text == f"before\n{BEGIN}{figures([some_results()], document)}{END}\nafter\n"
 
 
 def test_the_cost_page_has_every_target_and_every_picture() -> None:
-    text = figures(some_results(), COST_PAGE)
+    text = figures([some_results()], COST_PAGE)
     assert "`make bench` on 2026-11-22: 2 cores, Python 3.11." in text
     assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.4 (0.4 to 0.4) | **no** |" in text
     assert all(f"| {target.what} |" in text for target in TARGETS)
@@ -262,7 +280,7 @@ def test_the_cost_page_has_every_target_and_every_picture() -> None:
 
 
 def test_readme_has_three_figures_and_counts_what_was_missed() -> None:
-    lines = figures(some_results(), README).strip().splitlines()
+    lines = figures([some_results()], README).strip().splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("- **0.7** of the rows per second of `foreachBatch`")
     assert lines[1:3] == [f"- not measured: {what}" for what in list(THREE_FIGURES)[1:]]
@@ -278,8 +296,9 @@ def test_the_figures_of_a_document_are_those_of_the_committed_results(document: 
 
 
 def test_every_committed_plot_is_of_a_contest_with_results() -> None:
-    results = Results.load(CHECKOUT / "benchmarks" / "results.json")
-    assert {path.stem for path in PLOTS.iterdir()} == {key for key in results.titles if results.of_contest(key)}
+    runs = Results.load_all(CHECKOUT / "benchmarks")
+    measured = {key for results in runs for key in results.titles if results.of_contest(key)}
+    assert {path.stem for path in PLOTS.iterdir()} == measured
 
 
 def test_the_table_is_the_same_each_time_and_its_digests_are_64_digits() -> None:
@@ -316,13 +335,48 @@ def test_the_whole_path_into_postgresql_is_measured(spark: SparkSession, backend
     assert [one.values[0] > 0 for one in measured.values()] == [True, True]
 
 
+@pytest.mark.spark
+def test_a_log_on_s3_is_measured_with_its_requests(spark: SparkSession, backends: Backends, tmp_path: Path) -> None:
+    measured = measure_on_spark(lambda: spark, backends, OBJECT_KEYS[:2], tmp_path)
+    assert len(measured) == 6
+    assert all(one.values[0] > 0 for one in measured.values())
+
+
+def test_the_grouped_query_expects_every_group_of_every_batch(tmp_path: Path) -> None:
+    work = write_workloads(tmp_path, TINY)
+    _, grouped = queries(work.objects, work.grouped, GROUPS)
+    assert (grouped.rows, grouped.work.batches) == (1_000, 1)
+    assert grouped.number(7.0) == 7.0
+    with pytest.raises(RuntimeError, match="found 999"):
+        grouped.require_all(999)
+
+
+class Hello(HttpServer):
+    def handle(self, request: HttpRequest, body: bytes) -> None:
+        request.answer(200, body or b"hello", {})
+
+
+def test_a_slow_proxy_delays_each_answer_and_counts_the_requests() -> None:
+    with Hello() as server, closing(SlowProxy(int(server.url.rpartition(":")[2]), delay_s=0.2)) as proxy:
+        began_s = time.monotonic()
+        connection = HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+        for body in (b"", b"GET x" * (1 << 18), b""):
+            connection.request("PUT", "/", body)
+            assert connection.getresponse().read() == (body or b"hello")
+        connection.close()
+        assert time.monotonic() - began_s >= 0.6
+        assert proxy.requests == 3
+
+
 def measure_on_spark(
     session: Callable[[], SparkSession], backends: Backends, keys: tuple[str, ...], folder: Path
 ) -> dict[tuple[str, str], Measured]:
     work = write_workloads(folder / "work", TINY)
-    everything = contests(Sides(Ours(session), SparkRivals(session), None, backends), work, TINY)
-    bout = Bout([contest for contest in everything if contest.key in keys], folder, Deadline(5))
-    bout.run(1, silent)
+    with closing(ObjectStore()) as store:
+        sides = Sides(Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store))
+        everything = contests(sides, work, TINY)
+        bout = Bout([contest for contest in everything if contest.key in keys], folder, Deadline(5))
+        bout.run(1, silent)
     return bout.measured
 
 
