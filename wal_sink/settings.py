@@ -100,6 +100,11 @@ class Delivery:
     """
     max_concurrency: int | None = None
     """Maximum number of segments of a batch in flight at once. None: as many as there are task slots for them."""
+    threads_per_task: int = 1
+    """Number of segments that one delivery task on an executor sends at once. Each goes through its own copy of the
+    sink, in its own thread. More than 1 helps where the store or the target makes a task wait. The libraries that the
+    sink uses must permit several threads. The task holds one segment in memory for each thread.
+    """
     rows_per_s: float | None = None
     """Maximum average rows per second over all tasks together. None: no limit. Each task sends one chunk at once and
     then waits; a sink of whole segments or batches waits between those. A `TwoPhaseSink` does not support it.
@@ -137,10 +142,16 @@ class Delivery:
         _one_of(self, "on_gone", "halt", "prepare_again")
         _one_of(self, "on_failure", "stop", "park")
         _one_of(self, "start_from", None, "earliest", "next")
-        _at_least_1(self, "max_attempts")
+        _at_least_1(self, "max_attempts", "threads_per_task")
         _at_least_1_or_none(self, "max_concurrency")
         if self.rows_per_s is not None and not (is_number(self.rows_per_s) and 0 < self.rows_per_s < math.inf):
             raise ConfigError(f"rows_per_s={self.rows_per_s!r}: expected a number of rows above 0")
+        if self.threads_per_task > 1 and (self.order == "total" or self.where == "driver"):
+            found = "order='total'" if self.order == "total" else "where='driver'"
+            raise ConfigError(
+                f"threads_per_task={self.threads_per_task} sends several segments at once on executors, and {found} "
+                "sends one after the other. Leave out one of the two"
+            )
         for name in ("budget_s", "attempt_timeout_s"):
             check_seconds(name, getattr(self, name), above_0=True)
 

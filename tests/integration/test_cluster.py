@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.processes import Child
 from tests.support.streams import SESSION, Home, Lines, append_line
+from tests.support.waiting import wait_until
 from wal_sink import Chunk, ConfigError, Delivery, Settings, WalSink
 from wal_sink.spark.session.cluster import task_slots
 
@@ -75,6 +76,30 @@ def test_all_sinks_together_take_no_more_slots_than_delivery_may(spark: SparkSes
     calls = calls_in(tmp_path / "calls")
     assert sum(rows for _, _, rows in calls) == 16
     assert all(ended <= began for (_, ended, _), (began, _, _) in pairwise(calls))
+
+
+@dataclass(frozen=True)
+class Meeting(Lines):
+    """Each call waits until three have begun, and notes by which copy of the sink it was made."""
+
+    def write(self, chunk: Chunk) -> None:
+        (self.path.parent / f"begun-{chunk.segment_id}-{id(self)}").touch()
+        wait_until(lambda: len(list(self.path.parent.glob("begun-*"))) >= 3, "three calls began")
+        super().write(chunk)
+
+
+@pytest.mark.usefixtures("partitions_apart")
+def test_a_task_sends_several_segments_at_once_each_through_its_own_sink(spark: SparkSession, tmp_path: Path) -> None:
+    place = Home(tmp_path)
+    place.feed.add(range(30))
+    (tmp_path / "met").mkdir()
+    sink = Meeting(tmp_path / "met" / "lines")
+    to = Delivery(sink, where="executors", threads_per_task=3)
+    with place.sink(to, settings=Settings(max_delivery_tasks=1)) as wal:
+        wal.run(place.feed.stream(spark).repartition(3).writeStream.trigger(availableNow=True))
+    assert sorted(sink.ids()) == list(range(30))
+    begun = [path.name.split("-") for path in (tmp_path / "met").glob("begun-*")]
+    assert len(begun) == len({segment for _, segment, _ in begun}) == len({sink for _, _, sink in begun}) == 3
 
 
 @dataclass(frozen=True)

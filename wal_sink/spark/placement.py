@@ -70,6 +70,11 @@ class Placement:
         self, name: str, sink: Sink | BatchSink, delivery: Delivery
     ) -> tuple[SegmentDispatcher, str, PickledSink | None]:
         """The dispatcher of a sink, its place in words, and the pickled sink if it runs on executors."""
+        if delivery.threads_per_task > 1 and (isinstance(sink, BatchSink) or sink.driver_only):
+            raise ConfigError(
+                f"sink {name!r}: threads_per_task={delivery.threads_per_task} sends several segments at once on "
+                f"executors, and {name_of(sink)} can only run on the driver. Leave out threads_per_task"
+            )
         if isinstance(sink, BatchSink):
             return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time", None
         if delivery.where == "executors" and (self.spark is None or sink.driver_only):
@@ -100,6 +105,7 @@ class Placement:
             job_group=self._job_group(name),
             slots=self._slots,
             max_concurrency=concurrency(sink, delivery),
+            threads_per_task=delivery.threads_per_task,
             should_stop=self.should_stop,
         )
         if delivery.where == "executors":

@@ -259,6 +259,9 @@ WRONG_VALUES += [
     *[(lambda value=value: Settings(single_writer=cast("Any", value)), "True or False") for value in ("no", None, 0)],
     *[(lambda value=value: Delivery(post, keep_segments=cast("Any", value)), "True or False") for value in (0, "no")],
     (lambda: Delivery(post, max_attempts=cast("Any", None)), r"max_attempts=None"),
+    (lambda: Delivery(post, threads_per_task=0), r"threads_per_task=0"),
+    (lambda: Delivery(post, threads_per_task=2, order="total"), r"threads_per_task=2 .*order='total' sends one after"),
+    (lambda: Delivery(post, threads_per_task=2, where="driver"), r"threads_per_task=2 .*where='driver' sends one afte"),
     (lambda: LOOSE(post, **PLACES).drain(timeout_s=math.inf), r"timeout_s=inf"),
 ]
 
@@ -269,6 +272,18 @@ class Claims(Sink):
             setattr(self, name, value)
 
     def write(self, chunk: Chunk) -> None: ...
+
+
+@pytest.mark.parametrize("sink", [Claims(driver_only=True), WholeBatch()])
+def test_threads_of_a_task_are_refused_for_a_sink_that_no_task_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: object
+) -> None:
+    monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)  # other tests of this process may have one
+    wal = WalSink(
+        Delivery(sink, threads_per_task=2), wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint")
+    )
+    with pytest.raises(ConfigError, match=rf"threads_per_task=2 .* {type(sink).__name__} can only run on the driver"):
+        wal.drain()
 
 
 class SaysNoByMethod(Sink):

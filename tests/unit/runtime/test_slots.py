@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
 
+from tests.support.one_segment import Stage
 from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.messages import SegmentTask
 from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
@@ -149,6 +151,8 @@ class Context:
 
     def __init__(self) -> None:
         self.tasks: list[int] = []
+        self.threads: list[int] = []
+        self.rates: list[float | None] = []
         self.go = threading.Event()
         self.started = threading.Semaphore(0)
 
@@ -170,14 +174,26 @@ class Context:
             self.go.wait(WAIT_S)
             return []
 
-        return SimpleNamespace(mapPartitions=lambda _: SimpleNamespace(collect=collect))
+        def map_partitions(task: Any) -> Any:
+            self.threads.append(task.threads)
+            self.rates.append(task.delivery_context.rows_per_s)
+
+            return SimpleNamespace(collect=collect)
+
+        return SimpleNamespace(mapPartitions=map_partitions)
 
 
+UNPACED = SimpleNamespace(sink="a", rows_per_s=None)
 ORDERS: Any = [SegmentTask(number, SimpleNamespace(bytes=1), 0, maybe_sent=False) for number in range(5)]  # type: ignore[arg-type]
 
 
 def dispatcher(
-    context: Context, slots: DeliverySlots, *, stopped: bool = False, max_concurrency: int | None = None
+    context: Context,
+    slots: DeliverySlots,
+    *,
+    stopped: bool = False,
+    max_concurrency: int | None = None,
+    threads_per_task: int = 1,
 ) -> ExecutorDispatcher:
     spark: Any = SimpleNamespace(sparkContext=context)
     return ExecutorDispatcher(
@@ -189,11 +205,11 @@ def dispatcher(
         slots=slots,
         should_stop=lambda: stopped,
         max_concurrency=max_concurrency,
+        threads_per_task=threads_per_task,
     )
 
 
-def deliver(to: ExecutorDispatcher) -> Any:
-    given: Any = SimpleNamespace(sink="a", rows_per_s=None)
+def deliver(to: ExecutorDispatcher, given: Any = UNPACED) -> Any:
     manifest: Any = SimpleNamespace(batch_id=1)
     return to.deliver(given, manifest, ORDERS, confirm=False)
 
@@ -235,6 +251,33 @@ def test_a_sink_may_be_given_fewer_than_there_are() -> None:
     deliver(dispatcher(context, slots, max_concurrency=2))
     deliver(dispatcher(context, slots, max_concurrency=50))
     assert context.tasks == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("slots", "threads", "most", "given"),
+    [
+        (5, 3, None, 1),  # a segment for each task
+        (2, 2, None, 2),
+        (2, 9, None, 3),  # the larger share has three
+        (1, 4, 3, 3),
+        (2, 3, 3, 1),  # never more than the sink permits
+        (2, 3, 5, 2),
+    ],
+)
+def test_the_threads_of_all_tasks_stay_within_what_the_sink_permits(
+    slots: int, threads: int, most: int | None, given: int
+) -> None:
+    context = Context()
+    context.go.set()
+    deliver(dispatcher(context, DeliverySlots(lambda: slots), max_concurrency=most, threads_per_task=threads))
+    assert context.threads == [given]
+
+
+def test_every_thread_of_every_task_gets_its_part_of_the_rate() -> None:
+    context = Context()
+    context.go.set()
+    deliver(dispatcher(context, DeliverySlots(lambda: 2), threads_per_task=3), replace(Stage().given, rows_per_s=60.0))
+    assert context.rates == [10.0]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ class ExecutorDispatcher:
         slots: DeliverySlots,
         should_stop: Callable[[], bool],
         max_concurrency: int | None = None,
+        threads_per_task: int = 1,
     ) -> None:
         self._context = spark.sparkContext
         self._copies = copies.are_run_beside(self._context)
@@ -58,6 +60,7 @@ class ExecutorDispatcher:
         self._job_group = job_group
         self._slots = slots
         self._max_concurrency = max_concurrency
+        self._threads_per_task = threads_per_task
         self._should_stop = should_stop
         self._s_per_byte = math.inf
         """Seconds per byte of one task in the last job; infinite if it is not known."""
@@ -108,8 +111,9 @@ class ExecutorDispatcher:
         *,
         confirms: tuple[SegmentRef, ...] | None = None,
     ) -> list[SegmentResult]:
-        given = _for_one_of(len(shares), delivery_context)
-        task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms, self._copies)
+        threads = self._threads_of(shares)
+        given = _for_one_of(len(shares) * threads, delivery_context)
+        task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms, self._copies, threads)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {delivery_context.sink}"
         if not is_running(self._context):
             raise DispatcherLostError(f"{description}: the Spark context was stopped")
@@ -118,6 +122,13 @@ class ExecutorDispatcher:
                 return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
         except (Py4JError, PySparkException, OSError) as error:
             raise DispatcherLostError(f"{description}: the Spark job ended with {telling_line(error)}") from error
+
+    def _threads_of(self, shares: tuple[tuple[SegmentTask, ...], ...]) -> int:
+        """The threads of each task of a job. All of them together stay within the sink's `max_concurrency`."""
+        threads = min(self._threads_per_task, max(len(share) for share in shares) or 1)
+        if self._max_concurrency is None:
+            return threads
+        return max(1, min(threads, self._max_concurrency // len(shares)))
 
 
 class AutoDispatcher:
@@ -154,6 +165,8 @@ class _DeliveryTask:
     """The segments that the target must confirm, in a task that delivers none itself."""
     copies: bool = False
     """Whether Spark may run a copy of this task while the original still runs."""
+    threads: int = 1
+    """The number of segments of a share that are sent at once, each through its own sink."""
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[SegmentResult]:
         for number in numbers:
@@ -173,6 +186,13 @@ class _DeliveryTask:
         except Exception as error:  # noqa: BLE001 - a raise would make Spark retry; only the driver may decide that
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
             return failed(tasks, Failure(FailureKind.RETRIABLE, text))
+        parts = shared_out(tasks, self.threads) or (tuple(tasks),)
+        if len(parts) == 1:
+            return self._carry_out(log, tasks)
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="wal-sink-segments") as threads:
+            return [result for results in threads.map(partial(self._carry_out, log), parts) for result in results]
+
+    def _carry_out(self, log: Log, tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         return carry_out(
             self.delivery_context,
             tasks,
