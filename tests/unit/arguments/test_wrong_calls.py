@@ -274,7 +274,7 @@ class Claims(Sink):
     def write(self, chunk: Chunk) -> None: ...
 
 
-@pytest.mark.parametrize("sink", [Claims(driver_only=True), WholeBatch()])
+@pytest.mark.parametrize("sink", [Claims(driver_only=True), wrap.foreach_batch(write_batch)])
 def test_threads_of_a_task_are_refused_for_a_sink_that_no_task_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: object
 ) -> None:
@@ -282,7 +282,7 @@ def test_threads_of_a_task_are_refused_for_a_sink_that_no_task_calls(
     wal = WalSink(
         Delivery(sink, threads_per_task=2), wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint")
     )
-    with pytest.raises(ConfigError, match=rf"threads_per_task=2 .* {type(sink).__name__} can only run on the driver"):
+    with pytest.raises(ConfigError, match=r"threads_per_task=2 .*can only run on the driver"):
         wal.drain()
 
 
