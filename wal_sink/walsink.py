@@ -37,6 +37,7 @@ from wal_sink.spark.session.versions import check_pyspark
 from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.timed import TimedStore
 from wal_sink.wal.holders import TakeOver
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ class WalSink:
             raise ConfigError(f"{self!r} was closed. Create a new WalSink")
 
     def _open_run(self, spark: SparkSession | None) -> Run:
-        store = open_store(self._spec)  # first, since it names a missing package; no request
+        store = TimedStore(open_store(self._spec))  # first, since it names a missing package; no request
         if spark is not None:
             check_environment(spark, self._spec, self._settings)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)

@@ -31,6 +31,7 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import probe
 from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.timed import TimedStore
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal import paths
@@ -107,14 +108,54 @@ def test_a_storm_is_outlasted_while_staging_and_committing(
     run.open([served_sink("default", keeper, Delivery(keeper, where="driver"), run.log)])
     run.become_stager()
     server.fault = weather = Weather(kinds, share)
-    for _ in FakeQuery(checkpoint, rows_of).batches(run, BATCHES):
+    for batch_id in FakeQuery(checkpoint, rows_of).batches(run, BATCHES):
         run.deliver_all()
-        weather.until_s = time.monotonic() + 2.5
+        if batch_id == 1:
+            weather.until_s = time.monotonic() + 10
     run.deliver_all()
     assert weather.seen >= 5
     expected = [batch * 10 + row for batch in range(BATCHES) for row in range(4)]
     assert sorted(row for rows in keeper.rows.values() for row in rows) == expected
     assert keeper.calls == 2 * BATCHES, "a storm repeats nothing: the target was sent each chunk once"
+
+
+@dataclass
+class Slowness:
+    """Requests that take long: `takes_s` gets the number of each request, from 1."""
+
+    takes_s: Callable[[int], float]
+    seen: int = 0
+
+    def __call__(self, *_: object) -> None:
+        self.seen += 1
+        time.sleep(self.takes_s(self.seen))
+
+
+def one_in_fifty(number: int) -> float:
+    return 5.0 if number % 50 == 20 else 0.0
+
+
+def grown_to_a_second(number: int) -> float:
+    return min(1.0, number / 15) if number < 25 else 0.0
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("takes_s", "told"), [(one_in_fifty, 0), (grown_to_a_second, 1)], ids=["1 in 50", "growing"])
+def test_a_slow_store_costs_no_attempt_and_is_told_once(
+    server: S3Server, spec: StoreSpec, caplog: pytest.LogCaptureFixture, takes_s: Callable[[int], float], told: int
+) -> None:
+    batches = 16
+    keeper, checkpoint = Keeper(), MemoryStore(StoreSpec(f"memory://{new_id()}"))
+    run = Run(TimedStore(open_store(spec)), checkpoint, Settings(chunk_rows=2))
+    run.open([served_sink("default", keeper, Delivery(keeper, where="driver", max_attempts=1), run.log)])
+    run.become_stager()
+    server.fault = slowness = Slowness(takes_s)
+    for _ in FakeQuery(checkpoint, rows_of).batches(run, batches):
+        run.deliver_all()
+    run.deliver_all()
+    assert slowness.seen > 80, "the store is fast again at the end"
+    assert (len(keeper.rows), keeper.calls) == (2 * batches, 2 * batches)
+    assert [" is slow: " in record.getMessage() for record in caplog.records] == [True] * told
 
 
 def test_a_storm_that_does_not_end_is_told_in_time_and_in_words(server: S3Server, spec: StoreSpec) -> None:

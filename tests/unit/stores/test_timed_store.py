@@ -1,0 +1,131 @@
+"""The driver's store tells once that it is slow, and passes everything on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from wal_sink.errors import StoreError
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.stores import timed
+from wal_sink.stores.base import ObjectMissing, Store
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.timed import LAST_REQUESTS, SLOW_REQUESTS, TimedStore
+from wal_sink.testing import FaultyStore
+
+_numbers = count()
+
+
+class Clock:
+    """A clock that each request moves on by `takes_s`."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.takes_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_request(self, what: str, _: str) -> None:
+        if what.startswith("before"):
+            self.now_s += self.takes_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Store:
+    inner = FaultyStore(MemoryStore(StoreSpec(f"memory://timed-{next(_numbers)}")), clock.pass_request)
+    return TimedStore(inner, replace(SYSTEM, monotonic_s=clock))
+
+
+def test_it_passes_everything_on(store: Store) -> None:
+    store.begin()
+    store.create("a/b", b"rows")
+    with store.segment("a/c") as stream:
+        stream.write(b"more")
+        stream.commit()
+    assert (store.read("a/b"), store.list("a"), store.list("a", after="b")) == (b"rows", ["b", "c"], ["c"])
+    assert store.list("", recursive=True) == ["a/b", "a/c"]
+    assert (store.root + "/a/b", store.create_doubt) == (store.url_of("a/b"), "")
+    store.delete(path for path in ("a/b", "a/c"))
+    assert store.list("") == []
+    with pytest.raises(ObjectMissing):
+        store.read("a/b")
+
+
+def test_a_slow_store_is_told_once_with_its_longest_request(
+    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.create("a", b"x")
+    clock.takes_s = 1.5
+    store.read("a")
+    clock.takes_s = 5.0
+    store.list("")
+    assert caplog.text == ""
+    clock.takes_s = 2.0
+    with pytest.raises(ObjectMissing):
+        store.read("b")
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert (
+        f"{store.root} is slow: 3 of the last 4 requests took longer than 1 s. The longest took 5.0 s (listing the ro"
+        in (record.getMessage())
+    )
+    for _ in range(9):
+        store.read("a")
+    assert len(caplog.records) == 1
+
+
+def test_slow_requests_far_apart_are_no_slow_store(
+    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(4 * LAST_REQUESTS):
+        clock.takes_s = 5.0 if number % (LAST_REQUESTS // (SLOW_REQUESTS - 1)) == 0 else 0.04
+        store.list("a")
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("takes_s", [0.99, 1.01])
+def test_a_request_is_slow_after_a_second(
+    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture, takes_s: float
+) -> None:
+    clock.takes_s = takes_s
+    for _ in range(SLOW_REQUESTS):
+        store.list("a")
+    assert len(caplog.records) == int(takes_s > 1)
+
+
+def test_what_moves_many_bytes_or_names_may_take_longer(
+    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed, "SLOW_BYTES_PER_S", 100)
+    monkeypatch.setattr(timed, "SLOW_NAMES_PER_S", 2)
+    clock.takes_s = 1.9
+    for number in range(4):
+        store.create(f"a/{number}", b"x" * 100)
+    for number in range(4):
+        store.read(f"a/{number}")
+        store.list("a")
+    clock.takes_s = 0.4  # the simulated store deletes one by one
+    store.delete([f"a/{number}" for number in range(4)])
+    assert caplog.records == []
+    clock.takes_s = 2.1
+    for number in range(SLOW_REQUESTS):
+        store.create(f"b/{number}", b"x" * 100)
+    assert len(caplog.records) == 1
+
+
+def test_a_request_that_fails_late_counts(store: Store, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    store.create("a", b"x")
+    clock.takes_s = 9.0
+    for _ in range(SLOW_REQUESTS):
+        with pytest.raises(StoreError):
+            store.create("a", b"y")
+    assert "creating a" in caplog.text
