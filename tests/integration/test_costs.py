@@ -12,10 +12,12 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace as replace_in
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -25,7 +27,9 @@ from tests.support import small_run
 from tests.support.components import require
 from tests.support.small_run import Place
 from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.side_by_side import side_by_side
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink, TransactionalSink, as_sink
@@ -36,12 +40,15 @@ from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.wal import paths
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
+R = TypeVar("R")
 PROC = Path("/proc")
 MIB = 1 << 20
 
@@ -61,15 +68,18 @@ class Paged(FaultyStore):
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner, self._count)
+        self._lock = threading.Lock()
         self.requests = 0
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         names = super().list(prefix, after=after, recursive=recursive)
-        self.requests += max(0, len(names) - 1) // LISTED_PER_REQUEST
+        with self._lock:
+            self.requests += max(0, len(names) - 1) // LISTED_PER_REQUEST
         return names
 
     def _count(self, what: str, _: str) -> None:
-        self.requests += what.startswith("before")
+        with self._lock:
+            self.requests += what.startswith("before")
 
 
 def requests_of_a_start(place: Place) -> int:
@@ -93,6 +103,63 @@ def test_a_start_costs_as_many_requests_after_10000_batches_as_after_10() -> Non
 
     assert len(old.wal.list("", recursive=True)) == pytest.approx(objects, abs=20)
     assert abs(requests_of_a_start(old) - requests_of_a_start(young)) <= 2
+
+
+def test_a_start_with_nothing_to_deliver_costs_23_requests() -> None:
+    place = Place()
+    place.stream(place.open({"a": nothing}), 5)
+    assert requests_of_a_start(place) == 23
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_start_in_the_middle_of_1000_segments_reads_each_record_once_and_several_at_once(idempotent: bool) -> None:
+    segments, sent = 1_000, 400
+    place = Place(rows=lambda _: [1] * segments)
+    first, second = Sends(sent, idempotent=idempotent), Sends(segments, idempotent=idempotent)
+    run = place.open({"a": first}, max_attempts=1)
+    for _ in place.query().batches(run, 1):
+        with pytest.raises(DeliveryError, match="no more"):
+            run.deliver_all()
+    recorded = len(place.wal.list(paths.progress_folder("a", 0, shard_of=None)))
+    assert recorded == sent
+    store, waiting = Paged(place.wal), Waiting()
+    run = Run(store, place.checkpoint, Settings(), runtime=replace_in(simulated_runtime(), side_by_side=waiting))
+    run.open([small_run.served_sink(run, "a", second)])
+    before = store.requests
+
+    run.deliver_all()
+
+    assert waiting.calls == [recorded]
+    read_back = 1 + recorded  # a listing, and the records
+    each = 2 if idempotent else 4  # the segment and its record; a look, and whether the chunk was answered before
+    others = 10  # the term, the release, the markers, dead letters, the marker
+    assert store.requests - before == read_back + each * (segments - sent) + others
+    assert (first.sent, second.sent) == (sent, segments - sent)
+
+
+class Sends(Sink):
+    """Takes so many chunks."""
+
+    def __init__(self, most: int, *, idempotent: bool) -> None:
+        self.idempotent = idempotent
+        self.most, self.sent = most, 0
+
+    def write(self, chunk: Chunk) -> None:  # noqa: ARG002 - it only counts
+        if self.sent == self.most:
+            raise RuntimeError("no more")
+        self.sent += 1
+
+
+class Waiting:
+    """Stands for `side_by_side`, and notes of how many calls each round was."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, function: Callable[[T], R], items: Iterable[T]) -> Sequence[R]:
+        given = list(items)
+        self.calls += [len(given)] if given else []
+        return side_by_side(function, given)
 
 
 def complete_without_wal(place: Place, *, through: int) -> None:

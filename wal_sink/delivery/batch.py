@@ -128,16 +128,17 @@ class BatchDelivery:
         """Read the progress records. Rows that an at-most-once delivery may have lost become dead letters."""
         if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return
-        log = self._log
+        log, sink = self._log, self._served_sink.name
         known = dict(enumerate(self._rows))
-        for ordinal, rows in recorded_rows(log.store, self._served_sink.name, self._manifest).items():
-            if rows > known.get(ordinal, 0):
-                record = check_recorded(log, self._served_sink.name, self._manifest, ordinal, rows)
-                if record.run_id != log.run_id:
-                    self.seen_term = max(self.seen_term, record.term)
-                if self._served_sink.promise.at_most_once:
-                    keep_last_recorded(self._delivery_context, ordinal, self._manifest.segments[ordinal], rows, log)
-                self._rows[ordinal] = rows
+        recorded = recorded_rows(log.store, sink, self._manifest).items()
+        further = [(ordinal, rows) for ordinal, rows in recorded if rows > known.get(ordinal, 0)]
+        records = log.runtime.side_by_side(lambda each: check_recorded(log, sink, self._manifest, *each), further)
+        for (ordinal, rows), record in zip(further, records, strict=True):
+            if record.run_id != log.run_id:
+                self.seen_term = max(self.seen_term, record.term)
+            if self._served_sink.promise.at_most_once:
+                keep_last_recorded(self._delivery_context, ordinal, self._manifest.segments[ordinal], rows, log)
+            self._rows[ordinal] = rows
 
     def take_over(self) -> None:
         """Read from the store how far another process came. It may have sent every chunk after that, and may go on

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from wal_sink.runtime.side_by_side import SideBySide, side_by_side
 from wal_sink.runtime.timed_calls import ThreadCall, TimedCall
 
 _PROC = Path("/proc")
@@ -55,6 +56,8 @@ class Runtime:
     """A function that returns a fresh id of 32 lower-case hexadecimal digits."""
     new_random: Callable[[], random.Random] = _new_random
     new_timed_call: Callable[[], TimedCall] = ThreadCall
+    side_by_side: SideBySide = side_by_side
+    """Calls a function for every item, several at once, and returns the results in order."""
 
     def timestamp(self) -> str:
         """The present time as ISO 8601 text in UTC, for records that people read."""

@@ -16,6 +16,7 @@ from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import SimulatedStore, Space
 from tests.simulation.histories.targets import LedgerTarget, Target, forget
 from wal_sink.runtime.clock import Runtime
+from wal_sink.runtime.side_by_side import in_turn
 from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.stores.base import Store
 
@@ -153,6 +154,7 @@ class HistoryWorld:
             new_id=self._new_id,
             new_random=self._new_random,
             new_timed_call=DirectCall,
+            side_by_side=in_turn,
         )
 
     def _now(self) -> datetime:

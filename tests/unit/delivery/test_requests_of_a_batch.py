@@ -39,6 +39,10 @@ class Idempotent(Sink):
         self.chunks.append(chunk)
 
 
+class Plain(Idempotent):
+    idempotent = False
+
+
 class Ledger(TransactionalSink):
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
@@ -114,3 +118,26 @@ def test_a_two_phase_sink_prepares_the_packed_rows_for_five_requests_more(partit
     find_prepared, begun, prepared = "read sinks", "create sinks", "create sinks"
     assert asked == [*STAGED, *RELEASED, find_prepared, SEGMENT, begun, prepared, LOOK, MARKER]
     assert len(vault.rows()) == BATCHES * partitions * ROWS
+
+
+@pytest.mark.parametrize("make", [Idempotent, Ledger, Plain])
+def test_three_requests_lie_between_the_completion_of_a_batch_and_its_first_row(make: Callable[[], Any]) -> None:
+    """A look at the term, the release, the segment. The record of the checkpoint is no request to the WAL's store."""
+    sink, place = make(), Place()
+    run = place.open({"a": sink})
+    before_first_row: list[list[str]] = []
+    write = sink.write
+
+    def noting(chunk: Chunk) -> object:
+        before_first_row.append([request.partition("/")[0] for request in place.requests])
+        return write(chunk)
+
+    sink.write = noting
+    for batch_id in range(BATCHES):
+        query = place.query()
+        query.start_batch(batch_id, batch_id)
+        query.stage(run, batch_id)
+        query.complete_batch(batch_id)
+        place.requests.clear()
+        run.deliver_all()
+    assert before_first_row[-1] == [*RELEASED, SEGMENT]

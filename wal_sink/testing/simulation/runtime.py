@@ -6,6 +6,7 @@ import random  # noqa: TID251 - seeded
 from datetime import UTC, datetime, timedelta
 
 from wal_sink.runtime.clock import Runtime
+from wal_sink.runtime.side_by_side import in_turn
 from wal_sink.runtime.timed_calls import DirectCall
 
 
@@ -24,4 +25,5 @@ def simulated_runtime(seed: int = 0) -> Runtime:
         new_id=lambda: f"{chance.getrandbits(128):032x}",
         new_random=lambda: chance,
         new_timed_call=DirectCall,
+        side_by_side=in_turn,
     )
