@@ -32,7 +32,7 @@ def images(results: Results, plots: str) -> Iterator[str]:
 
 
 def _lines(runs: Sequence[Results], plots: str) -> Iterator[str]:
-    yield "# What `make bench` measured"
+    yield "# Results of `make bench`"
     yield ""
     yield "`make bench` writes this file from the numbers of its runs; do not edit it. [README.md](README.md) describes"
     yield "the measurements. A ratio is the median of the ratios of all rounds, with the least and the most in"

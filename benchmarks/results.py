@@ -13,7 +13,7 @@ from benchmarks.measure import Contest, Measured, Ratio, Unit, ratio
 HERE = Path(__file__).resolve().parent
 RESULTS_JSON = "results.json"
 OBJECTS_JSON = "object_stores.json"
-"""The numbers of `make bench ARGS=--object-stores`, which is a run of its own."""
+"""The numbers of `make bench ARGS=--object-stores`, which is a separate run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ S3 = "wal-sink, log on S3"
 SLOW_S3 = f"wal-sink, log on S3, {DELAY_S * 1000:.0f} ms"
 TABLE, GROUPED = "objects-table", "objects-grouped"
 REQUESTS = "-requests"
-"""What the key of a contest ends with that counts the requests of another contest's runs."""
+"""The end of the key of a contest that counts the requests of another contest's runs."""
 PARTITIONS = 200
 """Spark's own default of `spark.sql.shuffle.partitions`."""
 

@@ -1,4 +1,4 @@
-"""A proxy on 127.0.0.1 that delays every answer of an HTTP server and counts the requests; in a process of its own.
+"""A proxy on 127.0.0.1 that delays every answer of an HTTP server and counts the requests; in a separate process.
 
 The delay is latency, not bandwidth: bytes of an answer that follow one another arrive as close together as they were
 sent.

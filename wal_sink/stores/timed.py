@@ -25,7 +25,7 @@ _logger = logger_of(__name__)
 
 @dataclass(slots=True)
 class _Moved:
-    """What a request moves: the bytes of an object, or the names of a listing or a deletion."""
+    """Amount that a request moves: the bytes of an object, or the names of a listing or a deletion."""
 
     size: int = 0
     names: int = 0

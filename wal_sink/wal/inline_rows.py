@@ -87,7 +87,10 @@ def _encoded(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def _parts(rows: Sequence[InlineRows], side_by_side: int) -> Iterator[list[InlineRows]]:
-    """Divide partitions into consecutive parts of about equal bytes. A segment has one schema, so a part has, too."""
+    """Divide at least one partition into consecutive parts of about equal bytes.
+
+    A segment has one schema, so a part has one, too.
+    """
     total = sum(len(each.data) for each in rows)
     most = -(-total // max(1, min(side_by_side, total // PACKED_BYTES)))
     part: list[InlineRows] = []
@@ -99,5 +102,4 @@ def _parts(rows: Sequence[InlineRows], side_by_side: int) -> Iterator[list[Inlin
             part, size = [], 0
         part.append(each)
         size, schema = size + len(each.data), own
-    if part:
-        yield part
+    yield part
