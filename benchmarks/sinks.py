@@ -36,6 +36,13 @@ class NullSink(Sink):
 
 
 @dataclass(frozen=True)
+class IdempotentNullSink(NullSink):
+    """The same for a target that ignores repeats."""
+
+    idempotent = True
+
+
+@dataclass(frozen=True)
 class CsvSink(NullSink):
     """Writes a CSV file for each call, with Arrow."""
 

@@ -13,7 +13,7 @@ from benchmarks.clock import Stopwatch, planned_s
 from benchmarks.measure import Contest, Contestant, Unit
 from benchmarks.object_stores.store import DELAY_S, ObjectStore, Way
 from benchmarks.ours import delivered_rows
-from benchmarks.sinks import TAKEN, Direct, NullSink
+from benchmarks.sinks import TAKEN, Direct, IdempotentNullSink
 from benchmarks.spark_rivals import FOREACH_ARROW
 from benchmarks.workloads import Workload
 from wal_sink import WalSink
@@ -101,7 +101,9 @@ class ObjectContests:
         """Run the query through a log, to its end; return the seconds. `ended` is called at once after it."""
         with (
             self._session() as spark,
-            WalSink(NullSink(), wal=log.url, checkpoint=str(place / "checkpoint"), storage_options=log.options) as sink,
+            WalSink(
+                IdempotentNullSink(), wal=log.url, checkpoint=str(place / "checkpoint"), storage_options=log.options
+            ) as sink,
         ):
             stream = query.transform(query.work.stream(spark)).writeStream
             sink.run(stream.outputMode(query.output_mode).trigger(availableNow=True))
@@ -114,7 +116,7 @@ class ObjectContests:
         taken: list[int] = []
 
         def write(df: DataFrame, _: int) -> None:
-            taken.extend(row.rows for row in df.mapInArrow(Direct(NullSink()), TAKEN).collect())
+            taken.extend(row.rows for row in df.mapInArrow(Direct(IdempotentNullSink()), TAKEN).collect())
 
         with self._session() as spark:
             writer = query.transform(query.work.stream(spark)).writeStream.foreachBatch(write)
