@@ -33,6 +33,10 @@ class Looks:
         self._log = log
         self._looked_s = looked_s
 
+    def is_due(self, task: SegmentTask) -> bool:
+        """Whether the first chunk of a task will need a look that may be taken some time before it."""
+        return self._given.looks_by_time and not task.term_checked and not self._is_good()
+
     def look(self, task: SegmentTask, *, is_first: bool) -> None:
         """Read the next term before a send, unless a look is good. `is_first`: the task has sent nothing yet.
 
@@ -40,11 +44,17 @@ class Looks:
         """
         if task.term_checked and is_first:
             return
+        if not (self._given.looks_by_time and self._is_good()):
+            self.look_now()
+
+    def look_now(self) -> None:
+        """Read the next term. Raises `FencedError` if it was claimed."""
         now_s = self._log.runtime.monotonic_s()
-        if self._given.looks_by_time and now_s - self._looked_s < LOOK_S:
-            return
         self._given.term.check(self._log.store)
         self._looked_s = now_s
+
+    def _is_good(self) -> bool:
+        return self._log.runtime.monotonic_s() - self._looked_s < LOOK_S
 
 
 class Records:

@@ -57,7 +57,7 @@ class SegmentDelivery:
                 self._session.open()
                 self._commit(run, self._session.sink)
                 return run.result()
-            data = load_segment(self._log.store, task.segment)
+            data = self._load(task)
             self._session.open()
             if isinstance(self._session.sink, SegmentSink):
                 self._whole_segment(run, data, self._session.sink)
@@ -67,6 +67,22 @@ class SegmentDelivery:
             run.failure = failure_of(error)
             self._record_what_is_known(run)
         return run.result()
+
+    def _load(self, task: SegmentTask) -> bytes:
+        """The bytes of a segment. A look at the term that its first chunk needs is taken at the same time, where looks
+        go by time.
+        """
+        if not self._looks.is_due(task):
+            return load_segment(self._log.store, task.segment)
+        loaded: list[bytes] = []
+
+        def load() -> None:
+            loaded.append(load_segment(self._log.store, task.segment))
+
+        # The look comes first: its error says more than that of a segment that a newer run has collected.
+        both: Sequence[Callable[[], None]] = (self._looks.look_now, load)
+        self._log.runtime.side_by_side(lambda request: request(), both)
+        return loaded[0]
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
         """Ask a transactional target what it has of the batch, once all segments are delivered: one result per segment,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,13 +19,15 @@ from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import OutcomeUnknownError, StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.runtime.side_by_side import side_by_side
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.failures import FailureKind
-from wal_sink.testing import simulated_runtime
+from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest
 
+WAIT_S = 10
 BY_TIME: dict[str, Any] = {"records_by_time": True, "looks_by_time": True}
 
 
@@ -60,6 +64,54 @@ def slow(stage: Stage, seconds: float) -> Slow:
 def test_nothing_is_asked_or_recorded_within_a_second(stage: Stage) -> None:
     result = stage.deliver(slow(stage, 0.09), **BY_TIME, segments=2)
     assert (result.rows, result.chunks, stage.recorded, stage.checks) == (21, 0, [], 1)
+
+
+def test_a_look_is_taken_while_the_segment_is_read(stage: Stage) -> None:
+    """Each of the two requests waits for the other."""
+    both = threading.Barrier(2)
+
+    def wait(what: str, path: str) -> None:
+        if what == "before read" and path.startswith(("terms/", "batches/")):
+            both.wait(WAIT_S)
+
+    given = with_log(stage, wait, side_by_side=side_by_side)
+    assert given.deliver(Recorder(), **BY_TIME, segments=2).rows == 21
+
+
+@pytest.mark.parametrize(
+    ("fails", "told"), [(("terms/",), "terms/"), (("batches/",), "batches/"), (("b", "t"), "terms/")]
+)
+def test_the_error_of_either_is_the_result_and_that_of_the_look_comes_first(
+    stage: Stage, fails: tuple[str, ...], told: str
+) -> None:
+    def fail(what: str, path: str) -> None:
+        if what == "before read" and path.startswith(fails):
+            raise StoreError(f"no answer about {path}")
+
+    target = Recorder()
+    result = with_log(stage, fail, side_by_side=side_by_side).deliver(target, **BY_TIME, segments=2)
+    assert (kind_of_failure(result), target.chunks) == (FailureKind.UNKNOWN, [])
+    assert f"no answer about {told}" in str(result.failure)
+
+
+def with_log(stage: Stage, hook: Callable[[str, str], None], **runtime: Any) -> Stage:
+    log = stage.run.log
+    changed = dataclasses.replace(
+        log, store=FaultyStore(log.store, hook), runtime=dataclasses.replace(log.runtime, **runtime)
+    )
+    stage.run = cast("Run", SimpleNamespace(log=changed))
+    return stage
+
+
+@pytest.mark.parametrize(("by_time", "first"), [({}, "read batches"), (BY_TIME, "read terms")])
+def test_a_look_for_each_chunk_is_taken_right_before_it(stage: Stage, by_time: dict[str, Any], first: str) -> None:
+    stage.deliver(Recorder(), **by_time, segments=2)
+    assert stage.place.requests[0].startswith(first)
+
+
+def test_a_batch_of_one_segment_needs_no_look_while_it_is_read(stage: Stage) -> None:
+    stage.deliver(Recorder(), task={"term_checked": True}, **BY_TIME)
+    assert stage.place.requests[0].startswith("read batches")
 
 
 def test_progress_is_recorded_once_a_second(stage: Stage) -> None:

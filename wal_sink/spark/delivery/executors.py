@@ -186,9 +186,9 @@ class _DeliveryTask:
         except Exception as error:  # noqa: BLE001 - a raise would make Spark retry; only the driver may decide that
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
             return failed(tasks, Failure(FailureKind.RETRIABLE, text))
-        parts = shared_out(tasks, self.threads) or (tuple(tasks),)
-        if len(parts) == 1:
+        if self.threads == 1:
             return self._carry_out(log, tasks)
+        parts = shared_out(tasks, self.threads)
         with ThreadPoolExecutor(len(parts), thread_name_prefix="wal-sink-segments") as threads:
             return [result for results in threads.map(partial(self._carry_out, log), parts) for result in results]
 
