@@ -52,6 +52,17 @@ def test_a_crash_after_any_effect_keeps_the_invariants(kind: str) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
+def test_nor_does_a_crash_where_rows_travel_inline(kind: str) -> None:
+    points = effects(points_of(kind, inline=True))
+    for point in points:
+        world = World(kind, inline=True)
+        assert crash_then_finish(world, point) == 1, f"point {point} was never reached"
+        world.check_end(crashes=1)
+    assert len(points) >= 25
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_second_crash_during_recovery_keeps_the_invariants(kind: str) -> None:
     for first in undisturbed_effects(kind)[1::3]:
         recovery = World(kind)

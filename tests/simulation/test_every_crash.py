@@ -12,6 +12,7 @@ from tests.simulation.histories.plans import HOLDING, KINDS, LifePlan
 LEAST_POINTS = 110
 """The least number of points of a run of three batches. Fewer mean that the matrix shrank."""
 COLLECTING = LifePlan(retention=1)
+SMALL_CHUNKS = LifePlan(chunk_rows=1)
 
 pytestmark = pytest.mark.no_cover
 
@@ -37,6 +38,16 @@ def test_nor_do_they_where_batches_are_collected(kind: str) -> None:
 
     assert not crashes.violations, "\n".join(crashes.violations[:10])
     assert crashes.worlds >= 800
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nor_do_they_with_inline_rows_and_progress_by_time(kind: str, tell: Callable[[str], None]) -> None:
+    """Each call takes 0.4 s, so that looks and records come due amid a batch."""
+    crashes = every_crash(kind, ((5, 3), (2, 4, 1)), SMALL_CHUNKS, inline=True, call_s=0.4)
+
+    tell(f"every crash, {kind}, inline: {crashes.single} single, {crashes.double} double")
+    assert not crashes.violations, "\n".join(crashes.violations[:10])
+    assert crashes.worlds >= 300
 
 
 def test_nor_do_they_where_a_target_forgets_what_it_holds(tell: Callable[[str], None]) -> None:

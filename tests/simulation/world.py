@@ -47,11 +47,14 @@ class World(HistoryWorld):
         retention: int = 200,
         zombies: bool = False,
         lagging: bool = False,
+        inline: bool = False,
     ) -> None:
-        """`zombies`: several processes may live at the same time. `lagging`: they deliver when all is complete."""
+        """`zombies`: several processes may live at the same time. `lagging`: they deliver when all is complete.
+        `inline`: the rows of all partitions of a batch travel inline.
+        """
         each = LifePlan(chunk_rows=CHUNK_ROWS, retention=retention, lagging=lagging)
         attempts = Delivery(None).max_attempts
-        super().__init__(Plan(kinds=(kind,), batches=batches, acts=(), last=each, attempts=attempts, parquet=True))
+        super().__init__(Plan((kind,), batches, acts=(), last=each, attempts=attempts, parquet=True, inline=inline))
         self.judge.alone = not zombies
 
     @property
@@ -163,9 +166,9 @@ def fails_at(*points: int) -> tuple[Fault, ...]:
     return tuple(Fault(Deed.FAIL, At(point)) for point in points)
 
 
-def points_of(kind: str = "plain", batches: Shape = THREE_BATCHES) -> list[str]:
+def points_of(kind: str = "plain", batches: Shape = THREE_BATCHES, *, inline: bool = False) -> list[str]:
     """The points of an undisturbed process."""
-    life = World(kind, batches=batches).life()
+    life = World(kind, batches=batches, inline=inline).life()
     assert life.live()
     return life.points
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.counting import without_collector
@@ -43,11 +44,9 @@ class Crashes:
         ]
 
 
-def every_crash(
-    kind: str, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL, *, forgets: bool = False
-) -> Crashes:
-    """Try every crash point. `each` is the plan of every life; `forgets` as in `Plan`."""
-    plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each, forgets=forgets)
+def every_crash(kind: str, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL, **facts: Any) -> Crashes:
+    """Try every crash point. `each` is the plan of every life; `facts` are other fields of `Plan`."""
+    plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each, **facts)
     crashes = Crashes(kind)
     with small_world(), without_collector():
         for first, world, points in _deaths(HistoryWorld(plan)):
