@@ -10,6 +10,7 @@ import base64
 import ctypes
 import gc
 import json
+import math
 import os
 import sys
 import threading
@@ -29,6 +30,8 @@ from tests.support.small_run import Place
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle.run import Run
+from wal_sink.messages import StagedPartition, StagingContext
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.side_by_side import side_by_side
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
@@ -40,7 +43,10 @@ from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.two_phase.prepare import packed
 from wal_sink.wal import paths
+from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, _encoded, inline_limit
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
@@ -394,3 +400,36 @@ def test_a_batch_of_5000_segments_takes_the_driver_less_than_200_mib_more(spark:
     assert heap.kept_mib() < 16, "a batch that is delivered is forgotten, but for what Spark itself notes of its job"
     assert 0 < peak < 200
     assert resident < 200
+
+
+def inline_rows(size: int) -> bytes:
+    """Rows of one column that take up to `size` bytes as a task returns them; a single short one at least."""
+    empty = len(_encoded([pa.record_batch([pa.array([b""])], ["c0"])]))
+    return _encoded([pa.record_batch([pa.array([b"x" * max(1, size - empty - 64)])], ["c0"])])
+
+
+@pytest.mark.usefixtures("measurable")
+@pytest.mark.parametrize(("partitions", "least_mib"), [(2_000, 60), (40_000, 100)])
+def test_packing_as_much_as_the_tasks_may_return_takes_the_driver_less_than_100_mib_more(
+    tmp_path: Path, partitions: int, least_mib: int
+) -> None:
+    """What a job with as many real tasks takes of the JVM is measured by `python -m benchmarks.driver_memory`."""
+    budget = 16 * MIB
+    made = {limit: inline_rows(limit) for limit in {inline_limit(budget, number) for number in range(partitions)}}
+    returned = [
+        StagedPartition((), {}, number, bytes(bytearray(made[inline_limit(budget, number)])))
+        for number in range(partitions)
+    ]
+    total = sum(len(each.inline) for each in returned)
+    assert (
+        least_mib * MIB < total <= budget * (1 + math.log(partitions * MOST_INLINE_BYTES / budget)) + partitions * 600
+    )
+    limits = SegmentLimits(Settings().chunk_rows, Settings().chunk_bytes, Settings().segment_bytes)
+    log = Log(open_store(StoreSpec(str(tmp_path / "wal"))), SYSTEM, "run")
+    memory = Memory([os.getpid()])
+
+    staged = packed(StagingContext("given", limits), returned, log, side_by_side=40)
+
+    assert memory.grown_mib([os.getpid()]) < 100
+    assert 30 < len(staged.segments) <= 40
+    assert sum(ref.rows for ref in staged.segments) == partitions
