@@ -115,6 +115,7 @@ def test_what_may_be_missing_is_called_so() -> None:
         "--rows-per-second 0",
         "--retention-batches 50",
         "--sink-kind transactional --at-most-once",
+        "--sink-kind two-phase",
         "--store tape",
     ],
 )

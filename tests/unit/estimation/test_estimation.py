@@ -424,3 +424,9 @@ def test_the_counting_store_counts_nothing_that_was_taken() -> None:
     assert total(store.taken()).total == 2
     store.delete([])
     assert total(store.taken()).total == 0
+
+
+def test_a_two_phase_sink_is_refused_by_name() -> None:
+    """Its requests depend on the target, and those of a plain sink would be too few."""
+    with pytest.raises(ConfigError, match="requests of a two-phase sink"):
+        Plan(1, ability=Ability.TWO_PHASE)
