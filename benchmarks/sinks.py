@@ -44,9 +44,10 @@ class IdempotentNullSink(NullSink):
 
 @dataclass(frozen=True)
 class CsvSink(NullSink):
-    """Writes a CSV file for each call, with Arrow."""
+    """Writes a CSV file for each call, with Arrow. The key is its name, so a repeat writes the same file again."""
 
     folder: Path
+    idempotent = True
 
     def take(self, table: pa.Table, name: str) -> None:
         csv.write_csv(table, self.folder / f"{name}.csv")

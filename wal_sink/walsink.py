@@ -400,9 +400,9 @@ class WalSink:
         Raises nothing: another error is being raised already.
         """
         if not self._closed and (self._pool is None or self._owner.is_here):
+            self._own_query.leave()  # before it is closed: a batch that finds it closed then waits for the stop
             self._closed = True
             self._leave_exit()
-            self._own_query.leave()
             self._try_to(self._own_query.stop)
             self._try_to(self._stop_committers)
 
