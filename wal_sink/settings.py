@@ -18,6 +18,8 @@ MAX_SEGMENT_BYTES = 512 << 20
 worker's memory.
 """
 
+MOST_THREADS = 16
+"""Largest `threads_per_task`."""
 MIN_RETENTION_BATCHES = 100
 """Number of batches that Spark keeps in its checkpoint (`spark.sql.streaming.minBatchesToRetain`)."""
 
@@ -103,7 +105,7 @@ class Delivery:
     threads_per_task: int = 1
     """Number of segments that one delivery task on an executor sends at once. Each goes through its own copy of the
     sink, in its own thread. More than 1 helps where the store or the target makes a task wait. The libraries that the
-    sink uses must permit several threads. The task holds one segment in memory for each thread.
+    sink uses must permit several threads. The task holds one segment in memory for each thread. At most 16.
     """
     rows_per_s: float | None = None
     """Maximum average rows per second over all tasks together. None: no limit. Each task sends one chunk at once and
@@ -146,6 +148,8 @@ class Delivery:
         _at_least_1_or_none(self, "max_concurrency")
         if self.rows_per_s is not None and not (is_number(self.rows_per_s) and 0 < self.rows_per_s < math.inf):
             raise ConfigError(f"rows_per_s={self.rows_per_s!r}: expected a number of rows above 0")
+        if self.threads_per_task > MOST_THREADS:
+            raise ConfigError(f"threads_per_task={self.threads_per_task}: expected 1 to {MOST_THREADS}")
         if self.threads_per_task > 1 and (self.order == "total" or self.where == "driver"):
             found = "order='total'" if self.order == "total" else "where='driver'"
             raise ConfigError(

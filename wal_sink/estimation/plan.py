@@ -141,9 +141,9 @@ class Plan:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number above 0")
         if self.ability is Ability.TWO_PHASE:
             raise ConfigError(
-                "an estimate cannot count the requests of a two-phase sink, because the target decides how many records "
-                "a transaction takes. docs/cost.md has the numbers that were counted: ten requests for a batch of small "
-                "partitions. Leave out the kind of the sink to estimate all the rest"
+                "an estimate cannot count the requests of a two-phase sink, because the target decides how many "
+                "records a transaction takes. docs/cost.md has the numbers that were counted: ten requests for a batch "
+                "of small partitions. Leave out the kind of the sink to estimate all the rest"
             )
         if self.at_most_once and self.ability in {
             Ability.TRANSACTIONAL,

@@ -1,16 +1,16 @@
-"""Requests that wait for nothing but their own answers, several at once."""
+"""Calls that wait for nothing but their own answers, several at once."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 MOST = 16
-"""The most requests at once."""
+"""The most calls at once."""
 
 
 class SideBySide(Protocol):
@@ -25,13 +25,60 @@ def in_turn(function: Callable[[T], R], items: Iterable[T]) -> Sequence[R]:
 
 
 def side_by_side(function: Callable[[T], R], items: Iterable[T]) -> Sequence[R]:
-    """The results of the function in the order of the items. Up to `MOST` calls run at once, each on its own thread.
+    """The results of the function in the order of the items. Up to `MOST` calls run at once: one on the caller's
+    thread, the others on daemon threads.
 
     Raises the error of the first item that has one. Calls that have not begun by then are left out. It returns or
-    raises only after the last call that began has ended.
+    raises only after the last call that began has ended. If the system has no more threads, fewer calls run at once.
+    The threads are none of an executor of `concurrent.futures`: those accept nothing once the main thread has ended,
+    and a process waits for them at its exit.
     """
-    waiting = list(items)
-    if len(waiting) < 2:
-        return in_turn(function, waiting)
-    with ThreadPoolExecutor(min(MOST, len(waiting)), thread_name_prefix="wal-sink-requests") as threads:
-        return list(threads.map(function, waiting))
+    calls = _Calls(function, items)
+    helpers: list[threading.Thread] = []
+    for _ in range(min(MOST, calls.count) - 1):
+        helper = threading.Thread(target=calls.work, name="wal-sink-beside", daemon=True)
+        try:
+            helper.start()
+        except RuntimeError:  # no more threads; the others do the work
+            break
+        helpers.append(helper)
+    calls.work()
+    for helper in helpers:
+        helper.join()
+    return calls.results()
+
+
+class _Calls(Generic[T, R]):
+    """The calls that are left to make, and the answers so far. Shared by the threads."""
+
+    def __init__(self, function: Callable[[T], R], items: Iterable[T]) -> None:
+        self._function = function
+        self._items = list(items)
+        self._lock = threading.Lock()
+        self._next = 0
+        self._answers: dict[int, R] = {}
+        self._errors: dict[int, BaseException] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._items)
+
+    def work(self) -> None:
+        """Make calls until none is left, or one failed."""
+        while (number := self._take()) is not None:
+            try:
+                self._answers[number] = self._function(self._items[number])
+            except BaseException as error:  # noqa: BLE001 - raised on the caller's thread, whatever it is
+                self._errors[number] = error
+
+    def results(self) -> Sequence[R]:
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        return [self._answers[number] for number in range(self.count)]
+
+    def _take(self) -> int | None:
+        with self._lock:
+            if self._errors or self._next == self.count:
+                return None
+            self._next += 1
+            return self._next - 1

@@ -186,10 +186,13 @@ class OwnQuery:
 
     def _wait_for_stop(self, df: DataFrame) -> NoReturn:
         from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
+        from wal_sink.spark.session.task_errors import INTERRUPTED  # noqa: PLC0415
 
         sleep_in_stream(df, _STOP_S)
+        # The stop interrupts only the thread of the query. `stage` may be called on another one.
         raise StoppedError(
-            f"{self._owner} is closing, so the batch was not staged. Spark runs the batch again at the next start"
+            f"{self._owner} is closing, so the batch was not staged. Spark runs the batch again at the next start "
+            f"({INTERRUPTED})"
         ) from None  # Spark searches the text of this error, and a cause would be a part of it
 
     def stop(self) -> None:

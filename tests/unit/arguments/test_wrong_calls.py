@@ -260,6 +260,7 @@ WRONG_VALUES += [
     *[(lambda value=value: Delivery(post, keep_segments=cast("Any", value)), "True or False") for value in (0, "no")],
     (lambda: Delivery(post, max_attempts=cast("Any", None)), r"max_attempts=None"),
     (lambda: Delivery(post, threads_per_task=0), r"threads_per_task=0"),
+    (lambda: Delivery(post, threads_per_task=17), r"threads_per_task=17: expected 1 to 16"),
     (lambda: Delivery(post, threads_per_task=2, order="total"), r"threads_per_task=2 .*order='total' sends one after"),
     (lambda: Delivery(post, threads_per_task=2, where="driver"), r"threads_per_task=2 .*where='driver' sends one afte"),
     (lambda: LOOSE(post, **PLACES).drain(timeout_s=math.inf), r"timeout_s=inf"),

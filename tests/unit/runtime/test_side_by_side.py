@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.support.processes import Child
 from wal_sink.runtime.side_by_side import MOST, in_turn, side_by_side
 
 WAIT_S = 10
@@ -21,7 +24,7 @@ def test_the_results_come_in_the_order_of_the_items(
 
 
 def test_as_many_calls_as_allowed_run_at_once_and_no_more() -> None:
-    running, seen = threading.Semaphore(MOST), []
+    running, seen = threading.Semaphore(MOST), list[threading.Thread]()
     all_here = threading.Barrier(MOST)
 
     def call(number: int) -> int:
@@ -34,7 +37,8 @@ def test_as_many_calls_as_allowed_run_at_once_and_no_more() -> None:
 
     assert side_by_side(call, range(3 * MOST)) == list(range(3 * MOST))
     assert len(set(seen)) == MOST
-    assert threading.current_thread() not in seen
+    assert threading.current_thread() in seen
+    assert all(thread.daemon for thread in seen if thread is not threading.current_thread())
 
 
 def test_a_single_call_needs_no_thread() -> None:
@@ -47,8 +51,62 @@ def test_the_error_of_the_first_item_that_has_one_is_raised_and_the_rest_is_left
     def call(number: int) -> None:
         called.append(number)
         if number >= 3:
+            failed.wait(WAIT_S)  # so that number 3 fails while the others run
             raise LookupError(number)
+        time.sleep(0.05)
+        failed.set()
 
-    with pytest.raises(LookupError, match="3"):
+    failed = threading.Event()
+    with pytest.raises(LookupError, match=r"^3$"):
         side_by_side(call, range(10_000))
-    assert len(called) < 10_000
+    assert len(called) <= 3 + MOST
+
+
+def test_without_another_thread_the_caller_makes_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def fail_at_the_third(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_at_the_third)
+    assert side_by_side(lambda number: -number, range(50)) == [-number for number in range(50)]
+    assert len(started) == 2
+
+
+LATE = """
+import threading, time
+from wal_sink.runtime.side_by_side import side_by_side
+
+def work():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    print(side_by_side(lambda number: -number, range(3)), flush=True)
+
+threading.Thread(target=work).start()
+"""
+HANGING = """
+import threading
+from wal_sink.runtime.side_by_side import side_by_side
+
+begun = threading.Barrier(4)
+
+def hang(_):
+    begun.wait(10)
+    threading.Event().wait()
+
+threading.Thread(target=lambda: side_by_side(hang, range(3)), daemon=True).start()
+begun.wait(10)
+print("the end", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("program", "says"), [(LATE, "[0, -1, -2]"), (HANGING, "the end")])
+def test_neither_the_end_of_the_main_thread_nor_a_call_that_hangs_matters_to_the_other(
+    tmp_path: Path, program: str, says: str
+) -> None:
+    with Child.python(program, log=tmp_path / "log") as child:
+        assert says in child.succeed()

@@ -15,8 +15,9 @@ from py4j.protocol import Py4JError
 from tests.support.one_segment import Stage
 from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.messages import SegmentTask
+from wal_sink.runtime.side_by_side import MOST
 from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
-from wal_sink.settings import Delivery
+from wal_sink.settings import MOST_THREADS, Delivery
 from wal_sink.sinks.failures import FailureKind
 from wal_sink.spark.delivery import executors
 from wal_sink.spark.delivery.executors import ExecutorDispatcher
@@ -273,11 +274,16 @@ def test_the_threads_of_all_tasks_stay_within_what_the_sink_permits(
     assert context.threads == [given]
 
 
+def test_no_more_threads_can_be_asked_for_than_run_at_once() -> None:
+    assert MOST_THREADS == MOST
+
+
 def test_every_thread_of_every_task_gets_its_part_of_the_rate() -> None:
     context = Context()
     context.go.set()
     deliver(dispatcher(context, DeliverySlots(lambda: 2), threads_per_task=3), replace(Stage().given, rows_per_s=60.0))
-    assert context.rates == [10.0]
+    # Five segments of equal size: shares of three and two, so five threads.
+    assert context.rates == [12.0]
 
 
 @pytest.mark.parametrize(

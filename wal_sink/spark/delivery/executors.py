@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -112,7 +111,8 @@ class ExecutorDispatcher:
         confirms: tuple[SegmentRef, ...] | None = None,
     ) -> list[SegmentResult]:
         threads = self._threads_of(shares)
-        given = _for_one_of(len(shares) * threads, delivery_context)
+        at_once = sum(min(threads, len(share)) for share in shares) or 1
+        given = _for_one_of(at_once, delivery_context)
         task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms, self._copies, threads)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {delivery_context.sink}"
         if not is_running(self._context):
@@ -188,9 +188,8 @@ class _DeliveryTask:
             return failed(tasks, Failure(FailureKind.RETRIABLE, text))
         if self.threads == 1:
             return self._carry_out(log, tasks)
-        parts = shared_out(tasks, self.threads)
-        with ThreadPoolExecutor(len(parts), thread_name_prefix="wal-sink-segments") as threads:
-            return [result for results in threads.map(partial(self._carry_out, log), parts) for result in results]
+        carried_out = SYSTEM.side_by_side(partial(self._carry_out, log), shared_out(tasks, self.threads))
+        return [result for results in carried_out for result in results]
 
     def _carry_out(self, log: Log, tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         return carry_out(

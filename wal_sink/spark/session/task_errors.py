@@ -26,7 +26,7 @@ _MARK = "wal-sink error in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
 _STOPPED = re.compile(r"InterruptedException|InterruptedIOException|ClosedByInterruptException|cancelled job group")
 """Names in the error of a query that is being stopped, or of a job that was cancelled."""
-_INTERRUPTED = (
+INTERRUPTED = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling collectToPython: java.lang.InterruptedException"
 )
 """The text by which Spark recognises, in an error of `foreachBatch`, that its own stop of the query caused it. Spark
@@ -98,7 +98,7 @@ def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -
         if in_stream and _STOPPED.search(text):
             raise JobStoppedError(
                 f"{what}: the query was stopped, or its job cancelled, before the batch was staged. Spark runs the "
-                f"batch again at the next start ({telling_line(text)}) ({_INTERRUPTED})"
+                f"batch again at the next start ({telling_line(text)}) ({INTERRUPTED})"
             ) from None
         if isinstance(error, Py4JJavaError):
             raise SparkJobError(f"{what}: {telling_line(text)}") from None

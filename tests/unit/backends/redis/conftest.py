@@ -17,11 +17,11 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(redis_server: RedisServer) -> Iterator[RedisServer]:
+    """The server that other tests use too, empty. Whatever a test sets there is set back after it."""
     with redis_server.client() as client:
         client.flushall()
-        client.config_set("maxmemory", 0)
-        client.config_set("maxmemory-policy", "noeviction")
     yield redis_server
     with redis_server.client() as client:
         client.acl_deluser("limited")
         client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
