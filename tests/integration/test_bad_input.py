@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -544,9 +545,9 @@ def one_pending(place: Home) -> WalSink:
     return place.sink(Delivery(place.troubled("hang"), where="driver"), settings=Settings(max_pending_batches=1))
 
 
-@pytest.mark.parametrize("own_chain", [False, True])
+@pytest.mark.parametrize("how", ["start", "own chain", "a pool of the user"])
 def test_a_batch_that_comes_while_the_walsink_closes_is_no_failure(
-    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch, *, own_chain: bool
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The second batch comes to the check whether the object is closed just after it was closed."""
     sink = place.sink()
@@ -562,12 +563,16 @@ def test_a_batch_that_comes_while_the_walsink_closes_is_no_failure(
     monkeypatch.setattr(WalSink, "_open", after_the_close)
     place.feed.add([0], [1])
     stream = place.feed.stream(spark).writeStream
-    if own_chain:
-        query = stream.foreachBatch(sink.stage).option("checkpointLocation", str(place.checkpoint)).start()
-    else:
-        query = sink.start(stream)
-    assert second_came.wait(60)
-    sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    chain = stream.option("checkpointLocation", str(place.checkpoint))
+    with ThreadPoolExecutor(1) as pool:
+        if how == "start":
+            query = sink.start(stream)
+        elif how == "own chain":
+            query = chain.foreachBatch(sink.stage).start()
+        else:
+            query = chain.foreachBatch(lambda df, batch_id: pool.submit(sink.stage, df, batch_id).result()).start()
+        assert second_came.wait(60)
+        sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert (query.isActive, query.exception()) == (False, None)
     monkeypatch.undo()
     place.run(spark)
