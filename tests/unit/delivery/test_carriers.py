@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.forgetting import Forgetful, Target
+from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.local import (
     SMALL_BATCH_SEGMENTS,
@@ -27,15 +28,17 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.runtime.timed_calls import DirectCall, ThreadCall
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink, SinkContext, as_sink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.sinks.guarantees import Ability, ability_of
-from wal_sink.spark.delivery.executors import _DeliveryTask
+from wal_sink.spark.delivery.executors import _DeliveryTask, shared_out
 from wal_sink.spark.delivery.pickling import PickledSink, pickled, problem_of
+from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
+from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.records import SegmentRef
 
@@ -436,3 +439,51 @@ def test_small_is_what_has_few_bytes_to_move_and_few_segments(
     ]
     manifest: Any = SimpleNamespace(bytes=sum(ref.bytes for ref in refs), segments=refs)
     assert is_small(manifest, tasks) is small
+
+
+class FailsFor(Sink):
+    """Takes every segment but one, and notes the thread of each call in a file of a folder."""
+
+    def __init__(self, folder: str, segment_id: str) -> None:
+        self.folder, self.segment_id = folder, segment_id
+
+    def write(self, chunk: Chunk) -> None:
+        (Path(self.folder) / f"{chunk.segment_id}-{chunk.rows[0]}").write_text(str(threading.get_ident()))
+        if chunk.segment_id == self.segment_id:
+            raise ConnectionError("unreachable")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_segment_that_fails_in_one_thread_takes_nothing_from_the_others(tmp_path: Path, threads: int) -> None:
+    """A thread stops at its first failure, as a task does; with one thread nothing follows the failure."""
+    place = Place(rows=lambda _: [3, 3, 3, 3])
+    (tmp_path / "noted").mkdir()
+    spec = StoreSpec(str(tmp_path / "wal"))
+    run = Run(open_store(spec), place.checkpoint, Settings(chunk_rows=3))
+    run.open([served_sink(run, "a", Recorder())])
+    run.become_stager()
+    next(place.query().batches(run, 1))
+    staged = run.history.staged(0)
+    assert staged is not None
+    segments = staged.segments
+    sink = FailsFor(str(tmp_path / "noted"), segments[0].id)
+    given = replace(Stage().given, sink="a", segments=4, chunk_rows=3, term=run.committers[0].term)
+    tasks = tuple(SegmentTask(number, segment, 0, maybe_sent=False) for number, segment in enumerate(segments))
+    task = _DeliveryTask(PickledSink(pickle.dumps(sink)), spec, "run", given, (tasks,), threads=threads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wal_sink.spark.delivery.executors.TaskContext.get", lambda: InTask(0))
+        results = {result.ordinal: result for result in task([0])}
+
+    assert results[0].failure is not None
+    assert "unreachable" in results[0].failure.message
+    parts = [part for part in shared_out(tasks, threads) if part[0].ordinal != 0]
+    others = {each.ordinal for part in parts for each in part}
+    assert {number for number, result in results.items() if result.failure is None} == others
+    assert all(results[number].rows == 3 for number in others)
+    recorded = place_records(spec)
+    assert recorded == sorted(others), "their progress is kept"
+
+
+def place_records(spec: StoreSpec) -> list[int]:
+    names = open_store(spec).list(paths.progress_folder("a", 0))
+    return sorted(found.ordinal for name in names if (found := paths.parse_progress(name)))
