@@ -15,6 +15,7 @@ from tests.simulation.histories.plans import Fault, Shape
 from tests.simulation.histories.process import Process
 from tests.simulation.world import Life
 from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.passing import PassingStore
 from wal_sink.testing import FaultyStore
 
 
@@ -72,46 +73,32 @@ class StoreWorld(FollowedWorld):
             self.look(after)
 
 
-class _Watched(Store):
+class _Watched(PassingStore):
     """The store of a run. The world is looked at after each of its effects."""
 
     def __init__(self, inner: Store, world: StoreWorld) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._world = world
-
-    @property
-    def root(self) -> str:
-        return self._inner.root
-
-    @property
-    def create_doubt(self) -> str:
-        return self._inner.create_doubt
-
-    def begin(self, *, is_there: bool = False) -> None:
-        self._inner.begin(is_there=is_there)
 
     def create(self, path: str, data: bytes) -> None:
         try:
-            self._inner.create(path, data)
+            super().create(path, data)
         finally:
             self._world.look(f"create {path}", path)
 
     def read(self, path: str) -> bytes:
-        data = self._inner.read(path)
+        data = super().read(path)
         self._world.catch_up(f"read {path}")
         return data
 
-    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        return self._inner.list(prefix, after=after, recursive=recursive)
-
     def delete(self, paths: Iterable[str]) -> None:
         try:
-            self._inner.delete(paths)
+            super().delete(paths)
         finally:
             self._world.look("delete")
 
     def segment(self, path: str) -> SegmentStream:
-        return _WatchedStream(self._inner.segment(path), path, self._world)
+        return _WatchedStream(super().segment(path), path, self._world)
 
 
 class _WatchedStream(SegmentStream):

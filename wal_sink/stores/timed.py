@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
 
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import SYSTEM, Runtime
-from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.base import Store
+from wal_sink.stores.passing import PassingStore
 
 SLOW_S = 1.0
 """A request that takes longer is slow. A large object may take longer, at this rate."""
@@ -20,7 +20,7 @@ LAST_REQUESTS = 100
 _logger = logger_of(__name__)
 
 
-class TimedStore(Store):
+class TimedStore(PassingStore):
     """Passes every call to another store, and logs one warning if that store is slow. Adds no request.
 
     Creates and reads are timed. Listings and deletions are not: one call may be many requests. Nor are writes of
@@ -28,7 +28,7 @@ class TimedStore(Store):
     """
 
     def __init__(self, inner: Store, runtime: Runtime = SYSTEM) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._runtime = runtime
         self._lock = threading.Lock()
         self._last: deque[bool] = deque(maxlen=LAST_REQUESTS)
@@ -36,43 +36,20 @@ class TimedStore(Store):
         self._longest_s, self._longest = 0.0, ""
         self._was_told = False
 
-    @property
-    def root(self) -> str:
-        return self._inner.root
-
-    @property
-    def create_doubt(self) -> str:
-        return self._inner.create_doubt
-
-    def begin(self, *, is_there: bool = False) -> None:
-        self._inner.begin(is_there=is_there)
-
     def create(self, path: str, data: bytes) -> None:
         began_s = self._runtime.monotonic_s()
         try:
-            self._inner.create(path, data)
+            super().create(path, data)
         finally:
             self._note(f"creating {path}", began_s, len(data))
 
     def read(self, path: str) -> bytes:
         began_s, data = self._runtime.monotonic_s(), b""
         try:
-            data = self._inner.read(path)
+            data = super().read(path)
         finally:
             self._note(f"reading {path}", began_s, len(data))
         return data
-
-    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        return self._inner.list(prefix, after=after, recursive=recursive)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self._inner.delete(paths)
-
-    def segment(self, path: str) -> SegmentStream:
-        return self._inner.segment(path)
-
-    def url_of(self, path: str) -> str:
-        return self._inner.url_of(path)
 
     def _note(self, what: str, began_s: float, size: int) -> None:
         took_s = self._runtime.monotonic_s() - began_s
