@@ -150,7 +150,7 @@ def test_an_option_that_is_wrong_is_named(
     home.feed.add(range(3))
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(home.checkpoint))
     try:
-        found = error_of(spark, home, **options)
+        found = error_of(spark, home, None, **options)
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
     assert expected in found

@@ -57,6 +57,11 @@ class CommitterPool:
             for thread in self._threads:
                 thread.follow(on=False)
 
+    def begin_following(self) -> None:
+        """Deliver the batches of another process from now on, until `finish` or `stop`. Returns at once."""
+        for thread in self._threads:
+            thread.follow()
+
     def catch_up(self, timeout_s: float | None) -> None:
         """Deliver all complete batches. Raises `UndeliveredError` when time ran out."""
         for thread in self._threads:
@@ -67,6 +72,7 @@ class CommitterPool:
         """Deliver all complete batches, then end all threads. Raises `UndeliveredError` when time ran out."""
         self._over.set()
         for thread in self._threads:
+            thread.follow(on=False)
             thread.finish()
         self._wait_delivered(timeout_s)
 

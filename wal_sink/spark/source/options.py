@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url, secrets_in_options, secrets_in_url
@@ -58,8 +59,21 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             f'.option("{CHECKPOINT}", …) to this query. Nothing was staged'
         )
     _refuse_secret_url(CHECKPOINT, checkpoint)
-    sizes = {name: _count(option, values[option]) for option, name in _SIZES.items() if option in values}
-    return WriteOptions(_store(values), checkpoint_location(checkpoint, None), Settings(**sizes))
+    sizes: dict[str, Any] = {
+        name: _count(option, values[option]) for option, name in _SIZES.items() if option in values
+    }
+    settings = replace(Settings(), **sizes)
+    return WriteOptions(_store(values), checkpoint_location(checkpoint, None), settings)
+
+
+def options_of(store: StoreSpec, checkpoint: str, settings: Settings) -> dict[str, str]:
+    """The options of a query that stages into `store` with these settings. Raises `ConfigError` for a secret."""
+    options = {WAL: store.url, CHECKPOINT: checkpoint}
+    if store.options:
+        options[STORAGE_OPTIONS] = json.dumps(dict(store.options), default=repr)
+    options |= {option: str(getattr(settings, name)) for option, name in _SIZES.items()}
+    write_options(options)
+    return options
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:

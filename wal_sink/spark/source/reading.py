@@ -187,5 +187,5 @@ def _nullable(kind: DataType) -> DataType:
 def _arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark expects of a reader: exact types, and UTC for timestamps."""
     known = inspect.signature(to_arrow_schema).parameters
-    utc = {"timezone": "UTC"} if "timezone" in known else {}
+    utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {}
     return to_arrow_schema(schema, **utc)

@@ -62,8 +62,11 @@ class WalSinkWriter(DataSourceStreamArrowWriter):
             self._begun = begin_batch(self._options, self._schema)
         return self.__dict__
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage one partition. Runs in a task, on an executor. Names of segments are unique to the task's attempt."""
+    def write(self, iterator: Iterator[Any]) -> StagedMessage:
+        """Stage the record batches of one partition. Runs in a task, on an executor.
+
+        Names of segments are unique to the task's attempt.
+        """
         begun, task = self._begun, TaskContext.get()
         if begun is None or task is None:
             raise HistoryError("a task of format('wal_sink') got no batch: Spark did not pickle the writer for it")
