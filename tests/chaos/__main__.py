@@ -32,6 +32,7 @@ MODULES = (
     "backends",
     "forgetful_targets",
     "processes",
+    "connect",
     "simulated",
 )
 """Modules with a list `SCENARIOS`. The modules that take longest come last."""

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import sqlite3
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Child
+from tests.chaos.connect import RUN, client, delivered
 from tests.support.servers.connect_server import ConnectServer, connect_server
 from tests.support.streams import Home
 
 pytestmark = pytest.mark.spark
-
-LIMIT_S = 240.0
-BATCHES = 4
-"""Batches that each life of a killed server gets to do."""
-CLIENT = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from tests.support.streams import Home
-from wal_sink import Delivery, Settings
-from wal_sink_backends import SqlSink
-
-spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
-home = Home(Path(sys.argv[2]))
-sink = SqlSink(f"sqlite:///{home.root / 'out.db'}", "rows")
-$BODY
-print("client: done")
-"""
-RUN = """
-with home.sink(sink, settings=Settings(chunk_rows=7)) as served:
-    served.run(home.feed.stream(spark).writeStream.trigger(availableNow=True))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -51,33 +25,15 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def client(server: ConnectServer, home: Home, body: str = RUN) -> Child:
-    return Child.python(
-        CLIENT.replace("$BODY", body), server.url, home.root, log=home.root / "client.log", limit_s=LIMIT_S
-    )
-
-
-def rows(home: Home) -> list[int]:
-    """Every row of the target, sorted."""
-    file = home.root / "out.db"
-    if not file.exists():
-        return []
-    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as target:
-        try:
-            return [number for (number,) in target.execute("SELECT id FROM rows ORDER BY id")]
-        except sqlite3.OperationalError:  # no table yet
-            return []
-
-
 def test_a_query_over_connect_is_staged_on_the_server_and_delivered_here(server: ConnectServer, home: Home) -> None:
     home.feed.add(range(20), range(20, 45))
     with client(server, home) as child:
         child.succeed()
-    assert rows(home) == list(range(45))
+    assert delivered(home) == list(range(45))
     home.feed.add(range(45, 60))
     with client(server, home) as child:
         child.succeed()
-    assert rows(home) == list(range(60))
+    assert delivered(home) == list(range(60))
 
 
 def test_a_client_that_dies_loses_nothing(server: ConnectServer, home: Home) -> None:
@@ -91,7 +47,7 @@ import time
 time.sleep(600)
 """
     with client(server, home, body) as child:
-        child.wait_until(lambda: rows(home) == list(range(20)), "the first batch is delivered")
+        child.wait_until(lambda: delivered(home) == list(range(20)), "the first batch is delivered")
         child.kill()
     home.feed.add(range(20, 40))
     body = (
@@ -103,36 +59,7 @@ for query in spark.streams.active:
     )
     with client(server, home, body) as child:
         child.succeed()
-    assert rows(home) == list(range(40))
-
-
-def test_a_server_that_is_killed_loses_nothing(home: Home, tmp_path: Path) -> None:
-    killed_server(home, tmp_path, kills=2, seed=20261125)
-
-
-def killed_server(home: Home, folder: Path, *, kills: int, seed: int) -> None:
-    """Kill the server `kills` times while a query runs, then its client; start both again each time.
-
-    Each row is in the target once at the end. The client is killed because PySpark's client goes on asking a server
-    that is gone, for about ten minutes.
-    """
-    chance = random.Random(seed)
-    in_the_middle = 0
-    for life in range(kills + 1):
-        begin, end = life * BATCHES, (life + 1) * BATCHES
-        home.feed.add(*(range(number * 10, number * 10 + 10) for number in range(begin, end)))
-        with connect_server(folder / f"server-{life}") as running, client(running, home) as child:
-            if life == kills:
-                child.succeed()
-                break
-            before = len(rows(home))
-            child.wait_until(lambda: len(rows(home)) > before, "rows of this life are delivered")  # noqa: B023
-            time.sleep(chance.uniform(0.0, 1.0))
-            running.process.kill()
-            in_the_middle += len(rows(home)) < end * 10
-            child.kill()
-    assert rows(home) == list(range((kills + 1) * BATCHES * 10))
-    assert in_the_middle, "every query was done before the server was killed"
+    assert delivered(home) == list(range(40))
 
 
 def test_stage_over_connect_is_refused_with_the_way(server: ConnectServer, home: Home) -> None:

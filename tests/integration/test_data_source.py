@@ -11,6 +11,7 @@ from tests.support.streams import Home, restore
 from wal_sink import Delivery
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import read_batches, read_status
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 
@@ -199,3 +200,7 @@ def test_the_kind_of_error_is_ours() -> None:
 
     with pytest.raises(WalSinkError):
         write_options({})
+
+
+def test_spark_compares_repeated_shuffles_by_default(spark: SparkSession) -> None:
+    assert [spark.conf.get(key) for key in REPEAT_CHECKS] == ["true", "true"]

@@ -25,6 +25,7 @@ class CommitterPool:
         self._over = threading.Event()
         """Set once following must end: every sink gave up, one failed, or the run is ending."""
         self._has_ended = False
+        self._is_following = False
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
     def start(self) -> None:
@@ -59,6 +60,7 @@ class CommitterPool:
 
     def begin_following(self) -> None:
         """Deliver the batches of another process from now on, until `finish` or `stop`. Returns at once."""
+        self._is_following = True
         for thread in self._threads:
             thread.follow()
 
@@ -72,7 +74,8 @@ class CommitterPool:
         """Deliver all complete batches, then end all threads. Raises `UndeliveredError` when time ran out."""
         self._over.set()
         for thread in self._threads:
-            thread.follow(on=False)
+            if self._is_following:
+                thread.follow(on=False)
             thread.finish()
         self._wait_delivered(timeout_s)
 

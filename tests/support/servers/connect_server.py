@@ -41,7 +41,7 @@ def connect_server(folder: Path, conf: Mapping[str, str] | None = None) -> Itera
         **(conf or {}),
     }
     args = [f"--conf={key}={value}" for key, value in settings.items()]
-    program = [
+    program: list[str | Path] = [
         _SPARK_HOME / "bin" / "spark-submit",
         "--master",
         "local[2]",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import FencedError, HistoryError
+from wal_sink.errors import ConfigError, FencedError, HistoryError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
@@ -23,6 +23,7 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.timed import TimedStore
 from wal_sink.two_phase.prepare import joined
 from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import SegmentRef
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -130,6 +131,7 @@ def end_batch(
         return
     _refuse_other_entry(options, begun.attempt)
     segments = joined([staged[partition] for partition in sorted(staged)]).segments
+    _refuse_unseen(log, segments)
     whole = Staged(segments, begun.columns, begun.spark_schema)
     create_manifest(log, begun.attempt, whole, chunk_rows=options.settings.chunk_rows)
 
@@ -147,6 +149,24 @@ def only_batch(begun: Sequence[BegunBatch], options: WriteOptions, schema: Struc
             "batch, found results of several. Nothing was staged. Start the query again"
         )
     return begun[0]
+
+
+def _refuse_unseen(log: Log, segments: Sequence[SegmentRef]) -> None:
+    """Refuse segments that the driver does not see: executors may have written to a disk of their own.
+
+    One listing for each folder of segments; there is one, and shards beside it for large batches.
+    """
+    by_folder: dict[str, set[str]] = {}
+    for segment in segments:
+        folder, _, name = segment.path.rpartition("/")
+        by_folder.setdefault(folder, set()).add(name)
+    for folder, names in by_folder.items():
+        if missing := sorted(names.difference(log.store.list(folder))):
+            raise ConfigError(
+                f"{log.store.url_of(folder)}: executors wrote {len(missing)} segments that the driver does not see, "
+                f"the first {missing[0]}. Driver and executors must see the same WAL: use s3://…, gs://…, abfs://…, or "
+                "a folder that every machine mounts under the same path. The batch was not staged"
+            )
 
 
 def _refuse_other_entry(options: WriteOptions, attempt: Attempt) -> None:
