@@ -32,7 +32,7 @@ CHECKS = tuple(
 
 
 class Task:
-    """What a task asks of Spark."""
+    """The answers that Spark gives a task."""
 
     def __init__(
         self, partition: int = 0, query: str | None = QUERY, batch: str | None = "0", conf: dict[str, str] | None = None
@@ -315,7 +315,7 @@ def test_the_options_of_a_walsink_are_those_of_the_format() -> None:
     [
         ({"wal": "/a", "path": "/b"}, "Pass one of them"),
         ({}, "option wal is missing"),
-        ({"wal": "/a", "fromBatch": "5", "toBatch": "4"}, "fromBatch=5 is above toBatch=4"),
+        ({"wal": "/a", "fromBatch": "5", "toBatch": "4"}, "expected fromBatch to be at most toBatch, found 5 and 4"),
         ({"wal": "/a", "fromBatch": "-1"}, "expected a whole number"),
         ({"wal": "/a", "whatever": "1"}, "Expected one of wal, storageOptions, fromBatch, toBatch"),
         ({"wal": "webhdfs://user:topsecret@host/a"}, "may be a secret"),

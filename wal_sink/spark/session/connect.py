@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FORMAT = "wal_sink"
 CHECKPOINT = "checkpointLocation"
 OVER_CONNECT = (
-    "Over Spark Connect, pass the query's writer to WalSink.run or WalSink.start, without a foreachBatch of your own; "
+    "Over Spark Connect, pass the query's writer to WalSink.run or WalSink.start, without your foreachBatch; "
     'or stage with writeStream.format("wal_sink"), and deliver with: wal-sink drain … --follow.'
 )
 _FUNCTIONS = ("foreach_writer", "foreach_batch")

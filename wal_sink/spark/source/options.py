@@ -82,7 +82,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     first = _count(_FROM, values[_FROM]) if _FROM in values else 0
     last = _count(_TO, values[_TO]) if _TO in values else None
     if last is not None and last < first:
-        raise ConfigError(f'format("wal_sink"): {_FROM}={first} is above {_TO}={last}')
+        raise ConfigError(f'format("wal_sink"): expected {_FROM} to be at most {_TO}, found {first} and {last}')
     return ReadOptions(_store(values), first, last)
 
 
