@@ -183,7 +183,9 @@ def _sink(job: Job) -> WalSink:
         exact = DyingSql(f"sqlite:///{targets.database}", TABLE, Path(job.root), job.deadly)
     delivery = partial(Delivery, max_attempts=job.max_attempts)
     to = {
-        EXACT: delivery(exact, guarantee="exactly_once", where="executors" if job.deadly or job.has_cluster else "driver"),
+        EXACT: delivery(
+            exact, guarantee="exactly_once", where="executors" if job.deadly or job.has_cluster else "driver"
+        ),
         IDEMPOTENT: delivery(FilesSink(str(targets.files)), guarantee="exactly_once", where=job.where),
         PLAIN: delivery(plain, where=job.where),
     }

@@ -66,7 +66,7 @@ def drivers_of_a_cluster(effort: Effort) -> Outcome:
         guarded(effort.seed, chain, lambda: line.run(kills))
     outcome = Outcome(rounds=len(line.deaths))
     rows = add_counts(outcome, chain, allowed=outcome.rounds * SEGMENTS * CHUNK_ROWS)
-    outcome.violations += [*line.violations(), *_sent_too_late(chain.targets.sent())]
+    outcome.violations += [*line.violations(), *sent_too_late(chain.targets.sent())]
     outcome.detail = "\n".join([*line.detail(), tally("rows by target", Counter(rows))])
     return outcome
 
@@ -221,11 +221,15 @@ class _Line:
 
     def violations(self) -> list[str]:
         """List what the deaths broke, and whether there were too few orphans for the scenario to mean anything."""
-        found = [f"batches {early} came before Spark completed them" for early in [too_early(self.chain.job.place)] if early]
+        found = [
+            f"batches {early} came before Spark completed them" for early in [too_early(self.chain.job.place)] if early
+        ]
         lived = [death for death in self.deaths if any(orphan.saw_newer for orphan in death.orphans)]
         still = [death for death in self.deaths if death.state is not Orphans.AWAKE]
         if len(lived) < len(still):
-            found.append(f"only in {len(lived)} of {len(still)} deaths an executor lived when the newer driver delivered")
+            found.append(
+                f"only in {len(lived)} of {len(still)} deaths an executor lived when the newer driver delivered"
+            )
         return found
 
     def detail(self) -> list[str]:
@@ -248,7 +252,7 @@ def _names(death: _Death) -> list[str]:
     ]
 
 
-def _sent_too_late(sent: Sequence[Sent]) -> list[str]:
+def sent_too_late(sent: Sequence[Sent]) -> list[str]:
     """List the terms of the plain target under which more than one chunk of a segment came after a higher term.
 
     The target's lines are in the order in which they were written. A process that was superseded may finish the chunk

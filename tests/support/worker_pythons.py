@@ -1,4 +1,4 @@
-"""Virtual environments for the Python of Spark's workers: with the packages that wal-sink needs, with or without itself.
+"""Virtual environments for the Python of Spark's workers: with all that wal-sink needs, with or without itself.
 
 The packages are those of this interpreter, copied without their tests. So nothing is downloaded or built.
 """
@@ -49,7 +49,7 @@ def zip_of_us(path: Path) -> Path:
 
 def packed(folder: Path, path: Path) -> Path:
     """Pack an environment with venv-pack, as Spark's documentation advises. `path` ends with its format."""
-    command = [sys.executable, "-m", "venv_pack", "--quiet", "--prefix", folder, "--output", path]
+    command: list[str | Path] = [sys.executable, "-m", "venv_pack", "--quiet", "--prefix", folder, "--output", path]
     subprocess.run(command, check=True, timeout=120)
     return path
 
