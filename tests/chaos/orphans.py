@@ -29,10 +29,14 @@ from tests.support.servers.standalone import NO_LIMIT_OF_LOSSES, Executor, Stand
 
 EXECUTORS_KILLED, DRIVERS_KILLED = 30, 30
 SEGMENTS = 2
-LONGEST_BATCH = 240
+LONGEST_BATCH = 480
 """Rows of a batch. A segment of several chunks is in delivery for longer than an executor needs to notice anything."""
-ANSWERS_S = (0.1, 0.3, 0.5)
-LONGEST_DELAY_S = 1.5
+ANSWERS_S = (0.3, 0.5, 0.8)
+LONGEST_DELAY_S = 1.0
+NEWER_CHUNKS = 4
+"""Chunks that the newer driver delivers before the orphans wake up."""
+STAGING_PART = 0.3
+"""The part of the drivers that are killed soon after they began to stage a batch. The others had a chunk delivered."""
 AHEAD = 4
 """Batches that wait to be staged or delivered. More of them would only grow."""
 END_S = 60.0
@@ -95,8 +99,10 @@ class _Death:
     number: int
     state: Orphans
     orphans: Sequence[_Orphan]
+    lone_chunks: int = 0
+    """Chunks that came from an orphan after its driver's death."""
     late_chunks: int = 0
-    """Chunks that came from an orphan after the first one of the newer driver."""
+    """Of these, the ones after the first chunk of the newer driver."""
 
 
 @dataclass
@@ -146,13 +152,21 @@ class _Line:
         return True
 
     def _run_until_a_moment(self, driver: Child) -> None:
-        """Wait until the driver has staged something new, and then for a drawn time."""
-        planned = self.chain.seen().planned
-        driver.wait_until(lambda: self._feeds() and self.chain.seen().planned > planned, "it staged a batch")
+        """Wait until the driver begins to stage a batch, or has a chunk delivered, and then for a drawn time."""
+        planned, (_, size) = self.chain.seen().planned, self._newest_term()
+
+        def stages() -> bool:
+            return self._feeds() and self.chain.seen().planned > planned
+
+        def delivers() -> bool:
+            return self._feeds() and bool(self.chain.targets.sent(after=size))
+
+        in_staging = self.chain.chance.random() < STAGING_PART
+        driver.wait_until(stages if in_staging else delivers, "it began something")
         time.sleep(self.chain.chance.uniform(0, LONGEST_DELAY_S))
 
     def _kill(self, driver: Child, following: Child, state: Orphans) -> None:
-        """Kill a driver, let the following one deliver, and wake the orphans up after its first batch."""
+        """Kill a driver, let the following one deliver, and wake the orphans up meanwhile."""
         app = _app_of(driver)
         executors = [executor for executor in self.cluster.executors() if executor.app == app]
         stopped = self._put_to_rest(executors, state)
@@ -160,7 +174,7 @@ class _Line:
         driver.kill()
         killed_s = time.monotonic()
         self.deaths.append(death := _Death(len(self.deaths) + 1, state, orphans))
-        marked, (newest, size) = self.chain.seen().marked, self._newest_term()
+        newest, size = self._newest_term()
         self._begin(following)
         living = list(orphans)
 
@@ -172,17 +186,12 @@ class _Line:
                 elif newer:
                     orphan.saw_newer = True
 
-        def delivers() -> bool:
-            look(newer=False)
-            return any(sent.term > newest for sent in self.chain.targets.sent(after=size))
+        def delivers(chunks: int) -> bool:
+            newer = [sent for sent in self.chain.targets.sent(after=size) if sent.term > newest]
+            look(newer=bool(newer))
+            return self._feeds() and len(newer) >= chunks
 
-        def marks() -> bool:
-            look(newer=True)
-            self._feeds()
-            return self.chain.seen().marked > marked
-
-        following.wait_until(delivers, "the newer driver delivers")
-        following.wait_until(marks, "the newer driver marked a batch")
+        following.wait_until(lambda: delivers(NEWER_CHUNKS), "the newer driver delivers")
         _signal(stopped, signal.SIGCONT)
 
         def ended() -> bool:
@@ -192,6 +201,7 @@ class _Line:
         following.wait_until(lambda: self._feeds() and ended(), "the executors of the killed driver ended", END_S)
         sent = self.chain.targets.sent(after=size)
         first = [each.term > newest for each in sent].index(True)
+        death.lone_chunks = sum(each.term <= newest for each in sent)
         death.late_chunks = sum(each.term <= newest for each in sent[first:])
 
     def _newest_term(self) -> tuple[int, int]:
@@ -216,7 +226,7 @@ class _Line:
     def _finish(self) -> None:
         """Run a last driver that nobody kills: every row arrives."""
         self.chain.feed(2)
-        with self.chain.driver(replace(self._job(), ending="once")) as child:
+        with self.chain.driver(replace(self._job(), ending="once", answer_s=0.0)) as child:
             child.succeed()
 
     def violations(self) -> list[str]:
@@ -235,10 +245,15 @@ class _Line:
     def detail(self) -> list[str]:
         orphans = [orphan for death in self.deaths for orphan in death.orphans]
         seen = sum(orphan.saw_newer for orphan in orphans)
+        lone, late = sum(death.lone_chunks for death in self.deaths), sum(death.late_chunks for death in self.deaths)
+        sent = (
+            f"- chunks that they sent to the plain target after their driver's death: {lone}; of these after the newer "
+            f"driver's first one: {late}"
+        )
         return [
             tally("executors when their driver was killed", Counter(str(death.state) for death in self.deaths)),
             f"- executors of killed drivers: {len(orphans)}; {seen} of them lived when the newer driver delivered",
-            f"- chunks that they sent after its first one: {sum(death.late_chunks for death in self.deaths)}",
+            sent,
             *(line for death in self.deaths for line in _names(death)),
         ]
 
