@@ -211,15 +211,20 @@ class _Line:
         return max((each.term for each in self.chain.targets.sent()), default=0), size
 
     def _put_to_rest(self, executors: Sequence[Executor], state: Orphans) -> list[int]:
-        """Stop the processes that the state names, while none of them keeps others from the table."""
+        """Stop the processes that the state names, while none of them keeps others from the table.
+
+        The worker of their host is stopped too: it would kill a JVM that does not end within ten seconds.
+        """
         chosen = executors[:1] if state is Orphans.ONE_PAUSED else executors if state is not Orphans.AWAKE else []
+        hosts = [self.cluster.worker_of(executor).pid for executor in chosen]
+        _signal(hosts, signal.SIGSTOP)
         while True:
             stopped = [executor.pid for executor in chosen]
             if state is Orphans.ASLEEP:
                 stopped += [pid for executor in chosen for pid in executor.workers()]
             _signal(stopped, signal.SIGSTOP)
             if state is not Orphans.ASLEEP or not self.chain.targets.is_locked():
-                return stopped
+                return [*stopped, *hosts]
             _signal(stopped, signal.SIGCONT)
             time.sleep(POLL_S)
 

@@ -21,7 +21,7 @@ from wal_sink_backends import SqlSink
 
 pytestmark = pytest.mark.spark
 
-LIMIT_S = 180.0
+LIMIT_S = 300.0
 SEGMENTS, CHUNK_ROWS = 2, 10
 START = """
 import sys

@@ -64,6 +64,10 @@ class Standalone:
         found = [_executor_in(pid) for worker in self.workers for pid in worker.members()]
         return [executor for executor in found if executor is not None]
 
+    def worker_of(self, executor: Executor) -> Child:
+        """Return the worker that started an executor."""
+        return self.workers[HOSTS.index(executor.host)]
+
     def restart_master(self) -> None:
         """Kill the master and start another one at its address. Return when it listens."""
         self.master.kill()
