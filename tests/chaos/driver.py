@@ -39,6 +39,9 @@ POLL_S = 0.02
 GRACE_S = 3.0
 """The time for which a failing driver waits for the chunk in flight. Shorter than the default of 30 s."""
 
+CLUSTER_CONF = {"spark.cores.max": "2", "spark.executor.cores": "1", "spark.executor.memory": "512m"}
+"""One executor with one core on each of two hosts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -62,10 +65,17 @@ class Job:
     """Attempts at a batch without any progress."""
     deadly: str = ""
     """The plan by which executors die, see `tests.chaos.executors`."""
+    begins_with: str = ""
+    """The name of a file in the root. The driver has a Spark with executors, and waits until the file exists."""
 
     @property
     def place(self) -> Home:
         return Home(Path(self.root))
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether the executors belong to a standalone cluster, and not to the driver."""
+        return self.master.startswith("spark://")
 
     def argument(self) -> str:
         return json.dumps(asdict(self))
@@ -81,7 +91,12 @@ def main() -> None:
         stage_partitions_apart()
     if job.die_at_link:
         HalfSteps(deadly=job.die_at_link).watch()
+    if job.begins_with:
+        spark.sparkContext.parallelize([0], 1).count()
+        _say(f"application {spark.sparkContext.applicationId}")
     _say("ready")
+    if job.begins_with:
+        wait_until((Path(job.root) / job.begins_with).exists, "the file with which it begins", timeout_s=3600.0)
     try:
         {"live": _live, "once": _once, "turns": _turns}[job.ending](spark, job)
     except BaseException as error:
@@ -102,6 +117,8 @@ def _session(job: Job) -> SparkSession:
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "8",
     }
+    if job.has_cluster:
+        conf |= CLUSTER_CONF
     session = SparkSession.builder.master(job.master).appName("wal-sink chaos").config(map=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
@@ -166,7 +183,9 @@ def _sink(job: Job) -> WalSink:
         exact = DyingSql(f"sqlite:///{targets.database}", TABLE, Path(job.root), job.deadly)
     delivery = partial(Delivery, max_attempts=job.max_attempts)
     to = {
-        EXACT: delivery(exact, guarantee="exactly_once", where="executors" if job.deadly else "driver"),
+        EXACT: delivery(
+            exact, guarantee="exactly_once", where="executors" if job.deadly or job.has_cluster else "driver"
+        ),
         IDEMPOTENT: delivery(FilesSink(str(targets.files)), guarantee="exactly_once", where=job.where),
         PLAIN: delivery(plain, where=job.where),
     }

@@ -50,16 +50,16 @@ class Death(msgspec.Struct, frozen=True):
 Plan = tuple[Death, ...]
 
 
-def killed_executors(effort: Effort) -> Outcome:
-    """Kill executors of a local cluster during staging and delivery. Spark starts new ones."""
-    kills = effort.times(KILLS, least=2)
+def killed_executors(effort: Effort, *, most: int = KILLS, master: str = MASTER) -> Outcome:
+    """Kill executors of a cluster during staging and delivery. Spark starts new ones."""
+    kills = effort.times(most, least=2)
     chain = Chain(effort.folder / "cluster", random.Random(effort.seed), partitions=SEGMENTS)
     plan = _planned(kills, chain.chance)
     (chain.root / "deaths").mkdir()
 
     def lives() -> None:
         for first in range(0, kills, KILLS_A_LIFE):
-            _life(chain, plan, range(first, min(first + KILLS_A_LIFE, kills)))
+            _life(chain, master, plan, range(first, min(first + KILLS_A_LIFE, kills)))
 
     guarded(effort.seed, chain, lives)
     outcome = Outcome(rounds=len(died(chain.root)))
@@ -78,11 +78,11 @@ def _planned(kills: int, chance: random.Random) -> Plan:
     )
 
 
-def _life(chain: Chain, plan: Plan, numbers: range) -> None:
+def _life(chain: Chain, master: str, plan: Plan, numbers: range) -> None:
     """Run one cluster that stages and delivers one batch per file. Every second batch costs an executor."""
     for batch in range(2 * numbers.start, 2 * numbers.stop):
         chain.job.place.feed.add_text(text_of(map(row_of, range(batch * ROWS, (batch + 1) * ROWS))))
-    job = replace(chain.job, ending="once", where="executors", master=MASTER, deadly=msgspec.json.encode(plan).decode())
+    job = replace(chain.job, ending="once", where="executors", master=master, deadly=msgspec.json.encode(plan).decode())
     environment = {"SPARK_HOME": str(Path(pyspark.__file__).parent)}
     with chain.driver(job, environment) as child:
         child.succeed(LIMIT_S + 20.0 * len(numbers))

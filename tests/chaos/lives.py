@@ -49,6 +49,7 @@ class Chain:
     root: Path
     chance: random.Random
     partitions: int = 1
+    longest_batch: int = LONGEST_BATCH
     lives: int = 0
     moments: list[tuple[Ending, Moment]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -71,10 +72,15 @@ class Chain:
     def seen(self) -> Seen:
         return Seen.of(self.job.place)
 
+    @property
+    def files(self) -> int:
+        """The number of files that the source got so far."""
+        return self._files
+
     def feed(self, files: int) -> None:
         """Add files to the source. Each becomes one batch."""
         for _ in range(files):
-            rows = self.chance.choice([0, CHUNK_ROWS, *(self.chance.randint(1, LONGEST_BATCH) for _ in range(18))])
+            rows = self.chance.choice([0, CHUNK_ROWS, *(self.chance.randint(1, self.longest_batch) for _ in range(18))])
             self.job.place.feed.add_text(text_of(map(row_of, range(self._next_id, self._next_id + rows))))
             self._next_id += rows
             self._files += 1

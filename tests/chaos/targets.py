@@ -6,6 +6,7 @@ Nothing here uses wal-sink's own counts.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections import Counter
@@ -52,9 +53,12 @@ class Targets:
             return [row for path in sorted(self.files.rglob("*.jsonl")) for row in rows_of_text(path.read_text())]
         return [row for sent in self.sent() for row in sent.rows]
 
-    def sent(self) -> list[Sent]:
-        """Return the calls of the plain target. A line that a crash cut off does not count."""
-        found = read_json(self.plain)
+    def sent(self, *, after: int = 0) -> list[Sent]:
+        """Return the calls of the plain target, or those that stand after so many bytes of its file.
+
+        A line that a crash cut off does not count.
+        """
+        found = read_json(self.plain, after=after)
         return [Sent(**{**line, "rows": tuple((row[0], row[1]) for row in line["rows"])}) for line in found]
 
     def sent_again(self) -> Counter[int]:
@@ -68,12 +72,12 @@ class Targets:
         return again
 
     def is_locked(self) -> bool:
-        """Tell whether a transaction is open that writes to the table."""
+        """Tell whether a transaction is open that keeps others from the table."""
         if not self.database.exists():
             return False
         with closing(sqlite3.connect(self.database, timeout=0.2, isolation_level=None)) as connection:
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("BEGIN EXCLUSIVE")
             except sqlite3.OperationalError:
                 return True
             connection.execute("ROLLBACK")
@@ -94,6 +98,8 @@ class Sent:
     batch: int
     ordinal: int
     key: str
+    term: int
+    pid: int
     end: int
     """The rows of its segment that the target has after this call."""
     rows: tuple[Row, ...]
@@ -111,6 +117,8 @@ class Plain(Sink):
             "batch": chunk.batch_id,
             "ordinal": int(chunk.position.slot.rpartition("/")[2]),
             "key": chunk.key,
+            "term": chunk.term,
+            "pid": os.getpid(),
             "end": chunk.position.rows,
             "rows": list(zip(*(column.to_pylist() for column in chunk.table.columns), strict=True)),
         }

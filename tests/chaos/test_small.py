@@ -9,20 +9,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.chaos import backends, disks, processes, replays
+from tests.chaos import backends, disks, orphans, processes, replays
 from tests.chaos.backend_deaths import Lives, Target, tell
 from tests.chaos.bad_disks import Trouble, disk_of
 from tests.chaos.lives import Chain, Ending
 from tests.chaos.moments import Moment
 from tests.chaos.processes import beyond_windows
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.chaos.targets import Plain
+from tests.chaos.targets import Plain, Sent
 from tests.support.chunks import chunk
 from tests.support.components import require
 
 SEED = 20
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for module in (backends, disks, processes, replays) for scenario in module.SCENARIOS
+    scenario.name: scenario
+    for module in (backends, disks, orphans, processes, replays)
+    for scenario in module.SCENARIOS
 }
 LONG_S = 600
 
@@ -49,6 +51,24 @@ def test_drivers_killed_at_random_moments_lose_nothing_and_repeat_a_chunk_of_eac
 def test_executors_killed_while_they_stage_and_deliver_lose_nothing(tmp_path: Path) -> None:
     outcome = outcome_of("executors killed", 0.04, tmp_path)
     assert outcome.holds, outcome
+
+
+@needs_spark
+@long
+def test_executors_that_live_on_when_their_driver_is_killed_are_fenced(tmp_path: Path) -> None:
+    outcome = outcome_of("cluster: drivers killed, executors live on", 0.01, tmp_path)
+    assert outcome.holds, outcome
+    assert "lived on for" in outcome.detail
+
+
+def test_two_chunks_of_a_segment_after_a_higher_term_are_one_too_many() -> None:
+    def sent(*terms: int) -> list[Sent]:
+        return [Sent(batch=0, ordinal=1, key=str(term), term=term, pid=1, end=10, rows=()) for term in terms]
+
+    assert orphans.sent_too_late(sent(1, 1, 2, 1, 2, 3, 2)) == []
+    assert orphans.sent_too_late(sent(1, 2, 1, 2, 1)) == [
+        "term 1 sent 2 chunks of segment 1 after a higher term, expected at most 1"
+    ]
 
 
 @needs_spark

@@ -106,6 +106,10 @@ class Child:
         """The text written so far to both outputs."""
         return self.log.read_text(errors="replace")
 
+    def members(self) -> list[int]:
+        """List the living processes of the session: the process and all its descendants."""
+        return _session_members(self.pid)
+
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit code (negative: the signal that ended it). Raise `ChildError` after `timeout_s` seconds."""
         limit_s = self.limit_s if timeout_s is None else timeout_s

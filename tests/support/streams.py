@@ -177,9 +177,13 @@ def append_line(path: Path, line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
-def read_json(path: Path) -> list[dict[str, Any]]:
-    """Return the values of a file's lines, except a line that is being written."""
-    text = path.read_text() if path.exists() else ""
+def read_json(path: Path, *, after: int = 0) -> list[dict[str, Any]]:
+    """Return the values of a file's lines that stand after so many bytes, except a line that is being written."""
+    text = ""
+    if path.exists():
+        with path.open() as file:
+            file.seek(after)
+            text = file.read()
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 

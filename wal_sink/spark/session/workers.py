@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,13 @@ LOG = logger_of(__name__)
 
 WORKER_MODULES = ("pyarrow", "pandas", "fsspec", "msgspec", "wal_sink")
 """The modules that staging and delivery import in Spark's workers. A WAL on S3 needs `s3fs` too."""
+OURS = frozenset({"wal_sink"})
+"""Those of them that a zip file of `--py-files` can bring. The others are compiled."""
+_BY_PY_FILES = (
+    "ship wal-sink alone, with spark-submit --py-files and a zip file that has the folders wal_sink and "
+    "wal_sink_backends at its top"
+)
+_MOST_ASKED = 16
 
 
 def prepare_python(environ: MutableMapping[str, str] | None = None) -> str:
@@ -49,13 +56,16 @@ class WorkerPython:
     version: str
     missing: Mapping[str, str]
     """Modules that cannot be imported there, with the reason."""
+    host: str = ""
 
 
 def check_workers(spark: SparkSession, modules: Sequence[str] = WORKER_MODULES) -> WorkerPython:
-    """Run one tiny task that checks whether Spark's workers can run wal-sink.
+    """Run one tiny job that checks whether Spark's workers can run wal-sink.
 
-    `spark` is a classic session, not a Connect one. `modules` are the names that a worker must be able to import. The
-    first call takes about a second, because Spark starts its first worker; later calls take tens of milliseconds.
+    `spark` is a classic session, not a Connect one. `modules` are the names that a worker must be able to import. On a
+    cluster the job has a task for each slot, up to 16, because the hosts may differ; if no slot is known yet, it has
+    one task. The first call takes about a second, because Spark starts its first workers; later calls take tens of
+    milliseconds. Returns the Python of the first task.
 
     This interpreter replaces an unsuitable one if Spark runs on this machine alone and took `python3` from PATH because
     no setting names a Python. PySpark 4 reads `SparkContext.pythonExec` whenever it wraps a function, so later tasks
@@ -91,8 +101,12 @@ def _corrected(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
 
 def _may_correct(context: SparkContext) -> bool:
     """Whether to replace the workers' interpreter: no setting chose it, and the workers run on this machine."""
-    local = re.fullmatch(r"local(\[.*\])?", context.master or "") is not None
-    return local and context.pythonExec in {"", "python3"} and not os.environ.get("PYSPARK_PYTHON")
+    return _is_local(context) and context.pythonExec in {"", "python3"} and not os.environ.get("PYSPARK_PYTHON")
+
+
+def _is_local(context: SparkContext) -> bool:
+    """Whether the workers run on this machine alone, all of them with the same Python."""
+    return re.fullmatch(r"local(\[.*\])?", context.master or "") is not None
 
 
 def classic_context(spark: SparkSession) -> SparkContext:
@@ -109,34 +123,37 @@ def classic_context(spark: SparkSession) -> SparkContext:
 
 
 def _checked(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
-    worker = _ask_worker(context, modules)
-    if worker.missing:
-        lines = "; ".join(f"{name} ({reason})" for name, reason in worker.missing.items())
-        raise ConfigError(
-            f"Spark's workers run {worker.executable} (Python {worker.version}), but this Python cannot import these "
-            f"modules: {lines}. {_driver()} {_ways_out(context)}"
-        )
-    return worker
+    workers = _ask_workers(context, modules)
+    worker = next((worker for worker in workers if worker.missing), None)
+    if worker is None:
+        return workers[0]
+    lines = "; ".join(f"{name} ({reason})" for name, reason in worker.missing.items())
+    raise ConfigError(
+        f"Spark's workers run {worker.executable} (Python {worker.version}){_where(context, worker)}, but this Python "
+        f"cannot import these modules: {lines}. {_driver()} {_ways_out(context, worker.missing)}"
+    )
 
 
-def _ask_worker(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
+def _ask_workers(context: SparkContext, modules: Sequence[str]) -> list[WorkerPython]:
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
+    from wal_sink.spark.session.cluster import task_slots  # noqa: PLC0415 - it imports this module
     from wal_sink.spark.session.job_properties import described  # noqa: PLC0415 - it imports pyspark
 
+    tasks = 1 if _is_local(context) else min(task_slots(context) or 1, _MOST_ASKED)
     try:
         with described(context, "wal-sink: which Python do the workers run?"):
-            executable, version, missing = context.parallelize([0], 1).map(_look_for(tuple(modules))).collect()[0]
+            answers = context.parallelize(range(tasks), tasks).map(_look_for(tuple(modules))).collect()
     except (Py4JError, PySparkException) as error:
         raise ConfigError(_translated(str(error), context)) from error
-    return WorkerPython(executable, version, missing)
+    return [WorkerPython(*answer) for answer in answers]
 
 
-def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[str, str]]]:
+def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[str, str], str]]:
     """The function that runs in a worker. It is nested so that it is pickled by value: it must run without wal_sink."""
 
-    def look(_: int) -> tuple[str, str, dict[str, str]]:
+    def look(_: int) -> tuple[str, str, dict[str, str], str]:
         import importlib  # noqa: PLC0415 - this body runs in a worker
         import platform  # noqa: PLC0415
         import sys  # noqa: PLC0415
@@ -148,7 +165,7 @@ def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - every error of an import is an answer
                 missing[name] = traceback.format_exception_only(error)[-1].strip()  # none of our modules may be there
-        return sys.executable, platform.python_version(), missing
+        return sys.executable, platform.python_version(), missing, platform.node()
 
     return look
 
@@ -175,10 +192,15 @@ def _driver() -> str:
     return f"The driver runs {sys.executable} (Python {version})."
 
 
-def _ways_out(context: SparkContext) -> str:
+def _where(context: SparkContext, worker: WorkerPython) -> str:
+    return "" if _is_local(context) else f" on host {worker.host}"
+
+
+def _ways_out(context: SparkContext, missing: Collection[str] = ()) -> str:
     way = f"set PYSPARK_PYTHON={sys.executable}" if (context.master or "").startswith("local") else "set PYSPARK_PYTHON"
+    only_ours = "" if set(missing) - OURS or not missing else f"{_BY_PY_FILES}; "
     return (
-        f"Ways out: {way} before the session is created (with spark-submit also --conf spark.pyspark.python=...); "
-        "install wal-sink into the Python that the workers run; or ship an environment that contains it with "
-        "spark.archives."
+        f"Ways out: {only_ours}{way} before the session is created (with spark-submit also --conf "
+        "spark.pyspark.python=...); install wal-sink into the Python that the workers run; or ship an environment that "
+        "contains it with spark.archives."
     )
