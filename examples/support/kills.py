@@ -1,0 +1,130 @@
+"""Kill the process of a query at random moments, start it again, and find out what each kill interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.home import Home, Progress
+from support.processes import Child, kill, wait_at_most
+
+from tests.support.processes import python_environment
+
+__all__ = ["arguments", "files_for", "live_and_die"]
+
+FILES_A_LIFE = 4
+"""A process gets this many batches at most before it is killed, so that work remains for the next processes."""
+LIFE_LIMIT_S = 240.0
+
+
+def arguments(description: str | None, *, rows: int, kills: int = 6) -> argparse.ArgumentParser:
+    """The arguments that all these examples have. `--query` is the process that is killed."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--kills", type=int, default=kills)
+    parser.add_argument("--rows", type=int, default=rows, help="in each file, which is one micro-batch")
+    parser.add_argument("--seed", type=int, default=7, help="seed for the input and for the moments of the kills")
+    parser.add_argument("--query", metavar="FOLDER", help=argparse.SUPPRESS)
+    return parser
+
+
+def files_for(kills: int, *, at_least: int = 3) -> int:
+    """The number of input files that leaves work for every process."""
+    return FILES_A_LIFE * kills + at_least
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """What a kill interrupted, found in the files that the dead process left."""
+
+    staging: bool
+    """Spark had begun a batch in this process, and the batch was not complete."""
+    delivery: bool
+    """A batch was complete, and the target had not all of it."""
+    half_delivered: bool
+    """The target had rows of such a batch, written by this process."""
+
+    @classmethod
+    def between(cls, home: Home, before: Progress, after: Progress) -> Interrupted:
+        """`before`: when the process started; `after`: when it was dead."""
+        took_over = after.terms > before.terms
+        own_batch = after.begun > before.begun or home.staged_by(after.terms, after.begun)
+        moved = after.complete > before.complete or after.delivered > before.delivered or after.ledger != before.ledger
+        unfinished = after.complete > after.delivered
+        return cls(
+            staging=took_over and own_batch and after.begun > after.complete,
+            delivery=took_over and moved and unfinished,
+            half_delivered=after.in_target > after.delivered and after.ledger != before.ledger,
+        )
+
+
+def live_and_die(home: Home, kills: int, seed: int, *more: str) -> None:
+    """Run this program's query. Kill it `kills` times with SIGKILL, start it anew each time, and let the last one end.
+
+    The kills take turns: in the middle of a delivery, in the middle of a batch that is computed and staged, and any
+    time after a takeover, perhaps before the first new batch. A random time is added to each. Raises `AssertionError`
+    if no kill interrupted a batch.
+    """
+    chance = random.Random(seed)
+    home.scratch.mkdir(parents=True, exist_ok=True)
+    turns: list[Callable[..., None]] = [_in_a_delivery, _in_a_batch, _any_time]
+    found: Counter[str] = Counter()
+    for number in range(kills):
+        before = home.progress()
+        with _query(home, more) as child:
+            turns[number % len(turns)](child, home, before, chance)
+            kill(child)
+        what = Interrupted.between(home, before, home.progress())
+        found["staging"] += what.staging
+        found["delivery"] += what.delivery
+        found["half"] += what.half_delivered
+        found["neither"] += not (what.staging or what.delivery)
+    with _query(home, more) as child:
+        child.succeed()
+    print(
+        f"killed {kills} times: {found['staging']} in a batch that was being computed or staged, {found['delivery']} "
+        f"before a complete batch was delivered ({found['half']} of them with a part of its rows in the target), "
+        f"{found['neither']} elsewhere"
+    )
+    assert kills == 0 or found["staging"] + found["delivery"] > 0, (
+        "no kill interrupted a batch: this run proves nothing"
+    )
+
+
+def _query(home: Home, more: tuple[str, ...]) -> Child:
+    program = [sys.executable, Path(sys.argv[0]).resolve(), "--query", home.root, *more]
+    environment = python_environment({"TMPDIR": str(home.scratch)})
+    return Child(program, log=home.root / "log", env=environment, limit_s=LIFE_LIMIT_S)
+
+
+def _in_a_delivery(child: Child, home: Home, before: Progress, chance: random.Random) -> None:
+    """Wait until the target has rows of a new batch, and not all of them."""
+    first = before.in_target + chance.randrange(2)
+
+    def begun() -> bool:
+        now = home.progress()
+        return now.in_target > max(first, now.delivered) and now.ledger != before.ledger
+
+    child.wait_until(begun, "a batch was being delivered")
+    wait_at_most(chance.uniform(0, 0.05), lambda: False)
+
+
+def _in_a_batch(child: Child, home: Home, before: Progress, chance: random.Random) -> None:
+    """Wait until Spark began a new batch, and did not complete it."""
+    first = before.begun + chance.randrange(2)
+
+    def begun() -> bool:
+        now = home.progress()
+        return now.begun > max(first, now.complete)
+
+    child.wait_until(begun, "a batch was being computed")
+    wait_at_most(chance.uniform(0, 0.3), lambda: False)
+
+
+def _any_time(child: Child, home: Home, before: Progress, chance: random.Random) -> None:
+    child.wait_until(lambda: home.progress().terms > before.terms, "it took over")
+    wait_at_most(chance.uniform(0, 3), lambda: home.progress().begun >= before.begun + FILES_A_LIFE - 1)
