@@ -62,16 +62,17 @@ class Interrupted:
         )
 
 
-def live_and_die(home: Home, kills: int, seed: int, *more: str) -> None:
+def live_and_die(home: Home, kills: int, seed: int, *more: str, ledger: bool = True) -> None:
     """Run this program's query. Kill it `kills` times with SIGKILL, start it anew each time, and let the last one end.
 
     The kills take turns: in the middle of a delivery, in the middle of a batch that is computed and staged, and any
     time after a takeover, perhaps before the first new batch. A random time is added to each. Raises `AssertionError`
-    if no kill interrupted a batch.
+    if no kill interrupted a batch. `ledger`: the target has the ledger of `SqlSink`, which tells that a batch is half
+    delivered. `more`: further arguments of the program.
     """
     chance = random.Random(seed)
     home.scratch.mkdir(parents=True, exist_ok=True)
-    turns: list[Callable[..., None]] = [_in_a_delivery, _in_a_batch, _any_time]
+    turns: list[Callable[..., None]] = [_half_delivered if ledger else _before_a_delivery_ends, _in_a_batch, _any_time]
     found: Counter[str] = Counter()
     for number in range(kills):
         before = home.progress()
@@ -97,11 +98,11 @@ def live_and_die(home: Home, kills: int, seed: int, *more: str) -> None:
 
 def _query(home: Home, more: tuple[str, ...]) -> Child:
     program = [sys.executable, Path(sys.argv[0]).resolve(), "--query", home.root, *more]
-    environment = python_environment({"TMPDIR": str(home.scratch)})
+    environment = python_environment({"TMPDIR": str(home.scratch), "SPARK_LOCAL_DIRS": str(home.scratch)})
     return Child(program, log=home.root / "log", env=environment, limit_s=LIFE_LIMIT_S)
 
 
-def _in_a_delivery(child: Child, home: Home, before: Progress, chance: random.Random) -> None:
+def _half_delivered(child: Child, home: Home, before: Progress, chance: random.Random) -> None:
     """Wait until the target has rows of a new batch, and not all of them."""
     first = before.in_target + chance.randrange(2)
 
@@ -111,6 +112,18 @@ def _in_a_delivery(child: Child, home: Home, before: Progress, chance: random.Ra
 
     child.wait_until(begun, "a batch was being delivered")
     wait_at_most(chance.uniform(0, 0.05), lambda: False)
+
+
+def _before_a_delivery_ends(child: Child, home: Home, before: Progress, chance: random.Random) -> None:
+    """Wait until a new batch is complete, and not marked as delivered."""
+    first = before.complete + chance.randrange(2)
+
+    def begun() -> bool:
+        now = home.progress()
+        return now.complete > max(first, now.delivered)
+
+    child.wait_until(begun, "a complete batch was being delivered")
+    wait_at_most(chance.uniform(0, 0.3), lambda: False)
 
 
 def _in_a_batch(child: Child, home: Home, before: Progress, chance: random.Random) -> None:

@@ -26,7 +26,6 @@ def spark_with_rocksdb(home: Home) -> SparkSession:
     check_java()
     prepare_python()
     builder = SparkSession.builder.master("local[2]").config(map={**CONF})
-    builder = builder.config("spark.local.dir", str(home.scratch))
     builder = builder.config("spark.driver.extraJavaOptions", f'"-Djava.io.tmpdir={home.scratch}"')
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
