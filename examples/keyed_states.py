@@ -108,7 +108,7 @@ if pyspark.__version__ >= "4":
         def handleInputRows(  # noqa: N802 - Spark's name
             self,
             key: Any,
-            rows: Iterator[pd.DataFrame],
+            rows: Iterator[Any],
             timerValues: Any,  # noqa: ARG002, N803 - Spark's name
         ) -> Iterator[pd.DataFrame]:
             stored = self._state.get() if self._state.exists() else None
@@ -151,8 +151,8 @@ def events_of(files: int, rows: int, chance: random.Random) -> list[list[dict[st
             for _ in range(times):
                 file = min(first + chance.randrange(KEY_SPAN_FILES), files - 1)
                 content[file].append({"key": key, "state": state, "file": file})
-    for file in content:
-        chance.shuffle(file)
+    for events in content:
+        chance.shuffle(events)
     return content
 
 

@@ -30,7 +30,8 @@ from wal_sink import BatchSink, FencedError, ReleasedBatch, Settings, WalSink
 from wal_sink_backends import SqlSink
 
 MODES = ("update", "complete")
-TABLE, COLUMNS = "totals", "shop TEXT PRIMARY KEY, orders INTEGER, total INTEGER"
+TABLE = "totals"
+READ = "SELECT shop, orders, total FROM totals"
 SHOPS_A_FILE = 400
 NEW_SHOPS_A_FILE = 50
 """Each file has other shops than the one before: so many are new, and as many do not come again."""
@@ -58,13 +59,13 @@ class ReplacedTable(BatchSink):
     def write_batch(self, batch: ReleasedBatch) -> None:
         with closing(sqlite3.connect(self._database, timeout=30, isolation_level=None)) as database:
             database.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
-            database.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({COLUMNS})")
+            database.execute("CREATE TABLE IF NOT EXISTS totals (shop TEXT PRIMARY KEY, orders INTEGER, total INTEGER)")
             database.execute("CREATE TABLE IF NOT EXISTS replaced_by (term INTEGER, batch_id INTEGER)")
             database.execute("BEGIN IMMEDIATE")
             if not self._has(database, batch):
                 rows = batch.read().select("shop", "orders", "total").toLocalIterator()
-                database.execute(f"DELETE FROM {TABLE}")
-                database.executemany(f"INSERT INTO {TABLE} VALUES (?, ?, ?)", map(tuple, rows))
+                database.execute("DELETE FROM totals")
+                database.executemany("INSERT INTO totals VALUES (?, ?, ?)", map(tuple, rows))
                 database.execute("DELETE FROM replaced_by")
                 database.execute("INSERT INTO replaced_by VALUES (?, ?)", (batch.term, batch.batch_id))
             database.execute("COMMIT")
@@ -134,8 +135,6 @@ def totals(spark: SparkSession, home: Home) -> DataFrame:
 
 # A reader of the table that is replaced.
 
-READ = f"SELECT shop, orders, total FROM {TABLE}"
-
 
 class Reader:
     """Reads the table over and over, and notes what it sees that no prefix of the files explains."""
@@ -172,7 +171,7 @@ class Reader:
         assert len(self._versions) > len(self._files) // 2, "it hardly saw a change, so this proves nothing"
 
     def _look(self) -> None:
-        if not self._home.query(f"SELECT name FROM sqlite_master WHERE name = '{TABLE}'"):
+        if not self._home.query("SELECT name FROM sqlite_master WHERE name = 'totals'"):
             return
         seen = frozenset(self._home.query(READ))
         self._looks += 1

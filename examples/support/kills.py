@@ -97,7 +97,7 @@ def live_and_die(home: Home, kills: int, seed: int, *more: str, ledger: bool = T
 
 
 def _query(home: Home, more: tuple[str, ...]) -> Child:
-    program = [sys.executable, Path(sys.argv[0]).resolve(), "--query", home.root, *more]
+    program = [sys.executable, str(Path(sys.argv[0]).resolve()), "--query", str(home.root), *more]
     environment = python_environment({"TMPDIR": str(home.scratch), "SPARK_LOCAL_DIRS": str(home.scratch)})
     return Child(program, log=home.root / "log", env=environment, limit_s=LIFE_LIMIT_S)
 
