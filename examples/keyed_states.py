@@ -26,7 +26,7 @@ from support.kills import arguments, files_for, live_and_die
 from support.proof import assert_same_rows, tell_of_changelogs
 from support.session import spark_with_rocksdb
 
-from wal_sink import Settings, WalSink
+from wal_sink import Delivery, Settings, WalSink
 from wal_sink_backends import SqlSink
 
 STATES = "ABCD"
@@ -38,6 +38,9 @@ STATE = "reached int, early string"
 
 Transition = tuple[int, str, str, int]
 """Key, state before, state after, and the file that made it legal."""
+
+ROWS_PER_S = 400
+"""The target takes so many, in small transactions, so that a kill meets many batches half delivered."""
 
 
 def main() -> None:
@@ -60,12 +63,12 @@ def prove(home: Home, options: argparse.Namespace) -> None:
 
 
 def run_query(home: Home) -> None:
-    """Run the query in this process until it has read all files, one micro-batch per file."""
+    """Run the query in this process until it has read all files, one file in each micro-batch."""
     spark = spark_with_rocksdb(home)
     reader = spark.readStream.schema("key long, state string, file long").option("maxFilesPerTrigger", 1)
     transitions = machines_of(reader.json(str(home.root / "events")))
-    target = SqlSink(f"sqlite:///{home.database}", "transitions")
-    settings = Settings(chunk_rows=10)  # many small transactions, so that kills meet half-delivered batches
+    target = Delivery(SqlSink(f"sqlite:///{home.database}", "transitions"), rows_per_s=ROWS_PER_S)
+    settings = Settings(chunk_rows=10, max_pending_batches=2)
     with WalSink(target, wal=str(home.wal), checkpoint=str(home.checkpoint), settings=settings) as sink:
         sink.run(transitions.writeStream.outputMode("append").trigger(availableNow=True))
         print(sink.guarantee()["default"])
@@ -83,17 +86,21 @@ def advance(reached: int, early: str, arrived: Iterable[str]) -> tuple[int, str]
     return reached, "".join(sorted(waiting & set(STATES[reached:])))
 
 
-def transitions_between(key: int, before: int, after: int, file: int) -> pd.DataFrame:
-    """The rows that the machine emits."""
+def transitions_in(
+    key: int, parts: Iterable[pd.DataFrame], stored: tuple[int, str] | None
+) -> tuple[pd.DataFrame, tuple[int, str]]:
+    """The rows that the machine emits for the events of a key in one batch, and its state after them.
+
+    A batch may have two files: if Spark is killed after it wrote down which file comes next and before it wrote down
+    the batch, the batch gets that file and one more.
+    """
     names = ["start", *STATES]
-    rows = [(key, names[number], names[number + 1], file) for number in range(before, after)]
-    return pd.DataFrame(rows, columns=["key", "came_from", "went_to", "file"])
-
-
-def arrivals(parts: Iterable[pd.DataFrame]) -> tuple[set[str], int]:
-    """The events of a key in one batch, and the number of the batch's file."""
-    events = pd.concat(list(parts))
-    return set(events["state"]), int(events["file"].max())
+    state, rows = stored or (0, ""), []
+    for file, events in pd.concat(list(parts)).groupby("file"):
+        before = state[0]
+        state = advance(*state, events["state"])
+        rows += [(key, names[number], names[number + 1], file) for number in range(before, state[0])]
+    return pd.DataFrame(rows, columns=["key", "came_from", "went_to", "file"]), state
 
 
 if pyspark.__version__ >= "4":
@@ -112,11 +119,9 @@ if pyspark.__version__ >= "4":
             timerValues: Any,  # noqa: ARG002, N803 - Spark's name
         ) -> Iterator[pd.DataFrame]:
             stored = self._state.get() if self._state.exists() else None
-            before, early = (0, "") if stored is None else stored
-            arrived, file = arrivals(rows)
-            after, early = advance(before, early, arrived)
-            self._state.update((after, early))
-            yield transitions_between(key[0], before, after, file)
+            transitions, state = transitions_in(key[0], rows, stored)
+            self._state.update(state)
+            yield transitions
 
         def close(self) -> None:
             """Nothing to free."""
@@ -124,11 +129,9 @@ if pyspark.__version__ >= "4":
 
 def machine(key: tuple[int], rows: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     """The machine on Spark 3.5."""
-    before, early = state.get if state.exists else (0, "")
-    arrived, file = arrivals(rows)
-    after, early = advance(before, early, arrived)
-    state.update((after, early))
-    yield transitions_between(key[0], before, after, file)
+    transitions, after = transitions_in(key[0], rows, state.get if state.exists else None)
+    state.update(after)
+    yield transitions
 
 
 def machines_of(events: DataFrame) -> DataFrame:

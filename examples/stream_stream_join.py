@@ -24,7 +24,7 @@ from support.kills import arguments, files_for, live_and_die
 from support.proof import assert_same_rows, tell_of_changelogs
 from support.session import spark_with_rocksdb
 
-from wal_sink import Settings, WalSink
+from wal_sink import Delivery, Settings, WalSink
 from wal_sink_backends import SqlSink
 
 FILE_S = 60
@@ -37,6 +37,9 @@ CLOSING = {"orders": -1, "payments": -2}
 """The ids in the last file of each stream: they move both watermarks past everything else, and match nothing."""
 
 Row = dict[str, int]
+
+ROWS_PER_S = 400
+"""The target takes so many, in small transactions, so that a kill meets many batches half delivered."""
 
 
 def main() -> None:
@@ -72,8 +75,8 @@ def run_query(home: Home) -> None:
     in_time = f"paid_at BETWEEN ordered_at AND ordered_at + INTERVAL {PAYMENT_LIMIT_S} SECONDS"
     joined = orders.join(payments, expr(f"order_id = paid_order AND {in_time}"), "leftOuter")
     joined = joined.selectExpr("order_id", "payment_id", "paid - ordered AS waited_s")
-    target = SqlSink(f"sqlite:///{home.database}", "joined")
-    settings = Settings(chunk_rows=10)  # many small transactions, so that kills meet half-delivered batches
+    target = Delivery(SqlSink(f"sqlite:///{home.database}", "joined"), rows_per_s=ROWS_PER_S)
+    settings = Settings(chunk_rows=10, max_pending_batches=2)
     with WalSink(target, wal=str(home.wal), checkpoint=str(home.checkpoint), settings=settings) as sink:
         sink.run(joined.writeStream.outputMode("append").trigger(availableNow=True))
         print(sink.guarantee()["default"])

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import count
+from pyspark.sql.functions import sum as sum_of
 from support.home import Home
 from support.kills import arguments, files_for, live_and_die
 from support.proof import assert_same_rows, tell_of_changelogs
 from support.session import spark_with_rocksdb
 
-from wal_sink import BatchSink, FencedError, ReleasedBatch, Settings, WalSink
+from wal_sink import BatchSink, Delivery, FencedError, ReleasedBatch, Settings, WalSink
 from wal_sink_backends import SqlSink
 
 MODES = ("update", "complete")
@@ -35,6 +37,8 @@ READ = "SELECT shop, orders, total FROM totals"
 SHOPS_A_FILE = 400
 NEW_SHOPS_A_FILE = 50
 """Each file has other shops than the one before: so many are new, and as many do not come again."""
+ROWS_PER_S = 1_000
+"""In update mode the target takes so many, in small transactions, so that a kill meets many batches half delivered."""
 
 Totals = frozenset[tuple[Any, ...]]
 """Shop, number of orders, sum of amounts."""
@@ -109,13 +113,15 @@ def prove(home: Home, mode: str, options: argparse.Namespace) -> None:
 
 
 def run_query(home: Home, mode: str) -> None:
-    """Run the query in this process until it has read all files, one micro-batch per file."""
+    """Run the query in this process until it has read all files, one file in each micro-batch."""
     spark = spark_with_rocksdb(home)
     if mode == "update":
-        target: Any = SqlSink(f"sqlite:///{home.database}", TABLE, mode="upsert", key=("shop",))
+        target: Any = Delivery(
+            SqlSink(f"sqlite:///{home.database}", TABLE, mode="upsert", key=("shop",)), rows_per_s=ROWS_PER_S
+        )
     else:
         target = ReplacedTable(home.database)
-    settings = Settings(chunk_rows=20)  # many small transactions, so that kills meet half-delivered batches
+    settings = Settings(chunk_rows=20, max_pending_batches=2)
     with WalSink(target, wal=str(home.wal), checkpoint=str(home.checkpoint), settings=settings) as sink:
         sink.run(totals(spark, home).writeStream.outputMode(mode).trigger(availableNow=True))
         print(sink.guarantee()["default"])
@@ -125,12 +131,8 @@ def run_query(home: Home, mode: str) -> None:
 def totals(spark: SparkSession, home: Home) -> DataFrame:
     """The streaming query."""
     reader = spark.readStream.schema("shop string, amount long").option("maxFilesPerTrigger", 1)
-    return (
-        reader.json(str(home.root / "orders"))
-        .groupBy("shop")
-        .agg({"*": "count", "amount": "sum"})
-        .toDF("shop", "orders", "total")
-    )
+    orders = reader.json(str(home.root / "orders"))
+    return orders.groupBy("shop").agg(count("*").alias("orders"), sum_of("amount").alias("total"))
 
 
 # A reader of the table that is replaced.
