@@ -147,7 +147,7 @@ def compare_counts(home: Home, dropped: list[int]) -> None:
             files = range(counts["after"] + 1, counts["up_to"] + 1)
             assert counts["dropped"] == sum(dropped[file] for file in files), f"files {files}: {counts}"
             reported.update(files)
-    print(f"late rows: {sum(dropped)} in {len(dropped)} files; Spark reported {len(reported)} files, with equal numbers")
+    print(f"late rows: {sum(dropped)} in {len(dropped)} files; Spark reported {len(reported)} files, equally many")
     assert sum(dropped[file] for file in reported) > 0, "Spark reported no late row"
 
 
