@@ -92,7 +92,7 @@ class Home:
         return any((self.wal / "batches" / f"{batch:019}").glob(f"*{term:010}-*"))
 
     def changelogs(self) -> Sequence[Path]:
-        """What RocksDB's changelog checkpointing wrote: the changes of the state in one batch, per partition."""
+        """The files of changelog checkpointing. Each has the changes of one partition of the state in one batch."""
         return sorted((self.checkpoint / "state").rglob("*.changelog"))
 
     def _ledger(self) -> frozenset[tuple[Any, ...]]:

@@ -40,7 +40,7 @@ def files_for(kills: int, *, at_least: int = 3) -> int:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """What a kill interrupted, found in the files that the dead process left."""
+    """The work that a kill interrupted, according to the files that the dead process left."""
 
     staging: bool
     """Spark had begun a batch in this process, and the batch was not complete."""
