@@ -46,7 +46,7 @@ CLOSING = "closing"
 
 Row = dict[str, Any]
 
-ROWS_PER_S = 150
+ROWS_PER_S = 100
 """The target takes so many, in small transactions, so that a kill meets many batches half delivered."""
 
 

@@ -39,7 +39,7 @@ STATE = "reached int, early string"
 Transition = tuple[int, str, str, int]
 """Key, state before, state after, and the file that made it legal."""
 
-ROWS_PER_S = 400
+ROWS_PER_S = 200
 """The target takes so many, in small transactions, so that a kill meets many batches half delivered."""
 
 

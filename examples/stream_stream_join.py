@@ -38,7 +38,7 @@ CLOSING = {"orders": -1, "payments": -2}
 
 Row = dict[str, int]
 
-ROWS_PER_S = 400
+ROWS_PER_S = 250
 """The target takes so many, in small transactions, so that a kill meets many batches half delivered."""
 
 

@@ -141,9 +141,10 @@ def _any_time(child: Child, home: Home, before: Progress, chance: random.Random)
 
 
 def _stop_while(happens: Callable[[], bool], child: Child, delay_s: float, what: str) -> None:
-    """Stop the process `delay_s` after `happens` became true. If that had ended by then, go on and wait for the next.
+    """Stop the process `delay_s` after `happens` became true.
 
-    A stopped process does nothing more. The kill that follows finds it in that very moment.
+    If it is no longer true by then, let the process go on, and try it again the next time with half the delay. A
+    stopped process does nothing more, so the kill that follows finds it in that very moment.
     """
     while True:
         child.wait_until(happens, what)
@@ -152,3 +153,4 @@ def _stop_while(happens: Callable[[], bool], child: Child, delay_s: float, what:
         if happens():
             return
         child.send_to_all(signal.SIGCONT)
+        delay_s /= 2
