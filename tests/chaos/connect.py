@@ -14,7 +14,7 @@ from tests.support.servers.connect_server import ConnectServer, connect_server
 from tests.support.streams import Home
 
 KILLS = 10
-BATCHES = 4
+BATCHES = 12
 """Batches that each life gets to do."""
 ROWS = 10
 """Rows of a batch."""
