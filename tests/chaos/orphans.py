@@ -107,7 +107,7 @@ class _Death:
 
 @dataclass
 class _Line:
-    """Drivers that follow one another on a cluster. The next one always waits with another Spark and other executors."""
+    """Drivers that follow one another on a cluster. The next one waits with another Spark and other executors."""
 
     chain: Chain
     cluster: Standalone
