@@ -59,7 +59,7 @@ try:
     with opened() as sink:
         sink.run(rows.writeStream.trigger(availableNow=True))
 except StreamingQueryException as error:
-    print("FAILED", error)
+    print("FAILED", *str(error).split())
 for order in place.root.glob("always-*"):
     order.unlink()
 """
@@ -247,7 +247,7 @@ def test_a_master_that_restarts_and_finds_its_state_interrupts_nothing(cluster: 
         cluster.restart_master()
         place.feed.add(range(BATCH_ROWS, 2 * BATCH_ROWS))
         child.wait_until(lambda: len(exact_rows(place)) == 2 * BATCH_ROWS, "a batch arrived under the new master")
-        assert cluster.executors() == before
+        assert set(before) <= set(cluster.executors())
         cluster.master.wait_for_output("Recovery complete", LIMIT_S)
         os.kill(before[0].pid, signal.SIGKILL)
         cluster.master.wait_for_output("Launching executor", LIMIT_S)
