@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from wal_sink.arguments.values import check_timeout, spelled, spelled_as
 from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
@@ -21,6 +21,7 @@ from wal_sink.lifecycle.given import (
     folder_of,
     refuse_large_chunks,
     refuse_shared_folder,
+    refuse_what_only_the_stager_can_do,
     sinks_of,
 )
 from wal_sink.lifecycle.run import Run
@@ -33,6 +34,7 @@ from wal_sink.sinks.guarantees import Guarantees, promise
 from wal_sink.sinks.held import hold
 from wal_sink.spark.placement import Placement, check_environment
 from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location, current_session
+from wal_sink.spark.session.connect import OVER_CONNECT, is_connect
 from wal_sink.spark.session.versions import check_pyspark
 from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.opening import open_store
@@ -131,6 +133,13 @@ class WalSink:
     def __repr__(self) -> str:
         return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: Spark Connect would send a function that uses this object to its server."""
+        raise ConfigError(
+            f"{self!r} cannot be sent to another process. {OVER_CONNECT} For a function that runs on executors, use a "
+            "Sink"
+        )
+
     def guarantee(self) -> Mapping[str, str]:
         """The guarantee of each sink and the rows that may repeat, one sentence for each name. `print` shows a line for
         each sink. No I/O.
@@ -165,9 +174,13 @@ class WalSink:
         another checkpointLocation, or a target such as a format.
         `query.awaitTermination()` returns normally after every stop, also when delivery failed. Only `close()`, `run()`
         and leaving the `with` block confirm that everything was delivered.
+
+        A writer of Spark Connect gets `format("wal_sink")`, and its server stages. This process delivers.
         """
         self._refuse_fork()
         check_pyspark()
+        if is_connect(writer):
+            return self._start_over_connect(writer)
         from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.session.query import session_of  # noqa: PLC0415
 
@@ -329,6 +342,21 @@ class WalSink:
         run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
+
+    def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start a query that stages on its server, and begin to deliver in this process what it stages."""
+        from wal_sink.spark.session.writer_check import check_stream_writer  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.source.options import options_of  # noqa: PLC0415
+
+        check_stream_writer(writer)
+        refuse_large_chunks(self._settings, self._sinks)
+        refuse_what_only_the_stager_can_do(self._settings, self._deliveries)
+        pool = self._opened()
+        query = self._own_query.start_remote(writer, options_of(self._spec, self._checkpoint, self._settings))
+        if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
+            self._own_query.stop()
+        pool.begin_following()
+        return query
 
     # --- while it runs
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +12,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
+from support.processes import Child, kill, wait_at_most
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from wal_sink.spark import check_java, prepare_python
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the helpers of this checkout's tests
-
-from tests.support.processes import Child
 from tests.support.servers.kafka_broker import KafkaBroker
 from tests.support.servers.kafka_connector import kafka_connector
+from wal_sink.spark import check_java, prepare_python
 
 __all__ = ["Child", "Topic", "brokers_at", "kill", "spark_with_kafka", "wait_at_most"]
 
@@ -55,20 +49,6 @@ def spark_with_kafka() -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def wait_at_most(longest_s: float, reached: Callable[[], bool]) -> None:
-    """Sleep until `reached()` is true, but at most `longest_s` seconds."""
-    until_s = time.monotonic() + longest_s
-    while time.monotonic() < until_s and not reached():
-        time.sleep(0.02)
-
-
-def kill(child: Child) -> None:
-    """Kill a running process. Raises `AssertionError` with its output if it ended before."""
-    child.kill()
-    code = child.wait()
-    assert code == -signal.SIGKILL, f"it ended with {code} before it could be killed:\n{child.output}"
 
 
 class Topic:

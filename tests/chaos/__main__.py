@@ -33,6 +33,7 @@ MODULES = (
     "forgetful_targets",
     "orphans",
     "processes",
+    "connect",
     "simulated",
 )
 """Modules with a list `SCENARIOS`. The modules that take longest come last."""

@@ -2,8 +2,8 @@
 
 A driver that is killed here loses only its own processes. Its executors belong to the workers of the cluster. An
 executor that notices ends at once. One whose JVM is paused (as by a long collection of garbage) does not notice, and
-its Python goes on sending. One that sleeps as a whole goes on when it wakes up. A newer driver, which has waited with
-a Spark of its own, delivers meanwhile.
+its Python goes on sending. One that sleeps as a whole goes on when it wakes up. A newer driver has waited with
+another Spark, and delivers meanwhile.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Death:
 
 @dataclass
 class _Line:
-    """Drivers that follow one another on a cluster. The next one always waits with a Spark and executors of its own."""
+    """Drivers that follow one another on a cluster. The next one waits with another Spark and other executors."""
 
     chain: Chain
     cluster: Standalone

@@ -33,8 +33,8 @@ def test_the_archives_hold_what_git_knows_and_nothing_else(archives: Archives) -
 def test_the_top_of_each_archive(archives: Archives) -> None:
     in_wheel = {name.partition("/")[0] for name in wheel_files(archives.wheel)}
     in_sdist = {name.partition("/")[0] for name in sdist_files(archives.sdist)}
-    assert {name.partition("-")[0] for name in in_wheel} == {"wal_sink", "wal_sink_backends"}
-    assert len(in_wheel) == 3  # both packages and what describes them
+    assert {name.partition("-")[0] for name in in_wheel} == {"wal_sink", "wal_sink_backends", "pyspark_wal_sink"}
+    assert len(in_wheel) == 4  # three packages and what describes them
     assert in_sdist == {
         *(".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"),
         *("backends", "docs", "wal_sink"),

@@ -697,7 +697,7 @@ def test_a_schema_that_cannot_be_staged_is_refused_before_the_query_runs(spark: 
     assert not place.checkpoint.exists()
 
 
-def test_spark_connect_is_refused() -> None:
+def test_stage_over_spark_connect_is_refused() -> None:
     remote = type("DataStreamWriter", (), {"__module__": "pyspark.sql.connect.streaming.readwriter"})
     with pytest.raises(ConfigError, match=r"Spark Connect.*where no committer can run"):
         check_classic(remote())

@@ -38,7 +38,7 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink, TransactionalSink, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import promise
-from wal_sink.staging.stager import Staged
+from wal_sink.staging.manifests import Staged
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec

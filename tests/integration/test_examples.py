@@ -16,8 +16,12 @@ EXAMPLES = sorted((CHECKOUT / "examples").glob("[!_]*.py"))
 SMALL = {
     "kafka_exactly_once": ["--kills", "1", "--rows", "4000"],
     "kafka_to_kafka": ["--kills", "1", "--events", "4000"],
+    "keyed_states": ["--kills", "2", "--rows", "200"],
+    "stream_stream_join": ["--kills", "2", "--rows", "100"],
+    "update_and_complete": ["--kills", "1", "--rows", "500"],
+    "iot_late_data": ["--kills", "2", "--rows", "200"],
 }
-"""Those that take minutes as they stand; here they use the tests' broker."""
+"""Those that take minutes as they stand. Kafka's use the tests' broker here."""
 LIMIT_S = 400.0
 
 
@@ -30,7 +34,7 @@ def test_an_example_runs_and_ends_well(example: Path, tmp_path: Path, request: p
     head = example.read_text().splitlines()[0]
     assert head.startswith(f"# python examples/{example.name}"), "its first line is the command that runs it"
     arguments = SMALL.get(example.stem, [])
-    if arguments:
+    if example.stem.startswith("kafka_"):
         kafka_connector()  # fetched here, where a test that cannot have it is skipped
         arguments = [*arguments, "--brokers", request.getfixturevalue("kafka").address]
     quick = {"PYSPARK_SUBMIT_ARGS": SUBMIT}

@@ -24,7 +24,7 @@ ROOT_FILES = {".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.t
 """The files beside the folders of an sdist. hatchling adds .gitignore, by which it chooses files."""
 FOLDERS = {"backends", "docs", "wal_sink"}
 """The folders of an sdist: what is needed to build, and to read."""
-TYPED = {"wal_sink/py.typed", "wal_sink_backends/py.typed"}
+TYPED = {"wal_sink/py.typed", "wal_sink_backends/py.typed", "pyspark_wal_sink/py.typed"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _differences(archive: str, has: set[str], wanted: set[str]) -> Iterable[str]
 
 def _wanted_in_wheel(tracked: set[str], release: str) -> set[str]:
     ours = {name for name in tracked if name.startswith("wal_sink/")}
-    ours |= {name.removeprefix("backends/") for name in tracked if name.startswith("backends/wal_sink_backends/")}
+    ours |= {name.removeprefix("backends/") for name in tracked if name.startswith("backends/")}
     information = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     return ours | {f"{release}.dist-info/{name}" for name in information}
 

@@ -116,7 +116,14 @@ class Checkpoint:
 
     def newest_commit(self) -> int:
         """The newest completed batch; -1 if there is none. One listing."""
-        names = (int(name) for name in self._files.list("commits") if name.isascii() and name.isdigit())
+        return self._newest("commits")
+
+    def newest_planned(self) -> int:
+        """The newest batch that Spark planned, which may run now; -1 if there is none. One listing."""
+        return self._newest("offsets")
+
+    def _newest(self, folder: str) -> int:
+        names = (int(name) for name in self._files.list(folder) if name.isascii() and name.isdigit())
         return max(names, default=NOTHING)
 
     def _commit(self, batch_id: int) -> dict[str, object] | None:

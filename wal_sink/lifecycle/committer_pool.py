@@ -25,6 +25,7 @@ class CommitterPool:
         self._over = threading.Event()
         """Set once following must end: every sink gave up, one failed, or the run is ending."""
         self._has_ended = False
+        self._is_following = False
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
     def start(self) -> None:
@@ -57,6 +58,12 @@ class CommitterPool:
             for thread in self._threads:
                 thread.follow(on=False)
 
+    def begin_following(self) -> None:
+        """Deliver the batches of another process from now on, until `finish` or `stop`. Returns at once."""
+        self._is_following = True
+        for thread in self._threads:
+            thread.follow()
+
     def catch_up(self, timeout_s: float | None) -> None:
         """Deliver all complete batches. Raises `UndeliveredError` when time ran out."""
         for thread in self._threads:
@@ -67,6 +74,8 @@ class CommitterPool:
         """Deliver all complete batches, then end all threads. Raises `UndeliveredError` when time ran out."""
         self._over.set()
         for thread in self._threads:
+            if self._is_following:
+                thread.follow(on=False)
             thread.finish()
         self._wait_delivered(timeout_s)
 

@@ -84,6 +84,21 @@ def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink
             check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
 
+def refuse_what_only_the_stager_can_do(settings: Settings, deliveries: Mapping[str, Delivery]) -> None:
+    """Refuse settings that need staging and delivery in one process, where another process stages: `ConfigError`."""
+    limits = [name for name in ("max_pending_batches", "max_pending_bytes") if getattr(settings, name) is not None]
+    not_kept = [name for name, delivery in deliveries.items() if not delivery.keep_segments]
+    if settings.single_writer:
+        said = "single_writer=True promises that one process writes to the WAL, but two write here"
+    elif limits:
+        said = f"{' and '.join(limits)} cannot hold back the query, because it runs in another process"
+    elif not_kept:
+        said = f"keep_segments=False of {not_kept} has no effect, because rows are prepared in this process only"
+    else:
+        return
+    raise ConfigError(f"over Spark Connect, the server stages and this process delivers: {said}. Leave it out")
+
+
 def _sink(delivery: Delivery) -> Sink | BatchSink:
     return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
 

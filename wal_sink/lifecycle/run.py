@@ -24,14 +24,15 @@ from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_na
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Settings
-from wal_sink.staging.stager import Attempt, Staged, Stager
+from wal_sink.staging.manifests import Attempt, Staged
+from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Release
+from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import SegmentReader, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
 
@@ -201,14 +202,6 @@ class Run:
         if self._stager is None:
             raise ConfigError("this run does not stage: it was opened to drain only")
         return self._stager
-
-    def released_rows(self, batch_id: int) -> int | None:
-        """How many rows a released batch has; None if it was collected meanwhile. Two reads."""
-        release = self.log.find(Release, paths.release(batch_id))
-        if release is None:
-            return None
-        manifest = self.log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
-        return None if manifest is None else manifest.rows
 
     def deliver_all(self) -> None:
         """Deliver everything that can be delivered now, sink after sink. Raises the first sink's error."""

@@ -198,6 +198,14 @@ class History:
                 "again"
             )
 
+    def note_begun(self, batch_id: int) -> None:
+        """Note that an attempt at a batch began here, and that another process may create its manifest.
+
+        If Spark runs the batch again, it may have been released since. If it runs the next one, this one was staged.
+        """
+        with self._lock:
+            self._newest_known = max(self._newest_known, batch_id)
+
     def note_staged(self, manifest: Manifest) -> None:
         with self._lock:
             self._staged.pop(manifest.batch_id, None)

@@ -13,7 +13,7 @@ from wal_sink.spark.session.identity import QueryIdentity
 from wal_sink.spark.session.task_errors import RepeatedShuffleError, ResultTooLargeError
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.staging.schema import schema_json
-from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.staging.manifests import Attempt, Staged, compare_replay
 from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdenti
 
     if not _stage(run, identity, write):
         found = evaluate_without_staging(df, description=f"{what}: replay, already released")
-        _compare_rows(run, what, identity.batch_id, found)
+        compare_replay(run.log, identity.batch_id, found, what=what)
 
 
 def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]) -> bool:
@@ -76,27 +76,6 @@ def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]
         f"{seen}; {_ATTEMPTS} attempts in a row ended like this, and nothing was staged. Find out why executors are "
         f"lost, set {' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
     )
-
-
-def _compare_rows(run: Run, what: str, batch_id: int, found: int) -> None:
-    """Warn if a replay has another number of rows than the release. The replay's rows are dropped in any case."""
-    released = run.released_rows(batch_id)
-    if released is None:
-        _logger.warning(
-            "%s: the replay had %d rows. They were not compared with the released rows, because all sinks had this "
-            "batch and the WAL deleted it in the meantime",
-            what,
-            found,
-        )
-    elif released != found:
-        _logger.warning(
-            "%s: the replay had %d rows, but %d rows were released. The sinks receive the released rows. Either the "
-            "source did not replay the same rows (was a file overwritten in place?), or the query is not "
-            "deterministic",
-            what,
-            found,
-            released,
-        )
 
 
 def _check_query(run: Run, running: str) -> None:

@@ -5,7 +5,7 @@ errors are kept here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,6 +15,7 @@ from wal_sink.lifecycle.entries import Entries, RunEntry, again
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.stopped import JobStoppedError, StoppedError
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
+from wal_sink.spark.session.connect import start_over_connect, stop_over_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,6 +43,8 @@ class OwnQuery:
         """`owner`: the name of the `WalSink` in errors, without secrets. `wal`: the URL of its log."""
         self._owner = owner
         self._query: StreamingQuery | None = None
+        self._is_remote = False
+        """The query of `start_remote`: it runs in a server of Spark Connect."""
         self._identity: QueryIdentity | None = None
         """The identity of the batch that was entered last."""
         self._checked_run: str | None = None
@@ -83,11 +86,23 @@ class OwnQuery:
 
         check_schema(schema_of(writer))
         self._stage_error = None
-        self._query = start_query(writer, checkpoint, on_batch)
+        self._query, self._is_remote = start_query(writer, checkpoint, on_batch), False
+        return self._query
+
+    def start_remote(self, writer: DataStreamWriter, options: Mapping[str, str]) -> StreamingQuery:
+        """Start a query of Spark Connect, which stages on its server. Raises `ConfigError` if it cannot work.
+
+        `options` are those of `format("wal_sink")`.
+        """
+        self._stage_error = None
+        self._query, self._is_remote = start_over_connect(writer, options), True
         return self._query
 
     def wait_for_end_of(self, query: StreamingQuery) -> None:
         """Wait until the query of `start` ended. Raises Spark's error if it failed, or what a signal handler raises."""
+        if self._is_remote:
+            query.awaitTermination()
+            return
         from wal_sink.spark.session.query import wait_for_end  # noqa: PLC0415
 
         wait_for_end(query)
@@ -202,7 +217,9 @@ class OwnQuery:
         Spark cannot stop it.
         """
         try:
-            if self._query is not None and not self._is_inside():
+            if self._query is not None and self._is_remote:
+                stop_over_connect(self._query)
+            elif self._query is not None and not self._is_inside():
                 from wal_sink.spark.session.query import stop_query  # noqa: PLC0415
 
                 stop_query(self._query)
@@ -227,6 +244,10 @@ class OwnQuery:
         error = self._stage_error
         if isinstance(error, WalSinkError):
             raise error
+        if self._query is not None and self._is_remote:  # the errors of staging are the server's
+            if (failure := self._query.exception()) is not None:
+                raise failure
+            return
         was_held = isinstance(error, StoppedError) and not isinstance(error, JobStoppedError)
         if self._query is None or error is None or was_held:
             return

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
 from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
 from wal_sink.errors import FencedError, HistoryGone, MissingBatch
 from wal_sink.recovery.history import History, divergence
 from wal_sink.recovery.inventory import Lost, lost
 from wal_sink.recovery.passing import pass_over
 from wal_sink.reporting.logs import logger_of
+from wal_sink.staging.manifests import Attempt, Staged, create_manifest
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, Release, SegmentRef
-from wal_sink.wal.segment_reader import chunk_ends
+from wal_sink.wal.records import Manifest, Release
 
 _logger = logger_of(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt to stage one batch. No other attempt has its folder."""
-
-    batch_id: int
-    term: int
-    number: int
-    """Number among all attempts of the run: a later attempt at a batch always has a higher one."""
-    folder: str
-    offsets: Offsets
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """The result of one Spark job over a batch, on the store."""
-
-    segments: Sequence[SegmentRef]
-    columns: tuple[str, ...]
-    spark_schema: str = ""
-    prepared: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """By two-phase sink: the handle of each segment."""
 
 
 class Stager:
@@ -87,12 +61,7 @@ class Stager:
         Raises `FencedError` if another process stages under the same term.
         """
         batch_id = attempt.batch_id
-        manifest = self._manifest(attempt, staged)
-        if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
-            raise FencedError(
-                f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
-                "process under the same term. Stop one of the two processes"
-            )
+        manifest = create_manifest(self._log, attempt, staged, chunk_rows=self._chunk_rows)
         self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, even if it once was
         if batch_id <= self._history.newest_known:
             self._tell_of_other_rows(manifest)
@@ -220,24 +189,3 @@ class Stager:
         if found is None:
             return None
         return self._log.find(Manifest, paths.manifest(manifest.batch_id, found.term, found.attempt))
-
-    def _chunks(self, segments: Sequence[SegmentRef]) -> int:
-        return sum(len(chunk_ends(segment, self._chunk_rows)) for segment in segments)
-
-    def _manifest(self, attempt: Attempt, staged: Staged) -> Manifest:
-        return Manifest(
-            batch_id=attempt.batch_id,
-            term=attempt.term,
-            attempt=attempt.number,
-            run_id=self._log.run_id,
-            fingerprint=attempt.offsets.fingerprint,
-            rule=attempt.offsets.rule,
-            offsets=attempt.offsets.text,
-            columns=staged.columns,
-            spark_schema=staged.spark_schema,
-            chunk_rows=self._chunk_rows,
-            segments=tuple(staged.segments),
-            prepared=dict(staged.prepared),
-            spread=self._chunks(staged.segments) > paths.SPREAD_FROM,
-            **self._log.stamp(),
-        )

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from wal_sink.errors import CorruptError
 from wal_sink.messages import StagedPartition, StagingContext
-from wal_sink.staging.stager import Staged
+from wal_sink.staging.manifests import Staged
 from wal_sink.two_phase.prepare import Preparer, joined
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log

@@ -36,7 +36,7 @@ from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
-from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.staging.manifests import Attempt, Staged
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime

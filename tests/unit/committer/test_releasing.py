@@ -12,6 +12,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, HistoryError
 from wal_sink.lifecycle.run import Run
+from wal_sink.staging.manifests import released_row_count
 from wal_sink.wal import paths
 from wal_sink.wal.records import FIRST_RULE, Manifest, Release, decode, encode
 
@@ -347,10 +348,10 @@ def test_a_batch_that_another_run_staged_is_compared_without_a_fingerprint_where
 def test_the_rows_of_a_released_batch_are_those_of_its_manifest() -> None:
     place = Place(rows=lambda _: [2, 3])
     run = with_batch(place, Recorder())
-    assert run.released_rows(0) is None
+    assert released_row_count(run.log, 0) is None
     run.deliver_all()
-    assert run.released_rows(0) == 5
+    assert released_row_count(run.log, 0) == 5
 
     place.wal.delete([paths.manifest(0, 1, 1)])
 
-    assert run.released_rows(0) is None
+    assert released_row_count(run.log, 0) is None

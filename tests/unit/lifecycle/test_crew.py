@@ -77,6 +77,20 @@ def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
     assert team.pool.stop(PATIENCE_S)
 
 
+def test_a_crew_that_follows_delivers_what_comes_until_it_is_finished() -> None:
+    sink = Recorder()
+    team = Team({"a": sink}, batches=1)
+    team.pool.start()
+    team.pool.begin_following()
+    team.pool.wait_caught_up()
+    list(team.place.query().batches(team.run, 3))
+
+    team.pool.finish(PATIENCE_S)
+
+    assert sink.batches == [0, 1, 2]
+    assert team.pool.stop(PATIENCE_S), "no thread goes on following"
+
+
 def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     team = Team({"a": Recorder(), "b": failing()}, on_failure=lambda: told.append("stop the query"))

@@ -17,7 +17,7 @@ from wal_sink.recovery.sink_changes import rename, retire
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.staging.stager import Attempt
+from wal_sink.staging.manifests import Attempt
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN, Term

@@ -8,7 +8,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryGone, MissingBatch
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.staging.stager import Staged
+from wal_sink.staging.manifests import Staged
 from wal_sink.wal import paths
 
 

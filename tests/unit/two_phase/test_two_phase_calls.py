@@ -18,7 +18,7 @@ from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession
-from wal_sink.staging.stager import Staged
+from wal_sink.staging.manifests import Staged
 from wal_sink.testing.data.tables import spark_schema_of
 from wal_sink.two_phase.prepare import OpenTransaction, opened_sink, stage_partition
 from wal_sink.wal import paths

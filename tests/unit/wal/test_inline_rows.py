@@ -15,7 +15,7 @@ from tests.support.vault import Vault, VaultSink
 from wal_sink import Settings
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import SMALL_BATCH_BYTES, StagedPartition, StagingContext
-from wal_sink.staging.stager import Staged
+from wal_sink.staging.manifests import Staged
 from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.two_phase.prepare import packed, stage_partition
 from wal_sink.wal import paths

@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url
 from wal_sink.runtime.stopped import StoppedError
+from wal_sink.spark.session.connect import OVER_CONNECT, is_connect
 from wal_sink.spark.session.leftovers import CHECKPOINT, remember_ours
 from wal_sink.spark.session.versions import check_versions
 from wal_sink.spark.session.writer_check import check_stream_writer
@@ -29,7 +30,7 @@ _ASYNC_PROGRESS = "AsyncProgressTracking"
 
 def session_of(writer: DataStreamWriter) -> SparkSession:
     """The user's session behind a writer. Raises `ConfigError` if `writer` is no `DataStreamWriter`, for a version that
-    wal-sink does not know, and for Spark Connect, whose driver is another process.
+    wal-sink does not know.
     """
     check_stream_writer(writer)
     check_classic(writer)
@@ -39,10 +40,11 @@ def session_of(writer: DataStreamWriter) -> SparkSession:
 
 
 def check_classic(thing: object) -> None:
-    if "connect" in type(thing).__module__.split("."):
+    """Refuse a DataFrame of Spark Connect, whose `foreachBatch` runs in a process of the server. `ConfigError`."""
+    if is_connect(thing):
         raise ConfigError(
-            "Spark Connect sessions are not supported: the batches run in another process, where no committer can "
-            "run. Run the query with a classic session (SparkSession.builder.master(…), without SPARK_REMOTE)"
+            "stage() cannot be called over Spark Connect: foreachBatch runs there in a process of the server, where "
+            f"no committer can run. {OVER_CONNECT}"
         )
 
 

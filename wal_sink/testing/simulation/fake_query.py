@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.lifecycle.run import Run
-from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.staging.manifests import Attempt, Staged
 from wal_sink.stores.base import Store
 from wal_sink.testing.data.tables import Partitions, spark_schema_of
 from wal_sink.two_phase.prepare import packed, stage_partition

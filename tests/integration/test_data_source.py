@@ -1,0 +1,206 @@
+"""`format("wal_sink")`: staging without `foreachBatch`, and reading the released batches."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.streams import Home, restore
+from wal_sink import Delivery
+from wal_sink.errors import WalSinkError
+from wal_sink.inspection import read_batches, read_status
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def stage(spark: SparkSession, home: Home, df: DataFrame | None = None, **options: str | None) -> None:
+    """Run the query to the end of its input. An option that is None is not passed."""
+    given = {"wal": str(home.wal), "checkpointLocation": str(home.checkpoint), **options}
+    stream = home.feed.stream(spark) if df is None else df
+    query = stream.writeStream.format("wal_sink").trigger(availableNow=True)
+    for name, value in given.items():
+        query = query if value is None else query.option(name, value)
+    query.start().awaitTermination(120)
+
+
+def error_of(spark: SparkSession, home: Home, df: DataFrame | None = None, **options: str | None) -> str:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark wraps our error
+        stage(spark, home, df, **options)
+    return str(raised.value)
+
+
+def drain(home: Home) -> None:
+    with home.sink(Delivery(home.lines, start_from="earliest")) as sink:
+        sink.drain()
+
+
+def staged_rows(home: Home) -> list[int]:
+    return [batch.rows for batch in read_batches(open_store(StoreSpec(str(home.wal))))]
+
+
+def test_a_query_without_foreachbatch_is_staged_and_drained(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10), range(10, 25))
+    stage(spark, home)
+    assert staged_rows(home) == [10, 15]
+    assert not home.lines.sent(), "staging delivers nothing"
+    drain(home)
+    assert home.lines.ids() == list(range(25))
+    home.feed.add(range(25, 30))
+    stage(spark, home)
+    drain(home)
+    assert home.lines.ids() == list(range(30))
+    assert [sent.batch for sent in home.lines.sent()] == [0, 1, 2]
+
+
+def test_the_released_batches_are_read_with_batch_key_and_row(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10), range(10, 25))
+    stage(spark, home, chunkRows="4")
+    drain(home)
+    rows = spark.read.format("wal_sink").load(str(home.wal)).orderBy("id").collect()
+    assert [row.id for row in rows] == list(range(25))
+    assert [row._wal_batch_id for row in rows] == [0] * 10 + [1] * 15
+    assert len({row._wal_key for row in rows}) == 25
+    assert all(row._wal_key.endswith(f"-{row._wal_row}") for row in rows)
+    only = spark.read.format("wal_sink").option("fromBatch", 1).load(str(home.wal))
+    assert only.count() == 15
+
+
+def test_sql_reads_a_wal(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10))
+    stage(spark, home)
+    drain(home)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW staged USING wal_sink OPTIONS (path '{home.wal}')")
+    assert spark.sql("SELECT sum(id), max(_wal_batch_id) FROM staged").collect()[0][:] == (45, 0)
+
+
+def test_a_batch_that_is_not_released_is_not_read(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10))
+    stage(spark, home)
+    with pytest.raises(Exception, match="holds no released batch"):
+        spark.read.format("wal_sink").load(str(home.wal))
+    drain(home)
+    home.feed.add(range(10, 20))
+    stage(spark, home)
+    assert spark.read.format("wal_sink").load(str(home.wal)).count() == 10
+
+
+def test_a_replay_of_a_released_batch_is_not_staged_again(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10), range(10, 20))
+    stage(spark, home)
+    drain(home)
+    for name in ("commits/1", "commits/.1.crc"):
+        (home.checkpoint / name).unlink()
+    stage(spark, home)
+    drain(home)
+    assert home.lines.ids() == list(range(20))
+    assert [batch.attempts for batch in read_batches(open_store(StoreSpec(str(home.wal))))] == [1, 1]
+
+
+def test_other_input_under_the_same_batch_id_is_refused(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10))
+    stage(spark, home)
+    saved = home.checkpoint.with_name("saved")
+    shutil.copytree(home.checkpoint, saved)
+    home.feed.add(range(10, 20))
+    stage(spark, home)
+    drain(home)
+    restore(saved, home.checkpoint)
+    (home.feed.folder / "000001.json").unlink()
+    home.feed.add(range(50, 60), name="other")
+    assert "DivergentReplay" in error_of(spark, home)
+    drain(home)
+    assert home.lines.ids() == list(range(20))
+
+
+def test_status_tells_that_batches_are_staged_and_nothing_drains_them(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10))
+    stage(spark, home)
+    assert "no sink is registered" in str(read_status(open_store(StoreSpec(str(home.wal)))))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"wall": "x"}, "unknown option 'wall'. Did you mean wal?"),
+        ({"checkpointLocation": None}, "option checkpointLocation is missing"),
+        ({"wal": None}, "option wal is missing"),
+        ({"storageOptions": '{"key": "AKIAVERYSECRET"}'}, "'key' may hold a secret"),
+        ({"storageOptions": "anon"}, "expected one JSON object"),
+        ({"chunkRows": "many"}, "option chunkRows: expected a whole number, found 'many'"),
+        ({"chunkRows": "0"}, "chunk_rows=0"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named(
+    spark: SparkSession, home: Home, options: dict[str, str | None], expected: str
+) -> None:
+    home.feed.add(range(3))
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(home.checkpoint))
+    try:
+        found = error_of(spark, home, None, **options)
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert expected in found
+    assert "AKIAVERYSECRET" not in found
+    assert not home.wal.exists()
+
+
+def test_a_schema_that_cannot_be_staged_is_refused(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(3))
+    assert "cannot be staged" in error_of(spark, home, home.feed.stream(spark).selectExpr("make_interval(1) AS i"))
+
+
+def test_a_shuffle_that_spark_does_not_check_is_refused(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(3))
+    key = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    spark.conf.set(key, "false")
+    try:
+        found = error_of(spark, home)
+    finally:
+        spark.conf.unset(key)
+    assert key in found
+    assert staged_rows(home) == []
+
+
+def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, home: Home) -> None:
+    """A worker of Spark keeps its run of the WAL; a term that another run claimed since ends it."""
+    home.feed.add(range(3))
+    stage(spark, home)
+    sink = home.sink(None)
+    sink._open().run.become_stager()
+    sink.close()
+    home.feed.add(range(3, 6))
+    assert "FencedError" in error_of(spark, home)
+    stage(spark, home)  # a query that is started again stages under the next term
+    drain(home)
+    assert home.lines.ids() == list(range(6))
+
+
+def test_reading_no_wal_is_an_error(spark: SparkSession, home: Home) -> None:
+    with pytest.raises(Exception, match="holds no WAL"):
+        spark.read.format("wal_sink").load(str(home.wal))
+
+
+def test_the_kind_of_error_is_ours() -> None:
+    from wal_sink.spark.source.options import write_options  # noqa: PLC0415
+
+    with pytest.raises(WalSinkError):
+        write_options({})
+
+
+def test_spark_compares_repeated_shuffles_by_default(spark: SparkSession) -> None:
+    assert [spark.conf.get(key) for key in REPEAT_CHECKS] == ["true", "true"]

@@ -1,0 +1,57 @@
+"""A server of Spark Connect on this machine, from the installed pyspark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from tests.support.components import note_started
+from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.processes import Child, python_environment
+from tests.support.servers.ports import free_port
+
+START_S = 120.0
+_SPARK_HOME = Path(pyspark.__file__).parent
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@dataclass(frozen=True)
+class ConnectServer:
+    """A running server. `url` is the address that `SparkSession.builder.remote` takes."""
+
+    url: str
+    process: Child
+
+
+@contextlib.contextmanager
+def connect_server(folder: Path, conf: Mapping[str, str] | None = None) -> Iterator[ConnectServer]:
+    """Start a server whose log is in `folder`. It ends with the block in any case, with all its workers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    settings = {
+        **{key: str(value) for key, value in SPARK_CONF.items()},
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        **(conf or {}),
+    }
+    args = [f"--conf={key}={value}" for key, value in settings.items()]
+    program: list[str | Path] = [
+        _SPARK_HOME / "bin" / "spark-submit",
+        "--master",
+        "local[2]",
+        *args,
+        "--class",
+        _SERVER,
+        "spark-internal",
+    ]
+    environment = python_environment({"SPARK_HOME": str(_SPARK_HOME)})
+    with Child(program, log=folder / "connect.log", env=environment) as child:
+        child.wait_for_output("Spark Connect server started at", START_S)
+        note_started("Spark Connect server", pyspark.__version__)
+        yield ConnectServer(f"sc://127.0.0.1:{port}", child)

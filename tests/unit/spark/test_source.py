@@ -1,0 +1,329 @@
+"""`format("wal_sink")` without Spark: a batch that is begun, written and committed, and what Spark may do wrong."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.settings import Settings
+from wal_sink.spark.source import batches
+from wal_sink.spark.source.options import options_of, read_options, write_options
+from wal_sink.spark.source.writing import StagedMessage, WalSinkWriter
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest, Release
+
+QUERY = "11111111-2222-3333-4444-555555555555"
+SCHEMA = StructType([StructField("id", LongType())])
+CHECKS = tuple(
+    f"spark.sql.shuffle.orderIndependentChecksum.{name}" for name in ("enabled", "enableFullRetryOnMismatch")
+)
+
+
+class Task:
+    """The answers that Spark gives a task."""
+
+    def __init__(
+        self, partition: int = 0, query: str | None = QUERY, batch: str | None = "0", conf: dict[str, str] | None = None
+    ) -> None:
+        self._partition = partition
+        self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch, **(conf or {})}
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return self._partition
+
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(key)
+
+
+class Place:
+    """A checkpoint with planned batches, and a WAL, in local folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.checkpoint = root / "checkpoint"
+        self.wal = root / "wal"
+        for name in ("offsets", "commits"):
+            (self.checkpoint / name).mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
+
+    def plan(self, batch_id: int, offset: int = 7, planned_ms: int | None = 1000) -> None:
+        metadata = {} if planned_ms is None else {"batchTimestampMs": planned_ms}
+        (self.checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{json.dumps(metadata)}\n{offset}")
+
+    def complete(self, batch_id: int) -> None:
+        (self.checkpoint / "commits" / str(batch_id)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+    def writer(self, **more: str) -> WalSinkWriter:
+        options = {"wal": str(self.wal), "checkpointlocation": str(self.checkpoint), **more}
+        return WalSinkWriter(write_options(options), SCHEMA, (4, 3))
+
+    def sent(self, **more: str) -> WalSinkWriter:
+        """A writer as a task gets it."""
+        sent: WalSinkWriter = pickle.loads(pickle.dumps(self.writer(**more)))  # noqa: S301
+        return sent
+
+    @property
+    def log(self) -> Log:
+        return Log(open_store(StoreSpec(str(self.wal))), SYSTEM, "")
+
+    def manifests(self, batch_id: int = 0) -> list[Manifest]:
+        names = [name for name in self.log.store.list(paths.batch(batch_id)) if paths.parse_manifest(name)]
+        return [self.log.require(Manifest, f"{paths.batch(batch_id)}/{name}") for name in names]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(batches, "_stagers", {})
+    made = Place(tmp_path)
+    made.plan(0)
+    return made
+
+
+def in_task(monkeypatch: pytest.MonkeyPatch, writer: WalSinkWriter, rows: int, task: Any = ...) -> StagedMessage:
+    """The result of one task of a writer."""
+    monkeypatch.setattr("wal_sink.spark.source.writing.TaskContext.get", lambda: Task() if task is ... else task)
+    batch = pa.record_batch([pa.array(range(rows), pa.int64())], ["id"])
+    return writer.write(iter([batch]))
+
+
+def test_a_batch_is_begun_once_written_by_tasks_and_committed_by_another_writer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = place.writer()
+    payloads = [pickle.dumps(writer), pickle.dumps(writer)]  # Spark pickles it twice
+    one, two = (pickle.loads(payload) for payload in payloads)  # noqa: S301
+    messages = [in_task(monkeypatch, one, 3, Task(0)), in_task(monkeypatch, two, 4, Task(1))]
+    assert place.manifests() == []
+    place.writer().commit([messages[1], messages[0]], 0)
+    (manifest,) = place.manifests()
+    assert [segment.rows for segment in manifest.segments] == [3, 4], "in the order of the partitions"
+    assert (manifest.term, manifest.attempt) == (1, 1)
+
+
+def test_a_batch_without_partitions_is_staged_too(place: Place) -> None:
+    place.writer().commit([], 0)
+    assert [manifest.rows for manifest in place.manifests()] == [0]
+
+
+def test_a_replay_of_a_released_batch_is_counted_and_dropped(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    (manifest,) = place.manifests()
+    release = Release(batch_id=0, term=1, attempt=1, fingerprint=manifest.fingerprint, rule=manifest.rule, run_id="x",
+                      **place.log.stamp())  # fmt: skip
+    place.log.create(paths.release(0), release)
+    message = in_task(monkeypatch, place.sent(), 5)
+    assert message.staged is None
+    place.writer().commit([message], 0)
+    assert len(place.manifests()) == 1
+    assert "the replay had 5 rows, but 3 rows were released" in caplog.text
+
+
+def test_other_input_under_a_released_batch_id_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    (manifest,) = place.manifests()
+    release = Release(batch_id=0, term=1, attempt=1, fingerprint=manifest.fingerprint, rule=manifest.rule, run_id="x",
+                      **place.log.stamp())  # fmt: skip
+    place.log.create(paths.release(0), release)
+    place.plan(0, offset=8)
+    with pytest.raises(DivergentReplay):
+        place.sent()
+
+
+def test_a_batch_that_is_complete_already_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    place.complete(0)
+    with pytest.raises(FencedError, match="but this batch is running now"):
+        place.sent()
+
+
+def test_the_run_of_a_worker_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    place.complete(0)
+    place.plan(1)
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch="1"))], 1)
+    assert [(manifest.term, manifest.attempt) for manifest in place.manifests(1)] == [(1, 2)]
+
+
+def test_an_older_worker_is_fenced_and_a_new_start_is_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    older = dict(batches._stagers)
+    batches._stagers.clear()
+    place.sent()
+    monkeypatch.setattr(batches, "_stagers", older)
+    with pytest.raises(FencedError, match="was superseded"):
+        place.sent()
+    place.sent()
+    assert place.log.numbers(paths.terms("stager")) == [1, 2, 3]
+
+
+def test_a_query_that_continued_elsewhere_is_a_new_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    older = dict(batches._stagers)
+    for batch_id in (1, 2):
+        batches._stagers.clear()
+        place.complete(batch_id - 1)
+        place.plan(batch_id)
+        place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch=str(batch_id)))], batch_id)
+    place.complete(2)
+    place.plan(3)
+    monkeypatch.setattr(batches, "_stagers", older)
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch="3"))], 3)
+    assert [manifest.term for manifest in place.manifests(3)] == [4]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [Task(query="other"), Task(batch="1"), Task(query=None), Task(batch=None)],
+    ids=lambda task: str(task._properties),
+)
+def test_a_task_of_another_batch_or_query_stages_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, task: Task
+) -> None:
+    with pytest.raises(FencedError, match="Nothing was staged"):
+        in_task(monkeypatch, place.sent(), 3, task)
+    assert not list(place.wal.rglob("*.parquet"))
+
+
+def test_a_task_that_got_no_batch_is_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HistoryError, match="got no batch"):
+        in_task(monkeypatch, place.writer(), 3)
+    with pytest.raises(HistoryError, match="got no batch"):
+        in_task(monkeypatch, place.sent(), 3, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "values", "is_fine"),
+    [
+        ((4, 3), {}, True),
+        ((4, 2), {}, True),
+        ((4, 1), {}, False),
+        ((4, 1), dict.fromkeys(CHECKS, "true"), True),
+        ((4, 1), {CHECKS[0]: "true"}, False),
+        ((4, 3), {CHECKS[1]: "false"}, False),
+        ((4, 3), {CHECKS[1]: "TRUE"}, True),
+    ],
+)
+def test_shuffles_that_spark_does_not_compare_are_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], values: dict[str, str], is_fine: bool
+) -> None:
+    writer = place.sent()
+    writer._version = version
+    if is_fine:
+        assert in_task(monkeypatch, writer, 3, Task(conf=values)).rows == 3
+        return
+    with pytest.raises(ConfigError, match=r"needs spark\.sql\.shuffle"):
+        in_task(monkeypatch, writer, 3, Task(conf=values))
+
+
+def test_results_that_do_not_fit_together_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = (in_task(monkeypatch, place.sent(), 3) for _ in range(2))
+    other_partition = replace(again, partition=1)
+    for messages, expected in (
+        ([first, None], "expected the results of 2 tasks, found 1"),
+        ([first, other_partition], "found results of several"),
+        ([first, replace(first, staged=replace_partition(first))], "found two from partition 0"),
+    ):
+        with pytest.raises(FencedError, match=expected):
+            place.writer().commit(list(messages), 0)
+    assert place.manifests() == []
+
+
+def replace_partition(message: StagedMessage) -> Any:
+    return pickle.loads(pickle.dumps(message.staged))  # noqa: S301 - an equal object that is another one
+
+
+def test_another_batch_than_the_one_that_was_begun_is_not_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = in_task(monkeypatch, place.sent(), 3)
+    with pytest.raises(FencedError, match="batch 0 was staged"):
+        place.writer().commit([message], 1)
+    assert place.manifests() == []
+
+
+def test_segments_that_the_driver_does_not_see_are_not_committed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The WAL is a folder that each machine has for itself."""
+    message = in_task(monkeypatch, place.sent(), 3)
+    (segment,) = place.wal.rglob("*.parquet")
+    segment.unlink()
+    with pytest.raises(ConfigError, match="executors wrote 1 segments that the driver does not see"):
+        place.writer().commit([message], 0)
+    assert place.manifests() == []
+
+
+@pytest.mark.parametrize("offset", [8, None])
+def test_an_entry_that_changed_since_the_batch_began_is_not_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, offset: int | None
+) -> None:
+    message = in_task(monkeypatch, place.sent(), 3)
+    if offset is None:
+        (place.checkpoint / "offsets" / "0").unlink()
+    else:
+        place.plan(0, offset)
+    with pytest.raises(FencedError, match="changed or vanished while the batch was staged"):
+        place.writer().commit([message], 0)
+    assert place.manifests() == []
+
+
+def test_an_entry_without_a_time_of_planning_is_refused(place: Place) -> None:
+    place.plan(0, planned_ms=None)
+    with pytest.raises(FencedError, match="does not say when the batch was planned"):
+        place.sent()
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="holds no planned batch"):
+        place.sent(checkpointlocation=str(tmp_path / "elsewhere"))
+    assert not place.wal.exists()
+
+
+def test_an_aborted_batch_leaves_no_manifest(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.writer().abort([in_task(monkeypatch, place.sent(), 3), None], 0)
+    assert place.manifests() == []
+
+
+# --- options
+
+
+def test_options_are_read_without_case_and_a_path_stands_for_the_wal() -> None:
+    found = read_options({"path": "/wal", "FROMbatch": "3", "toBatch": "5"})
+    assert (found.store.url, found.first_batch, found.last_batch) == ("file:///wal", 3, 5)
+
+
+def test_the_options_of_a_walsink_are_those_of_the_format() -> None:
+    spec = StoreSpec("s3://bucket/wal", {"anon": True, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}})
+    settings = Settings(chunk_rows=7, chunk_bytes=1000, segment_bytes=2000)
+    found = write_options(options_of(spec, "s3://bucket/checkpoint", settings))
+    assert (found.store, found.checkpoint, found.settings) == (spec, "s3://bucket/checkpoint", settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"wal": "/a", "path": "/b"}, "Pass one of them"),
+        ({}, "option wal is missing"),
+        ({"wal": "/a", "fromBatch": "5", "toBatch": "4"}, "expected fromBatch to be at most toBatch, found 5 and 4"),
+        ({"wal": "/a", "fromBatch": "-1"}, "expected a whole number"),
+        ({"wal": "/a", "whatever": "1"}, "Expected one of wal, storageOptions, fromBatch, toBatch"),
+        ({"wal": "webhdfs://user:topsecret@host/a"}, "may be a secret"),
+        ({"wal": "/a", "storageOptions": '{"token": "topsecret"}'}, "'token' may hold a secret"),
+        ({"wal": "/a", "storageOptions": "[1]"}, "expected one JSON object"),
+    ],
+)
+def test_wrong_options_are_named_and_no_secret_is_shown(options: dict[str, str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as raised:
+        read_options(options)
+    assert "topsecret" not in str(raised.value)
