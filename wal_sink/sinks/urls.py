@@ -19,6 +19,10 @@ GROUP = "wal_sink.backends"
 
 _DATABASE_FILES = {".db", ".sqlite", ".sqlite3"}
 _SERVERS = {"postgresql", "mysql", "mariadb"}
+_NONE = (
+    "none, as in a copy of wal-sink that was not installed (for example from --py-files). Install it, or pass the sink "
+    "itself instead of a URL"
+)
 _TOLD_BY = {"redis+sentinel": "redis", "rediss+sentinel": "redis", "sentinel": "redis"}
 """Schemes without a backend, and the scheme whose backend explains why in its error."""
 
@@ -36,7 +40,7 @@ def sink_from_url(url: str) -> Sink | BatchSink:
     if not url.strip():
         raise ConfigError("the URL of a target is empty: expected, for example, sqlite:///orders.db?table=orders")
     raise ConfigError(
-        f"{mask_url(url)}: no backend serves the scheme {scheme!r}; installed are: {', '.join(known) or 'none'}"
+        f"{mask_url(url)}: no backend serves the scheme {scheme!r}; installed are: {', '.join(known) or _NONE}"
         f"{_meant(url, scheme, known)}"
     )
 

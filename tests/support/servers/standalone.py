@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +69,14 @@ class Standalone:
         """Return the worker that started an executor."""
         return self.workers[HOSTS.index(executor.host)]
 
-    def restart_master(self) -> None:
-        """Kill the master and start another one at its address. Return when it listens."""
+    def restart_master(self, *, forgets: Path | None = None) -> None:
+        """Kill the master and start another one at its address. Return when it listens.
+
+        `forgets` is the folder from which the new one would recover. It is deleted.
+        """
         self.master.kill()
+        if forgets is not None:
+            shutil.rmtree(forgets)
         self.master = self._new_master()
 
 

@@ -342,6 +342,12 @@ def test_the_claims_of_a_backend_that_is_named_by_a_url_are_looked_at(monkeypatc
         sink_from_url("odd://host")
 
 
+def test_a_copy_of_wal_sink_that_was_not_installed_knows_no_urls_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.sinks.urls.entry_points", lambda **_: [])
+    with pytest.raises(ConfigError, match=r"installed are: none, as in a copy .*--py-files.*pass the sink itself"):
+        sink_from_url("sqlite:///orders.db?table=orders")
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
