@@ -204,3 +204,44 @@ def test_the_kind_of_error_is_ours() -> None:
 
 def test_spark_compares_repeated_shuffles_by_default(spark: SparkSession) -> None:
     assert [spark.conf.get(key) for key in REPEAT_CHECKS] == ["true", "true"]
+
+
+TYPES = {
+    "ints": "array(id, null)",
+    "named": "map(string(id), named_struct('a', id, 'b', null))",
+    "inner": "named_struct('x', id, 'y', array(named_struct('z', string(id))))",
+    "price": "cast(id AS decimal(20, 3))",
+    "day": "date_add(date'2026-01-01', int(id))",
+    "at": "timestamp'2026-01-01 10:00:00.123456'",
+    "wall": "timestamp_ntz'2026-01-01 10:00:00.123456'",
+    "raw": "cast(string(id) AS binary)",
+    "flag": "id % 2 = 0",
+    "pause": "make_dt_interval(int(id))",
+    "ratio": "id / 7.0D",
+    "small": "cast(id AS tinyint)",
+}
+
+
+def test_rows_of_every_type_are_read_as_they_were_staged(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(5))
+    columns = ["id", *(f"{sql} AS {name}" for name, sql in TYPES.items())]
+    stage(spark, home, home.feed.stream(spark).selectExpr(*columns))
+    with home.sink(Delivery(lambda chunk: None, start_from="earliest")) as sink:  # noqa: ARG005
+        sink.drain()
+    found = spark.read.format("wal_sink").load(str(home.wal)).select("id", *TYPES).orderBy("id")
+    expected = spark.range(5).selectExpr(*columns).orderBy("id")
+    assert found.collect() == expected.collect()
+    assert found.columns == expected.columns
+
+
+def test_batches_with_other_columns_are_read_apart(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(3))
+    stage(spark, home)
+    home.feed.add(range(3, 5))
+    stage(spark, home, home.feed.stream(spark).selectExpr("id", "string(id) AS name"))
+    with home.sink(Delivery(lambda chunk: None, start_from="earliest")) as sink:  # noqa: ARG005
+        sink.drain()
+    with pytest.raises(Exception, match=r"batch 0 of .* has other columns than the newest batch"):
+        spark.read.format("wal_sink").load(str(home.wal)).count()
+    assert spark.read.format("wal_sink").option("toBatch", 0).load(str(home.wal)).count() == 3
+    assert spark.read.format("wal_sink").option("fromBatch", 1).load(str(home.wal)).columns[:2] == ["id", "name"]

@@ -310,6 +310,18 @@ def test_the_options_of_a_walsink_are_those_of_the_format() -> None:
     assert (found.store, found.checkpoint, found.settings) == (spec, "s3://bucket/checkpoint", settings)
 
 
+def test_storage_options_that_another_process_cannot_read_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected values that JSON can hold, found some of object"):
+        options_of(StoreSpec("s3://bucket/wal", {"anon": object()}), "/checkpoint", Settings())
+    with pytest.raises(ConfigError, match="'key' may hold a secret"):
+        options_of(StoreSpec("s3://bucket/wal", {"key": b"topsecret"}), "/checkpoint", Settings())
+
+
+def test_the_container_of_an_address_is_no_secret() -> None:
+    url = "abfs://container@account.dfs.core.windows.net/wal"
+    assert read_options({"wal": url}).store.url == url
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -319,6 +331,7 @@ def test_the_options_of_a_walsink_are_those_of_the_format() -> None:
         ({"wal": "/a", "fromBatch": "-1"}, "expected a whole number"),
         ({"wal": "/a", "whatever": "1"}, "Expected one of wal, storageOptions, fromBatch, toBatch"),
         ({"wal": "webhdfs://user:topsecret@host/a"}, "may be a secret"),
+        ({"wal": "webhdfs://user:pw@host/a"}, "may be a secret"),
         ({"wal": "/a", "storageOptions": '{"token": "topsecret"}'}, "'token' may hold a secret"),
         ({"wal": "/a", "storageOptions": "[1]"}, "expected one JSON object"),
     ],

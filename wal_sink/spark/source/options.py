@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url, secrets_in_options, secrets_in_url
+from wal_sink.redaction import mask_url, secrets_in_options
 from wal_sink.settings import Settings
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
 from wal_sink.stores.spec import StoreSpec
@@ -70,7 +70,8 @@ def options_of(store: StoreSpec, checkpoint: str, settings: Settings) -> dict[st
     """The options of a query that stages into `store` with these settings. Raises `ConfigError` for a secret."""
     options = {WAL: store.url, CHECKPOINT: checkpoint}
     if store.options:
-        options[STORAGE_OPTIONS] = json.dumps(dict(store.options), default=repr)
+        _refuse_secrets(store.options)
+        options[STORAGE_OPTIONS] = _json(store.options)
     options |= {option: str(getattr(settings, name)) for option, name in _SIZES.items()}
     write_options(options)
     return options
@@ -122,6 +123,22 @@ def _storage_options(text: str) -> dict[str, object]:
             f'format("wal_sink"): option {STORAGE_OPTIONS}: expected one JSON object such as {{"anon": true}}, found '
             f"{len(text)} characters that are none"
         )
+    _refuse_secrets(options)
+    return options
+
+
+def _json(options: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(dict(options))
+    except (TypeError, ValueError):
+        kinds = sorted({type(value).__name__ for value in options.values()})
+        raise ConfigError(
+            f'format("wal_sink"): option {STORAGE_OPTIONS}: expected values that JSON can hold, found some of '
+            f"{', '.join(kinds)}. Another process has to read them"
+        ) from None
+
+
+def _refuse_secrets(options: Mapping[str, object]) -> None:
     if secrets_in_options(options):
         secret = sorted(name for name, value in options.items() if secrets_in_options({name: value}))
         raise ConfigError(
@@ -129,11 +146,10 @@ def _storage_options(text: str) -> dict[str, object]:
             "Spark shows the options of a query in its UI and its event log. Let the environment of driver and "
             "executors provide credentials: an instance role, environment variables, or a profile"
         )
-    return options
 
 
 def _refuse_secret_url(option: str, url: str) -> None:
-    if mask_url(url) != url and secrets_in_url(url):
+    if mask_url(url) != url:
         raise ConfigError(
             f'format("wal_sink"): option {option} is {mask_url(url)} with a part that may be a secret, and Spark shows '
             "the options of a query in its UI and its event log. Let the environment of driver and executors provide "

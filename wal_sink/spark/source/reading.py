@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
-from wal_sink.errors import ConfigError, HistoryError
+from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.recovery.inventory import find_wal, held_batches
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
@@ -100,7 +100,7 @@ class WalReader(DataSourceReader):
             return
         target = _arrow_schema(self._schema)
         store = open_store(self._options.store)
-        data, where = load_segment(store, ref), store.url_of(ref.path)
+        data, where = self._loaded(ref, partition.batch_id), store.url_of(ref.path)
         names = [f"c{place}" for place in range(partition.columns)]
         for first, end, table in read_chunks(data, ref, chunk_rows=partition.chunk_rows, columns=names, where=where):
             own = [
@@ -110,6 +110,19 @@ class WalReader(DataSourceReader):
             ]
             whole = pa.Table.from_arrays([*table.columns, *own], names=target.names)
             yield from whole.cast(target).to_batches()
+
+    def _loaded(self, ref: SegmentRef, batch_id: int) -> bytes:
+        """The bytes of a segment. Raises `HistoryError` if it was deleted because every sink has its batch."""
+        log = _log(self._options)
+        try:
+            return load_segment(log.store, ref)
+        except CorruptError as error:
+            if batch_id <= (low_water := log.low_water()):
+                raise HistoryError(
+                    f"batch {batch_id} of {log.store.root}: every sink has this batch, and it was deleted while it was "
+                    f"read (low water {low_water}). Read again, from a later batch on"
+                ) from error
+            raise
 
     def _check_columns(self, manifest: Manifest, log: Log) -> None:
         found = _with_own(_schema_of(manifest, log), log)
