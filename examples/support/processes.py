@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the helpers of this checkout's tests
 
-from tests.support.processes import Child
+from tests.support.processes import Child, end_with_parent
 
-__all__ = ["Child", "kill", "wait_at_most"]
+__all__ = ["Child", "end_with_parent", "kill", "wait_at_most"]
 
 
 def wait_at_most(longest_s: float, reached: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 from support.home import Home
+from support.processes import end_with_parent
 
 from wal_sink.spark import check_java, prepare_python
 
@@ -23,6 +24,7 @@ CONF = {
 
 
 def spark_with_rocksdb(home: Home) -> SparkSession:
+    end_with_parent()  # the example itself may be killed, too
     check_java()
     prepare_python()
     builder = SparkSession.builder.master("local[2]").config(map={**CONF})
