@@ -12,7 +12,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, HistoryError
 from wal_sink.lifecycle.run import Run
-from wal_sink.staging.manifests import released_row_count
+from wal_sink.staging.manifests import compare_replay, released_row_count
 from wal_sink.wal import paths
 from wal_sink.wal.records import FIRST_RULE, Manifest, Release, decode, encode
 
@@ -355,3 +355,19 @@ def test_the_rows_of_a_released_batch_are_those_of_its_manifest() -> None:
     place.wal.delete([paths.manifest(0, 1, 1)])
 
     assert released_row_count(run.log, 0) is None
+
+
+def test_the_rows_of_a_replay_are_compared_with_the_released_ones(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place(rows=lambda _: [2, 3])
+    run = with_batch(place, Recorder())
+    run.deliver_all()
+
+    compare_replay(run.log, 0, 5, what="batch 0")
+    assert not caplog.records, "the replay has the same rows"
+
+    compare_replay(run.log, 0, 4, what="batch 0")
+    assert "batch 0: the replay had 4 rows, but 5 rows were released" in caplog.text
+
+    place.wal.delete([paths.release(0)])
+    compare_replay(run.log, 0, 4, what="batch 0")
+    assert "batch 0: the replay had 4 rows. They were not compared" in caplog.text
