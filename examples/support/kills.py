@@ -14,13 +14,15 @@ from pathlib import Path
 from support.home import Home, Progress
 from support.processes import Child, kill, wait_at_most
 
-from tests.support.processes import python_environment
+from tests.support.processes import ChildError, python_environment
 
 __all__ = ["arguments", "files_for", "live_and_die"]
 
 FILES_A_LIFE = 4
 """A process gets this many batches at most before it is killed, so that work remains for the next processes."""
 LIFE_LIMIT_S = 240.0
+TOO_BUSY = "Python worker failed to connect back"
+"""How a query ends if a Python worker did not start within ten seconds. Spark has no setting for this time."""
 
 
 def arguments(description: str | None, *, rows: int, kills: int = 6) -> argparse.ArgumentParser:
@@ -36,6 +38,10 @@ def arguments(description: str | None, *, rows: int, kills: int = 6) -> argparse
 def files_for(kills: int, *, at_least: int = 3) -> int:
     """The number of input files that leaves work for every process."""
     return FILES_A_LIFE * kills + at_least
+
+
+Turn = Callable[[Child, Home, Progress, random.Random], None]
+"""Waits for the moment of a kill: a process, its home, the progress when it started, and the chance."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +79,23 @@ def live_and_die(home: Home, kills: int, seed: int, *more: str, ledger: bool = T
     """
     chance = random.Random(seed)
     home.scratch.mkdir(parents=True, exist_ok=True)
-    turns = [_half_delivered if ledger else _before_a_delivery_ends, _in_a_batch, _any_time]
+    turns: list[Turn] = [_half_delivered if ledger else _before_a_delivery_ends, _in_a_batch, _any_time]
     found: Counter[str] = Counter()
     for number in range(kills):
+        turn = turns[number % len(turns)]
         before = home.progress()
-        with _query(home, more) as child:
-            turns[number % len(turns)](child, home, before, chance)
+
+        def die(child: Child, turn: Turn = turn, before: Progress = before) -> None:
+            turn(child, home, before, chance)
             kill(child)
+
+        _live(home, more, die)
         what = Interrupted.between(home, before, home.progress())
         found["staging"] += what.staging
         found["delivery"] += what.delivery
         found["half"] += what.half_delivered
         found["neither"] += not (what.staging or what.delivery)
-    with _query(home, more) as child:
-        child.succeed()
+    _live(home, more, lambda child: child.succeed())
     half = f" ({found['half']} of them with a part of its rows in the target)" if ledger else ""
     print(
         f"killed {kills} times: {found['staging']} in a batch that was being computed or staged, {found['delivery']} "
@@ -96,10 +105,20 @@ def live_and_die(home: Home, kills: int, seed: int, *more: str, ledger: bool = T
     assert found["staging"] >= (kills + 1) // 3, "too few kills interrupted a batch that was computed or staged"
 
 
-def _query(home: Home, more: tuple[str, ...]) -> Child:
+def _live(home: Home, more: tuple[str, ...], act: Callable[[Child], object]) -> None:
+    """Start the query's process and do `act` with it. Again, if Spark gave up waiting for a Python worker to start."""
     program = [sys.executable, str(Path(sys.argv[0]).resolve()), "--query", str(home.root), *more]
     environment = python_environment({"TMPDIR": str(home.scratch), "SPARK_LOCAL_DIRS": str(home.scratch)})
-    return Child(program, log=home.root / "log", env=environment, limit_s=LIFE_LIMIT_S)
+    for last_one in (False, False, True):
+        with Child(program, log=home.root / "log", env=environment, limit_s=LIFE_LIMIT_S) as child:
+            try:
+                act(child)
+            except ChildError:
+                if last_one or TOO_BUSY not in child.output:
+                    raise
+                print("this machine is too busy: Spark waited ten seconds for a Python worker. It is started again")
+            else:
+                return
 
 
 def _half_delivered(child: Child, home: Home, before: Progress, chance: random.Random) -> None:

@@ -94,7 +94,8 @@ class Home:
     def sink(self, to: object = ..., **options: Any) -> WalSink:
         """Return a `WalSink` on this place. The default target is `lines`."""
         target = self.lines if to is ... else to
-        return WalSink(target, wal=self.wal_url or str(self.wal), checkpoint=str(self.checkpoint), **options)
+        given = {"wal": self.wal_url or str(self.wal), "checkpoint": str(self.checkpoint), **options}
+        return WalSink(target, **given)
 
     def writer(self, spark: SparkSession, schema: str = SCHEMA) -> DataStreamWriter:
         """Return a writer of the feed's stream that ends when everything is read."""
