@@ -31,6 +31,8 @@ COVERING = ("unit", "simulation")
 """The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""
 LONG = (
     "chaos/test_small.py",
+    "integration/test_cluster_changes.py",
+    "integration/test_cluster_dependencies.py",
     "integration/test_cluster_losses.py",
     "integration/test_code_blocks.py",
     "integration/test_examples.py",

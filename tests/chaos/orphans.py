@@ -63,7 +63,7 @@ def executors_of_a_cluster(effort: Effort) -> Outcome:
 
 def drivers_of_a_cluster(effort: Effort) -> Outcome:
     """Kill drivers one after the other. The next one delivers while the executors of the last one live on."""
-    kills = effort.times(DRIVERS_KILLED, least=2)
+    kills = effort.times(DRIVERS_KILLED)
     chain = Chain(effort.folder / "chain", random.Random(effort.seed), SEGMENTS, LONGEST_BATCH)
     with standalone(effort.folder / "spark", cores=3, memory="3g") as cluster, ExitStack() as stack:
         line = _Line(chain, cluster, stack)

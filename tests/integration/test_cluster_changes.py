@@ -160,7 +160,7 @@ def exact_rows(place: Home) -> list[int]:
 
 # Dynamic allocation.
 
-BATCHES, BATCH_ROWS = 3, 40
+BATCHES, BATCH_ROWS = 2, 40
 DYNAMIC = {
     "dynamicAllocation_enabled": "true",
     "dynamicAllocation_shuffleTracking_enabled": "true",

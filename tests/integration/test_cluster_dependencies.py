@@ -23,9 +23,10 @@ from tests.support.worker_pythons import add_us, environment_without_us, packed,
 pytestmark = pytest.mark.spark
 
 ROWS = 60
+LIMIT_S = 400.0
 NOT_OURS = {"PYTHONPATH": ""}
 DRIVER = """
-import sys
+import sys, time
 import wal_sink
 from pyspark.sql import SparkSession
 from wal_sink import ConfigError, Delivery, Settings, WalSink
@@ -38,8 +39,8 @@ def place(_):
 root = sys.argv[1]
 spark = SparkSession.builder.getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
-while spark._jsc.sc().maxNumConcurrentTasks(spark._jsc.sc().resourceProfileManager().defaultResourceProfile()) < 2:
-    pass
+while len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) < 1 + int(sys.argv[2]):
+    time.sleep(0.1)
 stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(root + "/in").repartition(2)
 to = Delivery(SqlSink("sqlite:///" + root + "/out.db", "rows"), where="executors")
 try:
@@ -73,7 +74,9 @@ def place(tmp_path: Path) -> Home:
     return home
 
 
-def submitted(cluster: Standalone, place: Home, *options: str | Path, driver: Path, workers: str | Path) -> str:
+def submitted(
+    cluster: Standalone, place: Home, *options: str | Path, driver: Path, workers: str | Path, executors: int = 2
+) -> str:
     """Run the program by `spark-submit` with a Python for the driver and one for the workers. Return its output."""
     program = place.root / "program.py"
     program.write_text(DRIVER)
@@ -81,6 +84,7 @@ def submitted(cluster: Standalone, place: Home, *options: str | Path, driver: Pa
         "spark.pyspark.driver.python": driver,
         "spark.pyspark.python": workers,
         "spark.executor.memory": "512m",
+        "spark.cores.max": str(executors),
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
     }
@@ -88,8 +92,17 @@ def submitted(cluster: Standalone, place: Home, *options: str | Path, driver: Pa
     # spark.pyspark.* stand above these variables. The environment of this test run has one of them.
     environment = {**python_environment(NOT_OURS), "SPARK_HOME": str(SPARK_HOME)}
     environment.pop("PYSPARK_PYTHON")
-    args = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster.url, *confs, *options, program, place.root]
-    with Child(args, log=place.root / "driver.log", env=environment, limit_s=180) as child:
+    args = [
+        SPARK_HOME / "bin" / "spark-submit",
+        "--master",
+        cluster.url,
+        *confs,
+        *options,
+        program,
+        place.root,
+        str(executors),
+    ]
+    with Child(args, log=place.root / "driver.log", env=environment, limit_s=LIMIT_S) as child:
         return child.succeed()
 
 
@@ -119,7 +132,7 @@ def test_an_environment_that_venv_pack_packed_travels_by_archives(
     whole = tmp_path / "whole"
     shutil.copytree(without_us.parent.parent, whole, symlinks=True, copy_function=os.link)
     add_us(whole)
-    archive = packed(whole, tmp_path / "environment.tar")
+    archive = packed(whole, tmp_path / "environment.tar.gz")
     output = submitted(
         cluster,
         place,
@@ -127,6 +140,7 @@ def test_an_environment_that_venv_pack_packed_travels_by_archives(
         f"{archive}#environment",
         driver=Path(sys.executable),
         workers="./environment/bin/python",
+        executors=1,  # each unpacks 300 MB
     )
     python, ours = told(output, "WORKER")
     assert "/environment/bin/python" in python

@@ -45,8 +45,13 @@ def zip_of_us(path: Path) -> Path:
 
 
 def packed(folder: Path, path: Path) -> Path:
-    """Pack an environment with venv-pack, as Spark's documentation advises. `path` ends with its format."""
-    command: list[str | Path] = [sys.executable, "-m", "venv_pack", "--quiet", "--prefix", folder, "--output", path]
+    """Pack an environment with venv-pack, as Spark's documentation advises. `path` ends with its format.
+
+    That is `.tar.gz`, since Spark cannot unpack a link from a plain `.tar` before its folder exists. Nothing is
+    compressed, which would take most of the time.
+    """
+    command: list[str | Path] = [sys.executable, "-m", "venv_pack", "--quiet", "--compress-level", "0"]
+    command += ["--prefix", folder, "--output", path]
     subprocess.run(command, check=True, timeout=120)
     return path
 
