@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
+from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, ObjectLost
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
-from wal_sink.spark.source import batches
+from wal_sink.spark.source import batches, reading
 from wal_sink.spark.source.options import options_of, read_options, write_options
 from wal_sink.spark.source.writing import StagedMessage, WalSinkWriter
 from wal_sink.stores.opening import open_store
@@ -232,9 +232,10 @@ def test_results_that_do_not_fit_together_are_refused(place: Place, monkeypatch:
     first, again = (in_task(monkeypatch, place.sent(), 3) for _ in range(2))
     other_partition = replace(again, partition=1)
     for messages, expected in (
+        ([replace(first, partition=1)], r"partitions 0 to 0, found those of \[1\]"),
         ([first, None], "expected the results of 2 tasks, found 1"),
         ([first, other_partition], "found results of several"),
-        ([first, replace(first, staged=replace_partition(first))], "found two from partition 0"),
+        ([first, replace(first, staged=replace_partition(first))], r"found those of \[0, 0\]"),
     ):
         with pytest.raises(FencedError, match=expected):
             place.writer().commit(list(messages), 0)
@@ -295,6 +296,50 @@ def test_an_aborted_batch_leaves_no_manifest(place: Place, monkeypatch: pytest.M
     assert place.manifests() == []
 
 
+# --- reading
+
+
+def released(place: Place, batch_id: int) -> None:
+    (manifest,) = place.manifests(batch_id)
+    fields: Any = {"fingerprint": manifest.fingerprint, "rule": manifest.rule, "run_id": "x", **place.log.stamp()}
+    record = Release(batch_id=batch_id, term=manifest.term, attempt=manifest.attempt, **fields)
+    place.log.create(paths.release(batch_id), record)
+
+
+def staged(place: Place, monkeypatch: pytest.MonkeyPatch, batches_wanted: int) -> None:
+    for batch_id in range(batches_wanted):
+        place.plan(batch_id)
+        place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch=str(batch_id)))], batch_id)
+        place.complete(batch_id)
+
+
+def test_a_batch_that_is_released_while_others_are_read_is_read_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged(place, monkeypatch, 2)
+    find = reading._released
+
+    def late(log: Log, batch_id: int) -> Manifest | None:
+        found = find(log, batch_id)
+        if batch_id == 0 and found is None:
+            released(place, 0)  # a committer releases both, right after batch 0 was looked up
+            released(place, 1)
+        return found
+
+    monkeypatch.setattr(reading, "_released", late)
+    in_turn = replace(SYSTEM, side_by_side=lambda look, items: [look(each) for each in items])
+    monkeypatch.setattr(reading, "SYSTEM", in_turn)
+    assert [manifest.batch_id for manifest in reading._all_released(place.log, [0, 1])] == [0, 1]
+
+
+def test_a_release_that_is_gone_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged(place, monkeypatch, 2)
+    released(place, 1)
+    with pytest.raises(ObjectLost, match="batch 1 is released"):
+        reading._all_released(place.log, [0, 1])
+    assert reading._all_released(place.log, [0]) == []
+
+
 # --- options
 
 
@@ -333,6 +378,7 @@ def test_the_container_of_an_address_is_no_secret() -> None:
         ({"wal": "webhdfs://user:topsecret@host/a"}, "may be a secret"),
         ({"wal": "webhdfs://user:pw@host/a"}, "may be a secret"),
         ({"wal": "/a", "storageOptions": '{"token": "topsecret"}'}, "'token' may hold a secret"),
+        ({"wal": "/a", "storageOptions": '{"client_kwargs": {"password": 12345678}}'}, "'client_kwargs' may hold a"),
         ({"wal": "/a", "storageOptions": "[1]"}, "expected one JSON object"),
     ],
 )

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url, secrets_in_options
+from wal_sink.redaction import is_secret_name, mask_url, secrets_in_options
 from wal_sink.settings import Settings
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
 from wal_sink.stores.spec import StoreSpec
@@ -139,13 +139,22 @@ def _json(options: Mapping[str, object]) -> str:
 
 
 def _refuse_secrets(options: Mapping[str, object]) -> None:
-    if secrets_in_options(options):
-        secret = sorted(name for name, value in options.items() if secrets_in_options({name: value}))
+    secret = sorted(
+        name for name, value in options.items() if secrets_in_options({name: value}) or _is_named(name, value)
+    )
+    if secret:
         raise ConfigError(
             f'format("wal_sink"): option {STORAGE_OPTIONS}: {", ".join(map(repr, secret))} may hold a secret, and '
             "Spark shows the options of a query in its UI and its event log. Let the environment of driver and "
             "executors provide credentials: an instance role, environment variables, or a profile"
         )
+
+
+def _is_named(name: str, value: object) -> bool:
+    """Whether the name of an option says that it holds a secret, at any depth: a secret may be a number, too."""
+    if isinstance(value, Mapping):
+        return any(_is_named(str(inner), each) for inner, each in value.items())
+    return is_secret_name(name) and value is not None and not isinstance(value, bool)
 
 
 def _refuse_secret_url(option: str, url: str) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
-from wal_sink.recovery.inventory import find_wal, held_batches
+from wal_sink.recovery.inventory import Lost, find_wal, held_batches, lost
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.source.options import ReadOptions
@@ -80,10 +80,9 @@ class WalReader(DataSourceReader):
         Raises `ConfigError` if a batch has other columns than the newest one.
         """
         log = _log(self._options)
-        released = SYSTEM.side_by_side(partial(_released, log), _wanted(log, self._options))
         found: list[InputPartition] = []
-        for manifest in released:
-            if manifest is None or manifest.passed_over:
+        for manifest in _all_released(log, _wanted(log, self._options)):
+            if manifest.passed_over:
                 continue
             self._check_columns(manifest, log)
             found += [
@@ -148,10 +147,25 @@ def _wanted(log: Log, options: ReadOptions) -> list[int]:
     return [each for each in held if each >= options.first_batch and (last is None or each <= last)]
 
 
+def _all_released(log: Log, wanted: list[int]) -> list[Manifest]:
+    """The manifests of the released batches among `wanted`, ascending. Two reads for each batch.
+
+    Batches are released in order. So one below a released one was released meanwhile, was deleted, or lost its release:
+    then `ObjectLost`.
+    """
+    found = dict(zip(wanted, SYSTEM.side_by_side(partial(_released, log), wanted), strict=True))
+    newest = max((batch_id for batch_id, manifest in found.items() if manifest is not None), default=-1)
+    for batch_id in [each for each, manifest in found.items() if manifest is None and each < newest]:
+        found[batch_id] = _released(log, batch_id)
+        if found[batch_id] is None and batch_id > log.low_water():
+            raise lost(log, Lost.RELEASE, paths.release(batch_id), f"batch {newest} is released")
+    return [manifest for manifest in found.values() if manifest is not None]
+
+
 def _released(log: Log, batch_id: int) -> Manifest | None:
     """The manifest of a released batch; None if the batch is not released yet, or was deleted since it was listed.
 
-    Both are harmless: a batch that is not released has no rows yet, and collected batches are not read.
+    Both are harmless where no later batch is released: see `_all_released`.
     """
     release = log.find(Release, paths.release(batch_id))
     if release is None:
@@ -181,10 +195,11 @@ def _with_own(schema: StructType, log: Log) -> StructType:
 
 
 def _nullable_struct(schema: StructType) -> StructType:
-    """The schema without 'not null' at any depth, as segments have it. The keys of maps are never null."""
-    return StructType(
-        [StructField(each.name, _nullable(each.dataType), nullable=True, metadata=each.metadata) for each in schema]
-    )
+    """The schema without 'not null' and without metadata, at any depth: both may differ where the columns are equal.
+
+    The keys of maps are never null.
+    """
+    return StructType([StructField(each.name, _nullable(each.dataType), nullable=True) for each in schema])
 
 
 def _nullable(kind: DataType) -> DataType:

@@ -84,13 +84,7 @@ class WalSinkWriter(DataSourceStreamArrowWriter):
         """Make the staged batch known to the WAL. Runs on the driver, before Spark writes `commits/N`."""
         results = _results(messages, batchId)
         begun = only_batch([result.begun for result in results], self._options, self._schema)
-        staged: dict[int, StagedPartition] = {}
-        for result in results:
-            if result.staged is not None and staged.setdefault(result.partition, result.staged) is not result.staged:
-                raise FencedError(
-                    f"batch {batchId}: expected one result from each partition, found two from partition "
-                    f"{result.partition}. Nothing was staged. Start the query again"
-                )
+        staged = {result.partition: result.staged for result in results if result.staged is not None}
         end_batch(self._options, begun, batchId, staged, sum(result.rows for result in results))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -141,5 +135,11 @@ def _results(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> l
         raise FencedError(
             f"batch {batch_id}: expected the results of {len(messages)} tasks, found {len(results)}. Nothing was "
             "staged. Start the query again"
+        )
+    partitions = sorted(result.partition for result in results)
+    if partitions != list(range(len(results))):
+        raise FencedError(
+            f"batch {batch_id}: expected the results of partitions 0 to {len(results) - 1}, found those of "
+            f"{partitions[:20]}. Nothing was staged. Start the query again"
         )
     return results
