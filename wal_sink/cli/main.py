@@ -17,6 +17,7 @@ from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.repairs import repairs
 from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
+from wal_sink.cli.skip import skip_verb
 from wal_sink.cli.status import status
 
 
@@ -43,5 +44,5 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, repairs, estimate_verb):
+for verb in (status, batches, show, drain, sinks, dead_letters, skip_verb, repairs, estimate_verb):
     main.add_command(verb)

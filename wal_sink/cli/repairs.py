@@ -8,7 +8,7 @@ import click
 
 from wal_sink.cli import options
 from wal_sink.cli.output import print_json
-from wal_sink.cli.repairing import log_of
+from wal_sink.cli.repairing import log_of, why_option
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.repair.journal import Entry, command_of, give_up, read_journal
@@ -57,7 +57,7 @@ def list_repairs(*, wal: str, last: int, as_json: bool, **more: Any) -> None:
 @repairs.command("give-up", short_help="Note that an unfinished repair will not be completed.")
 @click.argument("wal")
 @click.argument("number", type=click.IntRange(min=1))
-@click.option("--why", required=True, metavar="TEXT", help="The reason. It is kept in the WAL.")
+@why_option
 @options.storage_options
 @options.as_json
 def give_up_verb(*, wal: str, number: int, why: str, as_json: bool, **more: Any) -> None:
