@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,54 @@ def test_a_lost_batch_is_skipped_though_the_wal_cannot_be_opened(wal: Wal) -> No
     assert "passes over batch 0: its next delivery begins with batch 1" in text
     wal.drain()
     assert set(taken()) == {1, 2}
+
+
+def test_released_batches_are_replayed(wal: Wal) -> None:
+    wal.drain()
+    before = wal.objects
+    to = ("--to", "repair_targets:take", "--why", "lost in the target")
+
+    text = wal.run("replay", args=("1-2", *to, "--dry-run")).stdout
+    assert "2 batches (1 to 2): 6 rows" in text
+    assert wal.json("replay", args=("1-2", *to, "--dry-run"))["rows"] == 6
+    assert "Add --yes" in wal.run("replay", args=("1-2", *to), code=2).stderr
+    assert wal.objects == before
+
+    assert "2 batches replayed to take as sink 'replay-1': 6 rows sent, 0 rows were there" in (
+        wal.run("replay", args=("1-2", *to, "--yes")).stdout
+    )
+    keys = Path("taken.txt").read_text().splitlines()
+    assert sorted(keys[2:6]) == sorted(keys[6:])
+    done = wal.json("replay", args=("0", *to, "--yes", "--name", "monday"))
+    assert (done["name"], done["rows_sent"], done["repair"]) == ("monday", 3, 2)
+    assert "expected a batch id such as 12, or a range" in wal.run("replay", args=("x", *to), code=2).stderr
+    assert "the lower one first" in wal.run("replay", args=("5-2", *to), code=2).stderr
+    assert "was not released" in wal.run("replay", args=("9", *to, "--yes"), code=2).stderr
+
+
+def test_a_replay_to_a_database_adds_nothing_that_is_there(wal: Wal) -> None:
+    target = "sqlite:///orders.db?table=orders"
+    wal.drain(target)
+    args = ("0-2", "--to", target, "--why", "to be sure", "--yes")
+
+    done = wal.json("replay", args=args)
+    assert (done["rows_sent"], done["rows_there"]) == (0, 9)
+    other = wal.json("replay", args=("0-2", "--to", "sqlite:///copy.db?table=orders", "--why", "copy", "--yes"))
+    assert (other["rows_sent"], other["rows_there"]) == (9, 0)
+    with sqlite3.connect("orders.db") as database, sqlite3.connect("copy.db") as copy:
+        assert database.execute("SELECT count(*) FROM orders").fetchone() == (9,)
+        assert copy.execute("SELECT count(*) FROM orders").fetchone() == (9,)
+
+
+def test_a_replay_with_refused_rows_says_so_and_one_that_failed_goes_on(wal: Wal) -> None:
+    wal.drain()
+    to = ("--to", "repair_targets:picky", "--why", "x", "--yes", "--on-rejected", "dead_letter")
+    assert "see wal-sink dead-letters list WAL --name replay-1" in wal.run("replay", args=("1", *to), code=1).stdout
+
+    args = ("0-2", "--to", "repair_targets:poison", "--why", "x", "--yes")
+    assert "this row can never be stored" in wal.run("replay", args=args, code=1).stderr
+    assert wal.json("repairs", "list")[1]["state"] == "unfinished"
+    assert "is not finished" in wal.run("replay", args=("1", *to), code=1).stderr
+    wal.run("repairs", "give-up", args=("2", "--why", "the rows are wrong"))
+    assert wal.json("repairs", "list")[1]["state"] == "given up"
+    assert [sink["state"] for sink in wal.json("sinks", "list")] == ["ended", "retired", "retired"]

@@ -12,6 +12,7 @@ from wal_sink.cli.repairing import log_of, why_option
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.repair.journal import Entry, command_of, give_up, read_journal
+from wal_sink.repair.resend import retire_given_up
 from wal_sink.reporting.counts import counted
 
 
@@ -68,6 +69,8 @@ def give_up_verb(*, wal: str, number: int, why: str, as_json: bool, **more: Any)
     log = log_of(wal, more)
     with working(f"giving up repair {number}"):
         entry = give_up(log, number, why=why)
+        if entry.begun.verb == "replay":
+            retire_given_up(log, entry)
     if as_json:
         print_json(facts(entry))
         return

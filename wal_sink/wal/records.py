@@ -287,6 +287,8 @@ class Marker(Record, frozen=True, kw_only=True):
     """The same for the slots after these, which earlier batches with more segments used."""
     skipped: bool = False
     """True if a person ordered that the sink passes over this batch: it may have only some of its rows, or none."""
+    skipped_rows: tuple[int, ...] | None = None
+    """Of a skipped batch: the rows of each segment that the target of a transactional sink has. None: unknown."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.marker(paths.sink_of(path), self.batch_id)
