@@ -193,3 +193,38 @@ def test_a_replay_with_refused_rows_says_so_and_one_that_failed_goes_on(wal: Wal
     wal.run("repairs", "give-up", args=("2", "--why", "the rows are wrong"))
     assert wal.json("repairs", "list")[1]["state"] == "given up"
     assert [sink["state"] for sink in wal.json("sinks", "list")] == ["ended", "retired", "retired"]
+
+
+def test_debris_is_shown_and_deleted(wal: Wal) -> None:
+    wal.drain()
+    assert "0 objects of debris, 0 B" in wal.run("gc").stdout
+    [folder] = [name for name in wal.store.list(paths.batch(1)) if name.endswith("/")]
+    path = paths.segment(f"{paths.batch(1)}/{folder[:-1]}", 7, 0, "f" * 32)
+    with wal.store.segment(path) as stream:
+        stream.write(b"12345")
+        stream.commit()
+    before = wal.objects
+
+    text = wal.run("gc").stdout
+    assert "1 object of debris, 5 B" in text
+    assert path in text.replace("\n", "")
+    assert "nothing was deleted. To delete it, add --delete" in text
+    assert wal.json("gc", args=("--dry-run", "--delete"))["kinds"]["lost attempts"]["objects"] == 1
+    assert "Add --yes" in wal.run("gc", args=("--delete",), code=2).stderr
+    assert wal.objects == before
+
+    done = wal.json("gc", args=("--delete", "--yes", "--why", "tidy"))
+    assert (done["deleted"], done["bytes"], done["repair"]) == ({"lost attempts": 1}, 5, 1)
+    assert path not in wal.objects
+    assert wal.json("gc", args=("--delete", "--yes"))["objects"] == 0
+    assert "0 objects of debris" in wal.run("gc", args=("--delete", "--yes")).stdout
+    wal.stage(BATCHES + 1)
+    wal.drain()
+    assert taken()[-2:] == [3, 3]
+
+
+def test_debris_is_deleted_as_text(wal: Wal) -> None:
+    wal.drain()
+    wal.store.create("probe/20200101T000000Z-" + "0" * 32 + ".json", b"{}")
+
+    assert "1 object deleted" in wal.run("gc", args=("--delete", "--yes")).stdout

@@ -13,6 +13,7 @@ from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
+from wal_sink.cli.gc import gc_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.repairs import repairs
 from wal_sink.cli.replay import replay_verb
@@ -45,5 +46,17 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, skip_verb, replay_verb, repairs, estimate_verb):
+for verb in (
+    status,
+    batches,
+    show,
+    drain,
+    sinks,
+    dead_letters,
+    skip_verb,
+    replay_verb,
+    gc_verb,
+    repairs,
+    estimate_verb,
+):
     main.add_command(verb)

@@ -87,7 +87,7 @@ class Asked(Sink):
         answer: object = self._lookup.was_applied(chunk.key)
         if not isinstance(answer, bool):
             raise PermanentError(
-                f"was_applied({chunk.key!r}) returned a {type(answer).__name__}: expected True or False"
+                f"was_applied({chunk.key!r}) returned a {type(answer).__name__}: expected True or False; nothing was sent"
             )
         if answer:
             self.rows_there += chunk.num_rows
