@@ -21,6 +21,7 @@ SINKS = "sinks"
 LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
+REPAIRS = "repairs"
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
 SINK_RECORD = "sink.json"
@@ -30,6 +31,8 @@ OWNER = "owner.json"
 NAMES = "names"
 REPLAYED = ".replayed.json"
 """Suffix of the record that a dead letter was sent again."""
+
+_REPAIRED = ".done.json"
 
 SHARDS = 16
 SPREAD_FROM = 1024
@@ -175,6 +178,11 @@ def release(batch_id: int) -> str:
     return f"{batch(batch_id)}/release.json"
 
 
+def skipped(batch_id: int) -> str:
+    """Path of the record that stands for a batch whose objects were lost, once a sink passed over it."""
+    return f"{batch(batch_id)}/skipped.json"
+
+
 def shard(number: int) -> str:
     """The shard for a number: the partition that stages a segment, or the segment's ordinal."""
     return f"shard-{number % SHARDS:x}"
@@ -317,6 +325,16 @@ def move(number: int) -> str:
     return f"{MOVES}/{_counted(number, 10)}.json"
 
 
+def repair(number: int) -> str:
+    """Path of the record that a repair began."""
+    return f"{REPAIRS}/{_counted(number, 10)}.json"
+
+
+def repaired(number: int) -> str:
+    """Path of the record that a repair ended."""
+    return f"{REPAIRS}/{_counted(number, 10)}{_REPAIRED}"
+
+
 def low_water(batch_id: int) -> str:
     return f"{LOW_WATER}/{batch_name(batch_id)}.json"
 
@@ -370,6 +388,11 @@ def parse_dead_letter(name: str) -> DeadLetterName | None:
         return None
     ordinal, first_row, end_row, number = match.groups()
     return DeadLetterName(int(ordinal), int(first_row), int(end_row), None if number is None else int(number))
+
+
+def parse_repaired(name: str) -> int | None:
+    """The number of the repair whose end a record tells; None for other names."""
+    return parse_number(name.removesuffix(_REPAIRED)) if name.endswith(_REPAIRED) else None
 
 
 def parse_number(name: str) -> int | None:
