@@ -293,18 +293,17 @@ def test_a_random_shuffle_that_spark_repeats_unchecked_is_staged_again_from_its_
 
 
 RDD_STAGER = (
-    RANDOM_STAGER.split("anywhere = ")[0]
+    RANDOM_STAGER.split("anywhere = ", maxsplit=1)[0]
     + """
-place.feed.add([0])
 with place.sink() as sink:
     def take(df, batch_id):
-        # Python shuffles an RDD by a random number; SQL does not plan it, so Spark does not compare it.
-        rows = df.sparkSession.range(80, numPartitions=PARTITIONS).rdd
-        pairs = rows.map(lambda row: (random.randrange(1000), row.id)).partitionBy(PARTITIONS)
+        # Python shuffles an RDD by a random number. SQL does not plan this shuffle, so Spark does not compare it.
+        pairs = df.rdd.map(lambda row: (random.randrange(1000), row.id)).partitionBy(PARTITIONS)
         shuffled = df.sparkSession.createDataFrame(pairs.map(lambda pair: (pair[1],)), "id long")
         sink.stage(shuffled.mapInArrow(killing(place.root), "id long"), batch_id)
-    writer = place.writer(spark).option("checkpointLocation", str(place.checkpoint)).foreachBatch(take)
-    writer.start().awaitTermination()
+    stream = spark.readStream.schema("id long").json(str(place.feed.folder))
+    writer = stream.writeStream.trigger(availableNow=True).option("checkpointLocation", str(place.checkpoint))
+    writer.foreachBatch(take).start().awaitTermination()
 spark.stop()
 """
 )
