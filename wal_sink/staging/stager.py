@@ -68,6 +68,11 @@ class Stager:
         self._history.note_staged(manifest)
         return manifest
 
+    @property
+    def term(self) -> Term:
+        """The term under which it stages."""
+        return self._term
+
     def refuse_superseded(self) -> None:
         """Raise `FencedError` if a newer process stages into this WAL. One read."""
         self._term.check(self._log.store)
