@@ -127,6 +127,7 @@ class Seen:
 
 
 def in_both(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
-    """The findings of the second look that the first one had too."""
+    """The findings of the second look that the first one had too, each once."""
     known = {finding.key for finding in first}
-    return [finding for finding in second if finding.key in known]
+    found = {finding.key: finding for finding in second if finding.key in known}
+    return list(found.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.kinds import kind_of
 from wal_sink.checking.look import Look
@@ -30,22 +32,29 @@ def check_letters(look: Look, folder: str, batch_id: int) -> None:
     """Check the dead letters of one batch. One listing, a read for each, and up to two for its manifest."""
     root = paths.dead_letter_folder(folder, batch_id)
     files = look.log.store.list(root, recursive=True)
-    letters = {}
+    letters: list[DeadLetter] = []
     for name in files:
         path = f"{root}/{name}"
         if kind_of(path) is None:
             look.unknown(path)
         elif name.endswith(paths.REPLAYED):
-            record = look.listed(Replayed, path)
-            letter = name.replace(paths.REPLAYED, ".parquet")
-            if record is not None and letter not in files and letter not in look.log.store.list(root):
-                look.fault(Fault.DANGLING, path, f"the dead letter {root}/{letter} does not exist")
-        else:
-            letters[path] = _letter(look, path)
+            _check_replayed(look, root, name, files)
+        elif (letter := _letter(look, path)) is not None:
+            letters.append(letter)
     manifest = _manifest(look, batch_id) if letters else None
-    for path, letter in letters.items():
-        if letter is not None:
-            _check_letter(look, folder, batch_id, letter, manifest)
+    for letter in letters:
+        _check_letter(look, folder, batch_id, letter, manifest)
+
+
+def _check_replayed(look: Look, root: str, name: str, files: Sequence[str]) -> None:
+    """Check the record that a dead letter was sent again. The letter itself may have been deleted since."""
+    record = look.listed(Replayed, f"{root}/{name}")
+    letter = name.replace(paths.REPLAYED, ".parquet")
+    if record is None or letter in files:
+        return
+    left = look.log.store.list(root)
+    if name in left and letter not in left:
+        look.fault(Fault.DANGLING, f"{root}/{name}", f"the dead letter {root}/{letter} does not exist")
 
 
 def _letter(look: Look, path: str) -> DeadLetter | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from wal_sink.checking.batch import BatchFacts, check_batch
 from wal_sink.checking.findings import Finding, Seen, in_both
+from wal_sink.checking.kinds import TOP
 from wal_sink.checking.letters import check_letters, letter_batches
 from wal_sink.checking.look import Known, Look
 from wal_sink.checking.root import check_root
 from wal_sink.checking.sink import check_sink, check_sinks
 from wal_sink.checking.sink_batch import check_deliveries
+from wal_sink.recovery.inventory import take
 from wal_sink.recovery.location import canonical, current_location
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
@@ -64,6 +67,7 @@ class Check:
         *,
         reads_segments: bool = True,
         comparisons: Sequence[Comparison] = (),
+        left_out: Sequence[str] = (),
         on_batch: OnBatch = lambda _done, _total: None,
     ) -> None:
         self.log = store if isinstance(store, Log) else Log(store, SYSTEM, run_id="")
@@ -75,6 +79,7 @@ class Check:
         self._range = batches
         self._reads_segments = reads_segments
         self._comparisons = comparisons
+        self._left_out = left_out
         self._on_batch = on_batch
 
     def run(self) -> Iterator[Finding]:
@@ -86,11 +91,11 @@ class Check:
         wanted = [batch_id for batch_id in self.known.batches if batch_id in self._range]
         self._on_batch(0, len(wanted))
         for done, batch_id in enumerate(wanted, 1):
-            yield from self._confirmed(lambda look, batch_id=batch_id: self._batch(look, batch_id))
+            yield from self._confirmed(partial(self._batch, batch_id=batch_id))
             self.through = batch_id
             self._on_batch(done, len(wanted))
         for folder in list(self.known.sinks):
-            yield from self._confirmed(lambda look, folder=folder: check_sink(look, folder))
+            yield from self._confirmed(partial(check_sink, folder=folder))
             yield from self._letters(folder)
         self.is_complete = True
 
@@ -106,7 +111,7 @@ class Check:
 
     def left_out(self) -> list[str]:
         """What was not compared, and why."""
-        return [line for comparison in self._comparisons for line in comparison.left_out()]
+        return [*self._left_out, *(line for comparison in self._comparisons for line in comparison.left_out())]
 
     def _batch(self, look: Look, batch_id: int) -> None:
         facts = check_batch(look, batch_id, reads_segments=self._reads_segments)
@@ -122,7 +127,7 @@ class Check:
 
         yield from self._confirmed(listed)
         for batch_id in [number for number in batches if number in self._range]:
-            yield from self._confirmed(lambda look, batch_id=batch_id: check_letters(look, folder, batch_id))
+            yield from self._confirmed(partial(check_letters, folder=folder, batch_id=batch_id))
 
     def _confirmed(self, check: Callable[[Look], None]) -> list[Finding]:
         """The findings of a part that two looks agree on."""
@@ -134,3 +139,11 @@ class Check:
             check(look)
         self.seen.add(look.seen)
         return in_both(first, look.found)
+
+
+def holds_wal(store: Store) -> bool:
+    """Whether a folder holds anything that wal-sink makes. One listing. Raises `ConfigError` for a checkpoint."""
+    if TOP.isdisjoint(store.list("")):
+        take(Log(store, SYSTEM, run_id=""))
+        return False
+    return True

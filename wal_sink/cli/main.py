@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 import wal_sink
+from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.drain import drain
@@ -17,6 +18,7 @@ from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
 from wal_sink.cli.status import status
+from wal_sink.cli.verify import verify
 
 
 def _show_version(context: click.Context, _option: click.Parameter, value: object) -> None:
@@ -42,5 +44,5 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb):
+for verb in (status, batches, show, drain, sinks, dead_letters, verify, audit, estimate_verb):
     main.add_command(verb)
