@@ -81,7 +81,8 @@ class AgainstCheckpoint:
         planned = max(self._checkpoint.newest_planned(), self._checkpoint.newest_commit())
         if held > planned:
             first = max(planned + 1, look.known.wal.first_batch if look.known.wal else 0)
-            what = f"the newest batch of the checkpoint is {planned}, but the WAL knows {_described(range(first, held + 1))}"
+            which = _described(range(first, held + 1))
+            what = f"the newest batch of the checkpoint is {planned}, but the WAL knows {which}"
             look.fault(Fault.ROLLED_BACK, self._where("offsets"), what)
 
     def _refuse_missing(self, look: Look, first_batch: int) -> None:
@@ -112,9 +113,12 @@ class AgainstCheckpoint:
             if text is None:
                 self._forgotten.add(batch_id)
                 return
-            if text == manifest.offsets and not manifest.passed_over:
+            if text == manifest.offsets:
                 return
             repartition = self._checkpoint.repartition(batch_id)
+            if repartition is None and manifest.passed_over:
+                self._forgotten.add(batch_id)  # the entry before it is gone, which would prove it
+                return
             found = repartition.fingerprint if repartition else self._checkpoint.fingerprint(
                 batch_id, text, manifest.rule
             )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from wal_sink.checking.findings import Fault
@@ -45,7 +45,7 @@ def check_batch(look: Look, batch_id: int, *, reads_segments: bool) -> BatchFact
         _check_release(look, facts.release, facts.manifest)
     if facts.manifest is not None:
         _check_manifest(look, facts.manifest)
-        _check_segments(look, facts.manifest, reads=reads_segments)
+        _check_segments(look, facts.manifest, facts.segments, reads=reads_segments)
     _count(look, facts)
     return facts
 
@@ -178,11 +178,13 @@ def _wrong_segments(manifest: Manifest) -> Iterable[str]:
             yield str(error)
 
 
-def _check_segments(look: Look, manifest: Manifest, *, reads: bool) -> None:
-    """Compare each segment with the manifest: size, checksum, rows and columns."""
+def _check_segments(look: Look, manifest: Manifest, listed: Collection[str], *, reads: bool) -> None:
+    """Compare each segment with the manifest: size, checksum, rows, columns. Without `reads`: whether it is there."""
     for ref in manifest.segments:
         if ref.kept and reads:
             _check_segment(look, ref, len(manifest.columns))
+        elif ref.kept and ref.path not in listed:
+            look.data(ref.path, "its manifest names it")
 
 
 def _check_segment(look: Look, ref: SegmentRef, columns: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wal_sink.checking.batch import check_term
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.kinds import kind_of
 from wal_sink.checking.look import Look
@@ -38,7 +39,7 @@ def check_letters(look: Look, folder: str, batch_id: int) -> None:
         if kind_of(path) is None:
             look.unknown(path)
         elif name.endswith(paths.REPLAYED):
-            _check_replayed(look, root, name, files)
+            _check_replayed(look, folder, f"{root}/{name}", files)
         elif (letter := _letter(look, path)) is not None:
             letters.append(letter)
     manifest = _manifest(look, batch_id) if letters else None
@@ -46,15 +47,19 @@ def check_letters(look: Look, folder: str, batch_id: int) -> None:
         _check_letter(look, folder, batch_id, letter, manifest)
 
 
-def _check_replayed(look: Look, root: str, name: str, files: Sequence[str]) -> None:
+def _check_replayed(look: Look, sink: str, path: str, files: Sequence[str]) -> None:
     """Check the record that a dead letter was sent again. The letter itself may have been deleted since."""
-    record = look.listed(Replayed, f"{root}/{name}")
-    letter = name.replace(paths.REPLAYED, ".parquet")
-    if record is None or letter in files:
+    record = look.listed(Replayed, path)
+    if record is None:
         return
-    left = look.log.store.list(root)
-    if name in left and letter not in left:
-        look.fault(Fault.DANGLING, f"{root}/{name}", f"the dead letter {root}/{letter} does not exist")
+    check_term(look, paths.replayer_role(sink), record.term, record.run_id, path)
+    letter = path.replace(paths.REPLAYED, ".parquet")
+    folder, _, file = letter.rpartition("/")
+    if file in files:
+        return
+    left = look.log.store.list(folder)
+    if file not in left and path.rpartition("/")[2] in left:
+        look.fault(Fault.DANGLING, path, f"the dead letter {letter} does not exist")
 
 
 def _letter(look: Look, path: str) -> DeadLetter | None:

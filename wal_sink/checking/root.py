@@ -163,7 +163,8 @@ def _tell_gap(look: Look, first: int, later: int) -> None:
     look.fault(
         Fault.LOST,
         f"{paths.batch(first)}/",
-        f"{which} must exist, since {paths.batch(later)}/ is younger and low water is at {look.known.low_water}",
+        f"{which} must exist, since {paths.batch(later)}/ is younger and low water is at {look.known.low_water}, or "
+        f"the newest record of {paths.LOW_WATER}/ is gone",
     )
 
 

@@ -8,6 +8,7 @@ from wal_sink.checking.batch import check_term
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.kinds import kind_of
 from wal_sink.checking.look import Look, SinkFacts
+from wal_sink.checking.sink_batch import check_progress
 from wal_sink.recovery.inventory import sink_folders
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING
@@ -148,8 +149,9 @@ def _check_newest_marker(look: Look, sink: SinkFacts) -> None:
             check_term(look, paths.committer_role(sink.folder), marker.term, marker.run_id, path)
     if sink.marked_through > max([look.known.low_water, *look.known.batches[-1:]]):
         _require_batch(look, sink.marked_through, paths.marker(sink.folder, sink.marked_through))
-    for batch_id in sink.progress.keys() - set(look.known.batches):
+    for batch_id in sorted(sink.progress.keys() - set(look.known.batches)):
         if not look.known.is_collected(batch_id):
+            check_progress(look, sink, batch_id, None)
             _require_batch(look, batch_id, f"{sink.progress[batch_id][0]}/")
 
 
