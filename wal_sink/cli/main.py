@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 import wal_sink
+from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.drain import drain
@@ -20,6 +21,7 @@ from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
 from wal_sink.cli.skip import skip_verb
 from wal_sink.cli.status import status
+from wal_sink.cli.verify import verify
 
 
 def _show_version(context: click.Context, _option: click.Parameter, value: object) -> None:
@@ -45,5 +47,20 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, skip_verb, replay_verb, repairs, estimate_verb):
+_VERBS = (
+    status,
+    batches,
+    show,
+    drain,
+    sinks,
+    dead_letters,
+    verify,
+    audit,
+    skip_verb,
+    replay_verb,
+    repairs,
+    estimate_verb,
+)
+"""In the order of the help: looking, delivering, sinks, checks, repairs, costs."""
+for verb in _VERBS:
     main.add_command(verb)
