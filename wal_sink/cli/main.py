@@ -11,6 +11,7 @@ import click
 import wal_sink
 from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
+from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
@@ -42,5 +43,5 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb):
+for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb, doctor):
     main.add_command(verb)
