@@ -12,6 +12,7 @@ import wal_sink
 from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
+from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
@@ -56,6 +57,7 @@ _VERBS = (
     dead_letters,
     verify,
     audit,
+    doctor,
     skip_verb,
     replay_verb,
     repairs,
