@@ -14,6 +14,7 @@ from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
+from wal_sink.cli.repairs import repairs
 from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
 from wal_sink.cli.status import status
@@ -42,5 +43,5 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb):
+for verb in (status, batches, show, drain, sinks, dead_letters, repairs, estimate_verb):
     main.add_command(verb)

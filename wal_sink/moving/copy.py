@@ -19,7 +19,8 @@ from wal_sink.moving.folders import Survey, listed_again, survey, tops, walk
 from wal_sink.moving.objects import ObjectCopier, changed
 from wal_sink.recovery.inventory import find_wal
 from wal_sink.recovery.location import canonical, current_location
-from wal_sink.runtime.clock import process_name
+from wal_sink.redaction import redacted
+from wal_sink.repair.journal import who
 from wal_sink.stores.probe import probe
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver, refuse_held
@@ -86,7 +87,9 @@ def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
     return CopyPlan(wal, location, state, found)
 
 
-def copy_wal(source: Log, target: Log, plan: CopyPlan, *, on_progress: OnProgress = lambda *_: None) -> Copied:
+def copy_wal(
+    source: Log, target: Log, plan: CopyPlan, *, why: str = "", on_progress: OnProgress = lambda *_: None
+) -> Copied:
     """Carry out a plan. If it is interrupted, plan and carry it out again: it copies what is left.
 
     Raises `HeldError` if the WAL changes meanwhile, `CorruptError` if an object is damaged, or is another one in the
@@ -98,7 +101,7 @@ def copy_wal(source: Log, target: Log, plan: CopyPlan, *, on_progress: OnProgres
     if plan.state is TargetState.COMPLETE:
         return Copied(0, 0)
     probe(target.store, runtime=target.runtime, single_writer=True)
-    _claim_target(source, target, plan.wal)
+    _claim_target(source, target, plan.wal, why)
     is_resumed = plan.state is TargetState.UNFINISHED
     if is_resumed:
         _delete_collected(source, target)
@@ -159,12 +162,13 @@ def _state_of(target: Log, wal: WalRecord, source: str) -> TargetState:
     return TargetState.COMPLETE if paths.WAL in names else TargetState.UNFINISHED
 
 
-def _claim_target(source: Log, target: Log, wal: WalRecord) -> None:
+def _claim_target(source: Log, target: Log, wal: WalRecord, why: str) -> None:
     record = CopyRecord(
         wal_id=wal.wal_id,
         location=canonical(target.store.root),
         copied_from=canonical(source.store.root),
-        process=process_name(),
+        who=who(),
+        why=redacted(why),
         **target.stamp(),
     )
     found, _ = target.create_or_find(paths.COPY, record)

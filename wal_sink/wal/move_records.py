@@ -14,8 +14,10 @@ class CopyRecord(Record, frozen=True, kw_only=True):
     location: str
     """Place of the copy, see `wal_sink.recovery.location.canonical`."""
     copied_from: str
-    process: str
-    """The process that began the copy."""
+    who: str
+    """User, host and process id of the command that began the copy, as in `ada@host/4711`."""
+    why: str = ""
+    """The reason, as the user gave it."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.COPY

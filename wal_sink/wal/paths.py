@@ -21,8 +21,9 @@ SINKS = "sinks"
 LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
+REPAIRS = "repairs"
 PROBE = "probe"
-TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, "repairs", "leases", "adoptions"})
+TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, "leases", "adoptions"})
 """Folders in the root of a WAL. Nothing else there belongs to it, but its own record."""
 COPY = f"{MOVES}/copy.json"
 """Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`
@@ -37,6 +38,8 @@ OWNER = "owner.json"
 NAMES = "names"
 REPLAYED = ".replayed.json"
 """Suffix of the record that a dead letter was sent again."""
+
+_REPAIRED = ".done.json"
 
 SHARDS = 16
 SPREAD_FROM = 1024
@@ -330,6 +333,16 @@ def move(number: int) -> str:
     return f"{MOVES}/{_counted(number, 10)}.json"
 
 
+def repair(number: int) -> str:
+    """Path of the record that a repair began."""
+    return f"{REPAIRS}/{_counted(number, 10)}.json"
+
+
+def repaired(number: int) -> str:
+    """Path of the record that a repair ended."""
+    return f"{REPAIRS}/{_counted(number, 10)}{_REPAIRED}"
+
+
 def low_water(batch_id: int) -> str:
     return f"{LOW_WATER}/{batch_name(batch_id)}.json"
 
@@ -389,6 +402,11 @@ def parse_dead_letter(name: str) -> DeadLetterName | None:
         return None
     ordinal, first_row, end_row, number = match.groups()
     return DeadLetterName(int(ordinal), int(first_row), int(end_row), None if number is None else int(number))
+
+
+def parse_repaired(name: str) -> int | None:
+    """The number of the repair whose end a record tells; None for other names."""
+    return parse_number(name.removesuffix(_REPAIRED)) if name.endswith(_REPAIRED) else None
 
 
 def parse_number(name: str) -> int | None:
