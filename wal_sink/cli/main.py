@@ -10,6 +10,7 @@ import click
 
 import wal_sink
 from wal_sink.cli.batches import batches
+from wal_sink.cli.copy import copy_verb
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
@@ -43,5 +44,5 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, repairs, estimate_verb):
+for verb in (status, batches, show, drain, sinks, dead_letters, repairs, copy_verb, estimate_verb):
     main.add_command(verb)
