@@ -13,6 +13,7 @@ import click
 import wal_sink
 from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
+from wal_sink.cli.copy import copy_verb
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
@@ -71,6 +72,7 @@ _VERBS = (
     doctor,
     skip_verb,
     replay_verb,
+    copy_verb,
     repairs,
     estimate_verb,
 )
