@@ -63,7 +63,7 @@ def gc_order(log: Log, *, why: str) -> Order:
 def plan_gc(log: Log, *, on_group: Callable[[int], None] = lambda _objects: None) -> GcPlan:
     """All debris that is there now. Creates and deletes nothing.
 
-    Besides the requests of `find_debris`, one for each object of debris, to learn its size.
+    The requests of `find_debris`, and one for each object of debris, to learn its size.
     """
     objects, size, examples = Counter[str](), Counter[str](), dict[str, list[str]]()
     for found in find_debris(log):

@@ -89,7 +89,7 @@ def resend_order(log: Log, batches: Sequence[int], to: Sink | BatchSink, *, name
 
 
 def plan_resend(log: Log, batches: Sequence[int], to: Sink | BatchSink, *, name: str, again: bool) -> ResendPlan:
-    """What a replay would send. Creates nothing. Two reads for each batch.
+    """The batches that a replay would send. Creates nothing. Two reads for each batch.
 
     Raises `ConfigError` if the WAL does not hold one of the batches, if one was not released, if the target takes only
     whole batches, or if the name is taken.

@@ -22,6 +22,13 @@ LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
 REPAIRS = "repairs"
+PROBE = "probe"
+TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, "leases", "adoptions"})
+"""Folders in the root of a WAL. Nothing else there belongs to it, but its own record."""
+COPY = f"{MOVES}/copy.json"
+"""Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`
+it proves, to every version, that a WAL without its own record is not complete.
+"""
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
 SINK_RECORD = "sink.json"
@@ -58,6 +65,7 @@ _PROGRESS = re.compile(rf"{_number(6)}-{_number(12)}\.json", re.ASCII)
 _SEGMENT = re.compile(rf"(?:.*/)?{_number(6)}-{_number(4)}-[^/]*\.parquet", re.ASCII)
 _PREPARED = re.compile(rf"prepared-{_number(6)}-{_number(6)}\.json", re.ASCII)
 _BEGUN = re.compile(rf"(\d{{{BATCH_DIGITS}}})-([^/.]+)\.json", re.ASCII)
+_ATTEMPT_OF = re.compile(rf"{BATCHES}/(?:shard-[0-9a-f]/)?(\d{{{BATCH_DIGITS}}})/(\d+-\d+)/[^/]+\.parquet", re.ASCII)
 _SHARD = re.compile(r"shard-[0-9a-f]/")
 _DEAD_LETTER = re.compile(rf"{_number(6)}-{_number(12)}-{_number(12)}(?:-{_number(6)})?\.parquet", re.ASCII)
 
@@ -164,6 +172,11 @@ def batch_name(batch_id: int) -> str:
             f"{batch_id} is not a batch id: expected a whole number from 0 on, of {BATCH_DIGITS} digits at most"
         )
     return str(batch_id).zfill(BATCH_DIGITS)
+
+
+def is_batch_name(name: str) -> bool:
+    """Whether this is the name of a batch, without suffix."""
+    return len(name) == BATCH_DIGITS and parse_number(name) is not None
 
 
 def batch(batch_id: int) -> str:
@@ -361,6 +374,12 @@ def parse_attempt(name: str) -> ManifestName | None:
 def parse_progress(name: str) -> ProgressName | None:
     match = _PROGRESS.fullmatch(name)
     return ProgressName(int(match[1]), int(match[2])) if match else None
+
+
+def manifest_of_segment(path: str) -> str | None:
+    """Path of the manifest that names a segment, if any does; None for the path of another object."""
+    match = _ATTEMPT_OF.fullmatch(path)
+    return f"{BATCHES}/{match[1]}/manifest-{match[2]}.json" if match else None
 
 
 def parse_segment(path: str) -> SegmentName | None:

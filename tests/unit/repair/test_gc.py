@@ -68,7 +68,7 @@ def kinds(place: Place) -> dict[str, int]:
 
 
 def collected(place: Place, log: Log | None = None) -> dict[str, int]:
-    """What the command does."""
+    """Do the same as the command."""
     log = log or log_on(place.wal)
     return gc(log, gc_order(log, why="tidy"), plan_gc(log)).objects
 

@@ -73,7 +73,7 @@ def plain(**delivery: Any) -> Place:
 def skipped(
     place: Place, batch_id: int = 1, *, log: Log | None = None, take_over: TakeOver = TakeOver.IF_GONE
 ) -> Skipped:
-    """What the command does."""
+    """Do the same as the command."""
     log = log or log_on(place.wal)
     order = skip_order(log, "a", batch_id, why="poison")
     entry = find_unfinished(log, order)
