@@ -80,7 +80,12 @@ def skip_order(log: Log, name: str, batch_id: int, *, why: str) -> Order:
     """The order to skip a batch. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
     refuse_copy(log)
     folder = _folder(log, name)
-    return Order("skip", {"batch": batch_id, "--name": name}, (f"{paths.SINKS}/{folder}/",), why)
+    return Order("skip", {"batch": batch_id, "--name": name}, touches_of(folder), why)
+
+
+def touches_of(folder: str) -> tuple[str, ...]:
+    """`Order.touches` of a repair that acts as the committer of a sink."""
+    return (f"{paths.terms(paths.committer_role(folder))}/",)
 
 
 def plan_skip(log: Log, name: str, batch_id: int) -> SkipPlan:
