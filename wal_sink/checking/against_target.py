@@ -174,11 +174,11 @@ class _Slots:
                 session.close()
 
     def _context(self) -> SinkContext:
-        wal, known = self._look.known.wal, self._look.known.runs
+        wal, terms = self._look.known.wal, self._look.terms_of(paths.committer_role(self._facts.folder))
         return SinkContext(
             wal_id=wal.wal_id if wal else "",
             sink=self._facts.folder,
-            term=max(known.get(paths.committer_role(self._facts.folder), {}), default=0),
+            term=max(terms.runs, default=0),
             batch_id=self._marker.batch_id if self._marker else 0,
             columns=(),
             on_executor=False,
