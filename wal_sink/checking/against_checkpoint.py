@@ -67,7 +67,7 @@ class AgainstCheckpoint:
             self._compare(look, manifest)
 
     def left_out(self) -> list[str]:
-        """What could not be compared."""
+        """Parts that could not be compared, each with the reason."""
         if not self._is_comparable:
             return [f"the checkpoint {self._checkpoint.root}: {self._why_not or 'it cannot be read'}"]
         if not self._forgotten:

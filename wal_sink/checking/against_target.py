@@ -60,7 +60,7 @@ class AgainstTarget:
         """Do nothing: a slot holds only the newest position."""
 
     def left_out(self) -> list[str]:
-        """What could not be compared."""
+        """A line if the target could not be compared, with the reason."""
         return [f"the target of sink {self._name!r} ({name_of(self._sink)}): {self._why_not}"] if self._why_not else []
 
     def _facts(self, look: Look) -> SinkFacts | None:
@@ -168,7 +168,10 @@ class _Slots:
                 session.open()
                 found: object = session.call(what, self._target.positions, slots, nothing_sent=True)
                 if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
-                    raise SinkFailedError(FailureKind.PERMANENT, f"{what}: expected a mapping with every slot")
+                    raise SinkFailedError(
+                        FailureKind.PERMANENT,
+                        f"{what}: expected a mapping with every slot, and None for a slot that holds nothing",
+                    )
                 return [stored_position(what, slot, found[slot]) for slot in slots]
             finally:
                 session.close()

@@ -39,7 +39,7 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class SinkFacts:
-    """What listings and its registration say of a sink."""
+    """A sink, as listings and its registration show it."""
 
     folder: str
     """Its first name."""
@@ -68,7 +68,7 @@ class Terms:
     newest: dict[str, int] = field(default_factory=dict)
     """By run: the newest term that it claimed."""
     is_certain: bool = True
-    """Whether each term was claimed by a run of its own. A claim fills in lower terms that were lost, in its name."""
+    """Whether each term was claimed by another run. A claim fills in lower terms that were lost, in its name."""
 
     def note(self, number: int, run_id: str) -> None:
         self.is_certain = self.is_certain and bool(run_id) and run_id not in self.newest
@@ -78,7 +78,7 @@ class Terms:
 
 @dataclass(slots=True)
 class Known:
-    """What is known of a WAL so far. Everything in it was read; what it lacks may exist by now."""
+    """Knowledge of a WAL so far. Everything in it was read; an object that it lacks may exist by now."""
 
     log: Log
     wal: WalRecord | None = None
