@@ -48,7 +48,7 @@ def kept(through: int = 1, rows: int = 4) -> Place:
 
 
 def files(place: Place) -> list[str]:
-    return [name for name in place.wal.list(paths.dead_letter_batches("a"), recursive=True)]
+    return place.wal.list(paths.dead_letter_batches("a"), recursive=True)
 
 
 def deleted(place: Place, chosen: Chosen = EVERY, *, log: Log | None = None) -> DeletePlan:
