@@ -11,6 +11,7 @@ from wal_sink.testing import Crash, FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.holders import note_end
 from wal_sink.wal.log import Log
+from wal_sink.wal.records import TermRecord
 
 P = TypeVar("P")
 _seeds = itertools.count(40_000)
@@ -26,7 +27,9 @@ def end_roles(store: Store) -> None:
     log = log_on(store)
     for folder in store.list(paths.TERMS):
         role = folder.removesuffix("/")
-        note_end(log, role, max(log.numbers(paths.terms(role))))
+        newest = max(log.numbers(paths.terms(role)))
+        run_id = log.require(TermRecord, paths.term(role, newest)).run_id
+        note_end(Log(store, log.runtime, run_id), role, newest)
 
 
 def killed_everywhere(

@@ -12,6 +12,7 @@ import wal_sink.committer.collection
 from tests.simulation.histories.lives import lower_retention
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
+from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.recovery.sink_changes import retire
 from wal_sink.repair.debris import COLLECTED, DEAD_ATTEMPTS, LOST_ATTEMPTS, PROBES, find_debris
@@ -119,6 +120,7 @@ def test_lost_attempts_of_a_released_batch_are_debris_with_their_manifests() -> 
 
     assert collected(place) == {LOST_ATTEMPTS: 5}
     check_whole(place.wal)
+    assert list(Check(place.wal).run()) == []
     later = Recorder()
     place.stream(place.open({"a": later}), 4)
     assert set(later.batches) == {3, 4}
@@ -281,6 +283,27 @@ def test_a_batch_that_is_collected_between_two_looks_is_no_error() -> None:
             place.wal.delete([where])
 
     assert list(find_debris(log_on(place.wal, collect))) == []
+
+
+def test_attempts_of_one_process_at_two_batches_are_both_found() -> None:
+    place = littered()
+    [path] = [path for path in examples_of(plan_gc(log_on(place.wal))) if "/000000-" in path]
+    other = path.replace(paths.batch_name(1), paths.batch_name(2))
+    place.wal.create(other, b"x")
+
+    assert kinds(place) == {DEAD_ATTEMPTS: 3}
+
+
+def test_a_folder_that_is_empty_by_now_is_no_debris() -> None:
+    place = half_collected()
+
+    def empty(what: str, where: str) -> None:
+        if what == "before list" and where == f"{paths.batch(0)}":
+            place.wal.delete(f"{where}/{name}" for name in place.wal.list(where, recursive=True))
+
+    plan = plan_gc(log_on(place.wal, empty))
+
+    assert not [path for path in examples_of(plan) if path.startswith(paths.batch(0))]
 
 
 def test_a_copy_is_refused() -> None:

@@ -11,6 +11,7 @@ import wal_sink.repair.letters
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError
+from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
 from wal_sink.repair.journal import find_unfinished, read_journal
 from wal_sink.repair.letters import (
@@ -185,6 +186,7 @@ def test_letters_that_were_refused_again_go_together_with_the_records() -> None:
 
     assert (plan.letters, plan.rows) == (2, 2)
     assert files(place) == []
+    assert list(Check(place.wal).run()) == []
 
 
 def test_rows_of_a_chunk_whose_other_rows_are_not_chosen_stay() -> None:

@@ -17,6 +17,7 @@ from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import BatchSink, PermanentError, ReleasedBatch, idempotent
+from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
 from wal_sink.recovery.sink_changes import retire
 from wal_sink.repair.beyond import Asked
@@ -106,6 +107,7 @@ def test_a_function_gets_the_batches_again_under_their_keys_and_no_other_sink_is
     assert (done.batches, done.rows_sent, done.rows_there, done.rejected) == (2, 16, 0, 0)
     assert (done.repair, done.name, done.earlier_batches) == (1, "replay-1", 0)
     assert state_of(place.wal, "a") == before
+    assert list(Check(place.wal).run()) == []
     [entry] = read_journal(log_on(place.wal))
     assert (entry.state, entry.plan["rows"], entry.begun.arguments["batches"]) == ("done", 16, ["1-2"])
     assert paths.RETIRED in place.wal.list("sinks/replay-1")

@@ -13,6 +13,7 @@ from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import idempotent
+from wal_sink.checking.verify import Check
 from wal_sink.errors import (
     ConfigError,
     DeliveryError,
@@ -107,6 +108,7 @@ def test_a_plain_sink_goes_on_behind_the_batch_and_the_rows_it_got_are_told() ->
     made = marker(place, 1)
     assert made is not None
     assert (made.skipped, made.rows, made.run_id) == (True, 2, "repair")
+    assert list(Check(place.wal).run()) == []
     [entry] = read_journal(log_on(place.wal))
     assert (entry.state, entry.begun.why, entry.plan["sent_rows"]) == ("done", "poison", 2)
     assert entry.ended is not None

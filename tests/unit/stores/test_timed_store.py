@@ -134,3 +134,10 @@ def test_a_request_that_fails_late_counts(store: Store, clock: Clock, caplog: py
         with pytest.raises(StoreError):
             store.create("a", b"y")
     assert "creating a" in caplog.text
+
+
+def test_a_size_is_passed_on() -> None:
+    store = TimedStore(MemoryStore(StoreSpec(f"memory://timed-size-{next(_numbers)}")))
+    store.create("a", b"123")
+
+    assert store.size("a") == 3
