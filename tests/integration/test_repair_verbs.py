@@ -281,3 +281,33 @@ def test_sinks_are_renamed_and_retired_with_a_look_before(wal: Wal) -> None:
         ("sinks rename", "a better name"),
         ("sinks retire", "not needed"),
     ]
+
+
+def test_on_forty_columns_no_line_is_longer(wal: Wal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    wal.drain("repair_targets:picky", "--on-rejected", "dead_letter")
+    wal.store.create("probe/20200101T000000Z-" + "0" * 32 + ".json", b"{}")
+    looks = [
+        wal.run("replay", args=("0-2", "--to", "repair_targets:take", "--why", "x", "--dry-run")),
+        wal.run("replay", args=("0-2", "--to", "repair_targets:take", "--why", "x", "--yes")),
+        wal.run("gc"),
+        wal.run("dead-letters", "delete", args=("--all", "--why", "x", "--dry-run")),
+        wal.run("repairs", "list"),
+        wal.run("sinks", "retire", args=("default", "--dry-run")),
+        wal.run("sinks", "rename", args=("default", "other", "--dry-run")),
+    ]
+
+    assert [line for look in looks for line in look.stdout.splitlines() if len(line) > 40] == []
+
+
+def test_a_skip_of_a_transactional_sink_reads_its_ledger(wal: Wal) -> None:
+    wal.drain("sqlite:///orders.db?table=orders")
+    wal.stage(BATCHES + 1)
+    with sqlite3.connect("orders.db") as database:
+        database.execute("CREATE TRIGGER poison BEFORE INSERT ON orders BEGIN SELECT RAISE(ABORT, 'poisoned'); END")
+    wal.drain("sqlite:///orders.db?table=orders", "--max-attempts", "1", code=1)
+
+    args = ("3", "--why", "poison", "--yes", "--to", "sqlite:///orders.db?table=orders")
+    done = wal.json("skip", args=args)
+
+    assert (done["target_rows"], done["outcome"]) == ([0], "skipped")

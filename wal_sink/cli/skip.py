@@ -10,6 +10,7 @@ from wal_sink.cli import options
 from wal_sink.cli.output import plain, print_json
 from wal_sink.cli.repairing import confirm, log_of, repair_options
 from wal_sink.cli.tables import print_text
+from wal_sink.cli.targets import target
 from wal_sink.cli.working import working
 from wal_sink.repair.journal import find_unfinished
 from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
@@ -26,6 +27,12 @@ _OUTCOMES = {
 @click.argument("wal")
 @click.argument("batch", type=click.IntRange(min=0))
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
+@click.option(
+    "--to",
+    "to",
+    metavar="URL|MODULE:OBJECT",
+    help="The target of a transactional sink: its ledger tells which rows it has, and a later replay sends the others.",
+)
 @repair_options(why_required=True)
 @options.take_over
 @options.storage_options
@@ -39,11 +46,11 @@ def skip_verb(
     Other sinks are not concerned. Stop the process that serves the sink first. If the command is interrupted, repeat
     it.
     """
-    log = log_of(wal, more)
+    log, there = log_of(wal, more), target(more["to"]) if more["to"] else None
     with working(f"looking at batch {batch}"):
         order = skip_order(log, name, batch, why=why)
         entry = find_unfinished(log, order)
-        plan = planned(entry) if entry else plan_skip(log, name, batch)
+        plan = planned(entry) if entry else plan_skip(log, name, batch, to=there)
     if not as_json:
         for line in _lines(plan):
             print_text(line)
@@ -53,7 +60,7 @@ def skip_verb(
         return
     confirm(f"Skip batch {batch} for sink {name!r}?", yes=yes)
     with working(f"skipping batch {batch}"):
-        done = skip(log, order, plan, take_over=options.whom(take_over=take_over))
+        done = skip(log, order, plan, take_over=options.whom(take_over=take_over), to=there)
     _report(done, as_json=as_json)
 
 
@@ -61,9 +68,10 @@ def _lines(plan: SkipPlan) -> list[str]:
     """The plan for people."""
     rows = "an unknown number of rows: its manifest is lost" if plan.rows is None else counted(plan.rows, "row")
     more = f", {plan.may_have}" if plan.may_have else ""
+    source = "the records of the WAL" if plan.target_rows is None else "the ledger of the target"
     lines = [
         f"batch {plan.batch_id} has {rows}",
-        f"sink {plan.name!r} ({plan.kind}) has {counted(plan.sent_rows, 'row')} of it by the records of the WAL{more}",
+        f"sink {plan.name!r} ({plan.kind}) has {counted(plan.sent_rows, 'row')} of it by {source}{more}",
     ]
     if plan.dead_letter_rows:
         lines.append(f"{counted(plan.dead_letter_rows, 'row')} of it stay in dead letters; see wal-sink dead-letters")

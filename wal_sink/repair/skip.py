@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from wal_sink.committer.markers import first_due
 from wal_sink.dead_letters.files import count_rows
@@ -23,6 +23,8 @@ from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wa
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
 from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.repair.ledgers import rows_in_ledger
+from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen
@@ -34,7 +36,7 @@ _SENT = {
     Ability.ACCEPT: "and up to one more chunk of each segment",
     Ability.LOOK_UP: "and up to one more chunk of each segment",
     Ability.IGNORE_KNOWN_KEYS: "and the rows of about one more second",
-    Ability.TRANSACTIONAL: "but a transactional target alone knows how many; see its ledger",
+    Ability.TRANSACTIONAL: "but only the ledger of a transactional target knows how many: pass --to, and it is read",
     Ability.SEGMENT_WRITER: "and up to one more segment",
     Ability.BATCH_WRITER: "but a batch writer leaves no records, so it may have all of them",
 }
@@ -61,6 +63,8 @@ class SkipPlan:
     """Rows of the batch that lie in dead letters."""
     is_empty: bool
     """Whether the WAL holds no object of the batch any more."""
+    target_rows: tuple[int, ...] | None = None
+    """Rows of each segment that a transactional target has by its ledger. None: nobody asked it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ def touches_of(folder: str) -> tuple[str, ...]:
     return (f"{paths.terms(paths.committer_role(folder))}/",)
 
 
-def plan_skip(log: Log, name: str, batch_id: int) -> SkipPlan:
-    """The plan of a skip. Creates nothing.
+def plan_skip(log: Log, name: str, batch_id: int, *, to: object = None) -> SkipPlan:
+    """The plan of a skip. Creates nothing. `to`: the target of a transactional sink, which tells what it has.
 
     Raises `ConfigError` if the batch is not the one that the sink would get next, if it was not released and can still
     be delivered, or if the sink is a two-phase or retired one.
@@ -107,11 +111,13 @@ def plan_skip(log: Log, name: str, batch_id: int) -> SkipPlan:
     manifest, names = _left_of(log, batch_id)
     if manifest is None:
         _refuse_incomplete(log, batch_id, names)
-    return _plan(log, name, sink, batch_id, manifest, is_empty=not names)
+    plan = _plan(log, name, sink, batch_id, manifest, is_empty=not names)
+    return plan if to is None else _with_ledger(log, plan, manifest, to)
 
 
-def skip(log: Log, order: Order, plan: SkipPlan, *, take_over: TakeOver) -> Skipped:
-    """Skip a batch as planned, or complete the skip of the same command that was interrupted.
+def skip(log: Log, order: Order, plan: SkipPlan, *, take_over: TakeOver, to: object = None) -> Skipped:
+    """Skip a batch as planned, or complete the skip of the same command that was interrupted. `to` as in `plan_skip`:
+    its ledger is read again once nobody else may deliver, and the marker holds that.
 
     Raises `HeldError` if a process serves the sink, or may serve it, that `take_over` does not allow to fence, or if
     another repair of the sink is unfinished. Raises `FencedError` if a process began to serve the sink meanwhile: then
@@ -120,33 +126,52 @@ def skip(log: Log, order: Order, plan: SkipPlan, *, take_over: TakeOver) -> Skip
     role = paths.committer_role(plan.folder)
     refuse_held(log, role, take_over=take_over)
     entry = begin(log, order, asdict(plan))
-    plan = SkipPlan(**entry.plan)
+    plan = planned(entry)
     term = claim(log, role, was_held=True, take_over=take_over)
-    outcome = _pass_over(log, plan, term)
-    note_end(log, role, term.number)
-    finish(log, entry, {"outcome": outcome})
+    try:
+        outcome, plan = _pass_over(log, plan, term, to)
+    finally:
+        note_end(log, role, term.number)
+    finish(log, entry, {"outcome": outcome, "sent_rows": plan.sent_rows})
     return Skipped(outcome, plan, entry.number)
 
 
 def planned(entry: Entry) -> SkipPlan:
     """The plan of a skip that was begun."""
-    return SkipPlan(**entry.plan)
+    rows = entry.plan["target_rows"]
+    return SkipPlan(**{**entry.plan, "target_rows": None if rows is None else tuple(rows)})
 
 
-def _pass_over(log: Log, plan: SkipPlan, term: Term) -> str:
+def _with_ledger(log: Log, plan: SkipPlan, manifest: Manifest | None, to: object) -> SkipPlan:
+    """The plan with what the target has by its ledger. One call of the target."""
+    if not isinstance(to, TransactionalSink) or plan.kind != Ability.TRANSACTIONAL.value:
+        raise ConfigError(
+            f"--to: sink {plan.name!r} is a {plan.kind} sink. Only a transactional target can tell which rows it has. "
+            "Leave out --to"
+        )
+    if manifest is None:
+        return plan  # without the manifest nobody knows the segments
+    wal_id = require_wal(log, f"{paths.SINKS}/").wal_id
+    rows = rows_in_ledger(log, to, plan.folder, manifest, wal_id=wal_id)
+    return replace(plan, target_rows=rows, sent_rows=sum(rows), may_have="")
+
+
+def _pass_over(log: Log, plan: SkipPlan, term: Term, to: object) -> tuple[str, SkipPlan]:
     """Create the marker, unless the sink has one for the batch or a later one by now."""
     before = newest_marker(log, plan.folder)
     path = paths.marker(plan.folder, plan.batch_id)
     if before is not None:
         term = claim_above_seen(log, term, before.term, paths.marker(plan.folder, before.batch_id))
         if before.batch_id >= plan.batch_id:
-            return _outcome(log.find(Marker, path))
+            return _outcome(log.find(Marker, path)), plan
+    if to is not None:
+        plan = _with_ledger(log, plan, _left_of(log, plan.batch_id)[0], to)
     if plan.is_empty:
         skipped = SkippedBatch(batch_id=plan.batch_id, sink=plan.folder, run_id=log.run_id, **log.stamp())
         log.create(paths.skipped(plan.batch_id), skipped)
     marker, _ = log.create_or_find(path, _marker(log, plan, term, before))
     term.check(log.store)  # raises if a process began meanwhile: it may not have seen the marker
-    return _outcome(marker)
+    return _outcome(marker), plan
 
 
 def _outcome(marker: Marker | None) -> str:
@@ -168,6 +193,7 @@ def _marker(log: Log, plan: SkipPlan, term: Term, before: Marker | None) -> Mark
         last_delivered_rows=before.last_delivered_rows if before else (),
         last_delivered_older=before.last_delivered_older if before else (),
         skipped=True,
+        skipped_rows=plan.target_rows,
         **log.stamp(),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -26,7 +27,9 @@ from wal_sink.errors import (
 )
 from wal_sink.recovery.sink_changes import rename, retire
 from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
+from wal_sink.repair.resend import plan_resend, resend, resend_order
 from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
+from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import Crash
@@ -72,14 +75,19 @@ def plain(**delivery: Any) -> Place:
 
 
 def skipped(
-    place: Place, batch_id: int = 1, *, log: Log | None = None, take_over: TakeOver = TakeOver.IF_GONE
+    place: Place,
+    batch_id: int = 1,
+    *,
+    log: Log | None = None,
+    take_over: TakeOver = TakeOver.IF_GONE,
+    to: object = None,
 ) -> Skipped:
     """Do the same as the command."""
     log = log or log_on(place.wal)
     order = skip_order(log, "a", batch_id, why="poison")
     entry = find_unfinished(log, order)
-    plan = planned(entry) if entry else plan_skip(log, "a", batch_id)
-    return skip(log, order, plan, take_over=take_over)
+    plan = planned(entry) if entry else plan_skip(log, "a", batch_id, to=to)
+    return skip(log, order, plan, take_over=take_over, to=to)
 
 
 def marker(place: Place, batch_id: int) -> Marker | None:
@@ -112,7 +120,7 @@ def test_a_plain_sink_goes_on_behind_the_batch_and_the_rows_it_got_are_told() ->
     [entry] = read_journal(log_on(place.wal))
     assert (entry.state, entry.begun.why, entry.plan["sent_rows"]) == ("done", "poison", 2)
     assert entry.ended is not None
-    assert entry.ended.result == {"outcome": "skipped"}
+    assert entry.ended.result == {"outcome": "skipped", "sent_rows": 2}
 
 
 def test_other_sinks_get_the_batch() -> None:
@@ -139,7 +147,7 @@ def test_the_next_batch_of_a_transactional_sink_is_not_taken_for_a_known_one() -
     place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
     before = marker(place, 0)
 
-    assert "its ledger" in skipped(place).plan.may_have
+    assert "only the ledger" in skipped(place).plan.may_have
     drained(place, Forgetful(target))
 
     assert [row for row in target.rows if row[0] == 2] == [row for row in rows_of(ROWS, ROWS, ROWS) if row[0] == 2]
@@ -177,6 +185,83 @@ def test_a_fenced_process_that_goes_on_sending_it_harms_no_later_batch() -> None
         run.deliver_all()
 
     assert target.rows == rows
+
+
+def test_the_ledger_of_a_transactional_target_tells_what_it_has_and_a_replay_sends_the_rest() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+
+    done = skipped(place, to=Forgetful(target))
+
+    assert (done.plan.target_rows, done.plan.sent_rows, done.plan.may_have) == ((2, 0), 2, "")
+    made = marker(place, 1)
+    assert made is not None
+    assert (made.rows, made.skipped_rows) == (2, (2, 0))
+    drained(place, Forgetful(target))
+    log, to = log_on(place.wal), Forgetful(target)
+    order = resend_order(log, [1], to, name="", again=False, why="repaired")
+    plan = plan_resend(log, [1], to, name="", again=False)
+    sent = resend(log, order, plan, to, delivery=Delivery(to), take_over=TakeOver.IF_GONE)
+    assert (sent.rows_sent, sent.rows_there) == (6, 2)
+    assert target.rows == rows_of(ROWS, ROWS, ROWS)
+
+
+def test_the_ledger_is_asked_again_when_nobody_else_may_deliver() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    order = skip_order(log_on(place.wal), "a", 1, why="")
+    plan = plan_skip(log_on(place.wal), "a", 1, to=Forgetful(target))
+    target.forget(1)
+
+    done = skip(log_on(place.wal), order, plan, take_over=TakeOver.IF_GONE, to=Forgetful(target))
+
+    assert (plan.target_rows, done.plan.target_rows) == ((2, 0), (0, 0))
+    assert planned(read_journal(log_on(place.wal))[0]) == plan
+
+
+def test_a_skip_that_is_completed_when_the_sink_is_further_does_not_ask() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    log = log_on(place.wal)
+    begin(log, skip_order(log, "a", 1, why=""), _fields(plan_skip(log, "a", 1)))
+    drained(place, Forgetful(target))
+
+    assert skipped(place, to=Forgetful(target)).outcome == "delivered"
+
+
+def test_a_target_that_cannot_tell_or_of_another_history_is_refused() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    with pytest.raises(ConfigError, match="Only a transactional target can tell"):
+        skipped(place, to=Recorder())
+    with pytest.raises(ConfigError, match=r"sink 'a' is a plain sink"):
+        skipped(plain(), to=Forgetful(target))
+    target.commits[-1] = replace(
+        target.commits[-1],
+        entry=replace(target.commits[-1].entry, position=replace(target.commits[-1].entry.position, segment_id="x")),
+    )
+    with pytest.raises(HistoryError, match="This is not the target of this sink"):
+        skipped(place, to=Forgetful(target))
+    lose(place, 1, "manifest")
+    assert skipped(place, to=Forgetful(target)).plan.target_rows is None
+
+
+def test_a_target_that_gives_no_answer_leaves_the_skip_unfinished() -> None:
+    class Silent(Forgetful):
+        def positions(self, slots: Any) -> Any:
+            raise PermanentError(f"no answer about {slots}")
+
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    log = log_on(place.wal)
+    order, plan = skip_order(log, "a", 1, why=""), plan_skip(log, "a", 1)
+
+    with pytest.raises(DeliveryError, match="no answer about"):
+        skip(log, order, plan, take_over=TakeOver.IF_GONE, to=Silent(target))
+
+    assert [entry.state for entry in read_journal(log_on(place.wal))] == ["unfinished"]
+    end_roles(place.wal)
+    assert skipped(place).outcome == "skipped"
 
 
 def test_an_at_most_once_sink_gets_nothing_twice() -> None:
@@ -408,6 +493,17 @@ def test_another_repair_of_the_sink_comes_first() -> None:
 
     with pytest.raises(HeldError, match="is not finished"):
         skipped(place)
+
+
+@pytest.mark.parametrize("batches", [3, 30])
+def test_a_skip_costs_the_same_however_many_batches_wait(batches: int) -> None:
+    place = plain()
+    list(place.query().batches(place.open({}), batches))
+    requests: list[str] = []
+
+    skipped(place, log=log_on(place.wal, lambda what, where: requests.append(f"{what} {where}")))
+
+    assert len([request for request in requests if request.startswith("before")]) == 35
 
 
 # --- races
