@@ -22,6 +22,8 @@ from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
 from wal_sink.wal.log import Log
 
 BATCHES = 3
@@ -51,6 +53,8 @@ class Place:
     folder: Path
     wal: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    copy: Path = Path("copy")
+    """A folder that does not exist yet."""
 
     @property
     def checkpoint(self) -> str:
@@ -79,6 +83,7 @@ class Place:
         run.become_stager()
         list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1, 2, 3]})]).batches(run, BATCHES))
         run.end()
+        note_end(run.log, paths.STAGER_ROLE, 1)  # this process lives on
         self._drain("letters", self.module("refuse"), "--on-rejected", "dead_letter")
         self._drain("orders", self.table)
         self._drain("late", self.module("fail"), code=1)
@@ -102,6 +107,8 @@ class Row:
     """Whether it changes the WAL."""
     needs_wal: bool = True
     """Whether it fails where there is none."""
+    lists: bool = True
+    """Whether it lists a folder of the WAL."""
 
 
 WHY = ("--yes", "--why", "a test")
@@ -119,16 +126,14 @@ ROWS: Mapping[str, Row] = {
         lambda place: [place.wal, "--to", place.module("take"), "--name", "letters", *WHY], writes=True
     ),
     "verify": Row(lambda place: [place.wal]),
-    "audit": Row(
-        lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]
-    ),
+    "audit": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]),
     "doctor": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table], needs_wal=False),
     "skip": Row(lambda place: [place.wal, "1", "--name", "late", *WHY], writes=True),
     "replay": Row(lambda place: [place.wal, "0-1", "--to", place.module("take"), *WHY], writes=True),
-    "copy": Row(lambda place: [place.wal, str(place.folder / "copy"), *WHY]),
+    "copy": Row(lambda place: [place.wal, str(place.copy), *WHY]),
     "repairs list": Row(lambda place: [place.wal]),
-    "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True),
-    "estimate": Row(lambda place: ["--executors", "1"], needs_wal=False),
+    "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True, lists=False),
+    "estimate": Row(lambda _: ["--executors", "1"], needs_wal=False),
 }
 """Each verb, in the order of the help."""
 

@@ -270,6 +270,14 @@ def test_progress_of_a_segment_that_the_batch_does_not_have() -> None:
     assert told(wal) == [(FOREIGN, paths.progress("plain", 2, 7, 2))]
 
 
+def test_a_marker_of_a_skipped_batch_counts_the_rows_that_the_sink_got_before() -> None:
+    wal = world()
+    changed(wal, Marker, paths.marker("plain", 1), rows=0, skipped=True)
+    assert told(wal) == []
+    changed(wal, Marker, paths.marker("plain", 1), rows=77)
+    assert told(wal) == [(CONTRADICTION, paths.marker("plain", 1))]
+
+
 def test_a_marker_of_other_rows() -> None:
     wal = world()
     changed(wal, Marker, paths.marker("plain", 1), rows=77)
