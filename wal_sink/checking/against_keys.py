@@ -13,7 +13,7 @@ from wal_sink.sinks.chunk import chunk_key
 from wal_sink.sinks.failures import SinkFailedError
 from wal_sink.sinks.session import ask_applied
 from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest
+from wal_sink.wal.records import Manifest, Marker
 from wal_sink.wal.segment_reader import chunk_ends
 
 MOST_CHUNKS = 1000
@@ -26,6 +26,9 @@ def compare_keys(look: Look, facts: SinkFacts, sink: Sink, lookup: Lookup, *, ti
     A chunk with dead letters is not in the target as a whole, and is left out. `lookup` is the sink, too.
     """
     batch_id = facts.marked_through
+    marker = Look(look.known).find(Marker, paths.marker(facts.folder, batch_id)) if batch_id in facts.markers else None
+    if marker is not None and marker.skipped:
+        return f"the sink passed over batch {batch_id} on purpose"
     manifest = released_manifest(look, batch_id) if batch_id in look.known.held else None
     if manifest is None or facts.record is None or facts.record.sink_kind != "lookup":
         return "the WAL holds no batch that was marked for a target of this kind"

@@ -112,8 +112,8 @@ class _Slots:
                 self._check_known(number, position, through)
 
     def _first(self) -> int:
-        record, wal = self._facts.record, self._look.known.wal
-        return max(record.first_batch if record else 0, wal.first_batch if wal else 0)
+        wal = self._look.known.wal
+        return max(self._facts.first_batch, wal.first_batch if wal else 0)
 
     def _check_owed(self, number: int, found: Position | None) -> None:
         if number >= len(self._owed):

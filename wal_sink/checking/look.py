@@ -25,6 +25,8 @@ from wal_sink.wal.records import LowWater, Record, SinkRecord, TermRecord, WalRe
 R = TypeVar("R", bound=Record)
 
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
+_REPLAY = re.compile(r"\(repair \d+: a replay\)$")
+"""Ends the description of the sink that exists for the time of a replay."""
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
 
 
@@ -52,6 +54,18 @@ class SinkFacts:
     """The newest of them."""
     progress: dict[int, list[str]] = field(default_factory=dict)
     """Folders with progress, by batch."""
+
+    @property
+    def first_batch(self) -> int:
+        """The first batch that it gets, as far as that is known."""
+        return self.record.first_batch if self.record else 0
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether it may have some batches only: a sink that exists for the time of a replay, or a retired one."""
+        return paths.RETIRED in self.names or (
+            self.record is not None and _REPLAY.search(self.record.identity) is not None
+        )
 
     @property
     def groups(self) -> bool:
