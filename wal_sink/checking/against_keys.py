@@ -17,7 +17,7 @@ from wal_sink.wal.records import Manifest, Marker
 from wal_sink.wal.segment_reader import chunk_ends
 
 MOST_CHUNKS = 1000
-"""Chunks that the target is asked for: one request each."""
+"""Most chunks that are looked up: one request each."""
 
 
 def compare_keys(look: Look, facts: SinkFacts, sink: Sink, lookup: Lookup, *, timeout_s: float) -> str:
