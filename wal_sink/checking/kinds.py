@@ -111,8 +111,8 @@ KINDS = (
     Kind("repairs/<number:10>.json", RepairRecord),
     Kind("repairs/<number:10>.done.json", RepairedRecord),
     Kind("adoptions/<number:10>.json", ""),
-    Kind("leases/<name>.json", "", _FREELY),
-    Kind("leases/<role>/<name>.json", "", _FREELY),
+    Kind("leases/<role>/<term:10>-<number:10>.json", "lease", _FREELY),
+    Kind("milestones/<batch:19>.json", "milestone", _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),
 )
 """Every kind of object that this version knows."""

@@ -63,14 +63,16 @@ class SinkFacts:
     @property
     def has_gaps(self) -> bool:
         """Whether it may have some batches only: a sink that exists for the time of a replay, or a retired one."""
-        return paths.RETIRED in self.names or (
-            self.record is not None and _REPLAY.search(self.record.identity) is not None
-        )
+        return paths.RETIRED in self.names or (self.record is not None and _is_of_a_replay(self.record))
 
     @property
     def groups(self) -> bool:
         """Whether several of its batches may share a marker."""
         return self.record is None or (self.record.sink_kind == "idempotent" and not self.record.at_most_once)
+
+
+def _is_of_a_replay(record: SinkRecord) -> bool:
+    return bool(getattr(record, "replay", False)) or _REPLAY.search(record.identity) is not None
 
 
 @dataclass(slots=True)

@@ -107,8 +107,9 @@ CASES = (
     Case("repairs/<number:10>.json", "skipped", "01.json", NOT_NEEDED, foreign=SAME, other=("1.", "7.")),
     Case("repairs/<number:10>.done.json", "skipped", "01.done", NOT_NEEDED, foreign=SAME, other=("1.d", "7.d")),
     Case("adoptions/<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("1.", "2."), doubled=_OWNERLESS),
-    Case("leases/<name>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("plain", "other"), doubled=_OWNERLESS),
-    Case("leases/<role>/<name>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("1.", "2."), doubled=_OWNERLESS),
+    Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3."),
+         doubled=_OWNERLESS),
+    Case("milestones/<batch:19>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("0.", "1."), doubled=_OWNERLESS),
     Case("probe/<time>-<id>.json", "others", "", NOT_NEEDED, broken=NO_CONTENT, foreign=NO_CONTENT,
          other=("-0123", "-0124"),
          doubled="a crash may leave any number of them"),
@@ -133,8 +134,8 @@ SHORT = {
 AGREED = {
     "sinks/<name>/errors/<number:10>.json",
     "adoptions/<number:10>.json",
-    "leases/<name>.json",
-    "leases/<role>/<name>.json",
+    "leases/<role>/<term:10>-<number:10>.json",
+    "milestones/<batch:19>.json",
 }
 """Kinds that are known here before docs/FORMAT.md describes them."""
 
