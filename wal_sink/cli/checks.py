@@ -144,7 +144,8 @@ def _print(store: Store, report: Report, *, as_json: bool) -> None:
         print_text(f"{counted(report.faults - len(report.shown), 'more fault')} of the same check are not shown")
     for line in _summary(store, check, elsewhere):
         print_text(line, hang=_INDENT)
-    print_text(f"{counted(report.faults, 'fault')} found" if report.faults else "no fault found")
+    found = f"{counted(report.faults, 'fault')} found" if report.faults else "no fault found"
+    print_text(found if check.is_complete else f"{found} so far")
 
 
 def _elsewhere(check: Check) -> str:
