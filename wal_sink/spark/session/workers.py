@@ -151,8 +151,8 @@ def _refuse_other_code(context: SparkContext, workers: Sequence[WorkerPython]) -
                 raise ConfigError(
                     f"Spark's workers run {worker.executable} (Python {worker.version}){_where(context, worker)}, "
                     f"whose {name} in {place} is another version than that of the driver in {here[name][0]} (digests "
-                    f"of the source: {digest} and {here[name][1]}). Driver and workers exchange Python objects. Bring the "
-                    "driver's version to every host: install it there, or ship it with --py-files or spark.archives"
+                    f"of the source: {digest} and {here[name][1]}). Driver and workers exchange Python objects. Bring "
+                    "the driver's version to every host: install it there, or ship it with --py-files or spark.archives"
                 )
 
 
