@@ -97,8 +97,8 @@ class OwnQuery:
     ) -> StreamingQuery:
         """Start a query of Spark Connect, which stages on its server. Raises `ConfigError` if it cannot work.
 
-        `options` are those of `format("wal_sink")`; `query_id` reads the query's id from the checkpoint. The server is
-        asked from now on whether the query runs.
+        `options` are those of `format("wal_sink")`; `query_id` reads the query's id from the checkpoint. From now on
+        a thread asks the server whether the query runs.
         """
         self._stage_error = None
         query = start_over_connect(writer, options, query_id)

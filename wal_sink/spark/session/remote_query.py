@@ -82,7 +82,7 @@ class RemoteQuery:
         return self._unconfirmed("no answer yet") if self._stop_asked_s is not None else None
 
     def raise_unconfirmed(self) -> None:
-        """Raise `WalSinkError` if a stop was asked for and the query may still run."""
+        """Raise `WalSinkError` if this client sent a stop and the query may still run."""
         if (failure := self.failure) is not None and not self._ended.is_set():
             raise failure
 
@@ -91,7 +91,7 @@ class RemoteQuery:
     def wait_for_end(self) -> None:
         """Wait until the query ended. Raises its error.
 
-        Returns also if a stop was asked for and the server does not answer; `failure` then says so.
+        Returns also if this client sent a stop and the server does not answer; `failure` then says so.
         """
         self._is_awaited = True
         self._begin("wait-for", self._await)
@@ -197,7 +197,7 @@ class RemoteQuery:
         if not (self._is_silent or self._ended.is_set()):
             self._is_silent = True
             _logger.warning(
-                "the server of Spark Connect does not say whether the query %s runs: %s. It is asked again. Delivery "
+                "the server of Spark Connect does not say whether the query %s runs: %s. The client asks again. Delivery "
                 "goes on",
                 self._query.id,
                 redacted(text_of(error)).partition("\n")[0],
