@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from wal_sink.arguments.values import check_options, check_text
 from wal_sink.errors import ConfigError
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import canonical
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.texts import name_of
@@ -27,7 +28,14 @@ _JDBC = "jdbc:"
 
 
 def check_arguments(
-    *, settings: object, storage_options: object, checkpoint_options: object, moved_from: object, name: object
+    *,
+    settings: object,
+    storage_options: object,
+    checkpoint_options: object,
+    moved_from: object,
+    name: object,
+    on_event: object = None,
+    metrics: object = None,
 ) -> None:
     """Refuse values of a wrong kind. Raises `ConfigError`."""
     if not isinstance(settings, Settings):
@@ -40,6 +48,15 @@ def check_arguments(
     if moved_from is not None:
         check_text("moved_from", moved_from, "s3://lake/wal/orders")
     _check_name("name", name)
+    if on_event is not None and not callable(on_event):
+        raise ConfigError(
+            f"on_event: expected a function of one event, found a {type(on_event).__name__}; for example on_event=print"
+        )
+    if metrics is not None and not isinstance(metrics, Metrics):
+        raise ConfigError(
+            f"metrics: expected a Metrics, found a {type(metrics).__name__}; write metrics=Metrics(), and "
+            "metrics.serve('127.0.0.1:9464') to serve them"
+        )
 
 
 def folder_of(name: str, given: object) -> str:

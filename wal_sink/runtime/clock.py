@@ -67,6 +67,14 @@ class Runtime:
 SYSTEM = Runtime()
 
 
+def epoch_s(timestamp: str) -> float | None:
+    """A `timestamp` as seconds since 1970; None if the text is none."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return None
+
+
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a process, by which another process can tell whether it still lives."""
 

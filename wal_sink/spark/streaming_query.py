@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from wal_sink.errors import ConfigError, WalSinkError
@@ -190,8 +190,15 @@ class OwnQuery:
             self._owner,
         )
 
-    def hold(self, df: DataFrame, pool: CommitterPool, *, until: Callable[[], bool]) -> None:
-        """Hold the stream, inside its `foreachBatch`, until `until()` is true.
+    def hold(
+        self,
+        df: DataFrame,
+        pool: CommitterPool,
+        *,
+        until: Callable[[], bool],
+        while_held: AbstractContextManager[None] | None = None,
+    ) -> None:
+        """Hold the stream, inside its `foreachBatch`, until `until()` is true. `while_held` is entered if it must wait.
 
         Raises the error that made delivery give up, before or meanwhile. Raises `StoppedError` when the query is
         stopped; Spark does not count that as a failure of the query.
@@ -199,11 +206,16 @@ class OwnQuery:
         from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
 
         pool.raise_error()
-        while not until():
-            if self.is_leaving:
-                self._wait_for_stop(df)
-            sleep_in_stream(df, _POLL_S)
-            pool.raise_error()
+        if until():
+            return
+        with while_held or nullcontext():
+            while True:
+                if self.is_leaving:
+                    self._wait_for_stop(df)
+                sleep_in_stream(df, _POLL_S)
+                pool.raise_error()
+                if until():
+                    return
 
     def wait_if_leaving(self, df: DataFrame) -> None:
         """Wait for the stop that is under way, inside `foreachBatch`, and raise `StoppedError`.

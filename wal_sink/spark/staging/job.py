@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,8 @@ from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.stores.opening import open_store
+from wal_sink.stores.watched import watched
+from wal_sink.telemetry.measures import RequestCounts
 from wal_sink.two_phase.prepare import packed, stage_partition
 from wal_sink.wal.log import Log
 
@@ -90,11 +93,16 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
         raise RepeatedShuffleError(
             f"{description}: Spark repeated a part of a shuffle while other tasks read it ({found})"
         )
-    log = Log(open_store(store), SYSTEM, context.run_id)
+    counts = RequestCounts()
+    log = Log(watched(open_store(store), counts if context.measured else None), SYSTEM, context.run_id)
     # Where the slots are not known, one segment after the other is packed: only slower.
     slots = task_slots(df.sparkSession.sparkContext) or 1
     with named_errors(description):
-        return packed(context, [_staged(row) for row in in_order], log, side_by_side=slots)
+        partitions = [_staged(row) for row in in_order]
+        staged = packed(context, partitions, log, side_by_side=slots)
+    for partition in partitions:
+        counts.merge(partition.requests)
+    return msgspec.structs.replace(staged, requests=counts.counted())
 
 
 def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
@@ -130,8 +138,11 @@ class _StagingTask:
         partition = context.partitionId()
         names = list(self.names)
         renamed = (with_offsets(batch).rename_columns(names) for batch in batches)
+        counts = RequestCounts()
         with marked_errors():
-            staged = stage_partition(self.staging, renamed, self._log, partition=partition, on_executor=True)
+            log = partial(self._log, counts)
+            staged = stage_partition(self.staging, renamed, log, partition=partition, on_executor=True)
+        staged = msgspec.structs.replace(staged, requests=counts.counted())
         result: list[pa.Array[Any]] = [
             pa.array([partition], pa.int32()),
             pa.array([context.taskAttemptId()], pa.int64()),
@@ -140,8 +151,9 @@ class _StagingTask:
         ]
         yield pa.record_batch(result, _RESULT.names)
 
-    def _log(self) -> Log:
-        log = Log(open_store(self.store), SYSTEM, self.staging.run_id)
+    def _log(self, counts: RequestCounts) -> Log:
+        store = watched(open_store(self.store), counts if self.staging.measured else None)
+        log = Log(store, SYSTEM, self.staging.run_id)
         log.store.begin(is_there=True)
         return log
 
