@@ -88,9 +88,13 @@ class Kills:
     """Rows that were not delivered yet when the server was killed."""
 
     def kill(self, running: ConnectServer, child: Child, fed: int) -> None:
-        """Kill the server some moment after the first rows of this life, most times while a batch is planned."""
-        before = len(delivered(self.home))
-        child.wait_until(lambda: len(delivered(self.home)) > before, "rows of this life are delivered")
+        """Kill the server some moment after the first batch of this life, most times while a batch is planned.
+
+        Not after the first delivered rows: the client looks for complete batches every 5 s at most, and by then the
+        server may have done them all.
+        """
+        before = newest(self.home, "commits")
+        child.wait_until(lambda: newest(self.home, "commits") > before, "a batch of this life is complete")
         time.sleep(self.chance.uniform(0.0, LONGEST_DELAY_S))
         if self.done % 4:
             last = fed // ROWS - 1

@@ -197,8 +197,8 @@ class RemoteQuery:
         if not (self._is_silent or self._ended.is_set()):
             self._is_silent = True
             _logger.warning(
-                "the server of Spark Connect does not say whether the query %s runs: %s. The client asks again. Delivery "
-                "goes on",
+                "the server of Spark Connect does not say whether the query %s runs: %s. The client asks again. "
+                "Delivery goes on",
                 self._query.id,
                 redacted(text_of(error)).partition("\n")[0],
             )
