@@ -265,10 +265,14 @@ class OwnQuery:
 
         Does nothing if `close` asked for the stop already: then `raise_failure` tells the outcome.
         """
-        if self._remote is None or self._remote.has_ended or self._was_told:
+        if self._remote is None:
             return
-        self.stop(LEAVE_WAIT_S)
-        self._remote.raise_unconfirmed()
+        try:
+            if not (self._remote.has_ended or self._was_told):
+                self.stop(LEAVE_WAIT_S)
+                self._remote.raise_unconfirmed()
+        finally:
+            self._remote.leave()
 
     def _is_inside(self) -> bool:
         on_its_thread = self._identity is not None and self._identity.is_on_its_thread()

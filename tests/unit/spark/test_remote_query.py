@@ -181,6 +181,14 @@ def test_a_wait_that_the_server_dropped_goes_on_as_long_as_the_query_runs(query:
     assert remote.has_ended
 
 
+def test_a_wait_that_was_dropped_while_the_query_ended_is_no_failure(query: Query, remote: RemoteQuery) -> None:
+    query.await_error = Answer("INVALID_HANDLE.OPERATION_NOT_FOUND")
+    query.is_active = lambda: False
+    query.awaited.set()
+    remote.wait_for_end()
+    assert remote.failure is None
+
+
 def test_a_wait_that_fails_with_a_silent_server_raises(query: Query, remote: RemoteQuery) -> None:
     query.await_error = OSError("connection refused")
     query.is_active = failing(OSError("connection refused"))

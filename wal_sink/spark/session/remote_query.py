@@ -49,7 +49,6 @@ class RemoteQuery:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         """The query has ended, or its server does not have it any more."""
-        self._left = threading.Event()
         self._failure: Exception | None = None
         self._wait_error: BaseException | None = None
         self._stop_asked_s: float | None = None
@@ -63,8 +62,7 @@ class RemoteQuery:
         self._begin("watch", self._watch)
 
     def leave(self) -> None:
-        """Ask no more: another query takes its place."""
-        self._left.set()
+        """Ask no more: another query takes its place, or nobody waits for this one any more."""
         self._ended.set()
 
     @property
@@ -149,16 +147,20 @@ class RemoteQuery:
             except Exception as error:  # noqa: BLE001 - raised on the thread that waits
                 if _is_end(error):
                     self._note_end(error)
-                elif not self._note_problem(error) and not self._still_runs():
+                elif not self._note_problem(error) and not self._is_known():
                     self._wait_error = error
+                self._ended.wait(_POLL_S)
 
-    def _still_runs(self) -> bool:
-        """Whether the query runs although the wait for its end failed: a server may drop the wait alone."""
+    def _is_known(self) -> bool:
+        """Whether the server says if the query runs, although the wait for its end failed: it may drop the wait alone.
+        Notes the end.
+        """
         try:
-            return self._query.isActive
+            if not self._query.isActive:
+                self._note_end(self._query.exception())
         except Exception as error:  # noqa: BLE001 - the error of the wait is raised
-            self._note_problem(error)
-            return False
+            return self._note_problem(error)
+        return True
 
     def _stop(self) -> None:
         try:
