@@ -30,7 +30,7 @@ from wal_sink.inspection import Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import Redactor, mask_url
 from wal_sink.reporting.counts import counted
-from wal_sink.reporting.findings import Finding, Level, error, warning
+from wal_sink.reporting.findings import Finding, Level, fault, risk
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.examination import java_findings, worker_findings
@@ -109,7 +109,7 @@ class _Examination:
         return self.spec.safe_url if self.spec else None
 
     def report(self) -> Report:
-        """Examine everything that was asked for."""
+        """Examine all parts that the options name."""
         return redacted_report([*self._findings()], self._left_out(), self.redactor())
 
     def redactor(self) -> Redactor:
@@ -141,7 +141,7 @@ class _Examination:
         try:
             self.store = open_store(spec)
         except WalSinkError as failure:
-            yield error("store", told(failure), _CORRECT)
+            yield fault("store", told(failure), _CORRECT)
             return
         self.status, of_wal = wal_findings(self.store, SYSTEM)
         yield from of_wal
@@ -153,15 +153,15 @@ class _Examination:
         check, given = "checkpoint", self.more["checkpoint"]
         recorded = self.status.checkpoint if self.status else None
         if given is None and recorded is None:
-            return [warning(check, "unknown: the WAL records none yet", "give --checkpoint")]
+            return [risk(check, "unknown: the WAL records none yet", "give --checkpoint")]
         if given is None and not is_plain(str(recorded)):
-            return [warning(check, f"not opened: the WAL records {mask_url(str(recorded))}", "give --checkpoint")]
+            return [risk(check, f"not opened: the WAL records {mask_url(str(recorded))}", "give --checkpoint")]
         try:
             location = checkpoint_location(given or str(recorded), None)
             files = checkpoint_files(location, self.checkpoint_options, spec, None)
             return checkpoint_findings(files, spec.url, self.status)
         except WalSinkError as failure:
-            return [error(check, told(failure), _CORRECT)]
+            return [fault(check, told(failure), _CORRECT)]
 
     def _of_target(self, named: str) -> Iterator[Finding]:
         schema = None
@@ -171,6 +171,6 @@ class _Examination:
         try:
             sink = target(named)
         except WalSinkError as failure:
-            yield error("target", told(failure), _CORRECT)
+            yield fault("target", told(failure), _CORRECT)
             return
         yield from target_findings(sink, schema, SYSTEM)
