@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
-from tests.support.minio_policies import CHECKPOINT, LOG, actions, example, granting, options_with, without
+from tests.support.minio_policies import CHECKPOINT, LOG, POLICIES, actions, example, granting, options_with, without
 from tests.support.servers.minio import MinioServer
 from wal_sink.cli.main import main
 from wal_sink.doctor.bucket_rules import PERMISSIONS
@@ -139,6 +140,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_verb_has_its_row() -> None:
     assert sorted(verbs(main)) == sorted(RIGHTS)
+
+
+def test_the_page_lists_the_rights_of_every_verb() -> None:
+    page = (POLICIES.parents[2] / "docs" / "operations" / "security.md").read_text()
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `") and line.count("|") == 5]
+    found = {cells[0].strip(" `"): [re.findall(r"s3:\w+", cell) for cell in cells[1:]] for cells in rows}
+    wanted = {verb: [[*one.log], [*one.checkpoint], [*one.bucket]] for verb, one in RIGHTS.items()}
+    assert found == wanted
+    assert all(wish in page for one in RIGHTS.values() for wish in one.wishes)
 
 
 @pytest.mark.parametrize("verb", RIGHTS)

@@ -25,10 +25,9 @@ _MOST_NAMED = 64
 _SHOWN = frozenset(
     {
         *("id", "created", "wal_id", "query_id", "run_id", "segment_id", "transaction_id", "fingerprint"),
-        *("number", "first_batch", "batch_id", "term", "attempt", "ordinal", "partition", "roll", "file_index"),
+        *("number", "first_batch", "batch_id", "term", "attempt", "ordinal", "partition"),
         *("rule", "chunk_rows", "spread", "passed_over", "at_most_once", "through", "rows", "bytes", "crc32", "kept"),
-        *("rejected", "unknown", "witness_batch", "witness_rows", "last_delivered_batch", "last_delivered_rows"),
-        *("role", "sink_kind", "pid", "started"),
+        *("rejected", "unknown", "role", "sink_kind", "pid", "started"),
     }
 )
 """Fields whose values are numbers, ids or words of wal-sink itself."""
