@@ -107,13 +107,14 @@ class _Probes:
 
     def _probe(self) -> None:
         path, data = self._new()
-        before = self._runtime.now()
+        runtime = self._runtime
+        before = runtime.now()
         if not self._look("store.create", lambda: self._create(path, data)):
             self.findings.append(
                 risk("store.others", "no other promise was probed, since nothing could be created", "see store.create")
             )
             return
-        after = self._runtime.now()
+        after = runtime.now()
         for check, look in (
             ("store.read", lambda: self._read(path, data)),
             ("store.list", lambda: self._list(path)),
