@@ -40,12 +40,14 @@ ASKING = {
     "wal_sink/stores/probe.py",
     "wal_sink/runtime/clock.py",
     "wal_sink/delivery/retry.py",
+    "wal_sink/doctor/store_probes.py",
     "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
-a file's name, the message of a failed attempt, and the lag that metrics show."""
+a file's name, the message of a failed attempt, the lag that metrics show, and
+the comparison of clocks by `wal-sink doctor`."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:
