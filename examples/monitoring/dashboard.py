@@ -39,7 +39,7 @@ def quantile(share: float, metric: str, chosen: str, by: str) -> str:
 
 
 ROWS = {
-    "What is stuck": [
+    "Backlog": [
         Panel(
             "Lag",
             "Age of the oldest batch that the sink does not have. It falls back to 0 after each delivery.",
