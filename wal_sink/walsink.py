@@ -321,7 +321,7 @@ class WalSink:
                     run = self._open_run(spark)
                     self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
-                self._pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop)
+                self._pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop_soon)
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._pool.start()
             elif spark is not None and not self._knows_spark:
@@ -364,11 +364,14 @@ class WalSink:
 
         check_stream_writer(writer)
         refuse_large_chunks(self._settings, self._sinks)
-        refuse_what_only_the_stager_can_do(self._settings, self._deliveries)
+        refuse_what_only_the_stager_can_do(
+            self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
+        )
         pool = self._opened()
-        query = self._own_query.start_remote(writer, options_of(self._spec, self._checkpoint, self._settings))
+        options = options_of(self._spec, self._checkpoint, self._settings)
+        query = self._own_query.start_remote(writer, options, pool.run.checkpoint.query_id)
         if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
-            self._own_query.stop()
+            self._own_query.stop_soon()
         pool.begin_following()
         return query
 
@@ -448,8 +451,12 @@ class WalSink:
             self._own_query.leave()  # before it is closed: a batch that finds it closed then waits for the stop
             self._closed = True
             self._leave_exit()
-            self._try_to(self._own_query.stop)
-            self._try_to(self._stop_committers)
+            if self._own_query.is_remote:  # its server may not answer, and nothing of the query waits here
+                self._try_to(self._stop_committers)
+                self._try_to(self._own_query.stop_at_end)
+            else:
+                self._try_to(self._own_query.stop)
+                self._try_to(self._stop_committers)
 
     def _try_to(self, end: Callable[[], None]) -> None:
         try:

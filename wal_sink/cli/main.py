@@ -1,7 +1,7 @@
 """The console script `wal-sink`.
 
-Exit codes: 0 success; 1 a check found a problem, or delivery failed; 2 wrong usage or configuration; 143 SIGTERM ended
-a command that delivers.
+Exit codes: 0 success; 1 a check found a problem, or delivery failed; 2 wrong usage or configuration; 130 Ctrl-C ended
+a check; 143 SIGTERM ended a command that delivers.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from typing import get_args
 import click
 
 import wal_sink
+from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
+from wal_sink.cli.copy import copy_verb
 from wal_sink.cli.dead_letters import dead_letters
+from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.log_format import LogFormat, begin_logging
+from wal_sink.cli.repairs import repairs
+from wal_sink.cli.replay import replay_verb
 from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
+from wal_sink.cli.skip import skip_verb
 from wal_sink.cli.status import status
+from wal_sink.cli.verify import verify
 
 
 def _show_version(context: click.Context, _option: click.Parameter, value: object) -> None:
@@ -53,5 +60,22 @@ def main(*, debug: bool, quiet: bool, log_format: str) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb):
+_VERBS = (
+    status,
+    batches,
+    show,
+    drain,
+    sinks,
+    dead_letters,
+    verify,
+    audit,
+    doctor,
+    skip_verb,
+    replay_verb,
+    copy_verb,
+    repairs,
+    estimate_verb,
+)
+"""In the order of the help: looking, delivering, sinks, checks, repairs, costs."""
+for verb in _VERBS:
     main.add_command(verb)

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from wal_sink.committer.context import CommitContext
-from wal_sink.committer.markers import MarkedSlots, find_marker, last_delivered_through, read_marked
+from wal_sink.committer.markers import MarkedSlots, find_marker, first_due, last_delivered_through, read_marked
 from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
@@ -96,11 +96,8 @@ class Committer:
         """
         self._marker = newest_marker(self._log, self.name)
         self._check_marker()
-        if self._marker is None and self._first_batch <= (low_water := self._log.low_water()):
-            folders = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
-            # A store may show the folder of a batch for minutes after its objects were deleted.
-            held = (batch_id for batch_id in folders if self._log.store.list(paths.batch(batch_id)))
-            self._first_batch = next(held, low_water + 1)
+        if self._marker is None:
+            self._first_batch = first_due(self._log, self._first_batch)
 
     def _check_marker(self) -> None:
         """Compare the newest marker with all else that is known of the sink. No request, if nothing was lost."""
@@ -165,7 +162,7 @@ class Committer:
         ):
             return  # no batch with rows was marked, or the target keeps no positions to compare
         if self._marked_manifest is None:
-            self._marked_manifest = read_marked(self._log, self.name, marker.batch_id)
+            self._marked_manifest = read_marked(self._log, self.name, marker)
         self._marked_manifest = msgspec.structs.replace(self._marked_manifest, segments=(), prepared={})
         self._delivery(self._marked_manifest, taken_over=False).ask()
 

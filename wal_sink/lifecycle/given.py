@@ -101,7 +101,9 @@ def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink
             check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
 
-def refuse_what_only_the_stager_can_do(settings: Settings, deliveries: Mapping[str, Delivery]) -> None:
+def refuse_what_only_the_stager_can_do(
+    settings: Settings, deliveries: Mapping[str, Delivery], *, has_checkpoint_options: bool = False
+) -> None:
     """Refuse settings that need staging and delivery in one process, where another process stages: `ConfigError`."""
     limits = [name for name in ("max_pending_batches", "max_pending_bytes") if getattr(settings, name) is not None]
     not_kept = [name for name, delivery in deliveries.items() if not delivery.keep_segments]
@@ -111,6 +113,11 @@ def refuse_what_only_the_stager_can_do(settings: Settings, deliveries: Mapping[s
         said = f"{' and '.join(limits)} cannot hold back the query, because it runs in another process"
     elif not_kept:
         said = f"keep_segments=False of {not_kept} has no effect, because rows are prepared in this process only"
+    elif has_checkpoint_options:
+        said = (
+            "checkpoint_options stay in this process, and the server would read the checkpoint without them. Let the "
+            "environment of server and client provide what they hold"
+        )
     else:
         return
     raise ConfigError(f"over Spark Connect, the server stages and this process delivers: {said}. Leave it out")

@@ -31,7 +31,7 @@ from wal_sink.stores.probe import Leftovers, probe
 from wal_sink.telemetry.events import Began, Collected, Ended
 from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term, claim, claim_above_seen
+from wal_sink.wal.fencing import Term, claim, claim_above_seen, is_superseded_by_siblings
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest
@@ -139,6 +139,10 @@ class Run:
     @property
     def is_stager(self) -> bool:
         return self._stager is not None
+
+    def is_superseded_by_siblings(self) -> bool:
+        """Whether this run stages, and only processes of the same parent have claimed the stager's role since."""
+        return self._stager is not None and is_superseded_by_siblings(self.log, self._stager.term)
 
     def become_stager(self) -> None:
         """Claim the stager's next term, for a query that starts now.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
-from wal_sink.spark.session.cluster import REPEAT_CHECKS, inline_budget
+from wal_sink.spark.session.cluster import inline_budget
 from wal_sink.spark.session.identity import QueryIdentity
 from wal_sink.spark.session.task_errors import RepeatedShuffleError, ResultTooLargeError
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
@@ -80,7 +80,7 @@ def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]
             return True
     raise RepeatedShuffleError(
         f"{seen}; {_ATTEMPTS} attempts in a row ended like this, and nothing was staged. Find out why executors are "
-        f"lost, set {' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
+        "lost, and start the query again"
     )
 
 

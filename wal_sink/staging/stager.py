@@ -76,6 +76,11 @@ class Stager:
         self._tell_staged(manifest, staged)
         return manifest
 
+    @property
+    def term(self) -> Term:
+        """The term under which it stages."""
+        return self._term
+
     def _tell_staged(self, manifest: Manifest, staged: Staged) -> None:
         self._log.events.tell(
             events.Staged,

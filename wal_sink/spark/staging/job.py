@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.cluster import size_of, task_slots
+from wal_sink.spark.session.configuration import changed, setting_of
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.task_errors import (
     RepeatedShuffleError,
@@ -196,8 +197,8 @@ def _batch_bytes(setting: str | None) -> int:
 @contextmanager
 def _small_batches(spark: SparkSession) -> Iterator[None]:
     """Limit the bytes of Spark's Arrow batches: with the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
-    limit = str(_batch_bytes(spark.conf.get(_BATCH_BYTES_KEY, None)))
-    with _set(spark, _BATCH_BYTES_KEY, limit):
+    limit = str(_batch_bytes(setting_of(spark, _BATCH_BYTES_KEY).value))
+    with changed(spark, _BATCH_BYTES_KEY, limit):
         yield
 
 
@@ -210,18 +211,5 @@ def _lasting_shuffles(spark: SparkSession) -> Iterator[None]:
     if version_of(spark.version) != SPARK_3_5:
         yield
         return
-    with _set(spark, _TOP_ROWS_KEY, "0"):
+    with changed(spark, _TOP_ROWS_KEY, "0"):
         yield
-
-
-@contextmanager
-def _set(spark: SparkSession, key: str, value: str) -> Iterator[None]:
-    before = spark.conf.get(key, None)
-    spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, before)
