@@ -36,11 +36,11 @@ class AttemptFailedError(Exception):
         self.kind = kind
 
 
-OnFailure = Callable[[int, float | None, BaseException], None]
+OnFailure = Callable[[int, float | None, BaseException | None], None]
 """Is told the number of a failed attempt, the wait before the next one (None if none follows), and the error."""
 
 
-def _tell_nobody(_attempt: int, _next_in_s: float | None, _error: BaseException) -> None:
+def _tell_nobody(_attempt: int, _next_in_s: float | None, _error: BaseException | None) -> None:
     return
 
 
@@ -97,8 +97,7 @@ class Budget:
         error = _error_of(state)
         head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
         _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
-        if error is not None:
-            self.on_failure(self.failures, None if spent else self.next_wait_s, error)
+        self.on_failure(self.failures, None if spent else self.next_wait_s, error)
         return spent
 
     def _next(self) -> str:
@@ -119,7 +118,7 @@ class Budget:
         return self.next_wait_s
 
 
-def kind_of_failure(error: BaseException) -> str:
+def kind_of_failure(error: BaseException | None) -> str:
     """The kind of a failed attempt, for events: that of the failure of a sink, else the class of the error."""
     return error.kind if isinstance(error, AttemptFailedError) else type(error).__name__
 

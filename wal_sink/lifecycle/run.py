@@ -28,7 +28,7 @@ from wal_sink.staging.manifests import Attempt, Staged
 from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
-from wal_sink.telemetry.events import Collected, Ended, Serving
+from wal_sink.telemetry.events import Began, Collected, Ended
 from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen, is_superseded_by_siblings
@@ -112,7 +112,7 @@ class Run:
         newest = self.history.newest_known
         for committer in self.committers:
             following = committer.next_batch()
-            self.log.events.tell(Serving, sink=committer.name, next_batch=following, newest_batch=newest)
+            self.log.events.tell(Began, sink=committer.name, next_batch=following, newest_batch=newest)
 
     def open_or_end(self, served_sinks: Sequence[ServedSink], *, moved_from: str | None, take_over: TakeOver) -> None:
         """Call `open`. If it raises (Ctrl-C too), records say that no process serves the terms it had claimed."""
