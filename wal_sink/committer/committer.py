@@ -402,4 +402,6 @@ class Committer:
         self._marker = marker
         self._marked_manifest = manifest
         self._shared.history.note_marked(marker.batch_id)
+        for each in group:
+            self._shared.history.note_size(each)
         self._unmarked.clear()
