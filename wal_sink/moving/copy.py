@@ -142,7 +142,7 @@ class _Copying:
         self._objects = self._bytes = 0
 
     def copy_all(self, *, is_resumed: bool) -> None:
-        """Copy every object but `wal.json`. What is there already is compared."""
+        """Copy every object but `wal.json`. Objects that are there are compared."""
         for part in walk(self._source):
             self._copy(part, listed_again(self._target, part) if is_resumed else ())
 
