@@ -9,9 +9,11 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.opened import opened, require_wal
+from wal_sink.cli.opened import NoWal, opened
 from wal_sink.cli.options import wal_spec
+from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError
+from wal_sink.recovery.inventory import find_wal
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.wal.log import Log
 
@@ -22,23 +24,23 @@ def repair_options(*, why_required: bool) -> Callable[[F], F]:
     """Add `--dry-run`, `--yes` and `--why`. The verb gets them as `dry_run`, `yes` and `why`."""
 
     def decorate(verb: F) -> F:
-        for option in reversed(
-            (
-                click.option("--dry-run", is_flag=True, help="Only show what the command would do. Changes nothing."),
-                click.option("--yes", is_flag=True, help="Do not ask before the command acts."),
-                click.option(
-                    "--why",
-                    required=why_required,
-                    default=None if why_required else "",
-                    metavar="TEXT",
-                    help="The reason. It is kept in the WAL; see wal-sink repairs list.",
-                ),
-            )
-        ):
-            verb = option(verb)
-        return verb
+        verb = (why_option if why_required else _optional_why)(verb)
+        verb = click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(verb)
+        return dry_run_option(verb)
 
     return decorate
+
+
+def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("is empty: expected the reason of the change, in words")
+    return value
+
+
+_WHY = "The reason. It is kept in the WAL; see wal-sink repairs list."
+why_option = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
+_optional_why = click.option("--why", default="", metavar="TEXT", help=_WHY)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what the command would do. Changes nothing.")
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -63,7 +65,13 @@ def _changed_nothing() -> NoReturn:
 
 
 def log_of(wal: str, more: dict[str, Any]) -> Log:
-    """The log of a WAL that has its `wal.json`."""
+    """The log of a WAL that has its `wal.json`. Unlike `require_wal`, opens one that has lost batches: it is repaired.
+
+    One read.
+    """
     store = opened(wal_spec(wal, more["option"], more["storage_options_json"]))
-    require_wal(store)
-    return Log(store, SYSTEM, SYSTEM.new_id())
+    log = Log(store, SYSTEM, SYSTEM.new_id())
+    with working(f"reading {store.root}"):
+        if find_wal(log) is None:
+            raise NoWal(f"{store.root} holds no wal.json: this folder is not a WAL, or no batch was staged so far")
+    return log

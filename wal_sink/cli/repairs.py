@@ -8,10 +8,11 @@ import click
 
 from wal_sink.cli import options
 from wal_sink.cli.output import print_json
-from wal_sink.cli.repairing import log_of
+from wal_sink.cli.repairing import log_of, why_option
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.repair.journal import Entry, command_of, give_up, read_journal
+from wal_sink.repair.resend import retire_given_up
 from wal_sink.reporting.counts import counted
 
 
@@ -57,7 +58,7 @@ def list_repairs(*, wal: str, last: int, as_json: bool, **more: Any) -> None:
 @repairs.command("give-up", short_help="Note that an unfinished repair will not be completed.")
 @click.argument("wal")
 @click.argument("number", type=click.IntRange(min=1))
-@click.option("--why", required=True, metavar="TEXT", help="The reason. It is kept in the WAL.")
+@why_option
 @options.storage_options
 @options.as_json
 def give_up_verb(*, wal: str, number: int, why: str, as_json: bool, **more: Any) -> None:
@@ -68,6 +69,8 @@ def give_up_verb(*, wal: str, number: int, why: str, as_json: bool, **more: Any)
     log = log_of(wal, more)
     with working(f"giving up repair {number}"):
         entry = give_up(log, number, why=why)
+        if entry.begun.verb == "replay":
+            retire_given_up(log, entry)
     if as_json:
         print_json(facts(entry))
         return

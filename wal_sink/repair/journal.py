@@ -18,6 +18,7 @@ repair, whether or not the next step follows.
 from __future__ import annotations
 
 import getpass
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,8 @@ class Entry:
 
     begun: RepairRecord
     ended: RepairedRecord | None = None
+    is_resumed: bool = field(default=False, compare=False)
+    """Whether an earlier call began it, which may have made some of its changes."""
 
     @property
     def number(self) -> int:
@@ -182,7 +185,7 @@ def _user() -> str:
 
 
 def _spelled(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
+    return [shlex.quote(str(each)) for each in (value if isinstance(value, list) else [value])]
 
 
 def _look(log: Log) -> _Found:
@@ -207,7 +210,7 @@ def _same_or_none(log: Log, order: Order, found: _Found) -> Entry | None:
         begun = log.require(RepairRecord, paths.repair(number))
         if (begun.verb, begun.arguments) == (order.verb, _as_stored(order.arguments)):
             _refuse_running(log, begun)
-            same = Entry(begun)
+            same = Entry(begun, is_resumed=True)
         elif _overlap(begun.touches, order.touches):
             raise HeldError(
                 f"repair {number} of {log.store.root} is not finished ({begun.verb}, begun by {begun.who} at "

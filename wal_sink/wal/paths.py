@@ -192,6 +192,11 @@ def release(batch_id: int) -> str:
     return f"{batch(batch_id)}/release.json"
 
 
+def skipped(batch_id: int) -> str:
+    """Path of the record that stands for a batch whose objects were lost, once a sink passed over it."""
+    return f"{batch(batch_id)}/skipped.json"
+
+
 def shard(number: int) -> str:
     """The shard for a number: the partition that stages a segment, or the segment's ordinal."""
     return f"shard-{number % SHARDS:x}"

@@ -285,9 +285,26 @@ class Marker(Record, frozen=True, kw_only=True):
     """Rows of that batch's segments: a transactional target must still hold them in their slots."""
     last_delivered_older: tuple[OlderSlots, ...] = msgspec.field(default=(), name="witness_older")
     """The same for the slots after these, which earlier batches with more segments used."""
+    skipped: bool = False
+    """True if a person ordered that the sink passes over this batch: it may have only some of its rows, or none."""
+    skipped_rows: tuple[int, ...] | None = None
+    """Of a skipped batch: the rows of each segment that the target of a transactional sink has. None: unknown."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.marker(paths.sink_of(path), self.batch_id)
+
+
+class SkippedBatch(Record, frozen=True, kw_only=True):
+    """A person ordered that a sink passes over a batch of which the WAL held no object any more."""
+
+    kind = "skipped"
+    batch_id: int
+    sink: str
+    """The first sink that passed over it. Every other sink still stops there."""
+    run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.skipped(self.batch_id)
 
 
 class Replayed(Record, frozen=True, kw_only=True):
