@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+from wal_sink.wal.milestone_records import Milestone
+from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.records import (
     BegunRecord,
     LowWater,
@@ -27,8 +29,6 @@ from wal_sink.wal.records import (
     TokenRecord,
     WalRecord,
 )
-from wal_sink.wal.milestone_records import Milestone
-from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.sink_records import EndedRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 
 

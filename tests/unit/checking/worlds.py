@@ -60,9 +60,13 @@ def _others(world: GoldenWal) -> None:
     wal = decode(WalRecord, world.wal.read(paths.WAL), "")
     world.wal.create(
         paths.COPY,
-        encode(CopyRecord(wal_id=wal.wal_id, location="memory://b", copied_from="memory://a", who="a", id="x", created="")),
+        encode(
+            CopyRecord(wal_id=wal.wal_id, location="memory://b", copied_from="memory://a", who="a", id="x", created="")
+        ),
     )
-    world.wal.create(paths.milestone(1), encode(Milestone(batch_id=1, at_ms=0, since=2, total_bytes=0, id="x", created="")))
+    world.wal.create(
+        paths.milestone(1), encode(Milestone(batch_id=1, at_ms=0, since=2, total_bytes=0, id="x", created=""))
+    )
     world.wal.create("probe/20260101T000000-0123.json", b"{}")
     world.wal.create("sinks/gone/forgotten", b"")
     world.wal.create("sinks/gone/markers/0000000000000000000.json", b"half of a record")
