@@ -7,7 +7,7 @@ transactional target every dead letter has a separate slot. Replaying has terms 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -121,16 +121,17 @@ class DeadLetters:
         """
         return (kept for kept in self._found(self._batches() if batch_id is None else [batch_id]) if kept.own)
 
-    def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
+    def due(self, *, unknown: bool = False, only: Callable[[KeptLetter], bool] | None = None) -> Iterator[KeptLetter]:
         """The dead letters that `replay` would send: those of delivered batches that were not sent again yet.
 
-        Only refused rows; with `unknown`, also those of unknown outcome.
+        Only refused rows; with `unknown`, also those of unknown outcome. With `only`, those for which it returns True.
         """
         newest = newest_marked(self._log, self._name)
         wanted = {"rejected", "unknown"} if unknown else {"rejected"}
         # A dead letter that no row belongs to may still lack the record that it was sent again.
         for kept in self._found(self._batches()):
-            if not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest:
+            is_due = not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest
+            if is_due and (only is None or only(kept)):
                 yield kept
 
     def _found(self, batches: Iterable[int]) -> Iterator[KeptLetter]:
@@ -148,24 +149,28 @@ class DeadLetters:
         to: object,
         *,
         unknown: bool = False,
+        only: Callable[[KeptLetter], bool] | None = None,
         attempt_timeout_s: float = 120.0,
         take_over: TakeOver = TakeOver.ALWAYS,
     ) -> ReplayResult:
         """Send the due dead letters again, one after the other: to a function of one `Chunk`, a `Sink` or a URL.
 
-        `unknown`: also those that an at-most-once delivery may have sent. The key of each derives from its rows and
-        never changes. The first failure ends the replay with `DeliveryError`. The next call continues there; a plain
-        sink then gets the dead letter in hand again. Raises `FencedError` if another process began to replay. Raises
-        `HeldError` if another process replays, or may replay, that `take_over` does not allow to fence.
+        `unknown`: also those that an at-most-once delivery may have sent. `only`: just those for which it returns True.
+        The key of each derives from its rows and never changes. The first failure ends the replay with `DeliveryError`.
+        The next call continues there; a plain sink then gets the dead letter in hand again. Raises `FencedError` if
+        another process began to replay. Raises `HeldError` if another process replays, or may replay, that `take_over`
+        does not allow to fence.
         """
         check_seconds("attempt_timeout_s", attempt_timeout_s, above_0=True)
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot receive single rows. Replay to a function of one Chunk")
         with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
-            return self._replay(sink, unknown=unknown, attempt_timeout_s=attempt_timeout_s, take_over=take_over)
+            return self._replay(sink, self.due(unknown=unknown, only=only), attempt_timeout_s, take_over)
 
-    def _replay(self, sink: Sink, *, unknown: bool, attempt_timeout_s: float, take_over: TakeOver) -> ReplayResult:
+    def _replay(
+        self, sink: Sink, due: Iterator[KeptLetter], attempt_timeout_s: float, take_over: TakeOver
+    ) -> ReplayResult:
         refuse_copy(self._log)
         self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
@@ -174,7 +179,7 @@ class DeadLetters:
         try:
             if term.number == 1 and self._has_replayed():
                 term = claim_above(self._log, term.role, MARGIN)  # the terms of earlier replays were lost
-            for kept in self.due(unknown=unknown):
+            for kept in due:
                 done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
                 letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
         finally:

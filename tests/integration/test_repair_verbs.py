@@ -193,3 +193,91 @@ def test_a_replay_with_refused_rows_says_so_and_one_that_failed_goes_on(wal: Wal
     wal.run("repairs", "give-up", args=("2", "--why", "the rows are wrong"))
     assert wal.json("repairs", "list")[1]["state"] == "given up"
     assert [sink["state"] for sink in wal.json("sinks", "list")] == ["ended", "retired", "retired"]
+
+
+def test_debris_is_shown_and_deleted(wal: Wal) -> None:
+    wal.drain()
+    assert "0 objects of debris, 0 B" in wal.run("gc").stdout
+    [folder] = [name for name in wal.store.list(paths.batch(1)) if name.endswith("/")]
+    path = paths.segment(f"{paths.batch(1)}/{folder[:-1]}", 7, 0, "f" * 32)
+    with wal.store.segment(path) as stream:
+        stream.write(b"12345")
+        stream.commit()
+    before = wal.objects
+
+    text = wal.run("gc").stdout
+    assert "1 object of debris, 5 B" in text
+    assert path in text.replace("\n", "")
+    assert "nothing was deleted. To delete it, add --delete" in text
+    assert wal.json("gc", args=("--dry-run", "--delete"))["kinds"]["lost attempts"]["objects"] == 1
+    assert "Add --yes" in wal.run("gc", args=("--delete",), code=2).stderr
+    assert wal.objects == before
+
+    done = wal.json("gc", args=("--delete", "--yes", "--why", "tidy"))
+    assert (done["deleted"], done["bytes"], done["repair"]) == ({"lost attempts": 1}, 5, 1)
+    assert path not in wal.objects
+    assert wal.json("gc", args=("--delete", "--yes"))["objects"] == 0
+    assert "0 objects of debris" in wal.run("gc", args=("--delete", "--yes")).stdout
+    wal.stage(BATCHES + 1)
+    wal.drain()
+    assert taken()[-2:] == [3, 3]
+
+
+def test_debris_is_deleted_as_text(wal: Wal) -> None:
+    wal.drain()
+    wal.store.create("probe/20200101T000000Z-" + "0" * 32 + ".json", b"{}")
+
+    assert "1 object deleted" in wal.run("gc", args=("--delete", "--yes")).stdout
+
+
+def test_dead_letters_are_deleted_and_chosen_ones_sent_again(wal: Wal) -> None:
+    wal.drain("repair_targets:picky", "--on-rejected", "dead_letter")
+    assert wal.json("dead-letters", "list")[0]["rows"] == 1
+    listed = wal.json("dead-letters", "list")
+    assert "name the dead letters" in wal.run("dead-letters", "delete", args=("--why", "x"), code=2).stderr
+    for bad in ("soon", "0d"):
+        args = ("--older-than", bad, "--why", "x")
+        assert "expected a duration above 0" in wal.run("dead-letters", "delete", args=args, code=2).stderr
+
+    args = ("--to", "repair_targets:take", "--batch", "1", "--why", "repaired")
+    assert wal.json("dead-letters", "replay", args=(*args, "--dry-run"))["letters"] == 2
+    assert "2 dead letters sent to take: 2 rows" in wal.run("dead-letters", "replay", args=args).stdout
+
+    args = ("--reason", "row of 0", "--why", "no longer needed")
+    assert "2 dead letters to delete: 2 rows" in wal.run("dead-letters", "delete", args=(*args, "--dry-run")).stdout
+    assert wal.json("dead-letters", "delete", args=(*args, "--dry-run"))["letters"] == 2
+    assert len(wal.json("dead-letters", "list")) == len(listed)
+    assert "Add --yes" in wal.run("dead-letters", "delete", args=args, code=2).stderr
+    assert "2 dead letters deleted: 2 rows" in wal.run("dead-letters", "delete", args=(*args, "--yes")).stdout
+    old = ("--older-than", "30d", "--why", "retention", "--yes")
+    assert wal.json("dead-letters", "delete", args=old)["letters"] == 0
+    done = wal.json("dead-letters", "delete", args=("--all", "--why", "gone", "--yes"))
+    assert (done["letters"], done["files"]) == (4, 6)
+    assert wal.json("dead-letters", "list") == []
+    assert [entry["verb"] for entry in wal.json("repairs", "list")] == [
+        "dead-letters replay",
+        "dead-letters delete",
+        "dead-letters delete",
+    ]
+
+
+def test_sinks_are_renamed_and_retired_with_a_look_before(wal: Wal) -> None:
+    wal.drain()
+    wal.stage(BATCHES + 1)
+    before = wal.objects
+
+    rename = ("sinks", "rename")
+    assert "would be called 'b'" in wal.run(*rename, args=("default", "b", "--dry-run")).stdout
+    assert wal.json(*rename, args=("default", "b", "--dry-run"))["folder"] == "default"
+    retire = ("sinks", "retire")
+    text = wal.run(*retire, args=("default", "--dry-run")).stdout
+    assert "it would never get 1 batch, from 3 on: add --drop-pending 1" in text
+    assert wal.json(*retire, args=("default", "--dry-run"))["pending"] == [3]
+    assert wal.objects == before
+
+    wal.run(*rename, args=("default", "b", "--why", "a better name"))
+    wal.run(*retire, args=("b", "--drop-pending", "1", "--why", "not needed"))
+    assert [(entry["verb"], entry["why"]) for entry in wal.json("repairs", "list")] == [
+        ("sinks rename", "a better name"),
+        ("sinks retire", "not needed"),
+    ]

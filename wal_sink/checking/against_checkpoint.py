@@ -98,8 +98,12 @@ class AgainstCheckpoint:
             look.fault(Fault.MISSING_BATCH, f"{paths.batch(missing[0])}/", what)
 
     def _refuse_unstaged(self, look: Look, facts: BatchFacts) -> None:
-        """A completed batch has a manifest, unless Spark wrote the batch without running it."""
+        """A completed batch has a manifest, unless Spark wrote the batch without running it, or a person declared that
+        nothing is left of it.
+        """
         batch_id = facts.batch_id
+        if facts.is_skipped:
+            return
         names = [paths.parse_manifest(name) for name in look.log.store.list(paths.batch(batch_id))]
         if any(names) or look.known.is_collected(batch_id) or self._was_passed_over(batch_id):
             return

@@ -12,7 +12,7 @@ from wal_sink.errors import CorruptError
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
 from wal_sink.wal.paths import ManifestName
-from wal_sink.wal.records import Manifest, Release, SegmentRef
+from wal_sink.wal.records import Manifest, Release, SegmentRef, SkippedBatch
 from wal_sink.wal.segment_reader import chunk_ends, load_segment
 
 
@@ -28,6 +28,8 @@ class BatchFacts:
     """Whether a release was listed, damaged or not."""
     manifest: Manifest | None = None
     """The manifest that counts."""
+    is_skipped: bool = False
+    """Whether a person declared that nothing is left of the batch."""
     segments: set[str] = field(default_factory=set)
     """Paths of files that lie in folders of attempts."""
 
@@ -63,6 +65,8 @@ def _listed(look: Look, batch_id: int) -> BatchFacts:
                 facts.manifests[manifest] = None
             elif path == paths.release(batch_id):
                 facts.is_released = True
+            elif path == paths.skipped(batch_id):
+                facts.is_skipped = look.listed(SkippedBatch, path) is not None
             else:
                 facts.segments.add(path)
     return facts
@@ -79,6 +83,8 @@ def _counting(look: Look, facts: BatchFacts) -> Manifest | None:
         return facts.manifests[name]
     if facts.manifests:
         return facts.manifests[max(facts.manifests)]
+    if facts.is_skipped:
+        return None
     younger = _made_after(look, facts)
     if younger is None or look.known.is_collected(facts.batch_id):
         return None

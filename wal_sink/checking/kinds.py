@@ -25,10 +25,12 @@ from wal_sink.wal.records import (
     Release,
     Replayed,
     SinkRecord,
+    SkippedBatch,
     TermRecord,
     TokenRecord,
     WalRecord,
 )
+from wal_sink.wal.repair_records import RepairedRecord, RepairRecord
 from wal_sink.wal.sink_records import EndedRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 
 
@@ -81,6 +83,7 @@ KINDS = (
     Kind("terms/<role>/<term:10>.ended.json", EndedRecord),
     Kind("batches/<batch:19>/manifest-<term:10>-<attempt:10>.json", Manifest, _COLLECTED),
     Kind("batches/<batch:19>/release.json", Release, _COLLECTED),
+    Kind("batches/<batch:19>/skipped.json", SkippedBatch, _COLLECTED),
     Kind(f"batches/<batch:19>/{_SEGMENT}", None, _COLLECTED),
     Kind(f"batches/<shard>/<batch:19>/{_SEGMENT}", None, _COLLECTED),
     Kind("sinks/<name>/sink.json", SinkRecord),
@@ -107,8 +110,8 @@ KINDS = (
     Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("moves/<number:10>.json", Move),
     Kind("moves/copy.json", CopyRecord),
-    Kind("repairs/<number:10>.json", "repair"),
-    Kind("repairs/<number:10>.done.json", "repaired"),
+    Kind("repairs/<number:10>.json", RepairRecord),
+    Kind("repairs/<number:10>.done.json", RepairedRecord),
     Kind("leases/<name>.json", "", _FREELY),
     Kind("leases/<role>/<name>.json", "", _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),

@@ -20,7 +20,7 @@ def check_deliveries(look: Look, facts: BatchFacts) -> None:
     for sink in look.known.sinks.values():
         evidence = check_progress(look, sink, facts.batch_id, facts.manifest)
         evidence = _check_marker(look, sink, facts) or evidence
-        if evidence is not None and not facts.is_released:
+        if evidence is not None and not (facts.is_released or facts.is_skipped):
             _require_release(look, facts.batch_id, evidence)
 
 
@@ -101,9 +101,9 @@ def _unmarked(look: Look, sink: SinkFacts, batch_id: int) -> str | None:
     if sink.record is None or not sink.record.first_batch <= batch_id <= sink.marked_through:
         return None
     later = paths.marker(sink.folder, sink.marked_through)
-    if not sink.groups:
+    if not (sink.groups or sink.record.is_replay):
         look.required(Marker, paths.marker(sink.folder, batch_id), f"{later} is made after it")
-    return later
+    return None if sink.record.is_replay else later
 
 
 def _check_before(look: Look, release: Release) -> None:
@@ -119,6 +119,8 @@ def _check_before(look: Look, release: Release) -> None:
 
 def _compare(look: Look, sink: SinkFacts, marker: Marker, manifest: Manifest) -> None:
     path = paths.marker(sink.folder, marker.batch_id)
+    if marker.skipped:
+        return  # its sink may have any part of the batch
     if not sink.groups and marker.rows != manifest.rows:
         what = f"it says that the batch has {marker.rows} rows, but its manifest has {manifest.rows}"
         look.fault(Fault.CONTRADICTION, path, what)

@@ -3,29 +3,71 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import click
 
 from wal_sink.cli import options
+from wal_sink.cli.durations import duration
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.opened import opened, require_wal
-from wal_sink.cli.output import cell, clean, print_json
-from wal_sink.cli.tables import Listing, print_rows
+from wal_sink.cli.output import cell, clean, plain, print_json
+from wal_sink.cli.repairing import confirm, log_of, optional_why, repair_options
+from wal_sink.cli.tables import Listing, print_rows, print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, working
+from wal_sink.errors import ConfigError
 from wal_sink.inspection import plain_rows
+from wal_sink.repair.journal import find_unfinished
+from wal_sink.repair.letters import (
+    Chosen,
+    DeletePlan,
+    delete_letters,
+    delete_order,
+    older_than,
+    plan_delete,
+    planned_delete,
+    replay_in_journal,
+)
 from wal_sink.replay import DeadLetters, KeptLetter
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.texts import name_of
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.log import Log
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _choosing(verb: F) -> F:
+    """Add the conditions of `Chosen`."""
+    for option in reversed(
+        (
+            click.option("--batch", type=click.IntRange(min=0), help="Only those of this batch."),
+            click.option("--file", default="", metavar="FILE", help="Only this one, as the list names its file."),
+            click.option("--reason", default="", metavar="TEXT", help="Only those whose every reason contains this."),
+            click.option("--older-than", type=_Age(), metavar="TIME", help="Only those kept before, such as 30d."),
+        )
+    ):
+        verb = option(verb)
+    return verb
+
+
+class _Age(click.ParamType[tuple[str, float]]):
+    """A duration, with the text that the user typed."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        del param, ctx
+        return value if isinstance(value, tuple) else (str(value), duration(str(value)))
+
 
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 
 
-@click.group("dead-letters", short_help="Rows that a target rejected: list, show, replay.")
+@click.group("dead-letters", short_help="Rows that a target rejected: list, show, replay, delete.")
 def dead_letters() -> None:
     """Rows that a target rejected (on_rejected='dead_letter'), or that an at-most-once delivery may have lost.
 
@@ -84,6 +126,8 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--dry-run", is_flag=True, help="Only print the number of letters and rows that would be sent.")
+@_choosing
+@optional_why
 @click.option(
     "--unknown",
     is_flag=True,
@@ -95,7 +139,7 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @options.as_json
 @in_order()
 def replay(
-    *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, **more: Any
+    *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, why: str, **more: Any
 ) -> None:
     """Send dead letters of delivered batches again. Their keys never change, so a target that remembers keys takes them
     once.
@@ -104,14 +148,23 @@ def replay(
     sends only the rest.
     """
     letters = _letters(wal, name, more)
-    there = target(to)
+    there, log = target(to), log_of(wal, more)
+    chosen, whom = _chosen(log, more), options.whom(take_over=take_over)
     if dry_run:
         with working("reading dead letters") as work:
-            due = list(_counted(letters.due(unknown=unknown), work))
+            due = list(_counted(letters.due(unknown=unknown, only=chosen.holds), work))
         count, rows, rejected = len(due), sum(len(kept.own) for kept in due), 0
     else:
         with working(f"sending dead letters to {name_of(there)}") as letters.work:
-            done = letters.replay(there, unknown=unknown, take_over=options.whom(take_over=take_over))
+            done = replay_in_journal(
+                log,
+                name,
+                lambda: letters.replay(there, unknown=unknown, only=chosen.holds, take_over=whom),
+                target=name_of(there),
+                chosen=chosen,
+                unknown=unknown,
+                why=why,
+            )
         count, rows, rejected = done.letters, done.rows, done.rejected
     if as_json:
         result = {"dry_run": dry_run, "letters": count, "rows": rows, "rejected": rejected}
@@ -125,13 +178,66 @@ def replay(
         sys.exit(FOUND_SOMETHING)
 
 
+@dead_letters.command(short_help="Delete dead letters.")
+@click.argument("wal")
+@_choosing
+@click.option("--all", "every", is_flag=True, help="Delete every dead letter of the sink.")
+@repair_options(why_required=True)
+@options.take_over
+@_name
+@options.storage_options
+@options.as_json
+def delete(
+    *, wal: str, name: str, every: bool, dry_run: bool, yes: bool, why: str, take_over: bool, as_json: bool, **more: Any
+) -> None:
+    """Delete dead letters that nobody needs any more: rows that were sent again, or that must be forgotten.
+
+    Several conditions must all hold. All dead letters of a chunk are deleted together. Those of a batch that the sink
+    does not have yet stay.
+    """
+    log = log_of(wal, more)
+    chosen = _chosen(log, more)
+    if chosen.is_all and not every:
+        raise ConfigError("name the dead letters: --batch, --file, --reason or --older-than; or --all for every one")
+    with working("reading dead letters"):
+        order = delete_order(log, name, chosen, age=_age(more), why=why)
+        entry = find_unfinished(log, order)
+        plan = planned_delete(entry.plan) if entry else plan_delete(log, name, chosen)
+    if not as_json:
+        _print_plan(plan)
+    if dry_run or not plan.chunks:
+        if as_json:
+            print_json({"dry_run": True, **plain(plan)})
+        return
+    confirm(f"Delete {counted(plan.letters, 'dead letter')} of sink {name!r} for ever?", yes=yes)
+    with working("deleting dead letters"):
+        done = delete_letters(log, name, order, plan, take_over=options.whom(take_over=take_over))
+    if as_json:
+        print_json({"dry_run": False, "repair": done.repair, "files": done.files, **plain(plan)})
+        return
+    click.echo(f"{counted(plan.letters, 'dead letter')} deleted: {counted(plan.rows, 'row')}")
+
+
+def _print_plan(plan: DeletePlan) -> None:
+    click.echo(f"{counted(plan.letters, 'dead letter')} to delete: {counted(plan.rows, 'row')}")
+    if plan.undelivered:
+        print_text(f"{counted(plan.undelivered, 'dead letter')} stay: the sink does not have their batches yet")
+    if plan.shared:
+        print_text(
+            f"{counted(plan.shared, 'dead letter')} stay: other dead letters of the same chunk are not chosen. See "
+            "wal-sink dead-letters list"
+        )
+    if plan.more:
+        print_text("there are more: repeat the command for the rest")
+
+
 class _Letters(DeadLetters):
     """Dead letters whose replay is counted: a letter was sent when the next one is taken."""
 
     work: Work | None = None
 
-    def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
-        letters = super().due(unknown=unknown)
+    def due(self, *, unknown: bool = False, only: Callable[[KeptLetter], bool] | None = None) -> Iterator[KeptLetter]:
+        letters = super().due(unknown=unknown, only=only)
         return letters if self.work is None else _counted(letters, self.work)
 
 
@@ -152,6 +258,15 @@ def _letters(wal: str, name: str, more: dict[str, Any]) -> _Letters:
 
 def _dead_letters(spec: StoreSpec, name: str) -> _Letters:
     return _Letters(spec.url, name=name, storage_options=spec.options)
+
+
+def _chosen(log: Log, more: dict[str, Any]) -> Chosen:
+    seconds = more["older_than"][1] if more["older_than"] else None
+    return Chosen(more["batch"], more["file"], more["reason"], older_than(log, seconds))
+
+
+def _age(more: dict[str, Any]) -> str:
+    return str(more["older_than"][0]) if more["older_than"] else ""
 
 
 def _facts(kept: KeptLetter) -> dict[str, object]:

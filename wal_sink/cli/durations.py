@@ -1,4 +1,4 @@
-"""Durations on the command line: `10s`, `500ms`, `2m`, `1h`, or a plain number of seconds."""
+"""Durations on the command line: `10s`, `500ms`, `2m`, `1h`, `30d`, or a plain number of seconds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 import click
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d|)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(text: str) -> float:

@@ -18,6 +18,7 @@ from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
+from wal_sink.cli.gc import gc_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.log_format import LogFormat, begin_logging
 from wal_sink.cli.repairs import repairs
@@ -72,6 +73,7 @@ _VERBS = (
     doctor,
     skip_verb,
     replay_verb,
+    gc_verb,
     copy_verb,
     repairs,
     estimate_verb,

@@ -24,7 +24,7 @@ def repair_options(*, why_required: bool) -> Callable[[F], F]:
     """Add `--dry-run`, `--yes` and `--why`. The verb gets them as `dry_run`, `yes` and `why`."""
 
     def decorate(verb: F) -> F:
-        verb = (why_option if why_required else _optional_why)(verb)
+        verb = (why_option if why_required else optional_why)(verb)
         verb = click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(verb)
         return dry_run_option(verb)
 
@@ -39,7 +39,7 @@ def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str)
 
 _WHY = "The reason. It is kept in the WAL; see wal-sink repairs list."
 why_option = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
-_optional_why = click.option("--why", default="", metavar="TEXT", help=_WHY)
+optional_why = click.option("--why", default="", metavar="TEXT", help=_WHY)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what the command would do. Changes nothing.")
 
 

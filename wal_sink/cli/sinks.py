@@ -9,10 +9,12 @@ import click
 from wal_sink.cli import options
 from wal_sink.cli.opened import opened, require_wal
 from wal_sink.cli.output import batch_text, plain, print_json
+from wal_sink.cli.repairing import dry_run_option, optional_why
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.inspection import SinkStatus
-from wal_sink.recovery.sink_changes import rename, retire
+from wal_sink.recovery.sink_changes import RetirePlan, check_rename, plan_retire
+from wal_sink.repair.sinks import rename_in_journal, retire_in_journal
 from wal_sink.reporting.counts import counted
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.wal.log import Log
@@ -61,17 +63,25 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     help="Skip at most N batches that the sink has not delivered. Without this option, the command names them and "
     "fails.",
 )
+@dry_run_option
+@optional_why
 @options.take_over
 @options.storage_options
 @options.as_json
-def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_json: bool, **more: Any) -> None:
+def retire_verb(
+    *, wal: str, name: str, drop_pending: int, take_over: bool, as_json: bool, dry_run: bool, why: str, **more: Any
+) -> None:
     """Retire a sink permanently: the WAL no longer keeps batches for it, and no process can serve it again.
 
     The command deletes nothing, neither in the WAL nor in the target. The name cannot be used again.
     """
     log = _log(wal, more)
+    if dry_run:
+        _show_retirement(plan_retire(log, name), as_json=as_json)
+        return
     with working(f"retiring sink {name!r}"):
-        done = retire(log, name, drop_pending=drop_pending, take_over=options.whom(take_over=take_over))
+        whom = options.whom(take_over=take_over)
+        done = retire_in_journal(log, name, drop_pending=drop_pending, take_over=whom, why=why)
     if as_json:
         print_json(plain(done))
         return
@@ -85,21 +95,43 @@ def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_j
 @click.argument("wal")
 @click.argument("old")
 @click.argument("new")
+@dry_run_option
+@optional_why
 @options.take_over
 @options.storage_options
 @options.as_json
-def rename_verb(*, wal: str, old: str, new: str, take_over: bool, as_json: bool, **more: Any) -> None:
+def rename_verb(
+    *, wal: str, old: str, new: str, take_over: bool, as_json: bool, dry_run: bool, why: str, **more: Any
+) -> None:
     """Rename a sink. Under the new name it continues where it is, and nothing is delivered twice.
 
     Its folder in the WAL, its terms and its positions in the target keep the first name.
     """
     log = _log(wal, more)
+    if dry_run:
+        folder = check_rename(log, old, new)
+        if as_json:
+            print_json({"dry_run": True, "sink": new, "renamed_from": old, "folder": folder})
+        else:
+            print_text(f"sink {old!r} would be called {new!r}; its folder stays {folder!r}. Nothing was changed")
+        return
     with working(f"renaming sink {old!r}"):
-        rename(log, old, new, take_over=options.whom(take_over=take_over))
+        rename_in_journal(log, old, new, take_over=options.whom(take_over=take_over), why=why)
     if as_json:
         print_json({"sink": new, "renamed_from": old})
         return
     click.echo(f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name")
+
+
+def _show_retirement(plan: RetirePlan, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, **plain(plan)})
+        return
+    print_text(f"sink {plan.name!r} would be retired: it has every batch through {batch_text(plan.through)}")
+    if plan.pending:
+        many = counted(len(plan.pending), "batch")
+        print_text(f"it would never get {many}, from {plan.pending[0]} on: add --drop-pending {len(plan.pending)}")
+    print_text("nothing was changed")
 
 
 def held_back(found: tuple[SinkStatus, ...]) -> list[str]:

@@ -51,6 +51,8 @@ class DeadLetter:
     """Whether the sink has every other row that it was sent. A transactional sink has none of them."""
     replay_of: str
     """The path of the dead letter in whose replay the rows were refused again; else empty."""
+    created: str = ""
+    """When it was kept, ISO 8601, UTC."""
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +142,7 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         term=facts.term,
         start=span.first_row,
     )
-    return DeadLetter(path, span, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of)
+    return DeadLetter(path, span, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of, facts.created)
 
 
 def _encode(

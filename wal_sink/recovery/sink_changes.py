@@ -19,6 +19,18 @@ from wal_sink.wal.sink_records import NameRecord, RenamedRecord, RetiredRecord
 
 
 @dataclass(frozen=True, slots=True)
+class RetirePlan:
+    """The state of a sink that is to be retired."""
+
+    name: str
+    folder: str
+    through: int
+    """The newest batch it has; -1 if none."""
+    pending: tuple[int, ...]
+    """Batches that the WAL holds and the sink lacks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Retirement:
     """The result of retiring a sink."""
 
@@ -36,20 +48,29 @@ def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver) -> Re
     batches that the sink lacks. Raises `HeldError` if a process serves it, or may serve it, that `take_over` does not
     allow to fence.
     """
-    _refuse_elsewhere(log)
-    folder = _present(log, read_names(log), name)
-    refuse_retired(log, folder, name)
-    _refuse_pending(log, name, pending_batches(log, folder), drop_pending)
+    plan = plan_retire(log, name)
+    folder = plan.folder
+    refuse_pending(log, name, plan.pending, drop_pending)
     role = paths.committer_role(folder)
     term = claim(log, role, was_held=True, take_over=take_over)
     pending = pending_batches(log, folder)  # again: the earlier holder of the term may have delivered since
-    _refuse_pending(log, name, pending, drop_pending)
+    refuse_pending(log, name, pending, drop_pending)
     through = marked_through(log, folder)
     record = RetiredRecord(through=through, dropped=tuple(pending), run_id=log.run_id, **log.stamp())
     log.create(paths.retired(folder), record)
     term.check(log.store)  # raises if a process began meanwhile: it did not see the record
     note_end(log, role, term.number)
     return Retirement(name, through, tuple(pending))
+
+
+def plan_retire(log: Log, name: str) -> RetirePlan:
+    """The state of a sink that is to be retired. Creates nothing. Raises `ConfigError` as `retire` does, except for
+    pending batches.
+    """
+    _refuse_elsewhere(log)
+    folder = _present(log, read_names(log), name)
+    refuse_retired(log, folder, name)
+    return RetirePlan(name, folder, marked_through(log, folder), tuple(pending_batches(log, folder)))
 
 
 def pending_batches(log: Log, folder: str) -> list[int]:
@@ -79,7 +100,8 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
     )
 
 
-def _refuse_pending(log: Log, name: str, pending: Sequence[int], drop_pending: int) -> None:
+def refuse_pending(log: Log, name: str, pending: Sequence[int], drop_pending: int) -> None:
+    """Raise `ConfigError` if the sink lacks more batches than a user gives up."""
     if len(pending) > drop_pending:
         which = f"batch {pending[0]}" if len(pending) == 1 else f"batches {pending[0]} to {pending[-1]}"
         raise ConfigError(
@@ -95,11 +117,7 @@ def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
     Raises `ConfigError` if the WAL is a copy, if there is no such sink or if the name is taken, and `HeldError` as
     `retire` does.
     """
-    _refuse_elsewhere(log)
-    names = read_names(log)
-    folder = _present(log, names, old)
-    refuse_retired(log, folder, old)
-    _refuse_taken(log, names, folder, new)
+    folder = check_rename(log, old, new)
     refuse_held(log, paths.committer_role(folder), take_over=take_over)
     if new != folder:
         _take_name(log, folder, new)
@@ -109,6 +127,16 @@ def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
             f"sink {old!r} of {log.store.root} was renamed by another process at the same time. List the sinks, then "
             "repeat the command if it is still needed"
         )
+
+
+def check_rename(log: Log, old: str, new: str) -> str:
+    """The folder of a sink that is to be renamed. Creates nothing. Raises `ConfigError` as `rename` does."""
+    _refuse_elsewhere(log)
+    names = read_names(log)
+    folder = _present(log, names, old)
+    refuse_retired(log, folder, old)
+    _refuse_taken(log, names, folder, new)
+    return folder
 
 
 def _refuse_elsewhere(log: Log) -> None:

@@ -64,7 +64,7 @@ class Beyond(TransactionalSink):
 
 
 class Asked(Sink):
-    """A sink that is asked for each chunk before the chunk is sent. Counts the rows that its target had."""
+    """A sink that looks up each chunk before it sends the chunk. Counts the rows that its target had."""
 
     def __init__(self, inner: Sink, lookup: Lookup) -> None:
         self._inner = inner
@@ -87,7 +87,8 @@ class Asked(Sink):
         answer: object = self._lookup.was_applied(chunk.key)
         if not isinstance(answer, bool):
             raise PermanentError(
-                f"was_applied({chunk.key!r}) returned a {type(answer).__name__}: expected True or False"
+                f"was_applied({chunk.key!r}) returned a {type(answer).__name__}: expected True or False; nothing was "
+                "sent"
             )
         if answer:
             self.rows_there += chunk.num_rows

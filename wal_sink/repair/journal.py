@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import getpass
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,6 +126,20 @@ def find_unfinished(log: Log, order: Order) -> Entry | None:
 def finish(log: Log, entry: Entry, result: Mapping[str, Any]) -> Entry:
     """Write down that a repair was completed. If another process did so first, its record counts. One create."""
     return _end(log, entry, outcome=DONE, result=result, why="")
+
+
+@contextmanager
+def begun(log: Log, order: Order, plan: Mapping[str, Any]) -> Iterator[Entry]:
+    """`begin`, for changes that are refused as a whole. If the block raises `ConfigError` or `HeldError`, the repair is
+    given up with the reason, unless an earlier call began it.
+    """
+    entry = begin(log, order, plan)
+    try:
+        yield entry
+    except (ConfigError, HeldError) as error:
+        if not entry.is_resumed:
+            _end(log, entry, outcome=GIVEN_UP, result={}, why=f"refused: {error}")
+        raise
 
 
 def give_up(log: Log, number: int, *, why: str) -> Entry:

@@ -89,7 +89,7 @@ def resend_order(log: Log, batches: Sequence[int], to: Sink | BatchSink, *, name
 
 
 def plan_resend(log: Log, batches: Sequence[int], to: Sink | BatchSink, *, name: str, again: bool) -> ResendPlan:
-    """What a replay would send. Creates nothing. Two reads for each batch.
+    """The batches that a replay would send. Creates nothing. Two reads for each batch.
 
     Raises `ConfigError` if the WAL does not hold one of the batches, if one was not released, if the target takes only
     whole batches, or if the name is taken.
@@ -148,6 +148,7 @@ def resend(
     _register(log, entry, plan, name, to)
     role, is_resumed = paths.committer_role(name), entry.is_resumed
     term = claim(log, role, was_held=is_resumed, take_over=take_over)
+    _refuse_deleted(log, entry, plan, name, term)
     sending = _Sending(log, name, term, plan=plan, to=to, delivery=delivery, is_resumed=is_resumed)
     try:
         for number, batch_id in enumerate(plan.batches):
@@ -288,15 +289,15 @@ class _Sending:
 
 
 def _register(log: Log, entry: Entry, plan: ResendPlan, name: str, to: Sink) -> None:
-    """Register the sink of the replay, which keeps the batches from being deleted.
-
-    Raises `HeldError` if another sink got the name meanwhile, `ConfigError` if a batch was deleted meanwhile.
+    """Register the sink of the replay, which keeps the batches from being deleted. Raises `HeldError` if another sink
+    got the name meanwhile.
     """
     wanted = SinkRecord(
         name=name,
         sink_kind=plan.kind,
         first_batch=min(plan.batches),
         identity=f"{name_of(to)} (repair {entry.number}: a replay)",
+        is_replay=True,
         **log.stamp(),
     )
     record, _ = log.create_or_find(paths.sink(name), wanted)
@@ -305,11 +306,16 @@ def _register(log: Log, entry: Entry, plan: ResendPlan, name: str, to: Sink) -> 
             f"{log.store.root}: another sink was registered under the name {name!r} meanwhile. Give this repair up "
             f"(wal-sink repairs give-up WAL {entry.number}), then replay with another --name"
         )
+
+
+def _refuse_deleted(log: Log, entry: Entry, plan: ResendPlan, name: str, term: Term) -> None:
+    """End the replay if a batch was deleted before its sink was registered. Raises `ConfigError`."""
     low_water, done = log.low_water(), newest_marked(log, name)
     doubtful = [batch_id for batch_id in plan.batches if done < batch_id <= low_water]
     if gone := [batch_id for batch_id in doubtful if log.find(Release, paths.release(batch_id)) is None]:
         # Collection looked at the sinks before this one was registered.
         _retire(log, name, NOTHING)
+        note_end(log, term.role, term.number)
         finish(log, entry, {"deleted_meanwhile": gone})
         raise ConfigError(
             f"{log.store.root}: batches {gone[0]} to {gone[-1]} were deleted meanwhile, since every sink has them. "
@@ -321,7 +327,10 @@ def retire_given_up(log: Log, entry: Entry) -> None:
     """Retire the sink of a replay that was given up, so that it keeps no batch from being deleted."""
     name = planned_resend(entry).name or f"replay-{entry.number}"
     if log.find(SinkRecord, paths.sink(name)) is not None:
+        role = paths.committer_role(name)
+        term = claim(log, role, was_held=True)  # a process that still sends is ended
         _retire(log, name, newest_marked(log, name))
+        note_end(log, role, term.number)
 
 
 def _retire(log: Log, name: str, through: int) -> None:

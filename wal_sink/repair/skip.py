@@ -38,7 +38,7 @@ _SENT = {
     Ability.SEGMENT_WRITER: "and up to one more segment",
     Ability.BATCH_WRITER: "but a batch writer leaves no records, so it may have all of them",
 }
-"""What a target may have beyond the rows that the WAL records, by the kind of its sink."""
+"""Rows that a target may have beyond the rows that the WAL records, by the kind of its sink."""
 _AT_MOST_ONCE = "some of which it may have lost"
 
 
@@ -80,11 +80,16 @@ def skip_order(log: Log, name: str, batch_id: int, *, why: str) -> Order:
     """The order to skip a batch. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
     refuse_copy(log)
     folder = _folder(log, name)
-    return Order("skip", {"batch": batch_id, "--name": name}, (f"{paths.SINKS}/{folder}/",), why)
+    return Order("skip", {"batch": batch_id, "--name": name}, touches_of(folder), why)
+
+
+def touches_of(folder: str) -> tuple[str, ...]:
+    """`Order.touches` of a repair that acts as the committer of a sink."""
+    return (f"{paths.terms(paths.committer_role(folder))}/",)
 
 
 def plan_skip(log: Log, name: str, batch_id: int) -> SkipPlan:
-    """What a skip would do. Creates nothing.
+    """The plan of a skip. Creates nothing.
 
     Raises `ConfigError` if the batch is not the one that the sink would get next, if it was not released and can still
     be delivered, or if the sink is a two-phase or retired one.

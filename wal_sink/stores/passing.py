@@ -30,6 +30,9 @@ class PassingStore(Store):
     def read(self, path: str) -> bytes:
         return self._inner.read(path)
 
+    def size(self, path: str) -> int:
+        return self._inner.size(path)
+
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         return self._inner.list(prefix, after=after, recursive=recursive)
 

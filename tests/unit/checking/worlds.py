@@ -17,11 +17,15 @@ from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.findings import Finding
 from wal_sink.checking.kinds import KINDS, Kind
 from wal_sink.checking.verify import Check, Comparison
+from wal_sink.repair.resend import plan_resend, resend, resend_order
+from wal_sink.repair.skip import plan_skip, skip, skip_order
 from wal_sink.replay import DeadLetters
+from wal_sink.settings import Delivery
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
+from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
 from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.move_records import CopyRecord
@@ -53,8 +57,8 @@ def _others(world: GoldenWal) -> None:
     world.batch(run, 2)
     run.deliver_all()
     world.wal.create("sinks/plain/errors/0000000001.json", envelope("error"))
-    world.wal.create("repairs/0000000001.json", envelope("repair"))
-    world.wal.create("repairs/0000000001.done.json", envelope("repaired"))
+    world.wal.create("repairs/0000000001.json", envelope("repair", number=1, verb="x", who="", run_id="r"))
+    world.wal.create("repairs/0000000001.done.json", envelope("repaired", number=1, run_id="r"))
     world.wal.create("leases/plain.json", envelope("lease"))
     world.wal.create("leases/committer-plain/0000000001.json", envelope("lease"))
     wal = decode(WalRecord, world.wal.read(paths.WAL), "")
@@ -72,11 +76,35 @@ def _others(world: GoldenWal) -> None:
     world.wal.create("sinks/gone/markers/0000000000000000000.json", b"half of a record")
 
 
+def _skipped(world: GoldenWal) -> None:
+    """A sink passed over a batch of which nothing is left, and another batch was replayed."""
+    run = world.process()
+    for _ in range(2):
+        world.batch(run, 2)
+    run.deliver_all()
+    for _ in range(2):
+        world.batch(run, 2)
+    run.end()
+    folder = paths.batch(2)
+    world.wal.delete(f"{folder}/{name}" for name in world.wal.list(folder, recursive=True))
+    log = Log(world.wal, simulated_runtime(seed=12), "d" * 32)
+    skip(log, skip_order(log, "plain", 2, why=""), plan_skip(log, "plain", 2), take_over=TakeOver.IF_GONE)
+    later = world.process()
+    later.gate.search()
+    later.deliver_all()
+    later.end()
+    to, log = Plain(Target(), world.hook), Log(world.wal, simulated_runtime(seed=13), "e" * 32)
+    order = resend_order(log, [0, 3], to, name="", again=False, why="")
+    plan = plan_resend(log, [0, 3], to, name="", again=False)
+    resend(log, order, plan, to, delivery=Delivery(to), take_over=TakeOver.IF_GONE)
+
+
 _MORE: dict[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     **WRITERS,
     "dead_letters": (WRITERS["dead_letters"][0], _letters),
     "sharded": (("vault",), _sharded),
     "others": (("plain",), _others),
+    "skipped": (("plain",), _skipped),
 }
 NAMES = tuple(_MORE)
 

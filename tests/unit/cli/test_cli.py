@@ -340,7 +340,7 @@ def test_debug_lets_the_error_through(wal: str) -> None:
 def test_help_names_every_verb() -> None:
     text = invoke("--help").stdout
     verbs = re.findall(r"^  ([\w-]+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
-    assert verbs == ["status", "batches", "show", "drain", "sinks", "dead-letters", "estimate"]
+    assert verbs == list(main.commands)
     assert "..." not in text.partition("Commands:")[2]  # a summary that is cut off
 
 

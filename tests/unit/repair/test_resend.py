@@ -75,7 +75,7 @@ def replayed(
     name: str = "",
     **delivery: Any,
 ) -> Resent:
-    """What the command does."""
+    """Do the same as the command."""
     log = log or log_on(place.wal)
     sink = as_sink(to)
     order = resend_order(log, batches, sink, name=name, again=again, why="on purpose")

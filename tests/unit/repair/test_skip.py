@@ -73,7 +73,7 @@ def plain(**delivery: Any) -> Place:
 def skipped(
     place: Place, batch_id: int = 1, *, log: Log | None = None, take_over: TakeOver = TakeOver.IF_GONE
 ) -> Skipped:
-    """What the command does."""
+    """Do the same as the command."""
     log = log or log_on(place.wal)
     order = skip_order(log, "a", batch_id, why="poison")
     entry = find_unfinished(log, order)
@@ -365,7 +365,7 @@ def test_a_renamed_sink_is_found_under_its_present_name() -> None:
     plan = plan_skip(log, "c", 1)
 
     assert (plan.folder, plan.name) == ("a", "c")
-    assert skip_order(log, "c", 1, why="").touches == ("sinks/a/",)
+    assert skip_order(log, "c", 1, why="").touches == ("terms/committer-a/",)
 
 
 def test_a_two_phase_sink_is_refused_with_the_reason() -> None:
@@ -402,7 +402,7 @@ def test_a_process_that_serves_the_sink_is_not_fenced() -> None:
 
 def test_another_repair_of_the_sink_comes_first() -> None:
     place = plain()
-    begin(log_on(place.wal), Order("x", {}, ("sinks/a/",)), {})
+    begin(log_on(place.wal), Order("x", {}, ("terms/committer-a/",)), {})
 
     with pytest.raises(HeldError, match="is not finished"):
         skipped(place)

@@ -1,0 +1,295 @@
+"""Dead letters that a person chooses: sent again or deleted; a row that was sent again never becomes due again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+import wal_sink.repair.letters
+from tests.support.repairs import end_roles, killed_everywhere, log_on
+from tests.support.small_run import Place, Recorder
+from wal_sink import PermanentError
+from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
+from wal_sink.repair.journal import find_unfinished, read_journal
+from wal_sink.repair.letters import (
+    Chosen,
+    DeletePlan,
+    delete_letters,
+    delete_order,
+    older_than,
+    plan_delete,
+    planned_delete,
+    replay_in_journal,
+)
+from wal_sink.replay import DeadLetters, ReplayResult
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.log import Log
+
+EVERY = Chosen()
+
+
+def refuse(chunk: Chunk) -> Rejected:
+    """Refuse the first row of each chunk, with the batch in the reason."""
+    return Rejected({0: f"bad row of {chunk.batch_id}"})
+
+
+def kept(through: int = 1, rows: int = 4) -> Place:
+    """A WAL with two dead letters of one row for each batch."""
+    place = Place(rows=lambda _: [rows])
+    place.stream(place.open({"a": Recorder(refuse)}, on_rejected="dead_letter"), through)
+    end_roles(place.wal)
+    return place
+
+
+def files(place: Place) -> list[str]:
+    return place.wal.list(paths.dead_letter_batches("a"), recursive=True)
+
+
+def deleted(place: Place, chosen: Chosen = EVERY, *, log: Log | None = None) -> DeletePlan:
+    """Do the same as the command."""
+    log = log or log_on(place.wal)
+    order = delete_order(log, "a", chosen, age="", why="gdpr")
+    entry = find_unfinished(log, order)
+    plan = planned_delete(entry.plan) if entry else plan_delete(log, "a", chosen)
+    delete_letters(log, "a", order, plan, take_over=TakeOver.IF_GONE)
+    return plan
+
+
+def replayed(place: Place, to: object, chosen: Chosen = EVERY, *, log: Log | None = None) -> ReplayResult:
+    log = log or log_on(place.wal)
+    return replay_in_journal(
+        log,
+        "a",
+        lambda: DeadLetters(log, name="a").replay(to, only=chosen.holds, take_over=TakeOver.IF_GONE),
+        target="take",
+        chosen=chosen,
+        unknown=False,
+        why="repaired",
+    )
+
+
+def due(place: Place) -> int:
+    return sum(len(letter.own) for letter in DeadLetters(log_on(place.wal), name="a").due())
+
+
+# --- choosing
+
+
+def test_they_are_chosen_by_batch_reason_file_and_age() -> None:
+    place = kept()
+    found = list(DeadLetters(log_on(place.wal), name="a").all())
+    file = found[3].letter.path.rpartition("/")[2]
+
+    def chosen(condition: Chosen) -> list[int]:
+        return [number for number, letter in enumerate(found) if condition.holds(letter)]
+
+    assert chosen(EVERY) == [0, 1, 2, 3]
+    assert chosen(Chosen(batch_id=1)) == [2, 3]
+    assert chosen(Chosen(file=file)) == [1, 3]
+    assert chosen(Chosen(batch_id=1, file=file)) == [3]
+    assert chosen(Chosen(reason="row of 0")) == [0, 1]
+    assert chosen(Chosen(before="2026-01-02T00:00:00.000+00:00")) == [0, 1, 2, 3]
+    assert chosen(Chosen(before="2025-12-31T00:00:00.000+00:00")) == []
+    assert EVERY.is_all
+    assert not Chosen(reason="x").is_all
+
+
+def test_an_age_is_a_moment_before_now() -> None:
+    log = log_on(Place().wal)
+
+    assert older_than(log, None) == ""
+    assert older_than(log, timedelta(days=30).total_seconds()) == "2025-12-02T00:00:00.000+00:00"
+
+
+# --- sending again
+
+
+def test_chosen_ones_are_sent_again_and_written_down() -> None:
+    place, got = kept(), Recorder()
+
+    done = replayed(place, got, Chosen(batch_id=1))
+
+    assert (done.letters, done.rows) == (2, 2)
+    assert set(got.batches) == {1}
+    assert due(place) == 2
+    [entry] = read_journal(log_on(place.wal))
+    assert (entry.state, entry.begun.verb) == ("done", "dead-letters replay")
+    assert entry.begun.arguments == {"--name": "a", "--to": "take", "--batch": 1}
+    assert entry.ended is not None
+    assert entry.ended.result == {"letters": 2, "rows": 2, "rejected": 0}
+
+
+def test_a_replay_that_fails_ends_its_entry() -> None:
+    place = kept()
+
+    def down(_: Chunk) -> None:
+        raise PermanentError("down")
+
+    with pytest.raises(DeliveryError):
+        replayed(place, down)
+    assert replayed(place, Recorder()).rows == 4
+
+    first, second = read_journal(log_on(place.wal))
+    assert (first.state, second.state) == ("done", "done")
+    assert first.ended is not None
+    assert "down" in first.ended.result["failed"]
+
+
+def test_a_replay_that_is_killed_anywhere_is_completed() -> None:
+    targets: dict[int, Recorder] = {}
+
+    def make() -> Place:
+        place = kept(0)
+        targets[id(place)] = Recorder()
+        return place
+
+    def act(log: Log, place: Place) -> None:
+        replayed(place, targets[id(place)], log=log)
+
+    for place in killed_everywhere(make, lambda place: place.wal, act):
+        if [entry.state for entry in read_journal(log_on(place.wal))] != ["done"]:
+            replayed(place, targets[id(place)])
+        assert due(place) == 0
+        assert len(set(targets[id(place)].keys)) == 2
+        assert [entry.state for entry in read_journal(log_on(place.wal))] == ["done"]
+
+
+# --- deleting
+
+
+def test_chosen_ones_are_deleted_and_the_others_stay() -> None:
+    place = kept()
+
+    plan = deleted(place, Chosen(reason="row of 0"))
+
+    assert (plan.letters, plan.rows, plan.undelivered, plan.shared, plan.more) == (2, 2, 0, 0, False)
+    assert {name.partition("/")[0] for name in files(place)} == {paths.batch_name(1)}
+    [entry] = read_journal(log_on(place.wal))
+    assert (entry.state, entry.begun.why) == ("done", "gdpr")
+    deleted(place)
+    assert files(place) == []
+
+
+def test_letters_that_were_refused_again_go_together_with_the_records() -> None:
+    place = kept(0)
+    replayed(place, refuse)
+    assert len(files(place)) == 6
+
+    plan = deleted(place)
+
+    assert (plan.letters, plan.rows) == (2, 2)
+    assert files(place) == []
+
+
+def test_rows_of_a_chunk_whose_other_rows_are_not_chosen_stay() -> None:
+    """The second row of a chunk was refused again for another reason: both letters have rows of it."""
+    place = Place(rows=lambda _: [2])
+    place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
+    end_roles(place.wal)
+    replayed(place, lambda _: Rejected({1: "worse"}))
+
+    plan = deleted(place, Chosen(reason="worse"))
+
+    assert (plan.letters, plan.shared) == (0, 1)
+    assert len(files(place)) == 3
+
+
+def test_letters_of_a_batch_that_the_sink_does_not_have_yet_stay() -> None:
+    """A committer still reads them: without them it would send the chunk again."""
+    place = Place(rows=lambda _: [4])
+
+    def once(chunk: Chunk) -> Rejected:
+        if chunk.start:
+            raise PermanentError("down")
+        return refuse(chunk)
+
+    run = place.open({"a": Recorder(once)}, on_rejected="dead_letter")
+    list(place.query().batches(run, 1))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    end_roles(place.wal)
+
+    plan = deleted(place)
+
+    assert (plan.letters, plan.undelivered) == (0, 1)
+    assert len(files(place)) == 1
+
+
+def test_no_more_than_the_journal_can_name_are_deleted_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.repair.letters, "MOST_CHUNKS", 3)
+    place = kept()
+
+    assert deleted(place).more
+    assert len(files(place)) == 1
+    assert not deleted(place).more
+    assert files(place) == []
+
+
+def test_a_sink_that_does_not_exist_has_none() -> None:
+    with pytest.raises(ConfigError, match="has no sink 'x'; it has 'a'"):
+        delete_order(log_on(kept().wal), "x", EVERY, age="30d", why="")
+
+
+def test_beside_a_replay_nothing_is_deleted() -> None:
+    place = kept()
+    claim(log_on(place.wal), paths.replayer_role("a"))
+
+    with pytest.raises(HeldError, match="is running on this machine"):
+        deleted(place)
+
+    assert read_journal(log_on(place.wal)) == []
+    assert len(files(place)) == 4
+
+
+def test_a_replay_that_begins_meanwhile_ends_the_deletion() -> None:
+    place = kept()
+    begun: list[str] = []
+
+    def rival(what: str, where: str) -> None:
+        if what == "after delete" and not begun:
+            begun.append(where)
+            claim(log_on(place.wal), paths.replayer_role("a"))
+
+    with pytest.raises(FencedError):
+        deleted(place, log=log_on(place.wal, rival))
+    end_roles(place.wal)
+
+    assert deleted(place).letters == 4
+    assert files(place) == []
+
+
+def without_records() -> Place:
+    return kept(0)
+
+
+def sent_and_refused_again() -> Place:
+    """One row was taken by a replay, one was refused again."""
+    place = Place(rows=lambda _: [2])
+    place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
+    end_roles(place.wal)
+    replayed(place, lambda _: Rejected({1: "worse"}))
+    replayed(place, Recorder())
+    end_roles(place.wal)
+    return place
+
+
+@pytest.mark.parametrize("make", [without_records, sent_and_refused_again])
+def test_a_deletion_that_is_killed_anywhere_is_completed_and_makes_no_row_due_again(make: Callable[[], Place]) -> None:
+    before = due(make())
+    for place in killed_everywhere(make, lambda place: place.wal, lambda log, place: deleted(place, log=log)):
+        assert due(place) <= before
+        live = Recorder()
+        place.stream(place.open({"a": live}), 1)
+        assert set(live.batches) == {1}
+        end_roles(place.wal)
+        states = [entry.state for entry in read_journal(log_on(place.wal))]
+        if states[-1:] != ["done"] or files(place):
+            deleted(place)
+        assert files(place) == []
+        assert {entry.state for entry in read_journal(log_on(place.wal))} == {"done"}

@@ -1,0 +1,228 @@
+"""Dead letters that a person chooses: by batch, file, reason and age. They are sent again, or deleted.
+
+All dead letters of a chunk are deleted together, the newest first, since each row belongs to the newest one that holds
+it. The record that a dead letter was sent again goes after the letter, so that none becomes due again.
+
+A live query and a drain beside it: a committer reads the dead letters of batches only that it has not marked yet, and
+these are never deleted. A replay of dead letters holds the term that a deletion claims first, so they exclude each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.recovery.inventory import newest_marked
+from wal_sink.recovery.location import refuse_copy
+from wal_sink.recovery.sink_names import read_names
+from wal_sink.repair.journal import Order, begin, begun, find_unfinished, finish
+from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
+from wal_sink.reporting.texts import text_of
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term, claim
+from wal_sink.wal.holders import TakeOver, note_end, refuse_held
+from wal_sink.wal.log import Log
+
+MOST_CHUNKS = 10_000
+"""Chunks whose dead letters one command deletes, since the journal names each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which dead letters. Several conditions must all hold; none: every dead letter."""
+
+    batch_id: int | None = None
+    file: str = ""
+    """Name of a file, as the list of dead letters shows it."""
+    reason: str = ""
+    """A text that the reason of every row contains."""
+    before: str = ""
+    """ISO 8601, UTC: only dead letters that were kept before."""
+
+    def holds(self, kept: KeptLetter) -> bool:
+        """Whether a dead letter is chosen."""
+        letter = kept.letter
+        return (
+            self.batch_id in {None, letter.chunk.batch_id}
+            and (not self.file or letter.path.endswith(f"/{self.file}"))
+            and all(self.reason in reason for reason in kept.reasons)
+            and (not self.before or (letter.created != "" and _moment(letter.created) < _moment(self.before)))
+        )
+
+    @property
+    def is_all(self) -> bool:
+        """Whether there is no condition."""
+        return self == Chosen()
+
+    def arguments(self) -> dict[str, object]:
+        """The conditions as a user types them, without the age: it is another moment each time."""
+        named = {"--batch": self.batch_id, "--file": self.file, "--reason": self.reason}
+        return {name: value for name, value in named.items() if value not in {None, ""}}
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePlan:
+    """The dead letters that will be deleted."""
+
+    chunks: tuple[str, ...]
+    """Each as `<batch>/<ordinal>-<first>-<end>`: all dead letters of these rows."""
+    letters: int
+    rows: int
+    undelivered: int
+    """Chosen dead letters that stay, since the sink does not have their batch yet."""
+    shared: int
+    """Chosen dead letters that stay, since others of the same chunk are not chosen."""
+    more: bool
+    """Whether there are more than one command deletes: then repeat it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LettersDeleted:
+    """The result of a deletion."""
+
+    repair: int
+    files: int
+    """Objects that this call deleted."""
+
+
+def older_than(log: Log, seconds: float | None) -> str:
+    """The moment so many seconds ago, for `Chosen.before`; empty for None."""
+    if seconds is None:
+        return ""
+    return (log.runtime.now() - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def delete_order(log: Log, name: str, chosen: Chosen, *, age: str, why: str) -> Order:
+    """The order to delete dead letters. `age`: as the user typed it. Raises `ConfigError` if the WAL is a copy."""
+    arguments = {"--name": name, **chosen.arguments(), **({"--older-than": age} if age else {})}
+    return _order(log, "dead-letters delete", name, arguments, why)
+
+
+def plan_delete(log: Log, name: str, chosen: Chosen) -> DeletePlan:
+    """The dead letters that a deletion would take. Reads them; deletes nothing."""
+    newest = newest_marked(log, _folder(log, name))
+    chunks: list[str] = []
+    letters = rows = undelivered = shared = 0
+    more = False
+    for chunk, kept in _by_chunk(DeadLetters(log, name=name)):
+        held = [each for each in kept if chosen.holds(each)]
+        if not held:
+            continue
+        if kept[0].letter.chunk.batch_id > newest:
+            undelivered += len(held)
+        elif len(held) < len(kept):
+            shared += len(held)
+        elif len(chunks) == MOST_CHUNKS:
+            more = True
+            break
+        else:
+            chunks.append(chunk)
+            letters, rows = letters + len(held), rows + sum(len(each.own) for each in held)
+    return DeletePlan(tuple(chunks), letters, rows, undelivered, shared, more)
+
+
+def delete_letters(log: Log, name: str, order: Order, plan: DeletePlan, *, take_over: TakeOver) -> LettersDeleted:
+    """Delete dead letters as planned, or complete the deletion of the same command that was interrupted.
+
+    Raises `HeldError` if a replay of the sink's dead letters is under way, or may be, that `take_over` does not allow
+    to fence, and `FencedError` if one begins.
+    """
+    folder = _folder(log, name)
+    role = paths.replayer_role(folder)
+    refuse_held(log, role, take_over=take_over)
+    with begun(log, order, {"chunks": plan.chunks, "letters": plan.letters, "rows": plan.rows}) as entry:
+        term = claim(log, role, take_over=take_over)
+    try:
+        files = sum(_delete_chunk(log, folder, chunk, term) for chunk in entry.plan["chunks"])
+    finally:
+        note_end(log, role, term.number)
+    finish(log, entry, {"files": files})
+    return LettersDeleted(entry.number, files)
+
+
+def planned_delete(plan: dict[str, object]) -> DeletePlan:
+    """The plan of a deletion that was begun."""
+    chunks: Sequence[str] = plan["chunks"]  # type: ignore[assignment]
+    return DeletePlan(tuple(chunks), int(str(plan["letters"])), int(str(plan["rows"])), 0, 0, more=False)
+
+
+def replay_in_journal(
+    log: Log,
+    name: str,
+    replay: Callable[[], ReplayResult],
+    *,
+    target: str,
+    chosen: Chosen,
+    unknown: bool,
+    why: str,
+) -> ReplayResult:
+    """Call `replay`, which sends dead letters again, with an entry in the journal. A failure ends the entry too, since
+    each dead letter has its own record.
+    """
+    arguments = {"--name": name, "--to": target, **chosen.arguments(), **({"--unknown": True} if unknown else {})}
+    order = _order(log, "dead-letters replay", name, arguments, why)
+    find_unfinished(log, order)
+    entry = begin(log, order, {"before": chosen.before})
+    try:
+        done = replay()
+    except WalSinkError as error:
+        finish(log, entry, {"failed": text_of(error)})
+        raise
+    finish(log, entry, {"letters": done.letters, "rows": done.rows, "rejected": done.rejected})
+    return done
+
+
+def _order(log: Log, verb: str, name: str, arguments: dict[str, object], why: str) -> Order:
+    refuse_copy(log)
+    return Order(verb, arguments, (f"{paths.dead_letter_batches(_folder(log, name))}/",), why)
+
+
+def _folder(log: Log, name: str) -> str:
+    names = read_names(log)
+    folder = names.folder_of(name)
+    if folder is None:
+        raise ConfigError(f"{log.store.root} has no sink {name!r}; it has {names.present}")
+    return folder
+
+
+def _by_chunk(letters: DeadLetters) -> Iterator[tuple[str, list[KeptLetter]]]:
+    """The dead letters that rows belong to, those of each chunk together, with the chunk's name."""
+    for chunk, kept in groupby(letters.all(), key=_chunk_of):
+        yield chunk, list(kept)
+
+
+def _chunk_of(kept: KeptLetter) -> str:
+    folder, _, file = kept.letter.path.rpartition("/")
+    return f"{folder.rpartition('/')[2]}/{_stem(file)}"
+
+
+def _stem(file: str) -> str:
+    """The part of a name that all dead letters of a chunk share."""
+    return "-".join(file.partition(".")[0].split("-")[:3])
+
+
+def _delete_chunk(log: Log, folder: str, chunk: str, term: Term) -> int:
+    """Delete all dead letters of a chunk. Returns the number of objects."""
+    batch, _, stem = chunk.partition("/")
+    root = f"{paths.dead_letter_batches(folder)}/{batch}"
+    names = [name for name in log.store.list(root) if _stem(name) == stem]
+    letters = sorted((name for name in names if name.endswith(".parquet")), key=_number, reverse=True)
+    records = [name for name in names if name.endswith(paths.REPLAYED)]
+    for name in (*letters, *records):
+        term.check(log.store)
+        log.store.delete([f"{root}/{name}"])
+    return len(letters) + len(records)
+
+
+def _number(file: str) -> int:
+    """The place of a dead letter among those of its chunk."""
+    name = paths.parse_dead_letter(file)
+    return -1 if name is None or name.number is None else name.number
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
