@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def test_a_query_goes_on_at_the_new_place_although_the_move_was_killed(
     there = open_store(StoreSpec(new, s3_server.storage_options))
     for count in KILLED_AT:
         with subprocess.Popen(**command(wal, new, s3_server)) as process:
-            wait_until(lambda count=count: len(there.list("", recursive=True)) >= count)
+            wait_until(partial(has_objects, there, count))
             os.kill(process.pid, signal.SIGKILL)
         assert paths.WAL not in there.list("")
     done = subprocess.run(**command(wal, new, s3_server, "--json"), timeout=120, check=False)
@@ -73,6 +74,10 @@ def test_a_query_goes_on_at_the_new_place_although_the_move_was_killed(
     moved = replace(place, wal_url=new)
     moved.run(spark, place.lines, storage_options=s3_server.storage_options)
     assert (place.lines.ids(), place.lines.repeats()) == (list(range(11)), 0)
+
+
+def has_objects(store: Store, count: int) -> bool:
+    return len(store.list("", recursive=True)) >= count
 
 
 def forget_this_process(wal: str) -> None:
