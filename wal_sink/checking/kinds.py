@@ -107,13 +107,13 @@ KINDS = (
     Kind("sinks/<name>/forgotten"),
     Kind("sinks/<name>/errors/<number:10>.json", "error", _FREELY),
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
-    Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("moves/<number:10>.json", Move),
     Kind("moves/copy.json", CopyRecord),
     Kind("repairs/<number:10>.json", RepairRecord),
     Kind("repairs/<number:10>.done.json", RepairedRecord),
-    Kind("leases/<name>.json", "", _FREELY),
-    Kind("leases/<role>/<name>.json", "", _FREELY),
+    Kind("adoptions/<number:10>.json", ""),
+    Kind("leases/<role>/<term:10>-<number:10>.json", "lease", _FREELY),
+    Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),
 )
 """Every kind of object that this version knows."""

@@ -51,60 +51,49 @@ def _sharded(world: GoldenWal) -> None:
     world.deliver_until("vault", "after commit", "after commit")
 
 
+def _skipped(world: GoldenWal) -> None:
+    """A copy. A sink passed over a batch of which nothing was left, and two batches were sent to another target."""
+    run = world.process()
+    world.batch(run, 2)
+    run.deliver_all()
+    for rows in (3, 1):
+        world.batch(run, rows)
+    world.wal.delete([path for path in world.wal.list("", recursive=True) if path.startswith(paths.batch(1))])
+    log = Log(world.wal, simulated_runtime(seed=sum(world.kind.encode())), "b" * 32)
+    order = skip_order(log, "plain", 1, why="it is lost")
+    skip(log, order, plan_skip(log, "plain", 1), take_over=TakeOver.ALWAYS)
+    world.drain()
+    target = Plain(Target(), world.hook)
+    again = resend_order(log, [2, 0], target, name="again", again=False, why="")
+    plan = plan_resend(log, [2, 0], target, name="again", again=False)
+    resend(log, again, plan, target, delivery=Delivery(target), take_over=TakeOver.ALWAYS)
+    wal = decode(WalRecord, world.wal.read(paths.WAL), "")
+    stamp = {"id": "0" * 32, "created": wal.created}
+    copy = CopyRecord(wal_id=wal.wal_id, location=wal.location, copied_from="s3://a/b", who="ada@host/1", **stamp)
+    world.wal.create(paths.COPY, encode(copy))
+
+
 def _others(world: GoldenWal) -> None:
     """Objects that other commands make, and those that people make."""
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
     world.wal.create("sinks/plain/errors/0000000001.json", envelope("error"))
-    world.wal.create("repairs/0000000001.json", envelope("repair", number=1, verb="x", who="", run_id="r"))
-    world.wal.create("repairs/0000000001.done.json", envelope("repaired", number=1, run_id="r"))
-    world.wal.create("leases/plain.json", envelope("lease"))
-    world.wal.create("leases/committer-plain/0000000001.json", envelope("lease"))
-    wal = decode(WalRecord, world.wal.read(paths.WAL), "")
-    world.wal.create(
-        paths.COPY,
-        encode(
-            CopyRecord(wal_id=wal.wal_id, location="memory://b", copied_from="memory://a", who="a", id="x", created="")
-        ),
-    )
-    world.wal.create(
-        paths.milestone(1), encode(Milestone(batch_id=1, at_ms=0, since=2, total_bytes=0, id="x", created=""))
-    )
+    world.wal.create("adoptions/0000000001.json", envelope("adoption"))
+    world.wal.create("leases/committer-plain/0000000001-0000000002.json", envelope("lease"))
+    milestone = Milestone(batch_id=0, at_ms=0, since=1, total_bytes=0, id="x", created="")
+    world.wal.create(paths.milestone(0), encode(milestone))
     world.wal.create("probe/20260101T000000-0123.json", b"{}")
     world.wal.create("sinks/gone/forgotten", b"")
     world.wal.create("sinks/gone/markers/0000000000000000000.json", b"half of a record")
-
-
-def _skipped(world: GoldenWal) -> None:
-    """A sink passed over a batch of which nothing is left, and another batch was replayed."""
-    run = world.process()
-    for _ in range(2):
-        world.batch(run, 2)
-    run.deliver_all()
-    for _ in range(2):
-        world.batch(run, 2)
-    run.end()
-    folder = paths.batch(2)
-    world.wal.delete(f"{folder}/{name}" for name in world.wal.list(folder, recursive=True))
-    log = Log(world.wal, simulated_runtime(seed=12), "d" * 32)
-    skip(log, skip_order(log, "plain", 2, why=""), plan_skip(log, "plain", 2), take_over=TakeOver.IF_GONE)
-    later = world.process()
-    later.gate.search()
-    later.deliver_all()
-    later.end()
-    to, log = Plain(Target(), world.hook), Log(world.wal, simulated_runtime(seed=13), "e" * 32)
-    order = resend_order(log, [0, 3], to, name="", again=False, why="")
-    plan = plan_resend(log, [0, 3], to, name="", again=False)
-    resend(log, order, plan, to, delivery=Delivery(to), take_over=TakeOver.IF_GONE)
 
 
 _MORE: dict[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     **WRITERS,
     "dead_letters": (WRITERS["dead_letters"][0], _letters),
     "sharded": (("vault",), _sharded),
-    "others": (("plain",), _others),
     "skipped": (("plain",), _skipped),
+    "others": (("plain",), _others),
 }
 NAMES = tuple(_MORE)
 
