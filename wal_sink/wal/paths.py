@@ -22,8 +22,9 @@ LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
 REPAIRS = "repairs"
+MILESTONES = "milestones"
 PROBE = "probe"
-TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, "leases", "adoptions"})
+TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, MILESTONES, "leases", "adoptions"})
 """Folders in the root of a WAL. Nothing else there belongs to it, but its own record."""
 COPY = f"{MOVES}/copy.json"
 """Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`
@@ -346,6 +347,10 @@ def repair(number: int) -> str:
 def repaired(number: int) -> str:
     """Path of the record that a repair ended."""
     return f"{REPAIRS}/{_counted(number, 10)}{_REPAIRED}"
+
+
+def milestone(batch_id: int) -> str:
+    return f"{MILESTONES}/{batch_name(batch_id)}.json"
 
 
 def low_water(batch_id: int) -> str:
