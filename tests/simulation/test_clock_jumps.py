@@ -1,7 +1,8 @@
 """A clock that jumps by hours, forward and back: no row is lost, no row comes twice, no wait changes.
 
-Order comes from batch ids, terms and create-if-absent. Waits come from the monotonic clock. The time of day has three
-uses: records and messages for people, the day in a file's name, and a comparison with the date of a `Retry-After`.
+Order comes from batch ids, terms and create-if-absent. Waits come from the monotonic clock. The time of day has four
+uses: records and messages for people, ages that people see, the day in a file's name, and a comparison with the date
+of a `Retry-After`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ ASKING = {
     "wal_sink/stores/probe.py",
     "wal_sink/runtime/clock.py",
     "wal_sink/delivery/retry.py",
+    "wal_sink/inspection/health.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
-a file's name, and the message of a failed attempt."""
+a file's name, the message of a failed attempt, and the ages that `wal-sink status` shows."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

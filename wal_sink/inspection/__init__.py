@@ -1,0 +1,36 @@
+"""Looking at a WAL: its sinks, their backlog, its batches and rows. Reads only, claims no term, needs no Spark."""
+
+from wal_sink.inspection.backlog import Backlog
+from wal_sink.inspection.batches import (
+    BatchDetail,
+    BatchView,
+    Delivered,
+    read_batch,
+    read_batches,
+    read_manifest,
+)
+from wal_sink.inspection.commits import SparkCommit, read_commit
+from wal_sink.inspection.health import Health, SinkHealth, read_health
+from wal_sink.inspection.rows import StagedRows, plain_rows, read_rows
+from wal_sink.inspection.status import SinkStatus, Status, read_status
+
+__all__ = [
+    "Backlog",
+    "BatchDetail",
+    "BatchView",
+    "Delivered",
+    "Health",
+    "SinkHealth",
+    "SinkStatus",
+    "SparkCommit",
+    "StagedRows",
+    "Status",
+    "plain_rows",
+    "read_batch",
+    "read_batches",
+    "read_commit",
+    "read_health",
+    "read_manifest",
+    "read_rows",
+    "read_status",
+]
