@@ -154,8 +154,21 @@ def _print_health(health: Health, out: Console) -> None:
         print_text(line, out)
 
 
+def _error_of(sink: SinkHealth) -> str:
+    """The last error of a sink, in a sentence."""
+    error = sink.last_error
+    if error is None or error.is_over:
+        return ""
+    if error.batch_id < 0:
+        return f"sink {sink.name!r}: its last error cannot be read: {error.text}"
+    since = f"since {age_text(error.age_s)}"
+    attempts = counted(error.attempts, "attempt")
+    return f"sink {sink.name!r} fails at batch {error.batch_id} {since} ({attempts}): {error.error_class}: {error.text}"
+
+
 def _notes(health: Health) -> list[str]:
-    told = [f"sink {sink.name!r}: {sink.lag_note}" for sink in health.sinks if sink.lag_note]
+    told = [said for said in map(_error_of, health.sinks) if said]
+    told += [f"sink {sink.name!r}: {sink.lag_note}" for sink in health.sinks if sink.lag_note]
     told += [
         f"sink {sink.name!r} keeps {counted(sink.keeps_back, 'batch')} from deletion; the oldest is "
         f"{sink.pending.oldest}, staged {age_text(sink.pending_age_s)} ago"

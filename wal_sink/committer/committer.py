@@ -11,12 +11,14 @@ under the same keys, and such a target ignores them. Every other sink gets one m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 import msgspec
 
 from wal_sink.committer.context import CommitContext
+from wal_sink.committer.last_error import LastError
 from wal_sink.committer.markers import MarkedSlots, find_marker, last_delivered_through, read_marked
 from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
@@ -53,6 +55,7 @@ class Committer:
         self._served_sink = served_sink
         self._shared = shared
         self._log = shared.log
+        self._last_error = LastError(shared.log, served_sink.name)
         self._first_batch = sink.first_batch
         # A name whose first sink was not idempotent may get such a sink again, which needs a marker for every batch.
         self._shares_markers = (
@@ -124,7 +127,11 @@ class Committer:
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
         when going on would be wrong, `StoppedError` when the run ends.
         """
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
+        with self._noting():
+            return self._deliver_within_budget(search=search)
+
+    def _deliver_within_budget(self, *, search: bool) -> bool:
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime, self._failed_again)
         sleep = self._shared.sleep_s
         what = f"sink {self.name!r}"
         try:
@@ -146,6 +153,22 @@ class Committer:
             raise
         return delivered
 
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Leave the error that ends the delivery where `wal-sink status` finds it."""
+        try:
+            yield
+        except StoppedError:
+            raise
+        except Exception as error:
+            if (batch_id := self.next_batch()) is not None:  # else there may be no `wal.json`, which is made first
+                self._last_error.gave_up(error, batch_id=batch_id, term=self.term.number)
+            raise
+
+    def _failed_again(self, error: BaseException, failures: int) -> None:
+        if (batch_id := self.next_batch()) is not None:
+            self._last_error.retried(error, batch_id=batch_id, attempts=failures, term=self.term.number)
+
     def confirm_marked(self) -> None:
         """Confirm that a transactional target still has the rows that the newest marker stands for. Called at the start
         and at the end of a run. No request without such a marker, or for another kind of target.
@@ -153,6 +176,10 @@ class Committer:
         Raises the errors of `deliver_next`: `HistoryError` if the target lost rows, `DeliveryError` if it gives no
         answer.
         """
+        with self._noting():
+            self._confirm_marked()
+
+    def _confirm_marked(self) -> None:
         marker = self._marker
         if (
             marker is None
@@ -205,7 +232,7 @@ class Committer:
         return self._state is State.DELIVERED
 
     def _confirm(self, _: DueBatch) -> Literal[Seen.CONFIRMED]:
-        self.confirm_marked()
+        self._confirm_marked()
         return Seen.CONFIRMED
 
     def _ask_gate(self, due: DueBatch) -> Literal[Seen.GATE_OPEN, Seen.GATE_CLOSED]:
@@ -377,6 +404,7 @@ class Committer:
             rate=self._rate,
             records_by_time=self._shares_markers,
             looked_s=self._looked_s,
+            on_failure=self._failed_again,
         )
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:

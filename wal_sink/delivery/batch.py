@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from wal_sink.dead_letters.files import Kept, count_rows
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
-from wal_sink.delivery.retry import AttemptFailedError, Budget
+from wal_sink.delivery.retry import AttemptFailedError, Budget, OnFailure, tell_nobody
 from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
 from wal_sink.errors import DeliveryError
 from wal_sink.messages import NO_SEGMENT, DeliveryContext, LastDelivered, SegmentResult, SegmentTask, failed_as_a_whole
@@ -62,15 +62,18 @@ class BatchDelivery:
         rate: RowRate,
         records_by_time: bool = False,
         looked_s: float = -math.inf,
+        on_failure: OnFailure = tell_nobody,
     ) -> None:
         """`records_by_time`: the target ignores repeats, and so does every other that the sink's name may get.
-        `looked_s`: the time of the last look at the term, by the monotonic clock.
+        `looked_s`: the time of the last look at the term, by the monotonic clock. `on_failure` learns of attempts that
+        are repeated.
         """
         self._served_sink = served_sink
         self._log = log
         self._sleep = sleep
         self._manifest = manifest
         self._rate = rate
+        self._on_failure = on_failure
         self._maybe_sent = taken_over
         self._left_behind = False  # whether tasks of an earlier attempt may still be sending
         self._is_unreachable = False  # whether the target took nothing in the last attempt
@@ -95,7 +98,7 @@ class BatchDelivery:
         `renew_term` claims the next term, or one above the term that it is given. The first is needed after tasks were
         left behind, the second if a transactional target knows a higher term.
         """
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime, self._on_failure)
         self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
         self._within(budget, lambda: self._attempt(budget, renew_term))
 
@@ -103,7 +106,7 @@ class BatchDelivery:
         """Make sure that a transactional target has what the marker before this batch stands for, and what this batch
         has of it. Sends nothing. Raises what `run` raises.
         """
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime, self._on_failure)
         self._within(budget, self._ask)
 
     def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
@@ -206,7 +209,7 @@ class BatchDelivery:
         results = self._dispatch([], confirm=True)
         if failure := next((result.failure for result in results if result.failure), None):
             self._refuse_final(failure)
-            raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
+            raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s, kind=failure.kind)
 
     def _has_come_further(self) -> bool:
         """Whether more is delivered than ever before. A target that forgets may take the same rows for ever."""
@@ -242,7 +245,7 @@ class BatchDelivery:
             budget.note_progress()
             may_be_unreachable = False
         self._is_unreachable = may_be_unreachable and failure.kind is not FailureKind.LOST
-        raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
+        raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s, kind=failure.kind)
 
     def _rounds(self) -> Iterator[list[SegmentTask]]:
         """The tasks that the dispatcher gets at a time. A target that was unreachable gets one segment at first."""

@@ -23,14 +23,24 @@ _MOST_GROWTHS = 16
 
 _logger = logger_of(__name__)
 T = TypeVar("T")
+OnFailure = Callable[[BaseException, int], None]
+"""Called after each failed attempt, with its error and the number of failures in a row. Raises nothing."""
+
+
+def tell_nobody(_error: BaseException, _failures: int) -> None:
+    """The `OnFailure` of callers that only log."""
 
 
 class AttemptFailedError(Exception):
-    """One attempt failed. `retry_after_s`: the least time until the next one, as far as the budget permits."""
+    """One attempt failed. `retry_after_s`: the least time until the next one, as far as the budget permits.
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+    `kind`: the kind of failure, in a word.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, kind: str = "failed") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.kind = kind
 
 
 @dataclass(slots=True)
@@ -44,10 +54,12 @@ class Budget:
     since_s: float = 0.0
     next_wait_s: float = 0.0
     """Before the next attempt, if there is one."""
+    on_failure: OnFailure = tell_nobody
 
     @classmethod
-    def of(cls, delivery: Delivery, runtime: Runtime) -> Budget:
-        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=runtime.monotonic_s())
+    def of(cls, delivery: Delivery, runtime: Runtime, on_failure: OnFailure = tell_nobody) -> Budget:
+        since_s = runtime.monotonic_s()
+        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=since_s, on_failure=on_failure)
 
     def note_progress(self) -> None:
         self.failures = 0
@@ -84,6 +96,8 @@ class Budget:
         error = _error_of(state)
         head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
         _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
+        if error is not None and not spent:
+            self.on_failure(error, self.failures)
         return spent
 
     def _next(self) -> str:

@@ -12,6 +12,7 @@ from wal_sink.inspection.batches import (
 from wal_sink.inspection.commits import SparkCommit, read_commit
 from wal_sink.inspection.health import Health, SinkHealth, read_health
 from wal_sink.inspection.rows import StagedRows, plain_rows, read_rows
+from wal_sink.inspection.sink_errors import SinkError
 from wal_sink.inspection.status import SinkStatus, Status, read_status
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "BatchView",
     "Delivered",
     "Health",
+    "SinkError",
     "SinkHealth",
     "SinkStatus",
     "SparkCommit",

@@ -15,6 +15,7 @@ from wal_sink.inspection.ages import age_s
 from wal_sink.inspection.backlog import MOST_READ, Backlog, backlog_of
 from wal_sink.inspection.commits import SparkCommit
 from wal_sink.inspection.registrations import find_registration, reading_log
+from wal_sink.inspection.sink_errors import SinkError, read_error
 from wal_sink.inspection.staged import find_staged
 from wal_sink.inspection.status import SinkStatus, Status
 from wal_sink.recovery.inventory import newest_marker
@@ -44,6 +45,8 @@ class SinkHealth:
     """
     lag_note: str
     """Why the lag is unknown, or what the oldest batch waits for; empty if there is nothing to say."""
+    last_error: SinkError | None
+    """The last error of its committer, which may be over. None if it never failed."""
     dead_letters: int
     """Dead letters that were not sent again."""
     keeps_back: int
@@ -82,7 +85,7 @@ class _Standing:
 def read_health(store: Store, status: Status, spark: SparkCommit, *, now: datetime | None = None) -> Health:
     """Read how each sink of a WAL does. `spark` was read before, so that each batch it names is in the WAL.
 
-    Two listings, and for each sink two listings and up to four reads. Up to three requests more for each of the
+    Two listings, and for each sink three listings and up to five reads. Up to three requests more for each of the
     oldest pending batches, of which `MOST_READ` are read. Raises `CorruptError`, also as `ObjectLost`, or `StoreError`.
     """
     log = reading_log(store)
@@ -128,6 +131,7 @@ def _health(
         behind_spark=None if spark.newest is None or is_retired else max(0, spark.newest - standing.expected + 1),
         lag_s=None if is_retired else lag_s,
         lag_note="" if is_retired else note,
+        last_error=read_error(log, sink.folder, expected=standing.expected, now=now),
         dead_letters=_dead_letters(log, sink.folder),
         keeps_back=0 if is_retired else keeps_back,
         is_retired=is_retired,

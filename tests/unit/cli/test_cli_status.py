@@ -219,3 +219,22 @@ def test_watching_goes_on_after_a_store_that_gave_no_answer(wal: str) -> None:
 )
 def test_ages_for_people(seconds: float | None, text: str) -> None:
     assert age_text(seconds) == text
+
+
+def test_a_sink_that_fails_says_why_until_it_has_the_batch(wal: str, tmp_path: Path) -> None:
+    to = ("drain", wal, "--name", "table", "--no-progress", "--to")
+    gone = invoke(*to, "sqlite:////nowhere/t.db?table=t", exit_code=1)
+    assert "DeliveryError" in gone.output
+    output = invoke("status", wal).stdout
+    assert "sink 'table' fails at batch 2 since " in output
+    assert "DeliveryError: " in output.partition("sink 'table' fails")[2]
+    error = invoke_json("status", wal)["sinks"][0]["last_error"]
+    assert (error["batch_id"], error["is_over"], error["error_class"]) == (2, False, "DeliveryError")
+    invoke(*to, f"sqlite:///{tmp_path}/t.db?table=t")
+    assert "fails at" not in invoke("status", wal).stdout
+    assert invoke_json("status", wal)["sinks"][0]["last_error"]["is_over"]
+
+
+def test_an_error_that_cannot_be_read_is_told(wal: str) -> None:
+    store_of(wal).create(paths.error("table", 1), b"half of a recor")
+    assert "sink 'table': its last error cannot be read: " in invoke("status", wal).stdout
