@@ -19,7 +19,7 @@ import msgspec
 
 from wal_sink.committer.context import CommitContext
 from wal_sink.committer.last_error import LastError
-from wal_sink.committer.markers import MarkedSlots, find_marker, last_delivered_through, read_marked
+from wal_sink.committer.markers import MarkedSlots, find_marker, last_delivered_through, new_marker, read_marked
 from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
@@ -37,6 +37,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim_above_seen, renew
 from wal_sink.wal.log import NOTHING
 from wal_sink.wal.records import Manifest, Marker, SinkRecord
+from wal_sink.wal.timings import DeliveryTiming
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
@@ -63,6 +64,8 @@ class Committer:
         )
         self._marker: Marker | None = None
         self._unmarked: list[Manifest] = []  # the group: batches that the sink has without a marker
+        self._timings: dict[int, DeliveryTiming] = {}  # of delivered batches without a marker
+        self._due = (NOTHING, "")  # the batch that is next, and since when
         self._looked_s = -math.inf  # time of the last look at the term, by the monotonic clock
         self._underway: BatchDelivery | None = None  # a delivery that an earlier call began and did not finish
         self._has_delivered = False  # if so, no process began the next batch before
@@ -243,6 +246,8 @@ class Committer:
         if batch_id is None:
             return Seen.GATE_CLOSED
         due.batch_id = batch_id
+        if batch_id != self._due[0]:
+            self._due = (batch_id, self._log.runtime.timestamp())
         due.staged = self._shared.history.staged(batch_id)
         # A checkpoint that was rolled back must complete the batch again, though it may be released.
         return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
@@ -294,6 +299,7 @@ class Committer:
     def _send(self, due: DueBatch) -> Literal[Seen.ALL_SENT]:
         if not due.released.manifest.passed_over:  # Spark called no sink for such a batch either
             due.delivery.run(self._renew_term)
+            self._timings[due.batch_id] = due.delivery.timing(self._due[1])
         return Seen.ALL_SENT
 
     def _choose_marker(self, due: DueBatch) -> Literal[Seen.MARKER_SHARED, Seen.MARKER_DUE]:
@@ -378,6 +384,7 @@ class Committer:
         self._marker = marker
         self._marked_manifest = None
         self._unmarked.clear()
+        self._timings.clear()
 
     def _renew_term(self, above: int) -> Term:
         """Claim a new term. Tasks that still deliver under the present one are then those of a superseded process.
@@ -412,17 +419,8 @@ class Committer:
         last_delivered: MarkedSlots = (NOTHING, (), ())
         if self._served_sink.promise.ability is Ability.TRANSACTIONAL:
             last_delivered = last_delivered_through(manifest, self._marker)
-        marker = Marker(
-            batch_id=manifest.batch_id,
-            term=self.term.number,
-            run_id=self._log.run_id,
-            rows=sum(each.rows for each in group),
-            rejected=kept.get("rejected", 0),
-            unknown=kept.get("unknown", 0),
-            last_delivered_batch=last_delivered[0],
-            last_delivered_rows=last_delivered[1],
-            last_delivered_older=last_delivered[2],
-            **self._log.stamp(),
+        marker = new_marker(
+            self._log, self.term, group, kept=kept, last_delivered=last_delivered, timings=self._timings
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
             # Another process created it. Its marker is as true as ours, but that process may have superseded this one.
@@ -431,3 +429,4 @@ class Committer:
         self._marked_manifest = manifest
         self._shared.history.note_marked(marker.batch_id)
         self._unmarked.clear()
+        self._timings.clear()

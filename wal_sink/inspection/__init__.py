@@ -14,6 +14,7 @@ from wal_sink.inspection.health import Health, SinkHealth, read_health
 from wal_sink.inspection.rows import StagedRows, plain_rows, read_rows
 from wal_sink.inspection.sink_errors import SinkError
 from wal_sink.inspection.status import SinkStatus, Status, read_status
+from wal_sink.inspection.timeline import SinkTimeline, Timeline, read_timeline
 
 __all__ = [
     "Backlog",
@@ -24,9 +25,11 @@ __all__ = [
     "SinkError",
     "SinkHealth",
     "SinkStatus",
+    "SinkTimeline",
     "SparkCommit",
     "StagedRows",
     "Status",
+    "Timeline",
     "plain_rows",
     "read_batch",
     "read_batches",
@@ -35,4 +38,5 @@ __all__ = [
     "read_manifest",
     "read_rows",
     "read_status",
+    "read_timeline",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import FencedError
 from wal_sink.reporting.logs import logger_of
@@ -12,6 +14,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Release, SegmentRef
 from wal_sink.wal.segment_reader import chunk_ends
+from wal_sink.wal.timings import StagingTiming
 
 _logger = logger_of(__name__)
 
@@ -26,6 +29,8 @@ class Attempt:
     """Number among all attempts of the run: a later attempt at a batch always has a higher one."""
     folder: str
     offsets: Offsets
+    began: str = ""
+    """When it began, ISO 8601, UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Staged:
     spark_schema: str = ""
     prepared: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     """By two-phase sink: the handle of each segment."""
+    timing: StagingTiming | None = None
+    """How long its tasks took; None if they did not tell."""
 
 
 def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: int) -> Manifest:
@@ -57,6 +64,7 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
         chunk_rows=chunk_rows,
         segments=tuple(staged.segments),
         prepared=dict(staged.prepared),
+        timing=None if staged.timing is None else msgspec.structs.replace(staged.timing, began=attempt.began),
         spread=sum(len(chunk_ends(segment, chunk_rows)) for segment in staged.segments) > paths.SPREAD_FROM,
         **log.stamp(),
     )
