@@ -9,6 +9,7 @@ import msgspec
 
 from wal_sink.sinks.base import MakeSink, SinkContext
 from wal_sink.sinks.failures import Failure
+from wal_sink.telemetry.measures import OperationTimes, Times
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.inline_rows import inline_limit
 from wal_sink.wal.records import Marker, SegmentRef
@@ -69,6 +70,8 @@ class DeliveryContext:
     """
     looked_s: float = -math.inf
     """Time of the committer's last look at the term, by the monotonic clock of its process."""
+    measured: bool = False
+    """Whether tasks count their requests and time their chunks."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """The context that the sink is opened with."""
@@ -114,6 +117,10 @@ class SegmentResult:
     """Seconds of all else in this attempt."""
     host: str = ""
     """The executor's host; empty in the committer's process."""
+    chunk_times: Times | None = None
+    """Times of the calls that sent a chunk; None if they are not measured."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests that the task of an executor made, if they are measured. One of its results holds them all."""
 
     @property
     def took_s(self) -> float:
@@ -150,6 +157,8 @@ class StagingContext:
     spark_schema: str = field(default="", repr=False)
     keep_segments: bool = True
     preparations: tuple[Preparation, ...] = ()
+    measured: bool = False
+    """Whether tasks count their requests."""
     inline_bytes: int = 0
     """The budget of inline rows; see `wal.inline_rows`. 0: no rows travel inline."""
 
@@ -174,6 +183,8 @@ class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rows that are in no segment yet, as `wal.inline_rows` encodes them."""
     timing: StagingTiming | None = None
     """How long the task took; of several partitions as one, all their tasks."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests of the task, if they are measured."""
 
 
 def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int, *, on_executor: bool) -> SinkContext:

@@ -25,7 +25,8 @@ from wal_sink.lifecycle.given import (
     sinks_of,
 )
 from wal_sink.lifecycle.run import Run
-from wal_sink.reporting.logs import logger_of
+from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
+from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
@@ -40,6 +41,8 @@ from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.timed import TimedStore
+from wal_sink.stores.watched import watched
+from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.wal.holders import TakeOver
 
 if TYPE_CHECKING:
@@ -81,6 +84,8 @@ class WalSink:
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
+        on_event: OnEvent | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Describe what goes where. Raises `ConfigError` for every mistake that shows without I/O.
 
@@ -97,6 +102,9 @@ class WalSink:
           delivers the same rows as the original.
         - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
           those that certainly ended (`HeldError` for the others).
+        - `on_event`: a function that gets each event of the run, such as `wal_sink.telemetry.Staged` or `GaveUp`. It
+          runs on the thread that does the work. It should return at once, and its errors are only logged.
+        - `metrics`: Prometheus metrics of the run; see `Metrics`. Several `WalSink`s may share one.
         """
         check_arguments(
             settings=settings,
@@ -104,7 +112,11 @@ class WalSink:
             checkpoint_options=checkpoint_options,
             moved_from=moved_from,
             name=name,
+            on_event=on_event,
+            metrics=metrics,
         )
+        self._on_event = on_event
+        self._metrics = metrics
         folder = folder_of("wal", wal)
         self._spec = StoreSpec(folder, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
         self._checkpoint = folder_of("checkpoint", checkpoint)
@@ -309,7 +321,7 @@ class WalSink:
                     run = self._open_run(spark)
                     self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
-                self._pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop)
+                self._pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop_soon)
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._pool.start()
             elif spark is not None and not self._knows_spark:
@@ -330,13 +342,15 @@ class WalSink:
             raise ConfigError(f"{self!r} was closed. Create a new WalSink")
 
     def _open_run(self, spark: SparkSession | None) -> Run:
-        store = TimedStore(open_store(self._spec))  # first, since it names a missing package; no request
+        opened = open_store(self._spec)  # first, since it names a missing package; no request
+        events = events_of(opened.root, self._on_event, self._metrics)
+        store = watched(TimedStore(opened, events=events), meter_of(opened.root, self._metrics))
         if spark is not None:
             check_environment(spark, self._spec, self._settings)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(store, checkpoint, self._settings, pause=self._stopping.wait)
+        run = Run(store, checkpoint, self._settings, pause=self._stopping.wait, events=events)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
         run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
@@ -350,11 +364,14 @@ class WalSink:
 
         check_stream_writer(writer)
         refuse_large_chunks(self._settings, self._sinks)
-        refuse_what_only_the_stager_can_do(self._settings, self._deliveries)
+        refuse_what_only_the_stager_can_do(
+            self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
+        )
         pool = self._opened()
-        query = self._own_query.start_remote(writer, options_of(self._spec, self._checkpoint, self._settings))
+        options = options_of(self._spec, self._checkpoint, self._settings)
+        query = self._own_query.start_remote(writer, options, pool.run.checkpoint.query_id)
         if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
-            self._own_query.stop()
+            self._own_query.stop_soon()
         pool.begin_following()
         return query
 
@@ -377,8 +394,11 @@ class WalSink:
     def _stage(self, df: DataFrame, identity: QueryIdentity, pool: CommitterPool) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._own_query.hold(df, pool, until=lambda: pool.has_room(identity.batch_id, self._spec.safe_url))
-        stage_batch(pool.run, self._spec, df, identity)
+        batch_id, wal = identity.batch_id, self._spec.safe_url
+        told = pool.told_to_wait(batch_id)
+        with logging_about(wal=pool.run.log.store.root, batch=batch_id):
+            self._own_query.hold(df, pool, until=lambda: pool.has_room(batch_id, wal), while_held=told)
+            stage_batch(pool.run, self._spec, df, identity)
         pool.wake()
 
     def _is_complete(self, batch_id: int) -> bool:
@@ -431,8 +451,12 @@ class WalSink:
             self._own_query.leave()  # before it is closed: a batch that finds it closed then waits for the stop
             self._closed = True
             self._leave_exit()
-            self._try_to(self._own_query.stop)
-            self._try_to(self._stop_committers)
+            if self._own_query.is_remote:  # its server may not answer, and nothing of the query waits here
+                self._try_to(self._stop_committers)
+                self._try_to(self._own_query.stop_at_end)
+            else:
+                self._try_to(self._own_query.stop)
+                self._try_to(self._stop_committers)
 
     def _try_to(self, end: Callable[[], None]) -> None:
         try:

@@ -42,11 +42,12 @@ ASKING = {
     "wal_sink/runtime/clock.py",
     "wal_sink/delivery/retry.py",
     "wal_sink/inspection/health.py",
+    "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
-a file's name, the message of a failed attempt, and the ages that `wal-sink status` shows."""
+a file's name, the message of a failed attempt, the lag that metrics show, and the ages that `wal-sink status` shows."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from wal_sink.cli import options
+from wal_sink.cli.log_format import is_json, say
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.tables import print_text
@@ -22,6 +23,7 @@ from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, is_quiet, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted
@@ -50,6 +52,11 @@ REFRESH_S = 0.5
 @options.take_over
 @options.delivery_policies
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, such as 127.0.0.1:9464.",
+)
 @options.storage_options
 @options.checkpoint_options
 @options.as_json
@@ -74,9 +81,10 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     _check_start(before, name, more["start_from"])
     began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
-    sink = _sink(spec, before, {name: made}, more)
-    reported = _reported(sink, before, name, progress=progress)
-    stopped = _deliver(sink, name, reported, follow=more["follow"], timeout_s=more["timeout"])
+    with _metrics(more["metrics"]) as metrics:
+        sink = _sink(spec, before, {name: made}, more, metrics)
+        reported = _reported(sink, before, name, progress=progress)
+        stopped = _deliver(sink, name, reported, follow=more["follow"], timeout_s=more["timeout"])
     _report(sink, before, name, stopped=stopped, as_json=as_json)
 
 
@@ -97,7 +105,20 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
     )
 
 
-def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any]) -> WalSink:
+@contextlib.contextmanager
+def _metrics(address: str | None) -> Iterator[Metrics | None]:
+    """Metrics that are served while the block runs; None without an address."""
+    if address is None:
+        yield None
+        return
+    with Metrics() as metrics:
+        say(f"metrics: http://{metrics.serve(address)}/metrics")
+        yield metrics
+
+
+def _sink(
+    spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any], metrics: Metrics | None
+) -> WalSink:
     checkpoint = more["checkpoint"] or _recorded_checkpoint(status)
     pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
     own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
@@ -109,6 +130,7 @@ def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[s
         checkpoint_options=own,
         moved_from=more["moved_from"],
         take_over=options.whom(take_over=more["take_over"]),
+        metrics=metrics,
     )
 
 
@@ -187,7 +209,7 @@ def _of(status: Status, name: str) -> SinkStatus | None:
 
 def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None) -> AbstractContextManager[object]:
     """A bar on a terminal, or with --progress; elsewhere a plain line now and then."""
-    if progress or (progress is None and sys.stderr.isatty() and not is_quiet()):
+    if progress or (progress is None and sys.stderr.isatty() and not (is_quiet() or is_json())):
         return _bar(sink, before, name)
     if progress is None:
         return working(f"delivering to sink {name!r}", look=lambda work: _look(sink, name, work))

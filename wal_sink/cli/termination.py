@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import NoReturn
 
-import click
+from wal_sink.cli.log_format import say
 
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 """143, the exit code that shells report for a process ended by this signal."""
@@ -34,9 +34,7 @@ def in_order() -> Iterator[None]:
     try:
         yield
     except TerminatedError:
-        click.echo(
-            "ended by SIGTERM. Undelivered batches stay in the WAL. Repeat the command to deliver them", err=True
-        )
+        say("ended by SIGTERM. Undelivered batches stay in the WAL. Repeat the command to deliver them")
         sys.exit(ENDED_BY_SIGTERM)
     finally:
         # None: the handler was not set by Python, so Python cannot restore it. The default handler ends the process.

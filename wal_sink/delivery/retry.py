@@ -23,24 +23,35 @@ _MOST_GROWTHS = 16
 
 _logger = logger_of(__name__)
 T = TypeVar("T")
-OnFailure = Callable[[BaseException, int], None]
-"""Called after each failed attempt, with its error and the number of failures in a row. Raises nothing."""
-
-
-def tell_nobody(_error: BaseException, _failures: int) -> None:
-    """The `OnFailure` of callers that only log."""
 
 
 class AttemptFailedError(Exception):
-    """One attempt failed. `retry_after_s`: the least time until the next one, as far as the budget permits.
-
-    `kind`: the kind of failure, in a word.
+    """One attempt failed. `retry_after_s`: the least time until the next one, as far as the budget permits. `kind`: the
+    kind of the failure.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0, kind: str = "failed") -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, kind: str = "retriable") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.kind = kind
+
+
+OnFailure = Callable[[int, float | None, BaseException], None]
+"""Is told the number of a failed attempt, the wait before the next one (None if none follows), and the error."""
+
+
+def tell_nobody(_attempt: int, _next_in_s: float | None, _error: BaseException) -> None:
+    """The `OnFailure` of callers that only log."""
+
+
+def all_told(*listeners: OnFailure) -> OnFailure:
+    """Tell each of several listeners, in their order."""
+
+    def tell(attempt: int, next_in_s: float | None, error: BaseException) -> None:
+        for listener in listeners:
+            listener(attempt, next_in_s, error)
+
+    return tell
 
 
 @dataclass(slots=True)
@@ -58,8 +69,8 @@ class Budget:
 
     @classmethod
     def of(cls, delivery: Delivery, runtime: Runtime, on_failure: OnFailure = tell_nobody) -> Budget:
-        since_s = runtime.monotonic_s()
-        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=since_s, on_failure=on_failure)
+        now_s = runtime.monotonic_s()
+        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=now_s, on_failure=on_failure)
 
     def note_progress(self) -> None:
         self.failures = 0
@@ -96,8 +107,8 @@ class Budget:
         error = _error_of(state)
         head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
         _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
-        if error is not None and not spent:
-            self.on_failure(error, self.failures)
+        if error is not None:
+            self.on_failure(self.failures, None if spent else self.next_wait_s, error)
         return spent
 
     def _next(self) -> str:
@@ -116,6 +127,11 @@ class Budget:
         asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
         self.next_wait_s = max(own_s, min(asked_s, self.budget_s - self.spent_s()))
         return self.next_wait_s
+
+
+def kind_of_failure(error: BaseException) -> str:
+    """The kind of a failed attempt, for events: that of the failure of a sink, else the class of the error."""
+    return error.kind if isinstance(error, AttemptFailedError) else type(error).__name__
 
 
 def _error_of(state: RetryCallState) -> BaseException | None:

@@ -10,6 +10,7 @@ import msgspec
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import FencedError
 from wal_sink.reporting.logs import logger_of
+from wal_sink.telemetry.measures import OperationTimes
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Release, SegmentRef
@@ -44,6 +45,8 @@ class Staged:
     """By two-phase sink: the handle of each segment."""
     timing: StagingTiming | None = None
     """How long its tasks took; None if they did not tell."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests of the job's tasks, if they are measured."""
 
 
 def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: int) -> Manifest:

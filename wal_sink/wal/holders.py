@@ -73,11 +73,11 @@ def holder_of(log: Log, role: str, number: int) -> Holder:
         what = paths.described_role(role)
         _logger.warning("%s of %s: the record of its holder cannot be read: %s", what, log.store.root, error)
         return Holder("a process", "an unknown time", Holding.UNKNOWN)
-    state = Holding.ENDED if ended is not None else _state(record.holder)
+    state = Holding.ENDED if ended is not None else state_of(record.holder)
     return Holder(record.process, record.created, state)
 
 
-def _state(holder: ProcessIdentity | None) -> Holding:
+def state_of(holder: ProcessIdentity | None) -> Holding:
     """The state of a process, as far as this machine knows. A process id is valid only in the namespace that assigned
     it.
 

@@ -11,6 +11,7 @@ from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
+from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
 from wal_sink.wal.records import LowWater, Record, decode, encode
 from wal_sink.wal.segment_reader import SegmentReader, read_parquet
@@ -37,6 +38,8 @@ class Log:
     runtime: Runtime
     run_id: str
     segment_reader: SegmentReader = read_parquet
+    events: Events = OFF
+    """Where the run tells what it does."""
 
     def stamp(self) -> Stamp:
         """A fresh id and the time, for a new record."""

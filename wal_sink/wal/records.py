@@ -292,9 +292,26 @@ class Marker(Record, frozen=True, kw_only=True):
     """How long the delivery of this batch, and of earlier ones without their own marker, took; for people. A batch that
     is missing was delivered by another process, or its times were not recorded.
     """
+    skipped: bool = False
+    """True if a person ordered that the sink passes over this batch: it may have only some of its rows, or none."""
+    skipped_rows: tuple[int, ...] | None = None
+    """Of a skipped batch: the rows of each segment that the target of a transactional sink has. None: unknown."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.marker(paths.sink_of(path), self.batch_id)
+
+
+class SkippedBatch(Record, frozen=True, kw_only=True):
+    """A person ordered that a sink passes over a batch of which the WAL held no object any more."""
+
+    kind = "skipped"
+    batch_id: int
+    sink: str
+    """The first sink that passed over it. Every other sink still stops there."""
+    run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.skipped(self.batch_id)
 
 
 class Replayed(Record, frozen=True, kw_only=True):
@@ -395,6 +412,16 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
             "restore the object"
         )
     return record
+
+
+def check_envelope(data: bytes, where: str) -> None:
+    """Check the bytes of a record of any kind, also of one that this version does not know. Raises `CorruptError`."""
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptError(f"{where}: expected a record, found {_sample(data)}; restore the object") from error
+    if zlib.crc32(bytes(envelope.body)) != envelope.crc32:
+        raise CorruptError(f"{where}: the checksum of this {envelope.kind} record does not match; restore the object")
 
 
 def _check_format(kind: type[Record], found: _Versioned, where: str) -> None:

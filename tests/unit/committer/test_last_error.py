@@ -241,7 +241,7 @@ def test_an_error_before_the_first_batch_makes_no_object_since_the_wal_does_not_
     place.checkpoint.create("metadata", b"not JSON")
     run.history.load_owner()  # there is none yet
     (committer,) = run.committers
-    committer._failed_again(StoreError("503"), 2)
+    committer._failed_again(2, 0.1, StoreError("503"))
     with pytest.raises(ZeroDivisionError), committer._noting():
         raise ZeroDivisionError
     assert created(place) == []
