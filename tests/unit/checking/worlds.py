@@ -48,7 +48,6 @@ def _others(world: GoldenWal) -> None:
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
-    world.wal.create("sinks/plain/errors/0000000001.json", envelope("error"))
     world.wal.create("repairs/0000000001.json", envelope("repair"))
     world.wal.create("repairs/0000000001.done.json", envelope("repaired"))
     world.wal.create("leases/plain.json", envelope("lease"))
