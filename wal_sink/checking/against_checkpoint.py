@@ -67,7 +67,7 @@ class AgainstCheckpoint:
             self._compare(look, manifest)
 
     def left_out(self) -> list[str]:
-        """What could not be compared."""
+        """Parts that could not be compared, each with the reason."""
         if not self._is_comparable:
             return [f"the checkpoint {self._checkpoint.root}: {self._why_not or 'it cannot be read'}"]
         if not self._forgotten:
@@ -89,7 +89,7 @@ class AgainstCheckpoint:
         """Every batch that Spark completed is in the WAL, or was collected."""
         self._committed = self._checkpoint.newest_commit()
         known = look.known
-        if self._committed < first_batch or self._committed in known.batches or known.is_collected(self._committed):
+        if self._committed < first_batch or self._committed in known.held or known.is_collected(self._committed):
             return
         held = max([*look.log.numbers(paths.BATCHES, after=known.low_water), known.low_water, first_batch - 1])
         missing = [number for number in range(held + 1, self._committed + 1) if not self._was_passed_over(number)]

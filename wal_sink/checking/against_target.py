@@ -60,7 +60,7 @@ class AgainstTarget:
         """Do nothing: a slot holds only the newest position."""
 
     def left_out(self) -> list[str]:
-        """What could not be compared."""
+        """A line if the target could not be compared, with the reason."""
         return [f"the target of sink {self._name!r} ({name_of(self._sink)}): {self._why_not}"] if self._why_not else []
 
     def _facts(self, look: Look) -> SinkFacts | None:
@@ -168,17 +168,20 @@ class _Slots:
                 session.open()
                 found: object = session.call(what, self._target.positions, slots, nothing_sent=True)
                 if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
-                    raise SinkFailedError(FailureKind.PERMANENT, f"{what}: expected a mapping with every slot")
+                    raise SinkFailedError(
+                        FailureKind.PERMANENT,
+                        f"{what}: expected a mapping with every slot, and None for a slot that holds nothing",
+                    )
                 return [stored_position(what, slot, found[slot]) for slot in slots]
             finally:
                 session.close()
 
     def _context(self) -> SinkContext:
-        wal, known = self._look.known.wal, self._look.known.runs
+        wal, terms = self._look.known.wal, self._look.terms_of(paths.committer_role(self._facts.folder))
         return SinkContext(
             wal_id=wal.wal_id if wal else "",
             sink=self._facts.folder,
-            term=max(known.get(paths.committer_role(self._facts.folder), {}), default=0),
+            term=max(terms.runs, default=0),
             batch_id=self._marker.batch_id if self._marker else 0,
             columns=(),
             on_executor=False,

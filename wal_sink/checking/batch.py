@@ -107,24 +107,12 @@ def _check_runs(look: Look, facts: BatchFacts) -> None:
         path = paths.manifest(facts.batch_id, *name)
         check_term(look, paths.STAGER_ROLE, manifest.term, manifest.run_id, path)
     release = facts.release
-    sink = look.known.sinks.get(release.sink) if release else None
-    if release is None or sink is None:
+    if release is None or release.sink not in look.known.sinks:
         return
     role = paths.committer_role(release.sink)
-    if release.run_id not in _runs_of(look, role, release.run_id):
+    if not look.may_be_holder(role, release.run_id):
         path, folder = paths.release(facts.batch_id), paths.terms(role)
         look.fault(Fault.FOREIGN, path, f"run {release.run_id} made this release, but it claimed no term in {folder}/")
-
-
-def _runs_of(look: Look, role: str, wanted: str) -> set[str]:
-    """The runs that claimed terms of a role. If terms were lost and filled in, the wanted one counts as one of them."""
-    look.run_of(role, 1)
-    runs = look.known.runs.get(role, {})
-    if wanted not in runs.values():
-        look.run_of(role, max(runs, default=0) + 1)  # a newer run may have claimed one meanwhile
-    found = list(look.known.runs.get(role, {}).values())
-    is_certain = "" not in found and len(set(found)) == len(found)
-    return set(found) if is_certain else {*found, wanted}
 
 
 def check_term(look: Look, role: str, term: int, run_id: str, path: str) -> None:

@@ -114,6 +114,14 @@ KINDS = (
 TOP = frozenset(kind.pattern.partition("/")[0] + ("/" if "/" in kind.pattern else "") for kind in KINDS)
 """Names that may stand in the root of a WAL. Folders end in `/`."""
 
+OF_A_SINK = frozenset(
+    name + ("/" if slash else "")
+    for kind in KINDS
+    if kind.pattern.startswith("sinks/<name>/")
+    for name, slash, _ in [kind.pattern.removeprefix("sinks/<name>/").partition("/")]
+)
+"""Names that may stand in the folder of a sink."""
+
 
 @cache
 def _by_top() -> dict[str, list[Kind]]:

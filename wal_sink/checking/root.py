@@ -16,21 +16,21 @@ from wal_sink.wal.log import NOTHING
 from wal_sink.wal.records import LowWater, Move, WalRecord
 from wal_sink.wal.sink_records import EndedRecord
 
-_SMALL = ("repairs", "leases")
-"""Folders whose records only have to be whole."""
+_READ_APART = frozenset({paths.WAL, *(f"{each}/" for each in (
+    paths.TERMS, paths.MOVES, paths.LOW_WATER, paths.BATCHES, paths.SINKS))})  # fmt: skip
+"""Names in the root whose objects are compared with others. Any other object only has to be whole."""
 
 
 def check_root(look: Look) -> None:
     """Check the root, and read what the other checks need. Raises `ConfigError` for the folder of a checkpoint."""
-    look.known.runs.clear()
+    look.known.terms.clear()
     look.known.low_record = None
     top = frozenset(look.log.store.list(""))
     look.known.wal = _wal(look, top)
     for name in sorted(top - TOP - {""}):
         look.unknown(name)
-    for folder in _SMALL:
-        if f"{folder}/" in top:
-            look.folder(folder)
+    for name in sorted(top & TOP - _READ_APART):
+        look.folder(name.rstrip("/"))
     if f"{paths.TERMS}/" in top:
         _check_terms(look)
     if f"{paths.MOVES}/" in top:
@@ -61,7 +61,7 @@ def _check_terms(look: Look) -> None:
         elif end is not None and name == paths.ended(role, end).partition("/")[2]:
             ended.append((role, end))
         else:
-            look.unknown(f"{paths.TERMS}/{name}")
+            look.object(f"{paths.TERMS}/{name}")
     for role, found in numbers.items():
         for number in found:
             look.note_term(role, number)
@@ -74,7 +74,8 @@ def _check_gaps(look: Look, role: str, found: Sequence[int]) -> None:
     """A holder looks at the next number only, so a missing one is a fault: unless it is so far below the highest that
     a claim above lost terms did not fill it in.
     """
-    lost = [number for number in range(max(1, found[-1] - MOST_FILLED), found[-1]) if number not in set(found)]
+    known = set(found)
+    lost = [number for number in range(max(1, found[-1] - MOST_FILLED), found[-1]) if number not in known]
     if lost:
         path = paths.term(role, lost[0])
         higher = paths.term(role, found[-1])
@@ -148,6 +149,7 @@ def _check_batches(look: Look) -> None:
     low_water = known.low_water
     look.seen.leftovers = sum(number <= low_water for number in known.batches)
     known.batches = [number for number in known.batches if number > low_water]
+    known.held = frozenset(known.batches)
     if known.wal is None or not known.batches:
         return
     before = max(low_water, known.wal.first_batch - 1)

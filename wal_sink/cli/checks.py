@@ -1,4 +1,4 @@
-"""What `verify` and `audit` share: running a check, its progress, and its report."""
+"""Parts that `verify` and `audit` share: running a check, its progress, and its report."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _print_finding(finding: Finding) -> None:
 
 
 def _summary(store: Store, check: Check, elsewhere: str) -> Iterator[str]:
-    """What was looked at, and what is normal although it may look strange."""
+    """Counts of everything that was looked at, and of normal states that may look strange."""
     seen = check.seen
     if check.known.wal is None:
         yield f"{store.root}: no batch was staged here yet, or wal.json is gone"

@@ -133,7 +133,7 @@ def test_a_batch_that_is_marked_and_collected_meanwhile(world: World) -> None:
 
 
 def test_a_target_that_gives_no_answer(world: World) -> None:
-    class Away(Transactional):
+    class Unreachable(Transactional):
         def last(self, slot: str) -> Position | None:
             raise ConnectionError(f"{slot}: unreachable, password=hunter2")
 
@@ -145,7 +145,11 @@ def test_a_target_that_gives_no_answer(world: World) -> None:
         def last(self, slot: str) -> Any:
             return slot
 
-    for sink, said in ((Away, "unreachable"), (Strange, "expected a mapping"), (Wrong, "expected None, or a Position")):
+    for sink, said in (
+        (Unreachable, "unreachable"),
+        (Strange, "expected a mapping"),
+        (Wrong, "expected None, or a Position"),
+    ):
         world.sink = sink(world.target, hook)
         (found,) = world.found()
         assert found.fault is Fault.TARGET_OTHER

@@ -43,7 +43,7 @@ class Case:
     """Truncated, or one bit changed."""
     foreign: Expected = FOREIGN
     other: tuple[str, str] = ("", "")
-    """What is replaced in its path, and by what, so that it is the path of another object of its kind."""
+    """A part of its path and the replacement, which make the path of another object of its kind."""
     doubled: Expected = MISPLACED
 
 

@@ -34,7 +34,7 @@ def _letters(world: GoldenWal) -> None:
 
 
 def _sharded(world: GoldenWal) -> None:
-    """A two-phase sink, and a batch that lies in shards. Its target was away while it was staged."""
+    """A two-phase sink, and a batch that lies in shards. Its target was unreachable while it was staged."""
     world.partitions = [0, 1_500]
     run = world.process()
     world.targets["vault"].is_away = True
