@@ -3,7 +3,8 @@
 The names here are for this package; they are no public interface, so there is no `__all__`.
 """
 
-# isort: skip_file (it would put each of these names into a statement by itself)
+# It would put each of these names into a statement by itself.
+# isort: skip_file
 from wal_sink.inspection.backlog import Backlog as Backlog
 from wal_sink.inspection.batches import (
     BatchDetail as BatchDetail,

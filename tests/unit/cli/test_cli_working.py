@@ -176,7 +176,8 @@ def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(
     assert f"wal-sink: opening file://{wal} (" in slow.stderr
     assert f"wal-sink: reading the state of file://{wal} (" in slow.stderr
     assert ageless(json.loads(slow.stdout)) == ageless(json.loads(usual.stdout))
-    assert slow.stdout == usual.stdout
+    if verb != ("status",):  # it tells the time of the look
+        assert slow.stdout == usual.stdout
     assert invoke("--quiet", *verb, wal, *number).stderr == ""
 
 
