@@ -67,7 +67,7 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
         chunk_rows=chunk_rows,
         segments=tuple(staged.segments),
         prepared=dict(staged.prepared),
-        timing=None if staged.timing is None else msgspec.structs.replace(staged.timing, began=attempt.began),
+        timing=_timing(attempt, staged),
         spread=sum(len(chunk_ends(segment, chunk_rows)) for segment in staged.segments) > paths.SPREAD_FROM,
         **log.stamp(),
     )
@@ -77,6 +77,12 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
             "process under the same term. Stop one of the two processes"
         )
     return manifest
+
+
+def _timing(attempt: Attempt, staged: Staged) -> StagingTiming:
+    """How long staging took. A batch without rows may have had no task."""
+    tasks = staged.timing or StagingTiming(tasks=0, task_seconds=0.0)
+    return msgspec.structs.replace(tasks, began=attempt.began)
 
 
 def compare_replay(log: Log, batch_id: int, found: int, *, what: str) -> None:

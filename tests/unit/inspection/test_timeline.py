@@ -171,3 +171,14 @@ def test_a_healthy_batch_costs_the_same_requests_as_before() -> None:
             place.requests.clear()
     kinds = [request.partition(" ")[0] for request in place.requests]
     assert kinds == ["segment", "create", "read", "create", "read", "create"]
+
+
+def test_a_batch_that_no_task_staged_still_tells_how_long_staging_took() -> None:
+    place, runtime = Place(rows=lambda _: []), simulated_runtime(seed=508)
+    run = run_of(place, runtime, a=Recorder())
+    for _ in place.query().batches(run, 1):
+        run.deliver_all()
+    found = timeline(place, 0)
+    assert found.staging_s == 0.0
+    assert found.tasks is not None
+    assert (found.tasks.tasks, found.tasks.slowest) == (0, None)
