@@ -1,8 +1,8 @@
 """A clock that jumps by hours, forward and back: no row is lost, no row comes twice, no wait changes.
 
 Order comes from batch ids, terms and create-if-absent. Waits come from the monotonic clock. The time of day has four
-uses: records and messages for people, the day in a file's name, a comparison with the date of a `Retry-After`, and the
-age of batches that are kept beyond those of a roll-back.
+uses: records and messages for people, ages that people see, the day in a file's name, a comparison with the date of a
+`Retry-After`, and the age of batches that are kept beyond those of a roll-back.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ ASKING = {
     "wal_sink/delivery/retry.py",
     "wal_sink/doctor/store_probes.py",
     "wal_sink/committer/milestones.py",
+    "wal_sink/inspection/health.py",
     "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
-a file's name, the message of a failed attempt, the lag that metrics show, the comparison of clocks by
-`wal-sink doctor`, and the age of kept batches (`tests/unit/committer/test_milestones.py` jumps there)."""
+a file's name, the message of a failed attempt, the lag that metrics show, the ages that `wal-sink status` shows, the
+comparison of clocks by `wal-sink doctor`, and the age of kept batches (`tests/unit/committer/test_milestones.py` jumps
+there)."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

@@ -31,7 +31,7 @@ from wal_sink.wal.records import (
     WalRecord,
 )
 from wal_sink.wal.repair_records import RepairedRecord, RepairRecord
-from wal_sink.wal.sink_records import EndedRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+from wal_sink.wal.sink_records import EndedRecord, ErrorRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 
 
 class Lives(StrEnum):
@@ -105,7 +105,7 @@ KINDS = (
     Kind("sinks/<name>/renamed.json", RenamedRecord),
     Kind("sinks/<name>/owner.json", OwnerRecord),
     Kind("sinks/<name>/forgotten"),
-    Kind("sinks/<name>/errors/<number:10>.json", "error", _FREELY),
+    Kind("sinks/<name>/errors/<number:10>.json", ErrorRecord, _FREELY),
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
     Kind("moves/<number:10>.json", Move),
     Kind("moves/copy.json", CopyRecord),

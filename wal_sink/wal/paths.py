@@ -37,6 +37,7 @@ RETIRED = "retired.json"
 RENAMED = "renamed.json"
 OWNER = "owner.json"
 NAMES = "names"
+ERRORS = "errors"
 REPLAYED = ".replayed.json"
 """Suffix of the record that a dead letter was sent again."""
 
@@ -245,6 +246,15 @@ def sink_names(folder: str) -> str:
 
 def sink_name(folder: str, number: int) -> str:
     return f"{sink_names(folder)}/{number:010d}.json"
+
+
+def errors(name: str) -> str:
+    """Folder of a committer's last error."""
+    return f"{SINKS}/{name}/{ERRORS}"
+
+
+def error(name: str, number: int) -> str:
+    return f"{errors(name)}/{_counted(number, 10)}.json"
 
 
 def forgotten(name: str) -> str:

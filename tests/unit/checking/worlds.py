@@ -78,7 +78,6 @@ def _others(world: GoldenWal) -> None:
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
-    world.wal.create("sinks/plain/errors/0000000001.json", envelope("error"))
     world.wal.create("adoptions/0000000001.json", envelope("adoption"))
     world.wal.create("leases/committer-plain/0000000001-0000000002.json", envelope("lease"))
     milestone = Milestone(batch_id=0, at_ms=0, since=1, total_bytes=0, id="x", created="")
