@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from wal_sink.checking.batch import BatchFacts
+from wal_sink.checking.batch import BatchFacts, is_passed_over
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.look import Look
 from wal_sink.checkpoint.formats import CheckpointFiles
@@ -67,7 +67,7 @@ class AgainstCheckpoint:
             self._compare(look, manifest)
 
     def left_out(self) -> list[str]:
-        """What could not be compared."""
+        """Parts that could not be compared, each with the reason."""
         if not self._is_comparable:
             return [f"the checkpoint {self._checkpoint.root}: {self._why_not or 'it cannot be read'}"]
         if not self._forgotten:
@@ -89,7 +89,7 @@ class AgainstCheckpoint:
         """Every batch that Spark completed is in the WAL, or was collected."""
         self._committed = self._checkpoint.newest_commit()
         known = look.known
-        if self._committed < first_batch or self._committed in known.batches or known.is_collected(self._committed):
+        if self._committed < first_batch or self._committed in known.held or known.is_collected(self._committed):
             return
         held = max([*look.log.numbers(paths.BATCHES, after=known.low_water), known.low_water, first_batch - 1])
         missing = [number for number in range(held + 1, self._committed + 1) if not self._was_passed_over(number)]
@@ -101,7 +101,12 @@ class AgainstCheckpoint:
         """A completed batch has a manifest, unless Spark wrote the batch without running it."""
         batch_id = facts.batch_id
         names = [paths.parse_manifest(name) for name in look.log.store.list(paths.batch(batch_id))]
-        if any(names) or look.known.is_collected(batch_id) or self._was_passed_over(batch_id):
+        if (
+            any(names)
+            or is_passed_over(look, facts)
+            or look.known.is_collected(batch_id)
+            or self._was_passed_over(batch_id)
+        ):
             return
         what = "Spark completed this batch, but it has no manifest"
         look.fault(Fault.MISSING_BATCH, f"{paths.batch(batch_id)}/", what)

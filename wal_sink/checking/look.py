@@ -25,6 +25,8 @@ from wal_sink.wal.records import LowWater, Record, SinkRecord, TermRecord, WalRe
 R = TypeVar("R", bound=Record)
 
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
+_REPLAY = re.compile(r"\(repair \d+: a replay\)$")
+"""Ends the description of the sink that exists for the time of a replay."""
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
 
 
@@ -39,25 +41,29 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class SinkFacts:
-    """What listings and its registration say of a sink."""
+    """A sink, as listings and its registration show it."""
 
     folder: str
     """Its first name."""
     names: frozenset[str]
     """Names in its folder."""
     record: SinkRecord | None = None
-    markers: list[int] = field(default_factory=list)
-    """Batches that have a marker, ascending."""
+    markers: frozenset[int] = frozenset()
+    """Batches that have a marker."""
+    marked_through: int = NOTHING
+    """The newest of them."""
     progress: dict[int, list[str]] = field(default_factory=dict)
     """Folders with progress, by batch."""
 
     @property
-    def is_forgotten(self) -> bool:
-        return paths.FORGOTTEN in self.names
+    def first_batch(self) -> int:
+        """The first batch that it gets, as far as that is known."""
+        return self.record.first_batch if self.record else 0
 
     @property
-    def marked_through(self) -> int:
-        return self.markers[-1] if self.markers else NOTHING
+    def has_gaps(self) -> bool:
+        """Whether it may have some batches only: a sink that exists for the time of a replay, or a retired one."""
+        return paths.RETIRED in self.names or (self.record is not None and _is_of_a_replay(self.record))
 
     @property
     def groups(self) -> bool:
@@ -65,9 +71,30 @@ class SinkFacts:
         return self.record is None or (self.record.sink_kind == "idempotent" and not self.record.at_most_once)
 
 
+def _is_of_a_replay(record: SinkRecord) -> bool:
+    return bool(getattr(record, "replay", False)) or _REPLAY.search(record.identity) is not None
+
+
+@dataclass(slots=True)
+class Terms:
+    """The terms of a role, as far as they were read."""
+
+    runs: dict[int, str] = field(default_factory=dict)
+    """By term: the run that claimed it; empty if that cannot be read."""
+    newest: dict[str, int] = field(default_factory=dict)
+    """By run: the newest term that it claimed."""
+    is_certain: bool = True
+    """Whether each term was claimed by another run. A claim fills in lower terms that were lost, in its name."""
+
+    def note(self, number: int, run_id: str) -> None:
+        self.is_certain = self.is_certain and bool(run_id) and run_id not in self.newest
+        self.runs[number] = run_id
+        self.newest[run_id] = max(number, self.newest.get(run_id, 0))
+
+
 @dataclass(slots=True)
 class Known:
-    """What is known of a WAL so far. Everything in it was read; what it lacks may exist by now."""
+    """Knowledge of a WAL so far. Everything in it was read; an object that it lacks may exist by now."""
 
     log: Log
     wal: WalRecord | None = None
@@ -75,12 +102,14 @@ class Known:
     low_record: LowWater | None = None
     batches: list[int] = field(default_factory=list)
     """The batches above low water, ascending."""
+    held: frozenset[int] = frozenset()
+    """The same."""
     shards: dict[int, list[str]] = field(default_factory=dict)
     """Folders of shards that hold objects of a batch."""
     sinks: dict[str, SinkFacts] = field(default_factory=dict)
     """By folder, without forgotten ones and names that lead to other folders."""
-    runs: dict[str, dict[int, str]] = field(default_factory=dict)
-    """By role and term: the run that claimed it; empty if that cannot be read."""
+    terms: dict[str, Terms] = field(default_factory=dict)
+    """By role."""
 
     def is_collected(self, batch_id: int) -> bool:
         """Whether the objects of a batch may be gone. One listing, unless that is known."""
@@ -155,18 +184,20 @@ class Look:
         if zlib.crc32(bytes(found.body)) != found.crc32 or kind not in {"", found.kind}:
             self.fault(Fault.DAMAGED, path, "the checksum or kind of this record does not match")
 
-    def folder(self, folder: str, *, recursive: bool = True) -> list[str]:
-        """Check every object in a folder by its kind alone, and return the paths. One listing, one read an object."""
-        found = [f"{folder}/{name}" for name in self.log.store.list(folder, recursive=recursive)]
-        for path in found:
-            kind = kind_of(path)
-            if kind is None:
-                self.unknown(path)
-            elif isinstance(kind.record, str):
-                self.envelope(path, kind.record)
-            elif kind.record is not None:
-                self.listed(kind.record, path)
-        return found
+    def object(self, path: str) -> None:
+        """Check an object that a listing showed, by its kind alone. One read, unless it is no record."""
+        kind = kind_of(path)
+        if kind is None:
+            self.unknown(path)
+        elif isinstance(kind.record, str):
+            self.envelope(path, kind.record)
+        elif kind.record is not None:
+            self.listed(kind.record, path)
+
+    def folder(self, folder: str) -> None:
+        """Check every object in a folder by its kind alone. One listing, and the reads of `object`."""
+        for name in self.log.store.list(folder, recursive=True):
+            self.object(f"{folder}/{name}")
 
     def unknown(self, path: str) -> None:
         """Note an object, or a folder that ends in `/`, that this version does not know."""
@@ -178,18 +209,33 @@ class Look:
         A term that is not known yet is looked for now. A term whose run claimed a later one too says nothing: a claim
         fills in lower terms that were lost.
         """
-        known = self.known.runs.setdefault(role, {})
-        if term not in known:
-            for number in self.log.numbers(paths.terms(role)):
-                if number not in known:
-                    self.note_term(role, number)
-        run_id = known.get(term)
-        return "" if run_id in _later(known, term) else run_id
+        terms = self.terms_of(role)
+        if term not in terms.runs:
+            self._read_new_terms(role)
+        run_id = terms.runs.get(term)
+        return "" if run_id is not None and terms.newest[run_id] > term else run_id
+
+    def may_be_holder(self, role: str, run_id: str) -> bool:
+        """Whether a run may have claimed a term of a role. If it is not known yet, new terms are read."""
+        terms = self.terms_of(role)
+        if run_id not in terms.newest:
+            self._read_new_terms(role)
+        return run_id in terms.newest or not terms.is_certain
+
+    def terms_of(self, role: str) -> Terms:
+        """The terms of a role that were read so far."""
+        return self.known.terms.setdefault(role, Terms())
 
     def note_term(self, role: str, number: int) -> None:
         """Read a term that was listed."""
         record = self.listed(TermRecord, paths.term(role, number))
-        self.known.runs.setdefault(role, {})[number] = record.run_id if record else ""
+        self.terms_of(role).note(number, record.run_id if record else "")
+
+    def _read_new_terms(self, role: str) -> None:
+        known = self.terms_of(role).runs
+        for number in self.log.numbers(paths.terms(role)):
+            if number not in known:
+                self.note_term(role, number)
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -211,10 +257,6 @@ class Look:
             self.fault(Fault.MISPLACED, path, f"this {kind.kind} record (id {record.id}) was written for another path")
             return None
         return record
-
-
-def _later(known: dict[int, str], term: int) -> set[str]:
-    return {run_id for number, run_id in known.items() if number > term}
 
 
 def _belongs(record: Record, path: str) -> bool:

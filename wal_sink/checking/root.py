@@ -13,28 +13,31 @@ from wal_sink.recovery.inventory import take
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MOST_FILLED
 from wal_sink.wal.log import NOTHING
+from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.records import LowWater, Move, WalRecord
 from wal_sink.wal.sink_records import EndedRecord
 
-_SMALL = ("repairs", "leases")
-"""Folders whose records only have to be whole."""
+_READ_APART = frozenset({paths.WAL, *(f"{each}/" for each in (
+    paths.TERMS, paths.REPAIRS, paths.MOVES, paths.LOW_WATER, paths.BATCHES, paths.SINKS))})  # fmt: skip
+"""Names in the root whose objects are compared with others. Any other object only has to be whole."""
 
 
 def check_root(look: Look) -> None:
     """Check the root, and read what the other checks need. Raises `ConfigError` for the folder of a checkpoint."""
-    look.known.runs.clear()
+    look.known.terms.clear()
     look.known.low_record = None
     top = frozenset(look.log.store.list(""))
     look.known.wal = _wal(look, top)
     for name in sorted(top - TOP - {""}):
         look.unknown(name)
-    for folder in _SMALL:
-        if f"{folder}/" in top:
-            look.folder(folder)
+    for name in sorted(top & TOP - _READ_APART):
+        look.folder(name.rstrip("/"))
     if f"{paths.TERMS}/" in top:
         _check_terms(look)
     if f"{paths.MOVES}/" in top:
         _check_moves(look)
+    if f"{paths.REPAIRS}/" in top:
+        _check_repairs(look)
     _check_low_water(look)
     _check_batches(look)
 
@@ -61,7 +64,7 @@ def _check_terms(look: Look) -> None:
         elif end is not None and name == paths.ended(role, end).partition("/")[2]:
             ended.append((role, end))
         else:
-            look.unknown(f"{paths.TERMS}/{name}")
+            look.object(f"{paths.TERMS}/{name}")
     for role, found in numbers.items():
         for number in found:
             look.note_term(role, number)
@@ -74,7 +77,8 @@ def _check_gaps(look: Look, role: str, found: Sequence[int]) -> None:
     """A holder looks at the next number only, so a missing one is a fault: unless it is so far below the highest that
     a claim above lost terms did not fill it in.
     """
-    lost = [number for number in range(max(1, found[-1] - MOST_FILLED), found[-1]) if number not in set(found)]
+    known = set(found)
+    lost = [number for number in range(max(1, found[-1] - MOST_FILLED), found[-1]) if number not in known]
     if lost:
         path = paths.term(role, lost[0])
         higher = paths.term(role, found[-1])
@@ -100,7 +104,9 @@ def _check_moves(look: Look) -> None:
     numbers: list[int] = []
     for name in look.log.store.list(paths.MOVES, recursive=True):
         number = paths.parse_number(name)
-        if number is None or f"{paths.MOVES}/{name}" != paths.move(number):
+        if f"{paths.MOVES}/{name}" == paths.COPY:
+            _check_copy(look)
+        elif number is None or f"{paths.MOVES}/{name}" != paths.move(number):
             look.unknown(f"{paths.MOVES}/{name}")
         else:
             numbers.append(number)
@@ -116,6 +122,27 @@ def _check_moves(look: Look) -> None:
             what = f"the WAL was moved from {record.moved_from}, but it lay at {at} by the record before this one"
             look.fault(Fault.CONTRADICTION, paths.move(number), what)
         at = record.location
+
+
+def _check_copy(look: Look) -> None:
+    """The record that this folder was made by copying a WAL."""
+    copy, wal = look.listed(CopyRecord, paths.COPY), look.known.wal
+    if copy is not None and wal is not None and copy.wal_id != wal.wal_id:
+        look.fault(Fault.FOREIGN, paths.COPY, f"this was a copy of the WAL {copy.wal_id}, not of {wal.wal_id}")
+
+
+def _check_repairs(look: Look) -> None:
+    """The journal of repairs. A lost record is no fault, since nothing depends on it."""
+    begun: set[int] = set()
+    ended: set[int] = set()
+    for name in look.log.store.list(paths.REPAIRS, recursive=True):
+        path, number, end = f"{paths.REPAIRS}/{name}", paths.parse_number(name), paths.parse_repaired(name)
+        look.object(path)
+        if number is not None and path == paths.repair(number):
+            begun.add(number)
+        elif end is not None:
+            ended.add(end)
+    look.seen.unfinished_repairs = len(begun - ended)
 
 
 def _check_low_water(look: Look) -> None:
@@ -148,6 +175,7 @@ def _check_batches(look: Look) -> None:
     low_water = known.low_water
     look.seen.leftovers = sum(number <= low_water for number in known.batches)
     known.batches = [number for number in known.batches if number > low_water]
+    known.held = frozenset(known.batches)
     if known.wal is None or not known.batches:
         return
     before = max(low_water, known.wal.first_batch - 1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from wal_sink.checking.batch import check_term
 from wal_sink.checking.findings import Fault
-from wal_sink.checking.kinds import kind_of
+from wal_sink.checking.kinds import OF_A_SINK, kind_of
 from wal_sink.checking.look import Look, SinkFacts
 from wal_sink.checking.sink_batch import check_progress
 from wal_sink.recovery.inventory import sink_folders
@@ -17,8 +17,9 @@ from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord, Re
 
 _OF_A_NAME = frozenset({paths.RENAMED, paths.OWNER})
 """Objects of a name that leads to another folder."""
-_OWN = frozenset({paths.SINK_RECORD, paths.RETIRED, paths.FORGOTTEN, *_OF_A_NAME})
-_FOLDERS = frozenset({f"{paths.NAMES}/", "progress/", "markers/", "dead-letters/", "begun/", "errors/"})
+_READ_APART = frozenset({paths.SINK_RECORD, paths.RETIRED, paths.FORGOTTEN, f"{paths.NAMES}/", "progress/", "markers/",
+                         "dead-letters/", "begun/"})  # fmt: skip
+"""Names whose objects are compared with others. Any other object of a sink only has to be whole."""
 
 
 def check_sinks(look: Look) -> None:
@@ -28,7 +29,7 @@ def check_sinks(look: Look) -> None:
     for folder, names in found.items():
         if paths.FORGOTTEN in names or not names:
             continue
-        for name in sorted(names - _OWN - _FOLDERS):
+        for name in sorted(names - OF_A_SINK):
             look.unknown(f"{paths.SINKS}/{folder}/{name}")
         if names <= _OF_A_NAME:
             _check_name(look, folder, names, found)
@@ -41,16 +42,16 @@ def _facts(look: Look, folder: str, names: frozenset[str]) -> SinkFacts:
     sink = SinkFacts(folder, names)
     younger = sorted(names - {paths.SINK_RECORD})
     because = f"{paths.SINKS}/{folder}/{younger[0]} is made after it" if younger else "a listing showed it"
-    if paths.SINK_RECORD in names or younger:
-        sink.record = look.required(SinkRecord, paths.sink(folder), because)
-    sink.markers = _markers(look, folder) if "markers/" in names else []
+    sink.record = look.required(SinkRecord, paths.sink(folder), because)
+    sink.markers = frozenset(_markers(look, folder) if "markers/" in names else ())
+    sink.marked_through = max(sink.markers, default=NOTHING)
     if "progress/" in names:
         _list_progress(look, sink)
     return sink
 
 
 def _markers(look: Look, folder: str) -> list[int]:
-    """The batches above low water that have a marker. The newest one is named, whatever low water is."""
+    """The batches that have a marker. One listing."""
     numbers = []
     for name in look.log.store.list(paths.markers(folder)):
         path, number = f"{paths.markers(folder)}/{name}", paths.parse_number(name)
@@ -58,7 +59,7 @@ def _markers(look: Look, folder: str) -> list[int]:
             look.unknown(path)
         else:
             numbers.append(number)
-    return sorted(numbers)
+    return numbers
 
 
 def _list_progress(look: Look, sink: SinkFacts) -> None:
@@ -81,7 +82,7 @@ def _check_claimed(look: Look, found: Mapping[str, frozenset[str]]) -> None:
     wal = look.known.wal
     evidence = dict.fromkeys(wal.sinks if wal else (), f"{paths.WAL} names the sink")
     committer = paths.committer_role("")
-    for role in look.known.runs:
+    for role in look.known.terms:
         if role.startswith(committer):
             evidence.setdefault(role.removeprefix(committer), f"{paths.terms(role)}/ is made after it")
     for name in sorted(evidence.keys() - look.known.sinks.keys()):
@@ -112,26 +113,25 @@ def check_sink(look: Look, folder: str) -> None:
     _check_newest_marker(look, sink)
     if f"{paths.NAMES}/" in sink.names:
         _check_names(look, folder)
-    if "errors/" in sink.names:
-        look.folder(f"{paths.SINKS}/{folder}/errors")
     if "begun/" in sink.names:
         _check_begun(look, folder)
 
 
 def _check_records(look: Look, sink: SinkFacts) -> None:
-    """Records that lie directly in the folder of a sink."""
-    if paths.OWNER in sink.names:
-        look.listed(OwnerRecord, paths.owner(sink.folder))
-    if paths.RENAMED in sink.names:
-        look.listed(RenamedRecord, paths.renamed(sink.folder))
+    """Records that have nothing to do with batches."""
+    for name in sorted(sink.names & OF_A_SINK - _READ_APART):
+        path = f"{paths.SINKS}/{sink.folder}/{name}"
+        if name.endswith("/"):
+            look.folder(path.rstrip("/"))
+        else:
+            look.object(path)
     path = paths.retired(sink.folder)
     retired = look.listed(RetiredRecord, path) if paths.RETIRED in sink.names else None
     if retired is None:
         return
-    if retired.through > NOTHING:
+    if retired.through > NOTHING and not look.known.is_collected(retired.through):  # its markers are collected too
         _require_marked(look, sink, retired.through, path)
-    runs = set(look.known.runs.get(paths.committer_role(sink.folder), {}).values())
-    if retired.run_id not in runs and "" not in runs:
+    if not look.may_be_holder(paths.committer_role(sink.folder), retired.run_id):
         look.fault(Fault.FOREIGN, path, f"run {retired.run_id} retired this sink, but it claimed none of its terms")
 
 
@@ -140,16 +140,14 @@ def _check_newest_marker(look: Look, sink: SinkFacts) -> None:
     low = look.known.low_record
     if low is not None and (known := low.marked.get(sink.folder, NOTHING)) > NOTHING:
         _require_marked(look, sink, known, paths.low_water(low.batch_id))
-    for number in sink.markers:
-        if number > look.known.low_water and number in look.known.batches:
-            continue  # it was checked with its batch
+    for number in sorted(sink.markers - look.known.held):  # the others were checked with their batches
         path = paths.marker(sink.folder, number)
         marker = look.listed(Marker, path)
         if marker is not None:
             check_term(look, paths.committer_role(sink.folder), marker.term, marker.run_id, path)
     if sink.marked_through > max([look.known.low_water, *look.known.batches[-1:]]):
         _require_batch(look, sink.marked_through, paths.marker(sink.folder, sink.marked_through))
-    for batch_id in sorted(sink.progress.keys() - set(look.known.batches)):
+    for batch_id in sorted(sink.progress.keys() - look.known.held):
         if not look.known.is_collected(batch_id):
             check_progress(look, sink, batch_id, None)
             _require_batch(look, batch_id, f"{sink.progress[batch_id][0]}/")

@@ -34,7 +34,7 @@ class Comparison(Protocol):
         ...
 
     def left_out(self) -> list[str]:
-        """What could not be compared, and why."""
+        """Parts that could not be compared, each with the reason."""
         ...
 
 
@@ -110,7 +110,7 @@ class Check:
         return "" if said == canonical(self.log.store.root) else said
 
     def left_out(self) -> list[str]:
-        """What was not compared, and why."""
+        """Parts that were not compared, each with the reason."""
         return [*self._left_out, *(line for comparison in self._comparisons for line in comparison.left_out())]
 
     def _batch(self, look: Look, batch_id: int) -> None:

@@ -1,4 +1,4 @@
-"""What `verify` and `audit` share: running a check, its progress, and its report."""
+"""Parts that `verify` and `audit` share: running a check, its progress, and its report."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ def _print(store: Store, report: Report, *, as_json: bool) -> None:
         print_text(f"{counted(report.faults - len(report.shown), 'more fault')} of the same check are not shown")
     for line in _summary(store, check, elsewhere):
         print_text(line, hang=_INDENT)
-    print_text(f"{counted(report.faults, 'fault')} found" if report.faults else "no fault found")
+    found = f"{counted(report.faults, 'fault')} found" if report.faults else "no fault found"
+    print_text(found if check.is_complete else f"{found} so far")
 
 
 def _elsewhere(check: Check) -> str:
@@ -161,7 +162,7 @@ def _print_finding(finding: Finding) -> None:
 
 
 def _summary(store: Store, check: Check, elsewhere: str) -> Iterator[str]:
-    """What was looked at, and what is normal although it may look strange."""
+    """Counts of everything that was looked at, and of normal states that may look strange."""
     seen = check.seen
     if check.known.wal is None:
         yield f"{store.root}: no batch was staged here yet, or wal.json is gone"
@@ -177,6 +178,8 @@ def _summary(store: Store, check: Check, elsewhere: str) -> Iterator[str]:
         (seen.superseded_attempts, "attempt", "superseded by a later one"),
         (seen.unfinished_attempts, "attempt", "under way, or left by a process that ended"),
         (seen.debris_objects, "object", "of such attempts and failed tasks; they go with their batch"),
+        (seen.skipped_batches, "batch", "skipped on purpose by a sink"),
+        (seen.unfinished_repairs, "repair", "not finished; see wal-sink repairs"),
         (seen.leftovers, "batch", "delivered everywhere and being deleted"),
     ]
     told = [f"{counted(count, what)} {state}" for count, what, state in normal if count]

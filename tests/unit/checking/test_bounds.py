@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 import zlib
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,7 +41,7 @@ def _put(store: MemoryStore, path: str, data: bytes) -> None:
 def backlog() -> tuple[MemoryStore, MemoryStore]:
     """A WAL of complete batches that nobody delivered, and its checkpoint."""
     wal, checkpoint = (MemoryStore(StoreSpec(f"memory://checks/backlog/{name}")) for name in ("wal", "checkpoint"))
-    stamp = {"id": RUN, "created": "2026-01-01T00:00:00.000+00:00"}
+    stamp: Any = {"id": RUN, "created": "2026-01-01T00:00:00.000+00:00"}
     _put(wal, paths.WAL, encode(WalRecord(wal_id=RUN, query_id="q", checkpoint="c", first_batch=0, **stamp)))
     term = TermRecord(role="stager", term=1, run_id=RUN, process="p", **stamp)
     _put(wal, paths.term("stager", 1), encode(term))
