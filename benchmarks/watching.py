@@ -128,7 +128,7 @@ def measure(pairs: int, rows: int) -> list[dict[str, float]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print the pairs and the interval as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description="Measure the cost of metrics.")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--rows", type=int, default=MILLION, help="rows of a trial")
     given = parser.parse_args(arguments)

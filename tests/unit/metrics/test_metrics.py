@@ -173,7 +173,8 @@ def test_no_text_of_an_error_is_shown(metrics: Metrics) -> None:
 
 def test_a_timed_segment_sink_is_counted_as_one_call(metrics: Metrics) -> None:
     class Segments(SegmentSink):
-        def write_segment(self, _ordinal: int, _batch_id: int, chunks: Iterable[Chunk]) -> None:
+        def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
+            del ordinal, batch_id
             for _ in chunks:
                 continue
 
