@@ -72,7 +72,7 @@ class SinkFacts:
 
 
 def _is_of_a_replay(record: SinkRecord) -> bool:
-    return bool(getattr(record, "replay", False)) or _REPLAY.search(record.identity) is not None
+    return record.is_replay or _REPLAY.search(record.identity) is not None
 
 
 @dataclass(slots=True)

@@ -94,7 +94,7 @@ def _check_marker(look: Look, sink: SinkFacts, facts: BatchFacts) -> str | None:
     if marker is not None:
         check_term(look, paths.committer_role(sink.folder), marker.term, marker.run_id, path)
         look.seen.skipped_batches += marker.skipped
-        if facts.manifest is not None and not marker.skipped:
+        if facts.manifest is not None:
             _compare(look, sink, marker, facts.manifest)
     return None if marker is not None and marker.skipped else path
 
