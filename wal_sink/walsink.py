@@ -25,6 +25,7 @@ from wal_sink.lifecycle.given import (
     sinks_of,
 )
 from wal_sink.lifecycle.run import Run
+from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
@@ -163,6 +164,7 @@ class WalSink:
         except BaseException as error:  # Ctrl-C is raised as it is
             self._end_early()
             self._failure = error
+            _logger.warning("%r was ended by %s: %s", self, type(error).__name__, self._pending())
             raise
         self.close()
 
@@ -281,6 +283,13 @@ class WalSink:
             self.close()
         else:
             self._end_early()
+
+    def _pending(self) -> str:
+        """How many batches of this run wait for the next start. No request."""
+        if self._pool is None:
+            return pending_text(0)
+        history = self._pool.run.history
+        return pending_text(history.pending(before=history.newest_known + 1)[0])
 
     # --- opening
 

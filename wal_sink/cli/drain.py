@@ -18,13 +18,14 @@ from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
-from wal_sink.cli.termination import in_order
+from wal_sink.cli.termination import in_order, signal_of
 from wal_sink.cli.working import Work, is_quiet, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
-from wal_sink.reporting.counts import counted
+from wal_sink.reporting.counts import counted, pending_text
+from wal_sink.reporting.texts import told
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.walsink import WalSink
@@ -60,7 +61,8 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     Batches that any process delivered before under the same --name are not delivered again. If another process still
     serves the sink, the command fails and leaves that process running. The target is the URL of a backend, or a
     function or Sink in a module. The module is looked for in the current directory too. SIGTERM has the effect of
-    Ctrl-C: chunks in flight are finished. With --follow the exit code is then 0, otherwise 143.
+    Ctrl-C: chunks in flight are finished, and one line says how many batches are pending. With --follow the exit code
+    is then 0, otherwise 143 (Ctrl-C: 130).
 
     \b
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
@@ -140,11 +142,22 @@ def _deliver(
                 sink.drain(follow=follow, timeout_s=timeout_s)
         except UndeliveredError as error:
             raise UndeliveredError(_left(sink, name, timeout_s)) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            said = _pending(sink, name)
             if not follow:
-                raise
+                raise type(error)(said) from error
+            click.echo(f"ended by {signal_of(error)}: {said}", err=True)
             return True
     return False
+
+
+def _pending(sink: WalSink, name: str) -> str:
+    """How many batches wait for the next start: one line at the end of a command that a signal ended."""
+    try:
+        own = _of(sink.status(), name)
+    except WalSinkError as error:
+        return f"it is not known how many batches are pending ({told(error)}). They stay in the WAL"
+    return pending_text(own.pending_batches if own else 0)
 
 
 def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
