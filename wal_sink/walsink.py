@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from wal_sink.arguments.values import check_timeout, spelled, spelled_as
 from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
 from wal_sink.inspection import Status, read_status
-from wal_sink.lifecycle.committer_pool import CommitterPool
+from wal_sink.lifecycle.committer_pool import KEEPER_S, CommitterPool
 from wal_sink.lifecycle.ended import raise_again
 from wal_sink.lifecycle.given import (
     ELSEWHERE,
@@ -24,6 +24,7 @@ from wal_sink.lifecycle.given import (
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
+from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of
@@ -42,6 +43,7 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.timed import TimedStore
 from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,6 +84,7 @@ class WalSink:
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
+        lease: Lease | None = None,
     ) -> None:
         """Describe what goes where. Raises `ConfigError` for every mistake that shows without I/O.
 
@@ -98,6 +101,8 @@ class WalSink:
           delivers the same rows as the original.
         - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
           those that certainly ended (`HeldError` for the others).
+        - `lease`: `Lease()` lets standbys (`wal-sink drain --standby`) take over from this process within seconds. It
+          costs requests while nothing is delivered.
         """
         check_arguments(
             settings=settings,
@@ -105,6 +110,7 @@ class WalSink:
             checkpoint_options=checkpoint_options,
             moved_from=moved_from,
             name=name,
+            lease=lease,
         )
         folder = folder_of("wal", wal)
         self._spec = StoreSpec(folder, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
@@ -113,6 +119,8 @@ class WalSink:
         self._settings = settings
         self._moved_from = moved_from
         self._take_over = TakeOver(take_over)
+        self._lease = lease
+        self._keeper: LeaseKeeper | None = None
         self._deliveries = deliveries_of(to, guarantee, name)
         self._sinks = sinks_of(self._deliveries)
         self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
@@ -318,7 +326,9 @@ class WalSink:
                     run = self._open_run(spark)
                     self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
-                self._pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop)
+                self._pool = CommitterPool(
+                    run, stopping=self._stopping, on_failure=self._own_query.stop, keeper=self._keeper
+                )
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._pool.start()
             elif spark is not None and not self._knows_spark:
@@ -345,10 +355,18 @@ class WalSink:
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(store, checkpoint, self._settings, pause=self._stopping.wait)
+        run = Run(store, checkpoint, self._settings, pause=self._stopping.wait, lease=self._lease)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
+        if self._lease is not None:
+            self._keeper = LeaseKeeper(run)
+            self._keeper.start()
+        try:
+            run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
+        except BaseException:
+            if self._keeper is not None:
+                self._keeper.stop(KEEPER_S)
+            raise
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 
@@ -428,6 +446,7 @@ class WalSink:
                     "Start it in a new process, because this process still uses the sink",
                     self,
                 )
+                self._pool.stop_renewing()
                 return  # the sink stays held, so that no other WalSink calls it meanwhile
         self._let_go()
 

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import click
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from wal_sink.cli import options
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
+from wal_sink.cli.standby import Turns, lease_of
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order, signal_of
@@ -28,6 +29,7 @@ from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
 REFRESH_S = 0.5
@@ -40,6 +42,19 @@ REFRESH_S = 0.5
 @click.option("--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records.")
 @click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; pass it one time.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="With --follow: wait while another process serves the sink, and take over once it stops. Start several such "
+    "processes.",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=float,
+    metavar="SECONDS",
+    help="With --standby: take over after this time without a sign of the other process. Default: 15.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -68,18 +83,32 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
         wal-sink drain s3://lake/wal/orders --to mypackage.targets:post --name api --follow
     """
+    lease = lease_of(standby=more["standby"], follow=more["follow"], lease_s=more["lease_s"])
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
-    before = status_of(opened(spec))
+    store = opened(spec)
+    before = status_of(store)
     if before.wal_id is None and not more["follow"]:
         raise NoWal(no_wal(before))
     to_there = target(to)
     _check_start(before, name, more["start_from"])
     began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
-    sink = _sink(spec, before, {name: made}, more)
-    reported = _reported(sink, before, name, progress=progress)
-    stopped = _deliver(sink, name, reported, follow=more["follow"], timeout_s=more["timeout"])
-    _report(sink, before, name, stopped=stopped, as_json=as_json)
+
+    def one_turn(lease: Lease | None, timeout_s: float | None) -> bool:
+        sink = _sink(spec, before, {name: made}, more, lease)
+        reported = _reported(sink, before, name, progress=progress)
+        return _deliver(sink, name, reported, follow=more["follow"], timeout_s=timeout_s)
+
+    if lease is None:
+        stopped = one_turn(None, more["timeout"])
+    else:
+        own = _of(before, name)
+        turns = Turns(store, own.folder if own else name, lease, take_over=more["take_over"])
+        try:
+            stopped = turns.serve(one_turn, more["timeout"])
+        except KeyboardInterrupt as error:  # while it stood by
+            stopped = _tell_end(_sink(spec, before, {name: made}, more), name, error)
+    _report(_sink(spec, before, {name: made}, more), before, name, stopped=stopped, as_json=as_json)
 
 
 def _check_start(before: Status, name: str, start_from: str | None) -> None:
@@ -99,7 +128,9 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
     )
 
 
-def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any]) -> WalSink:
+def _sink(
+    spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any], lease: Lease | None = None
+) -> WalSink:
     checkpoint = more["checkpoint"] or _recorded_checkpoint(status)
     pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
     own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
@@ -110,7 +141,8 @@ def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[s
         storage_options=spec.options,
         checkpoint_options=own,
         moved_from=more["moved_from"],
-        take_over=options.whom(take_over=more["take_over"]),
+        take_over=options.whom(take_over=more["take_over"] and lease is None),
+        lease=lease,
     )
 
 
@@ -143,12 +175,16 @@ def _deliver(
         except UndeliveredError as error:
             raise UndeliveredError(_left(sink, name, timeout_s)) from error
         except KeyboardInterrupt as error:
-            said = _pending(sink, name)
             if not follow:
-                raise type(error)(said) from error
-            click.echo(f"ended by {signal_of(error)}: {said}", err=True)
-            return True
+                raise type(error)(_pending(sink, name)) from error
+            return _tell_end(sink, name, error)
     return False
+
+
+def _tell_end(sink: WalSink, name: str, error: KeyboardInterrupt) -> Literal[True]:
+    """Say how a drain with --follow was ended, and what is left. That is its normal end."""
+    click.echo(f"ended by {signal_of(error)}: {_pending(sink, name)}", err=True)
+    return True
 
 
 def _pending(sink: WalSink, name: str) -> str:

@@ -241,10 +241,10 @@ class CommitterThread:
 
     def _listen(self) -> None:
         """Note the calls made so far. Raises `StoppedError` if the run is ending."""
-        self._run.shared.sleep_s(0)
         with self._changed:
             self._woken = False
             self._heard = self._asked
+        self._run.shared.sleep_s(0)  # last: a run that ends from now on wakes this thread
 
     @property
     def _is_answer_due(self) -> bool:

@@ -15,6 +15,7 @@ from wal_sink.sinks.base import BatchSink, Sink, as_sink
 from wal_sink.sinks.held import refuse_shared
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.wal import paths
+from wal_sink.wal.lease import Lease
 
 ELSEWHERE: Mapping[str, str] = {
     **{field.name: f"settings=Settings({field.name}=…)" for field in fields(Settings)},
@@ -27,7 +28,13 @@ _JDBC = "jdbc:"
 
 
 def check_arguments(
-    *, settings: object, storage_options: object, checkpoint_options: object, moved_from: object, name: object
+    *,
+    settings: object,
+    storage_options: object,
+    checkpoint_options: object,
+    moved_from: object,
+    name: object,
+    lease: object = None,
 ) -> None:
     """Refuse values of a wrong kind. Raises `ConfigError`."""
     if not isinstance(settings, Settings):
@@ -40,6 +47,8 @@ def check_arguments(
     if moved_from is not None:
         check_text("moved_from", moved_from, "s3://lake/wal/orders")
     _check_name("name", name)
+    if not (lease is None or isinstance(lease, Lease)):
+        raise ConfigError(f"lease: expected a Lease or None, found a {type(lease).__name__}; write lease=Lease()")
 
 
 def folder_of(name: str, given: object) -> str:

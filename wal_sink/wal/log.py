@@ -12,6 +12,7 @@ from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
 from wal_sink.wal import paths
+from wal_sink.wal.lease import Lease
 from wal_sink.wal.records import LowWater, Record, decode, encode
 from wal_sink.wal.segment_reader import SegmentReader, read_parquet
 
@@ -37,6 +38,8 @@ class Log:
     runtime: Runtime
     run_id: str
     segment_reader: SegmentReader = read_parquet
+    lease: Lease | None = None
+    """The lease that this run renews for each sink it serves; None: it renews none, and asks for nothing more."""
 
     def stamp(self) -> Stamp:
         """A fresh id and the time, for a new record."""
