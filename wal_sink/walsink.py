@@ -172,7 +172,9 @@ class WalSink:
         except BaseException as error:  # Ctrl-C is raised as it is
             self._end_early()
             self._failure = error
-            _logger.warning("%r was ended by %s: %s", self, type(error).__name__, self._pending())
+            _logger.warning(
+                "%r was ended by %s before its query ended: %s", self, type(error).__name__, self._pending()
+            )
             raise
         self.close()
 

@@ -21,10 +21,10 @@ from tests.support.processes import CHECKOUT, python_environment
 PUBLIC = {
     "wal_sink": """
         BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError DivergentReplay FencedError
-        ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter LedgerEntry Lookup MissingBatch
-        ObjectLost OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult RetryLaterError
-        SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction TransactionalSink
-        TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap
+        ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter Lease LedgerEntry Lookup
+        MissingBatch ObjectLost OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult
+        RetryLaterError SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction
+        TransactionalSink TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap
     """,
     "wal_sink.wrap": "SparkWriterError data_source_writer foreach_batch foreach_writer spark_writer",
     "wal_sink.sinks": """

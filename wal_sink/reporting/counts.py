@@ -11,7 +11,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def pending_text(batches: int) -> str:
-    """What waits for the next start, at the end of a run that a signal ended."""
+    """The batches that wait for the next start, at the end of a run that a signal ended."""
     if not batches:
         return "no batch is pending"
     return f"{counted(batches, 'batch')} pending, delivered at the next start"

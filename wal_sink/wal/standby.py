@@ -41,7 +41,7 @@ class Watch:
         self._silent_s = 0.0  # watched without a renewal
         self._looked_s = self._now_s()
         self.seen: Seen | None = None
-        """What the last look at everything found; None before the first one."""
+        """The findings of the last look at everything; None before the first one."""
 
     def look(self) -> int | None:
         """The newest term, once its holder may be fenced; `FREE` if there is none. None: the role is held."""

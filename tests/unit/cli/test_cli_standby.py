@@ -139,7 +139,7 @@ def test_of_two_drains_one_delivers_and_the_other_takes_over_when_it_is_killed(p
     assert [batch for _, batch in place.taken()] == list(range(place.batches))
 
 
-def test_a_drain_that_is_stopped_in_order_is_succeeded_before_its_lease_runs_out(place: Place) -> None:
+def test_a_drain_that_is_stopped_in_order_is_replaced_before_its_lease_runs_out(place: Place) -> None:
     """On any host: the record of its end tells."""
     with drain(place.wal) as one:
         place.stage()
@@ -179,7 +179,7 @@ def test_a_drain_that_slept_past_its_lease_delivers_nothing_more_and_stands_by(p
     assert batches == sorted(set(batches)), "nothing came twice"
 
 
-def test_a_query_takes_over_at_once_and_is_succeeded_when_it_ends(place: Place) -> None:
+def test_a_query_takes_over_at_once_and_is_replaced_when_it_ends(place: Place) -> None:
     """It renews no lease. Its process is found on this machine, and its end is recorded."""
     with drain(place.wal) as one:
         place.stage()
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_a_standby(place: Place, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_standby_whose_store_fails_says_so_once_and_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([StoreError("away"), StoreError("away"), None])
+    answers = iter([StoreError("no route"), StoreError("no route"), None])
     look = Watch.look
 
     def failing(watch: Watch) -> int | None:
@@ -249,7 +249,7 @@ def test_a_standby_whose_store_fails_says_so_once_and_goes_on(place: Place, monk
     result = invoke(place.wal, "--timeout", "3")
 
     assert result.exit_code == 0, result.output
-    assert result.stderr.count("the lease cannot be read: away") == 1
+    assert result.stderr.count("the lease cannot be read: no route") == 1
 
 
 @pytest.mark.parametrize(

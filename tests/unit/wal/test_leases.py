@@ -202,7 +202,7 @@ def test_a_renewal_that_failed_is_told_once_and_tried_again_under_the_same_name(
         clock.now_s += LEASE.renew_every_s
         holder.renew()
     assert caplog.text.count("the lease was not renewed") == 1
-    holder.renew()  # not due: a store that fails is not asked more often
+    holder.renew()  # not due: a store that fails gets no request more often
     place.fail = lambda *_: None
     clock.now_s += LEASE.renew_every_s
     holder.renew()
@@ -282,7 +282,7 @@ def looks(watch: Watch, clock: Clock, limit_s: float = 1000.0) -> tuple[int | No
 
 
 @pytest.mark.parametrize("apart_s", [0.0, -1e6, 1e6])
-def test_a_holder_that_is_silent_is_succeeded_within_the_lease_and_a_look(place: Place, apart_s: float) -> None:
+def test_a_holder_that_is_silent_is_replaced_within_the_lease_and_a_look(place: Place, apart_s: float) -> None:
     """Whatever the clocks of the two hosts say."""
     theirs, mine = Clock(1e7 + apart_s), Clock(1e7)
     holder = Holder(place, theirs)
@@ -303,7 +303,7 @@ def test_the_longer_of_two_leases_counts(place: Place) -> None:
     assert took_s >= 60.0
 
 
-def test_a_holder_that_died_before_its_first_renewal_is_succeeded_too(place: Place) -> None:
+def test_a_holder_that_died_before_its_first_renewal_is_replaced_too(place: Place) -> None:
     clock = Clock()
     Holder(place, clock)
 
@@ -331,10 +331,10 @@ def test_a_standby_whose_store_was_away_gives_the_holder_time(place: Place) -> N
     watch = Watch(place.log(clock), ROLE, LEASE)
     assert watch.look() is None
 
-    def away(*_: object) -> None:
-        raise StoreError("away")
+    def unreachable(*_: object) -> None:
+        raise StoreError("no route")
 
-    place.fail = away
+    place.fail = unreachable
     for _ in range(100):
         clock.now_s += LEASE.look_every_s
         with pytest.raises(StoreError):
@@ -376,7 +376,7 @@ def test_a_term_that_was_claimed_meanwhile_is_watched_from_then_on(place: Place)
     assert took_s >= 2 * LEASE.duration_s
 
 
-def test_a_holder_that_ended_in_order_is_succeeded_with_the_next_look(place: Place) -> None:
+def test_a_holder_that_ended_in_order_is_replaced_with_the_next_look(place: Place) -> None:
     clock = Clock()
     holder = Holder(place, clock)
     holder.renew()
@@ -413,7 +413,7 @@ def test_a_renewal_that_cannot_be_read_is_a_sign_of_life(place: Place, damaged: 
     assert watch.seen.number == 2
 
 
-def test_a_holder_of_this_machine_that_is_gone_is_succeeded_at_once(place: Place) -> None:
+def test_a_holder_of_this_machine_that_is_gone_is_replaced_at_once(place: Place) -> None:
     clock = Clock()
     gone = msgspec.structs.replace(process_identity(), started=process_identity().started - 1)
     Holder(place, clock, identity=gone).renew()
