@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from wal_sink.arguments.values import check_timeout, spelled, spelled_as
+from wal_sink.arguments.values import check_text, check_timeout, spelled, spelled_as
 from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.committer_pool import KEEPER_S, CommitterPool
@@ -25,6 +25,7 @@ from wal_sink.lifecycle.given import (
     sinks_of,
 )
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
+from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of
@@ -127,6 +128,7 @@ class WalSink:
         self._own_query = OwnQuery(repr(self), self._spec.url)
         self._stopping = threading.Event()
         """Set: the committers finish the chunks in flight and keep the rest."""
+        self._liveness: Liveness | None = None
         self._opening = threading.Lock()
         self._closing = threading.RLock()
         self._pool: CommitterPool | None = None
@@ -232,8 +234,10 @@ class WalSink:
     # --- without one
 
     @spelled
-    def drain(self, *, follow: bool = False, timeout_s: float | None = None) -> None:
+    def drain(self, *, follow: bool = False, timeout_s: float | None = None, liveness_file: str | None = None) -> None:
         """Deliver all complete batches. With `follow`, go on as batches complete, until stopped or `timeout_s` passed.
+
+        `liveness_file` is touched while every committer makes progress, for a supervisor that looks at its age.
 
         Needs no pyspark, unless a sink does. Raises the error that made a committer give up, and `UndeliveredError` for
         a parked sink; without `follow`, also when the time is over.
@@ -242,6 +246,9 @@ class WalSink:
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: it has no sink. To drain, pass the target: WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
+        if liveness_file is not None:
+            self._liveness = Liveness(check_text("liveness_file", liveness_file, "/run/wal-sink/alive"))
+            self._liveness.begin()
         pool = self._open()
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
         if follow:
@@ -293,6 +300,23 @@ class WalSink:
             self.close()
         else:
             self._end_early()
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait on a committer's thread. True if the run is ending."""
+        left_s = seconds
+        while not self._should_stop():
+            if self._stopping.wait(min(left_s, BEAT_EVERY_S)):
+                return True
+            left_s -= BEAT_EVERY_S
+            if left_s <= 0:
+                return False
+        return True
+
+    def _should_stop(self) -> bool:
+        """Whether the run is ending. A committer that asks makes progress."""
+        if self._liveness is not None and self._pool is not None:
+            self._liveness.beat(threading.current_thread().name, self._pool.running)
+        return self._stopping.is_set()
 
     def _pending(self) -> str:
         """How many batches of this run wait for the next start. No request."""
@@ -357,8 +381,8 @@ class WalSink:
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(store, checkpoint, self._settings, pause=self._stopping.wait, lease=self._lease)
-        placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
+        run = Run(store, checkpoint, self._settings, pause=self._pause, lease=self._lease)
+        placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._should_stop)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
         if self._lease is not None:
             self._keeper = LeaseKeeper(run)

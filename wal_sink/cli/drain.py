@@ -23,6 +23,7 @@ from wal_sink.cli.termination import in_order, signal_of
 from wal_sink.cli.working import Work, is_quiet, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
+from wal_sink.lifecycle.liveness import Liveness
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted, pending_text
@@ -61,6 +62,11 @@ REFRESH_S = 0.5
     metavar="SECONDS",
     help="Stop with an error after this time; with --follow: start no new batch after this time.",
 )
+@click.option(
+    "--liveness-file",
+    metavar="PATH",
+    help="A local file that is touched while the delivery makes progress. A supervisor looks at its age.",
+)
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest possible.")
 @click.option("--start-from", type=click.Choice(["earliest", "next"]), help="The first batch of a new sink name.")
 @options.take_over
@@ -97,13 +103,14 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     def one_turn(lease: Lease | None, timeout_s: float | None) -> bool:
         sink = _sink(spec, before, {name: made}, more, lease)
         reported = _reported(sink, before, name, progress=progress)
-        return _deliver(sink, name, reported, follow=more["follow"], timeout_s=timeout_s)
+        return _deliver(sink, name, reported, more, timeout_s)
 
     if lease is None:
         stopped = one_turn(None, more["timeout"])
     else:
         own = _of(before, name)
-        turns = Turns(store, own.folder if own else name, lease, take_over=more["take_over"])
+        alive = Liveness(more["liveness_file"]) if more["liveness_file"] else None
+        turns = Turns(store, own.folder if own else name, lease, take_over=more["take_over"], liveness=alive)
         try:
             stopped = turns.serve(one_turn, more["timeout"])
         except KeyboardInterrupt as error:  # while it stood by
@@ -164,18 +171,18 @@ def _recorded_checkpoint(status: Status) -> str:
 
 
 def _deliver(
-    sink: WalSink, name: str, reported: AbstractContextManager[object], *, follow: bool, timeout_s: float | None
+    sink: WalSink, name: str, reported: AbstractContextManager[object], more: dict[str, Any], timeout_s: float | None
 ) -> bool:
     """Drain the WAL. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
     with reported:
         try:
             with contextlib.ExitStack() as stack:
                 stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
-                sink.drain(follow=follow, timeout_s=timeout_s)
+                sink.drain(follow=more["follow"], timeout_s=timeout_s, liveness_file=more["liveness_file"])
         except UndeliveredError as error:
             raise UndeliveredError(_left(sink, name, timeout_s)) from error
         except KeyboardInterrupt as error:
-            if not follow:
+            if not more["follow"]:
                 raise type(error)(_pending(sink, name)) from error
             return _tell_end(sink, name, error)
     return False

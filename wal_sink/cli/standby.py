@@ -8,6 +8,7 @@ from collections.abc import Callable
 import click
 
 from wal_sink.errors import ConfigError, FencedError, HeldError, OutcomeUnknownError, StoreError
+from wal_sink.lifecycle.liveness import Liveness
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
@@ -30,11 +31,12 @@ def lease_of(*, standby: bool, follow: bool, lease_s: float | None) -> Lease | N
 class Turns:
     """The turns of this process at serving a sink: it stands by until the sink is free, serves, and stands by again."""
 
-    def __init__(self, store: Store, folder: str, lease: Lease, *, take_over: bool) -> None:
+    def __init__(self, store: Store, folder: str, lease: Lease, *, take_over: bool, liveness: Liveness | None) -> None:
         self._what = f"sink {folder!r} of {store.root}"
         self._role = paths.committer_role(folder)
         self._lease = lease
         self._watch = Watch(Log(store, SYSTEM, ""), self._role, lease, accept_unknown=take_over)
+        self._liveness = liveness
         self._told: tuple[int, str] | None = None
         self._cannot_look = False
 
@@ -42,6 +44,8 @@ class Turns:
         """Call `one_turn` with the lease and the time left, whenever the sink is free. Returns its result, or False
         once the time is over.
         """
+        if self._liveness is not None:
+            self._liveness.begin()
         ends_s = math.inf if timeout_s is None else SYSTEM.monotonic_s() + timeout_s
         while (free := self._wait(ends_s)) is not None:
             left_s = None if timeout_s is None else max(0.0, ends_s - SYSTEM.monotonic_s())
@@ -55,6 +59,8 @@ class Turns:
     def _wait(self, ends_s: float) -> int | None:
         """Wait until the sink is free; the newest term then. None: the time is over."""
         while SYSTEM.monotonic_s() < ends_s:
+            if self._liveness is not None:
+                self._liveness.beat(self._role, lambda: ())
             try:
                 free = self._watch.look()
                 self._cannot_look = False

@@ -48,6 +48,10 @@ class CommitterPool:
         if self._keeper is not None:
             self._keeper.tell(self._note_superseded)
 
+    def running(self) -> list[str]:
+        """The names of the threads that run."""
+        return [thread.thread_name for thread in self._threads if thread.is_running]
+
     @property
     def is_caught_up(self) -> bool:
         """Whether every sink has the batches that earlier runs left, or gave up."""

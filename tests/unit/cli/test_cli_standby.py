@@ -99,9 +99,9 @@ def command(wal: str, *more: str) -> list[str]:
 
 
 @contextmanager
-def drain(wal: str) -> Iterator[subprocess.Popen[str]]:
+def drain(wal: str, *more: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "wal_sink.cli", *command(wal)],
+        [sys.executable, "-m", "wal_sink.cli", *command(wal, *more)],
         env=python_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -207,12 +207,34 @@ def test_a_standby_ends_with_its_time_too(place: Place) -> None:
     log = Log(open_store(StoreSpec(place.wal)), SYSTEM, "r", lease=Lease(30.0))
     claim(log, ROLE)
 
-    result = invoke(place.wal, "--timeout", "1", "--json")
+    result = invoke(place.wal, "--timeout", "1", "--json", "--liveness-file", "alive")
 
     assert result.exit_code == 0
     assert '"batches": 0' in result.stdout
+    assert Path("alive").exists(), "it made progress while it stood by"
     assert "standing by. " in result.stderr
     assert "until its lease runs out" in result.stderr
+
+
+def test_a_shell_sees_by_the_file_that_a_drain_lives(place: Place) -> None:
+    look = ["find", "alive", "-mmin", "-1"]
+    with drain(place.wal, "--liveness-file", "alive") as one:
+        place.wait_taken(0)
+        assert subprocess.run(look, capture_output=True, text=True, check=True).stdout == "alive\n"
+        os.utime("alive", (1e9, 1e9))
+        assert subprocess.run(look, capture_output=True, text=True, check=True).stdout == ""
+        wait_until(lambda: subprocess.run(look, capture_output=True, text=True, check=True).stdout == "alive\n")
+        os.kill(one.pid, signal.SIGSTOP)
+        os.utime("alive", (1e9, 1e9))
+        time.sleep(2.0)
+        assert subprocess.run(look, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_a_liveness_file_that_cannot_be_is_refused(place: Place) -> None:
+    result = invoke(place.wal, "--liveness-file", "missing/alive")
+
+    assert result.exit_code == 2
+    assert "(--liveness-file): this file cannot be touched" in result.stderr
 
 
 def test_one_that_serves_ends_with_it(place: Place) -> None:
