@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from wal_sink.cli import options
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
+from wal_sink.cli.sources import config_option
 from wal_sink.cli.standby import Turns, lease_of
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
@@ -36,6 +37,7 @@ from wal_sink.walsink import WalSink
 REFRESH_S = 0.5
 
 
+@config_option
 @click.command(short_help="Deliver the batches of a WAL, without Spark.")
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
@@ -84,6 +86,9 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     function or Sink in a module. The module is looked for in the current directory too. SIGTERM has the effect of
     Ctrl-C: chunks in flight are finished, and one line says how many batches are pending. With --follow the exit code
     is then 0, otherwise 143 (Ctrl-C: 130).
+
+    Everybody on this machine can read the arguments of a process. So each option also comes from the environment
+    (--to from WAL_SINK_TO, WAL from WAL_SINK_WAL), or from the file of --config.
 
     \b
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
