@@ -138,7 +138,7 @@ def _kill(crowd: Crowd, name: str, served: Counter[str]) -> None:
     crowd.living.pop(name).kill()
     how = crowd.chance.choice(["stages", "serves"])
     if name == QUERY:
-        served[f"queries that {how[:-1]}e"] += 1
+        served[f"query that {how}"] += 1
     crowd.start(name, how)
 
 

@@ -153,10 +153,13 @@ def test_a_drain_that_is_stopped_in_order_is_replaced_before_its_lease_runs_out(
             assert place.wait_taken(2) == two.pid
 
 
-def watched_by(process: subprocess.Popen[str]) -> bool:
+def next_line(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
-    line = process.stderr.readline()
-    return "standing by" in line
+    return process.stderr.readline()
+
+
+def watched_by(process: subprocess.Popen[str]) -> bool:
+    return "standing by" in next_line(process)
 
 
 def test_a_drain_that_slept_past_its_lease_delivers_nothing_more_and_stands_by(place: Place) -> None:
@@ -170,8 +173,7 @@ def test_a_drain_that_slept_past_its_lease_delivers_nothing_more_and_stands_by(p
             place.stage()
             assert place.wait_taken(2) == two.pid
             os.kill(one.pid, signal.SIGCONT)
-            assert one.stderr is not None
-            wait_until(lambda: "standing by" in one.stderr.readline())
+            wait_until(lambda: watched_by(one))
             place.stage()
             assert place.wait_taken(3) == two.pid
             assert one.poll() is None
@@ -185,8 +187,7 @@ def test_a_query_takes_over_at_once_and_is_replaced_when_it_ends(place: Place) -
         place.stage()
         place.wait_taken(0)
         with wal_sink.WalSink(lambda _: None, wal=place.wal, checkpoint=str(place.folder / "checkpoint")):
-            assert one.stderr is not None
-            wait_until(lambda: f":{os.getpid()} has served it" in one.stderr.readline())
+            wait_until(lambda: f":{os.getpid()} has served it" in next_line(one))
             assert one.poll() is None
         terms = open_store(StoreSpec(place.wal)).list(paths.terms(ROLE))
         wait_until(lambda: len(open_store(StoreSpec(place.wal)).list(paths.terms(ROLE))) > len(terms))
