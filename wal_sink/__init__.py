@@ -1,7 +1,8 @@
 """wal-sink: a write-ahead-log sink for Spark Structured Streaming.
 
 The public names are those of `__all__` here and in `wal_sink.wrap`, `wal_sink.sinks` (for authors of backends),
-`wal_sink.spark`, `wal_sink.testing`, `wal_sink_backends` and its packages. Everything else may change without notice.
+`wal_sink.spark`, `wal_sink.telemetry`, `wal_sink.testing`, `wal_sink_backends` and its packages. Everything else may
+change without notice.
 """
 
 from wal_sink import wrap
@@ -26,6 +27,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.inspection import SinkStatus, Status
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import (
@@ -66,6 +68,7 @@ __all__ = [
     "Lease",
     "LedgerEntry",
     "Lookup",
+    "Metrics",
     "MissingBatch",
     "ObjectLost",
     "OutcomeUnknownError",

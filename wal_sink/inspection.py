@@ -145,6 +145,8 @@ class Delivered:
     """Number of progress records. The batch's marker may stand for the last one."""
     rows: int
     """Rows that the sink has, by these records."""
+    skipped: bool = False
+    """Whether a person ordered that the sink passes over the batch: then it lacks rows, though `complete` is True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,8 +319,9 @@ def _delivered(log: Log, known: KnownSink, manifest: Manifest) -> Delivered:
     marker = log.find(Marker, paths.marker(name, manifest.batch_id))
     complete = marker is not None or manifest.batch_id in _marked(log, name)
     found = recorded_chunks(log.store, name, manifest)
-    rows = manifest.rows if complete else sum(furthest_rows(found).values())
-    return Delivered(sink=known.name, complete=complete, chunks=len(found), rows=rows)
+    skipped = marker is not None and marker.skipped
+    rows = manifest.rows if complete and not skipped else sum(furthest_rows(found).values())
+    return Delivered(sink=known.name, complete=complete, chunks=len(found), rows=rows, skipped=skipped)
 
 
 def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:

@@ -9,6 +9,7 @@ import msgspec
 
 from wal_sink.sinks.base import MakeSink, SinkContext
 from wal_sink.sinks.failures import Failure
+from wal_sink.telemetry.measures import OperationTimes, Times
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.inline_rows import inline_limit
 from wal_sink.wal.records import Marker, SegmentRef
@@ -68,6 +69,8 @@ class DeliveryContext:
     """
     looked_s: float = -math.inf
     """Time of the committer's last look at the term, by the monotonic clock of its process."""
+    measured: bool = False
+    """Whether tasks count their requests and time their chunks."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """The context that the sink is opened with."""
@@ -107,6 +110,10 @@ class SegmentResult:
     failure: Failure | None = None
     rejected: int = 0
     """Rows that the sink refused in this attempt, and that were kept as dead letters."""
+    chunk_times: Times | None = None
+    """Times of the calls that sent a chunk; None if they are not measured."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests that the task of an executor made, if they are measured. One of its results holds them all."""
 
 
 def failed_as_a_whole(failure: Failure) -> SegmentResult:
@@ -138,6 +145,8 @@ class StagingContext:
     spark_schema: str = field(default="", repr=False)
     keep_segments: bool = True
     preparations: tuple[Preparation, ...] = ()
+    measured: bool = False
+    """Whether tasks count their requests."""
     inline_bytes: int = 0
     """The budget of inline rows; see `wal.inline_rows`. 0: no rows travel inline."""
 
@@ -160,6 +169,8 @@ class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: int = 0
     inline: bytes = b""
     """Rows that are in no segment yet, as `wal.inline_rows` encodes them."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests of the task, if they are measured."""
 
 
 def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int, *, on_executor: bool) -> SinkContext:

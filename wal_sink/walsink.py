@@ -27,8 +27,9 @@ from wal_sink.lifecycle.given import (
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
+from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
 from wal_sink.reporting.counts import pending_text
-from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
@@ -43,6 +44,8 @@ from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.timed import TimedStore
+from wal_sink.stores.watched import watched
+from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import Lease
 
@@ -86,6 +89,8 @@ class WalSink:
         moved_from: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
         lease: Lease | None = None,
+        on_event: OnEvent | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Describe what goes where. Raises `ConfigError` for every mistake that shows without I/O.
 
@@ -104,6 +109,9 @@ class WalSink:
           those that certainly ended (`HeldError` for the others).
         - `lease`: `Lease()` lets standbys (`wal-sink drain --standby`) take over from this process within seconds. It
           costs requests while nothing is delivered.
+        - `on_event`: a function that gets each event of the run, such as `wal_sink.telemetry.Staged` or `GaveUp`. It
+          runs on the thread that does the work. It should return at once, and its errors are only logged.
+        - `metrics`: Prometheus metrics of the run; see `Metrics`. Several `WalSink`s may share one.
         """
         check_arguments(
             settings=settings,
@@ -112,7 +120,11 @@ class WalSink:
             moved_from=moved_from,
             name=name,
             lease=lease,
+            on_event=on_event,
+            metrics=metrics,
         )
+        self._on_event = on_event
+        self._metrics = metrics
         folder = folder_of("wal", wal)
         self._spec = StoreSpec(folder, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
         self._checkpoint = folder_of("checkpoint", checkpoint)
@@ -353,7 +365,7 @@ class WalSink:
                     self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
                 self._pool = CommitterPool(
-                    run, stopping=self._stopping, on_failure=self._own_query.stop, keeper=self._keeper
+                    run, stopping=self._stopping, on_failure=self._own_query.stop_soon, keeper=self._keeper
                 )
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._pool.start()
@@ -375,13 +387,15 @@ class WalSink:
             raise ConfigError(f"{self!r} was closed. Create a new WalSink")
 
     def _open_run(self, spark: SparkSession | None) -> Run:
-        store = TimedStore(open_store(self._spec))  # first, since it names a missing package; no request
+        opened = open_store(self._spec)  # first, since it names a missing package; no request
+        events = events_of(opened.root, self._on_event, self._metrics)
+        store = watched(TimedStore(opened, events=events), meter_of(opened.root, self._metrics))
         if spark is not None:
             check_environment(spark, self._spec, self._settings)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(store, checkpoint, self._settings, pause=self._pause, lease=self._lease)
+        run = Run(store, checkpoint, self._settings, pause=self._pause, lease=self._lease, events=events)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._should_stop)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
         if self._lease is not None:
@@ -403,11 +417,14 @@ class WalSink:
 
         check_stream_writer(writer)
         refuse_large_chunks(self._settings, self._sinks)
-        refuse_what_only_the_stager_can_do(self._settings, self._deliveries)
+        refuse_what_only_the_stager_can_do(
+            self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
+        )
         pool = self._opened()
-        query = self._own_query.start_remote(writer, options_of(self._spec, self._checkpoint, self._settings))
+        options = options_of(self._spec, self._checkpoint, self._settings)
+        query = self._own_query.start_remote(writer, options, pool.run.checkpoint.query_id)
         if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
-            self._own_query.stop()
+            self._own_query.stop_soon()
         pool.begin_following()
         return query
 
@@ -430,8 +447,11 @@ class WalSink:
     def _stage(self, df: DataFrame, identity: QueryIdentity, pool: CommitterPool) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._own_query.hold(df, pool, until=lambda: pool.has_room(identity.batch_id, self._spec.safe_url))
-        stage_batch(pool.run, self._spec, df, identity)
+        batch_id, wal = identity.batch_id, self._spec.safe_url
+        told = pool.told_to_wait(batch_id)
+        with logging_about(wal=pool.run.log.store.root, batch=batch_id):
+            self._own_query.hold(df, pool, until=lambda: pool.has_room(batch_id, wal), while_held=told)
+            stage_batch(pool.run, self._spec, df, identity)
         pool.wake()
 
     def _is_complete(self, batch_id: int) -> bool:
@@ -485,8 +505,12 @@ class WalSink:
             self._own_query.leave()  # before it is closed: a batch that finds it closed then waits for the stop
             self._closed = True
             self._leave_exit()
-            self._try_to(self._own_query.stop)
-            self._try_to(self._stop_committers)
+            if self._own_query.is_remote:  # its server may not answer, and nothing of the query waits here
+                self._try_to(self._stop_committers)
+                self._try_to(self._own_query.stop_at_end)
+            else:
+                self._try_to(self._own_query.stop)
+                self._try_to(self._stop_committers)
 
     def _try_to(self, end: Callable[[], None]) -> None:
         try:

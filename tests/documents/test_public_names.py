@@ -21,7 +21,7 @@ from tests.support.processes import CHECKOUT, python_environment
 PUBLIC = {
     "wal_sink": """
         BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError DivergentReplay FencedError
-        ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter Lease LedgerEntry Lookup
+        ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter Lease LedgerEntry Lookup Metrics
         MissingBatch ObjectLost OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult
         RetryLaterError SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction
         TransactionalSink TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap
@@ -32,6 +32,10 @@ PUBLIC = {
         named_secrets plain_values secrets_in_url spelled_class to_json_lines
     """,
     "wal_sink.spark": "check_java prepare_python",
+    "wal_sink.telemetry": """
+        AttemptFailed Collected Delivered Ended Event FoundDelivered GaveUp Marked Rejected Released Replayed Sent
+        Serving SlowStore Staged StreamHeld StreamResumed
+    """,
     "wal_sink.testing": """
         Crash CrashMatrix FakeQuery FaultyStore MemoryStore SinkContract SinkQuery StoppedByQuery StoreSpec Violation
         crash_matrix query_into simulated_runtime

@@ -38,6 +38,29 @@ def test_no_tracked_file_names(what: str) -> None:
     assert not found, f"{what} is named in\n" + "\n".join(found)
 
 
+OWN_DEFAULT = re.compile(r"\.conf\.get\(\s*[^(),]+,|\bconf\.get\(\s*[^(),]+,\s*None")
+MAY_ASK_WITHOUT_SPARKS_DEFAULT = "wal_sink/spark/session/configuration.py"
+
+
+def test_no_setting_of_spark_is_read_with_a_default_of_ours() -> None:
+    """A second argument of `conf.get` hides Spark's default: a setting that is on by default then looks like none."""
+    found = [
+        f"{path.relative_to(CHECKOUT)}: {match[0]}"
+        for path in tracked_files()
+        if path.suffix == ".py" and path.relative_to(CHECKOUT).as_posix() != MAY_ASK_WITHOUT_SPARKS_DEFAULT
+        for match in OWN_DEFAULT.finditer(path.read_text())
+    ]
+    assert not found, "use setting_of or changed of wal_sink.spark.session.configuration in\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "call", ["spark.conf.{}(key, None)", 'self.spark.conf.{}(\n KEY, "false")', "conf.{}(k, None)"]
+)
+def test_a_default_of_ours_is_recognised(call: str) -> None:
+    assert OWN_DEFAULT.search(call.format("get"))
+    assert not OWN_DEFAULT.search("spark.conf.get(key) or spark.sparkContext.getConf().get(key, '1g')")
+
+
 OF_SPARK = ("wal_sink/spark/", "wal_sink/cli/__main__.py")
 """The room that may import Spark; and a module that runs the command when it is imported."""
 NOT_AT_THEIR_TOP = (

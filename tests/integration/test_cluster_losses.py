@@ -290,3 +290,30 @@ def test_a_random_shuffle_that_spark_repeats_unchecked_is_staged_again_from_its_
     assert sorted(place.lines.ids()) == list(range(80))
     assert place.lines.repeats() == 0
     assert "Spark computes the shuffles again" in output
+
+
+RDD_STAGER = (
+    RANDOM_STAGER.split("anywhere = ", maxsplit=1)[0]
+    + """
+with place.sink() as sink:
+    def take(df, batch_id):
+        # Python shuffles an RDD by a random number. SQL does not plan this shuffle, so Spark does not compare it.
+        pairs = df.rdd.map(lambda row: (random.randrange(1000), row.id)).partitionBy(PARTITIONS)
+        shuffled = df.sparkSession.createDataFrame(pairs.map(lambda pair: (pair[1],)), "id long")
+        sink.stage(shuffled.mapInArrow(killing(place.root), "id long"), batch_id)
+    stream = spark.readStream.schema("id long").json(str(place.feed.folder))
+    writer = stream.writeStream.trigger(availableNow=True).option("checkpointLocation", str(place.checkpoint))
+    writer.foreachBatch(take).start().awaitTermination()
+spark.stop()
+"""
+)
+
+
+def test_a_random_shuffle_of_an_rdd_is_staged_again_although_spark_compares_those_of_sql(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    place = Home(tmp_path)
+    output = staged_with(RDD_STAGER, place, cluster, "true")
+    assert sorted(place.lines.ids()) == list(range(80))
+    assert place.lines.repeats() == 0
+    assert "Spark computes the shuffles again" in output

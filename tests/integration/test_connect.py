@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,7 @@ except Exception as error:
         ("home.sink(sink)", '.option("checkpointLocation", "/elsewhere")', "Pass the checkpoint to WalSink alone"),
         ("home.sink(sink, settings=Settings(max_pending_batches=2))", "", "max_pending_batches cannot hold back"),
         ("home.sink(sink, storage_options={'key': 'AKIAVERYSECRET'})", "", "'key' may hold a secret"),
+        ("home.sink(sink, checkpoint_options={'anon': True})", "", "checkpoint_options stay in this process"),
     ],
 )
 def test_what_cannot_work_over_connect_is_refused(
@@ -116,3 +118,125 @@ assert [row.id for row in found] == list(range(10)), found
     )
     with client(server, home, body) as child:
         child.succeed()
+
+
+SLOW = """
+import time
+from tests.support.streams import Lines
+import wal_sink.spark.session.remote_query as remote_query
+remote_query.ASK_EVERY_S = $EVERY
+remote_query.STOP_WAIT_S = 5.0
+to = Lines(home.root / "out.jsonl", pause_s=0.5)
+"""
+WAITING = """
+with home.sink(to) as served:
+    query = served.start(home.feed.stream(spark).writeStream.trigger(processingTime="1 second"))
+    print("client: started", flush=True)
+    time.sleep($SLEEP)
+    print("client: active", query.isActive, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """A server that ends a session without requests after 8 seconds."""
+    keys = {"defaultSessionTimeout": "8s", "maintenanceInterval": "1s"}
+    conf = {f"spark.connect.session.manager.{key}": value for key, value in keys.items()}
+    with connect_server(tmp_path_factory.mktemp("impatient"), conf) as running:
+        yield running
+
+
+def _waiting(every_s: float, sleep_s: float) -> str:
+    return SLOW.replace("$EVERY", str(every_s)) + WAITING.replace("$SLEEP", str(sleep_s))
+
+
+def test_a_query_that_nobody_asks_about_keeps_its_session(impatient: ConnectServer, home: Home) -> None:
+    home.feed.add(range(3))
+    with client(impatient, home, _waiting(2.0, 20.0)) as child:
+        assert "client: active True" in child.succeed()
+    assert home.lines.ids() == [0, 1, 2]
+
+
+def test_a_query_that_ended_with_its_session_is_a_failure_and_what_it_staged_is_delivered(
+    impatient: ConnectServer, home: Home
+) -> None:
+    home.feed.add(range(3))
+    body = _waiting(600.0, 20.0).replace('    print("client: active", query.isActive, flush=True)\n', "")
+    with client(impatient, home, body) as child:
+        assert child.wait() != 0
+        assert "does not have the query" in child.output
+    assert home.lines.ids() == [0, 1, 2]
+
+
+def test_a_query_that_fails_on_the_server_is_noticed_while_it_is_followed(server: ConnectServer, home: Home) -> None:
+    home.feed.add(range(3), range(3, 6))
+    body = _waiting(1.0, 60.0).replace(
+        "home.feed.stream(spark)",
+        "home.feed.stream(spark).selectExpr(\"if(id < 3, id, raise_error('too large')) AS id\")",
+    )
+    with client(server, home, body) as child:
+        child.wait_for_output("has ended on its server of Spark Connect")
+        child.wait(60.0)
+        assert "StreamingQueryException" in child.output
+    assert home.lines.ids() == [0, 1, 2]
+
+
+def test_what_is_complete_is_delivered_although_the_server_is_gone_and_the_end_is_an_error(home: Home) -> None:
+    home.feed.add(range(30))
+    body = (
+        SLOW.replace("$EVERY", "600")
+        + """
+served = home.sink(to, settings=Settings(chunk_rows=1))
+served.start(home.feed.stream(spark).writeStream)
+while not (home.root / "killed").exists():
+    time.sleep(0.1)
+print("client: rows before the end", len(to.ids()), flush=True)
+served.close()
+"""
+    )
+    with connect_server(home.root / "server") as running, client(running, home, body) as child:
+        child.wait_until(lambda: bool(home.lines.ids()), "delivery began")
+        running.process.kill()
+        (home.root / "killed").touch()
+        child.wait_for_output("did not confirm that the query")  # then PySpark's own threads go on for minutes
+        assert "rows before the end 30" not in child.output
+    assert home.lines.ids() == list(range(30))
+
+
+def test_ctrl_c_beside_a_dead_server_ends_the_committers_first(home: Home) -> None:
+    home.feed.add(range(3))
+    body = """
+with home.sink(home.lines) as served:
+    served.run(home.feed.stream(spark).writeStream)
+"""
+    with connect_server(home.root / "server") as running, client(running, home, body) as child:
+        child.wait_until(lambda: home.lines.ids() == [0, 1, 2], "the batch is delivered")
+        running.process.kill()
+        child.send(signal.SIGINT)
+        child.wait_until(lambda: home.sink(None).status().sinks[0].state == "ended", "the end is recorded")
+        child.send(signal.SIGINT)  # a second one does not wait for the server; PySpark's own threads do
+        child.wait_for_output("KeyboardInterrupt")
+
+
+def test_a_start_whose_answer_is_lost_goes_on_with_the_query_that_runs(server: ConnectServer, home: Home) -> None:
+    home.feed.add(range(20))
+    body = (
+        """
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
+start = DataStreamWriter.start
+def losing(writer):
+    start(writer)
+    raise SparkConnectGrpcException("Socket closed")
+DataStreamWriter.start = losing
+"""
+        + RUN.replace("availableNow=True", 'processingTime="1 second"').replace("served.run(", "query = served.start(")
+        + """
+    while len(list(home.checkpoint.glob("commits/[0-9]*"))) < 1:
+        time.sleep(0.1)
+    assert query.isActive
+"""
+    )
+    with client(server, home, "import time\n" + body) as child:
+        assert "This process goes on with it" in child.succeed()
+    assert delivered(home) == list(range(20))

@@ -11,9 +11,13 @@ from tests.support.streams import Home, restore
 from wal_sink import Delivery
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import read_batches, read_status
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import TermRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,6 +192,28 @@ def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, home: H
     stage(spark, home)  # a query that is started again stages under the next term
     drain(home)
     assert home.lines.ids() == list(range(6))
+
+
+def test_workers_that_plan_the_batches_of_one_driver_have_one_parent(spark: SparkSession, tmp_path: Path) -> None:
+    """By that a worker knows that its own driver plans a batch again elsewhere: see `ProcessIdentity.is_sibling_of`."""
+    homes = [Home(tmp_path / str(number)) for number in range(3)]
+    for home in homes:
+        home.root.mkdir()
+        home.feed.add(*(range(number * 3, number * 3 + 3) for number in range(3)))
+    queries = [
+        home.feed.stream(spark)
+        .writeStream.format("wal_sink")
+        .trigger(availableNow=True)
+        .options(wal=str(home.wal), checkpointLocation=str(home.checkpoint))
+        .start()
+        for home in homes
+    ]
+    for query in queries:
+        query.awaitTermination(120)
+    logs = [Log(open_store(StoreSpec(str(home.wal))), SYSTEM, "") for home in homes]
+    holders = [log.require(TermRecord, paths.term(paths.STAGER_ROLE, 1)).holder for log in logs]
+    assert all(holder is not None and holder.is_sibling_of(holders[0]) for holder in holders if holders[0] is not None)
+    assert len({holder.pid for holder in holders if holder is not None}) > 1, "several workers planned at once"
 
 
 def test_reading_no_wal_is_an_error(spark: SparkSession, home: Home) -> None:

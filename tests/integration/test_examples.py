@@ -16,10 +16,10 @@ EXAMPLES = sorted((CHECKOUT / "examples").glob("[!_]*.py"))
 SMALL = {
     "kafka_exactly_once": ["--kills", "1", "--rows", "4000"],
     "kafka_to_kafka": ["--kills", "1", "--events", "4000"],
-    "keyed_states": ["--kills", "2", "--rows", "200"],
-    "stream_stream_join": ["--kills", "2", "--rows", "100"],
+    "keyed_states": ["--kills", "1", "--rows", "200"],
+    "stream_stream_join": ["--kills", "1", "--rows", "100"],
     "update_and_complete": ["--kills", "1", "--rows", "500"],
-    "iot_late_data": ["--kills", "2", "--rows", "200"],
+    "iot_late_data": ["--kills", "1", "--rows", "200"],
 }
 """Those that take minutes as they stand. Kafka's use the tests' broker here."""
 LIMIT_S = 400.0

@@ -17,6 +17,7 @@ from tests.support.streams import SESSION, Home
 from wal_sink import ConfigError
 from wal_sink.spark.session import job_properties as thread_properties
 from wal_sink.spark.session.cluster import check_kept_batches
+from wal_sink.spark.session.configuration import Setting, changed, setting_of
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.private import private
 from wal_sink.spark.session.versions import SPARK_3_5, version_of
@@ -46,6 +47,17 @@ def test_spark_tells_how_many_batches_it_keeps(spark: SparkSession) -> None:
     check_kept_batches(spark, 100)
     with pytest.raises(ConfigError, match="is 100, but retention_batches=99"):
         check_kept_batches(spark, 99)
+
+
+def test_a_setting_that_nobody_changed_has_sparks_default(spark: SparkSession) -> None:
+    """And it is unset again after a change, so that it follows the default again."""
+    key = "spark.sql.streaming.minBatchesToRetain"
+    assert setting_of(spark, key) == Setting("100")
+    with changed(spark, key, "7"):
+        assert setting_of(spark, key).value == "7"
+    assert setting_of(spark, key).value == "100"
+    assert setting_of(spark, "spark.sql.streaming.checkpointLocation") == Setting(None)
+    assert str(setting_of(spark, "spark.sql.streaming.nothing")) == "not known"
 
 
 @pytest.mark.parametrize("key", ["spark.sql.streaming.batchesToRetainSomehow"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from wal_sink.errors import ConfigError, CorruptError, StoreError
 from wal_sink.messages import StagingContext
 from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
+from wal_sink.spark.session.configuration import changed, setting_of
 from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
 from wal_sink.spark.staging import job as staging
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
@@ -127,12 +128,13 @@ def test_the_job_is_described_limited_and_all_is_restored(
     step = noting(tmp_path / "log", lambda: [task_property(key) for key in keys])
     context = spark.sparkContext
     context.setJobGroup("the stream", "before")
+    default = setting_of(spark, BATCH_BYTES).value
     try:
         if theirs:
             spark.conf.set(BATCH_BYTES, theirs)
         stage(spark.range(0, 1, 1, 1).mapInArrow(step, "id long"), tmp_path / "wal")
         assert context.getLocalProperty("spark.job.description") == "before"
-        assert spark.conf.get(BATCH_BYTES, None) == theirs
+        assert setting_of(spark, BATCH_BYTES).value == (theirs or default)
     finally:
         spark.conf.unset(BATCH_BYTES)
         for key in keys[:2]:
@@ -272,11 +274,10 @@ def worker_peak_mib() -> int:
 
 def test_shuffles_that_nobody_repeated_are_staged_whatever_they_are(spark: SparkSession, tmp_path: Path) -> None:
     """Also with partitions that have no rows."""
-    before = {key: spark.conf.get(key, None) for key in REPEAT_CHECKS}
-    for key in REPEAT_CHECKS:
-        spark.conf.set(key, "false")
     base = spark.range(0, 20, 1, 3)
-    try:
+    with ExitStack() as off:
+        for key in REPEAT_CHECKS:
+            off.enter_context(changed(spark, key, "false"))
         for number, df in enumerate(
             [
                 base.repartition(30, "id"),
@@ -291,6 +292,3 @@ def test_shuffles_that_nobody_repeated_are_staged_whatever_they_are(spark: Spark
         ):
             staged = stage(df, tmp_path, under=f"staged-{number}")
             assert sum(segment.rows for segment in staged) == df.count()
-    finally:
-        for key, value in before.items():
-            spark.conf.set(key, value or "false")

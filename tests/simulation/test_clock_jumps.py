@@ -40,11 +40,12 @@ ASKING = {
     "wal_sink/stores/probe.py",
     "wal_sink/runtime/clock.py",
     "wal_sink/delivery/retry.py",
+    "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
-a file's name, and the message of a failed attempt."""
+a file's name, the message of a failed attempt, and the lag that metrics show."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

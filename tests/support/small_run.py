@@ -12,10 +12,13 @@ import pytest
 
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
+from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
 from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.watched import watched
+from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.testing.simulation.process import Place as OneSinkPlace
 from wal_sink.testing.simulation.served import resolve
@@ -45,15 +48,18 @@ class Place(OneSinkPlace):
         *,
         settings: Settings | None = None,
         runtime: Runtime | None = None,
+        on_event: OnEvent | None = None,
+        metrics: Metrics | None = None,
         **delivery: Any,
     ) -> Run:
         """Return a run of some sinks: anything that `as_sink` takes, or a `Delivery`."""
-        store = FaultyStore(self.wal, self._note)
+        faulty = FaultyStore(self.wal, self._note)
         run = Run(
-            store,
+            watched(faulty, meter_of(faulty.root, metrics)),
             self.checkpoint,
             settings or Settings(chunk_rows=2),
             runtime=runtime or simulated_runtime(seed=next(_numbers)),
+            events=events_of(faulty.root, on_event, metrics),
         )
         run.open([served_sink(run, name, to, **delivery) for name, to in sinks.items()])
         run.become_stager()

@@ -96,7 +96,11 @@ def make_targets() -> set[str]:
 
 def ci_checks() -> set[str]:
     """Return the names of the checks of `.ci/run`."""
-    return set(re.findall(r'^(?:\w+=\S.* )?check "([a-z0-9-]+)" ', (CHECKOUT / ".ci/run").read_text(), re.MULTILINE))
+    return set(
+        re.findall(
+            r'^(?:\w+=\S.* )?(?:check|by_name) "([a-z0-9-]+)" ', (CHECKOUT / ".ci/run").read_text(), re.MULTILINE
+        )
+    )
 
 
 def _unknown(commands: str) -> Iterator[str]:

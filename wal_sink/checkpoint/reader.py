@@ -165,6 +165,11 @@ class Gate:
         """Return whether the batch is known to be complete. No request; False may mean that no read was made."""
         return batch_id <= self._completed_through
 
+    @property
+    def known_through(self) -> int:
+        """The newest batch that is known to be complete; -1 if none. No request."""
+        return self._completed_through
+
     def ask_now(self, batch_id: int) -> bool:
         """Ask whether the batch is complete, whatever is remembered; if it is not, close the gate from there on.
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import click
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from wal_sink.cli import options
+from wal_sink.cli.log_format import is_json, say
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.sources import config_option
@@ -25,11 +27,13 @@ from wal_sink.cli.working import Work, is_quiet, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
 from wal_sink.lifecycle.liveness import Liveness
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.settings import Delivery, GuaranteeName
+from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
@@ -74,6 +78,11 @@ REFRESH_S = 0.5
 @options.take_over
 @options.delivery_policies
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, such as 127.0.0.1:9464.",
+)
 @options.storage_options
 @options.checkpoint_options
 @options.as_json
@@ -104,23 +113,61 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     _check_start(before, name, more["start_from"])
     began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
+    with _metrics(more["metrics"]) as metrics:
+        drained = _Drained(spec, before, name, made, more, metrics, progress)
+        stopped = drained.once(None, more["timeout"]) if lease is None else drained.in_turns(store, lease)
+    _report(drained.sink(), before, name, stopped=stopped, as_json=as_json)
 
-    def one_turn(lease: Lease | None, timeout_s: float | None) -> bool:
-        sink = _sink(spec, before, {name: made}, more, lease)
-        reported = _reported(sink, before, name, progress=progress)
-        return _deliver(sink, name, reported, more, timeout_s)
 
-    if lease is None:
-        stopped = one_turn(None, more["timeout"])
-    else:
-        own = _of(before, name)
-        alive = Liveness(more["liveness_file"]) if more["liveness_file"] else None
-        turns = Turns(store, own.folder if own else name, lease, take_over=more["take_over"], liveness=alive)
+@dataclass(frozen=True, slots=True)
+class _Drained:
+    """The sink that the command serves, once or in turns with standbys."""
+
+    spec: StoreSpec
+    before: Status
+    name: str
+    delivery: Delivery
+    options: dict[str, Any]
+    metrics: Metrics | None
+    progress: bool | None
+
+    def sink(self, lease: Lease | None = None) -> WalSink:
+        """A new `WalSink`. It does nothing yet."""
+        more = self.options
+        pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
+        own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
+        return WalSink(
+            {self.name: self.delivery},
+            wal=self.spec.url,
+            checkpoint=more["checkpoint"] or _recorded_checkpoint(self.before),
+            storage_options=self.spec.options,
+            checkpoint_options=own,
+            moved_from=more["moved_from"],
+            take_over=options.whom(take_over=more["take_over"] and lease is None),
+            metrics=self.metrics,
+            lease=lease,
+        )
+
+    def once(self, lease: Lease | None, timeout_s: float | None) -> bool:
+        """Serve the sink. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
+        sink = self.sink(lease)
+        with _reported(sink, self.before, self.name, progress=self.progress):
+            return _deliver(sink, self.name, self.options, timeout_s)
+
+    def in_turns(self, store: Store, lease: Lease) -> bool:
+        """Serve the sink whenever no other process does. The result is that of `once`."""
+        own, file = _of(self.before, self.name), self.options["liveness_file"]
+        turns = Turns(
+            store,
+            own.folder if own else self.name,
+            lease,
+            take_over=self.options["take_over"],
+            liveness=Liveness(file) if file else None,
+        )
         try:
-            stopped = turns.serve(one_turn, more["timeout"])
+            return turns.serve(self.once, self.options["timeout"])
         except KeyboardInterrupt as error:  # while it stood by
-            stopped = _tell_end(_sink(spec, before, {name: made}, more), name, error)
-    _report(_sink(spec, before, {name: made}, more), before, name, stopped=stopped, as_json=as_json)
+            return _tell_end(self.sink(), self.name, error)
 
 
 def _check_start(before: Status, name: str, start_from: str | None) -> None:
@@ -140,22 +187,15 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
     )
 
 
-def _sink(
-    spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any], lease: Lease | None = None
-) -> WalSink:
-    checkpoint = more["checkpoint"] or _recorded_checkpoint(status)
-    pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
-    own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
-    return WalSink(
-        to,
-        wal=spec.url,
-        checkpoint=checkpoint,
-        storage_options=spec.options,
-        checkpoint_options=own,
-        moved_from=more["moved_from"],
-        take_over=options.whom(take_over=more["take_over"] and lease is None),
-        lease=lease,
-    )
+@contextlib.contextmanager
+def _metrics(address: str | None) -> Iterator[Metrics | None]:
+    """Metrics that are served while the block runs; None without an address."""
+    if address is None:
+        yield None
+        return
+    with Metrics() as metrics:
+        say(f"metrics: http://{metrics.serve(address)}/metrics")
+        yield metrics
 
 
 def _recorded_checkpoint(status: Status) -> str:
@@ -175,27 +215,23 @@ def _recorded_checkpoint(status: Status) -> str:
     return found
 
 
-def _deliver(
-    sink: WalSink, name: str, reported: AbstractContextManager[object], more: dict[str, Any], timeout_s: float | None
-) -> bool:
-    """Drain the WAL. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
-    with reported:
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
-                sink.drain(follow=more["follow"], timeout_s=timeout_s, liveness_file=more["liveness_file"])
-        except UndeliveredError as error:
-            raise UndeliveredError(_left(sink, name, timeout_s)) from error
-        except KeyboardInterrupt as error:
-            if not more["follow"]:
-                raise type(error)(_pending(sink, name)) from error
-            return _tell_end(sink, name, error)
+def _deliver(sink: WalSink, name: str, more: dict[str, Any], timeout_s: float | None) -> bool:
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
+            sink.drain(follow=more["follow"], timeout_s=timeout_s, liveness_file=more["liveness_file"])
+    except UndeliveredError as error:
+        raise UndeliveredError(_left(sink, name, timeout_s)) from error
+    except KeyboardInterrupt as error:
+        if not more["follow"]:
+            raise type(error)(_pending(sink, name)) from error
+        return _tell_end(sink, name, error)
     return False
 
 
 def _tell_end(sink: WalSink, name: str, error: KeyboardInterrupt) -> Literal[True]:
     """Say how a drain with --follow was ended, and what is left. That is its normal end."""
-    click.echo(f"ended by {signal_of(error)}: {_pending(sink, name)}", err=True)
+    say(f"ended by {signal_of(error)}: {_pending(sink, name)}")
     return True
 
 
@@ -248,7 +284,7 @@ def _of(status: Status, name: str) -> SinkStatus | None:
 
 def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None) -> AbstractContextManager[object]:
     """A bar on a terminal, or with --progress; elsewhere a plain line now and then."""
-    if progress or (progress is None and sys.stderr.isatty() and not is_quiet()):
+    if progress or (progress is None and sys.stderr.isatty() and not (is_quiet() or is_json())):
         return _bar(sink, before, name)
     if progress is None:
         return working(f"delivering to sink {name!r}", look=lambda work: _look(sink, name, work))

@@ -55,6 +55,7 @@ _DEFAULTS = Settings()
     help="Number of delivered batches to keep, as in Settings.",
 )
 @click.option("--max-delivery-tasks", type=_NUMBER, help="As in Settings; default: all task slots but one.")
+@click.option("--threads-per-task", type=_NUMBER, default=1, show_default=True, help="As in Delivery.")
 @click.option("--sinks", type=_NUMBER, default=1, show_default=True, help="Sinks of the WAL, all of one kind.")
 @click.option("--sink-kind", type=click.Choice(sorted(KINDS)), default="plain", show_default=True, help="Kind of sink.")
 @click.option("--at-most-once", is_flag=True, help="A chunk may be lost, but is never repeated.")
@@ -194,6 +195,7 @@ def _plan(executors: int, given: dict[str, Any]) -> Plan:
         ability=KINDS[given["sink_kind"]],
         at_most_once=given["at_most_once"],
         where=given["where"],
+        threads_per_task=given["threads_per_task"],
         sink_call_s=given["sink_call"],
         pending_batches=given["pending_batches"],
     )

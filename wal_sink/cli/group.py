@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any, NoReturn
 
 import click
 
+from wal_sink.cli.log_format import say
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.reporting.texts import told
 
@@ -38,5 +40,5 @@ class WalSinkGroup(click.Group):
 
 def fail(error: WalSinkError) -> NoReturn:
     """Print the error to stderr and end the process with the exit code that belongs to it."""
-    click.echo(told(error), err=True)
+    say(told(error), logging.ERROR)
     sys.exit(BAD_USE if isinstance(error, ConfigError) else FOUND_SOMETHING)

@@ -1,22 +1,32 @@
 """The console script `wal-sink`.
 
-Exit codes: 0 success; 1 a check found a problem, or delivery failed; 2 wrong usage or configuration; 143 SIGTERM ended
-a command that delivers; 130 Ctrl-C ended it.
+Exit codes: 0 success; 1 a check found a problem, or delivery failed; 2 wrong usage or configuration; 130 Ctrl-C ended
+a check or a command that delivers; 143 SIGTERM ended a command that delivers.
 """
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 
 import wal_sink
+from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
+from wal_sink.cli.copy import copy_verb
 from wal_sink.cli.dead_letters import dead_letters
+from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
+from wal_sink.cli.log_format import LogFormat, begin_logging
+from wal_sink.cli.repairs import repairs
+from wal_sink.cli.replay import replay_verb
 from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
+from wal_sink.cli.skip import skip_verb
 from wal_sink.cli.status import status
+from wal_sink.cli.verify import verify
 
 
 def _show_version(context: click.Context, _option: click.Parameter, value: object) -> None:
@@ -29,9 +39,17 @@ def _show_version(context: click.Context, _option: click.Parameter, value: objec
 @click.option("--debug", is_flag=True, help=f"Show tracebacks; the same as {DEBUG_VARIABLE}=1.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not report on stderr what takes long.")
 @click.option(
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    default="text",
+    show_default=True,
+    callback=begin_logging,
+    help="json: log records, reports and errors on stderr are one JSON object a line.",
+)
+@click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
-def main(*, debug: bool, quiet: bool) -> None:
+def main(*, debug: bool, quiet: bool, log_format: str) -> None:
     """A write-ahead-log sink for Spark Structured Streaming.
 
     WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. Pass the
@@ -42,5 +60,22 @@ def main(*, debug: bool, quiet: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb):
+_VERBS = (
+    status,
+    batches,
+    show,
+    drain,
+    sinks,
+    dead_letters,
+    verify,
+    audit,
+    doctor,
+    skip_verb,
+    replay_verb,
+    copy_verb,
+    repairs,
+    estimate_verb,
+)
+"""In the order of the help: looking, delivering, sinks, checks, repairs, costs."""
+for verb in _VERBS:
     main.add_command(verb)

@@ -79,7 +79,8 @@ def _print_segments(detail: BatchDetail) -> None:
 def _print_sinks(detail: BatchDetail) -> None:
     shown = Listing("sink", "has it", ">rows", ">progress records")
     for sink in detail.delivered:
-        state = "all of it" if sink.complete else "a part" if sink.rows else "no"
+        all_or_part = "all of it" if sink.complete else "a part" if sink.rows else "no"
+        state = "skipped" if sink.skipped else all_or_part
         shown.add(sink.sink, state, sink.rows, sink.chunks)
     shown.print()
     click.echo()

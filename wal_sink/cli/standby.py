@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import click
-
+from wal_sink.cli.log_format import say
 from wal_sink.errors import ConfigError, FencedError, HeldError, OutcomeUnknownError, StoreError
 from wal_sink.lifecycle.liveness import Liveness
 from wal_sink.runtime.clock import SYSTEM
@@ -53,7 +52,7 @@ class Turns:
                 return one_turn(Lease(self._lease.duration_s, {self._role: free}), left_s)
             except (FencedError, HeldError) as error:
                 self._told = None
-                _say(f"{self._what}: another process was faster or took over: {error}")
+                say(f"{self._what}: another process was faster or took over: {error}")
         return False
 
     def _wait(self, ends_s: float) -> int | None:
@@ -68,7 +67,7 @@ class Turns:
                 free = None
                 if not self._cannot_look:
                     self._cannot_look = True
-                    _say(f"{self._what}: standing by, but the lease cannot be read: {error}")
+                    say(f"{self._what}: standing by, but the lease cannot be read: {error}")
             if free is not None:
                 return free
             if self._watch.seen is not None:
@@ -83,8 +82,4 @@ class Turns:
             return
         self._told = (seen.term, holder.process)
         until = "its lease runs out" if holder.lease_s is not None else "it ended: it renews no lease"
-        _say(f"{self._what}: standing by. {holder.process} has served it since {holder.since}, until {until}")
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+        say(f"{self._what}: standing by. {holder.process} has served it since {holder.since}, until {until}")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import NoReturn
 
-import click
+from wal_sink.cli.log_format import say
 
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 """143, the exit code that shells report for a process ended by this signal."""
@@ -37,7 +37,7 @@ def in_order() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        click.echo(f"ended by {signal_of(error)}: {str(error) or STAYS}", err=True)
+        say(f"ended by {signal_of(error)}: {str(error) or STAYS}")
         sys.exit(ENDED_BY_SIGTERM if isinstance(error, TerminatedError) else ENDED_BY_CTRL_C)
     finally:
         # None: the handler was not set by Python, so Python cannot restore it. The default handler ends the process.

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import click
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from wal_sink.cli.log_format import is_json, say
 from wal_sink.cli.output import clean
 
 FIRST_S = 1.0
@@ -52,7 +54,9 @@ def working(what: str, *, look: Callable[[Work], None] | None = None) -> Iterato
         yield work
         return
     done = threading.Event()
-    report = _on_terminal if sys.stderr.isatty() else _in_lines
+    as_json = is_json()
+    on_terminal = sys.stderr.isatty() and not as_json
+    report = _on_terminal if on_terminal else partial(_in_lines, tell=partial(say, as_json=as_json))
     thread = threading.Thread(target=report, args=(work, done, look or _nothing), name="wal-sink-progress", daemon=True)
     thread.start()
     try:
@@ -77,10 +81,10 @@ def _on_terminal(work: Work, done: threading.Event, look: Callable[[Work], None]
             shown.update(Text(str(work)))
 
 
-def _in_lines(work: Work, done: threading.Event, look: Callable[[Work], None]) -> None:
+def _in_lines(work: Work, done: threading.Event, look: Callable[[Work], None], *, tell: Callable[[str], None]) -> None:
     while not done.wait(PLAIN_S):
         look(work)
-        click.echo(f"wal-sink: {work}", err=True)
+        tell(f"wal-sink: {work}")
 
 
 def _nothing(_: Work) -> None:

@@ -17,19 +17,21 @@ from typing import ClassVar, Literal
 import msgspec
 
 from wal_sink.committer.context import CommitContext
-from wal_sink.committer.markers import MarkedSlots, find_marker, last_delivered_through, read_marked
+from wal_sink.committer.markers import MarkedSlots, find_marker, first_due, last_delivered_through, read_marked
 from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.progress import recorded_chunks
 from wal_sink.delivery.retry import Budget
 from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.delivery.telling import failure_teller, tell_marked, tell_released
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.inventory import check_marked_batch, check_marker, check_not_marked, newest_marker
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.sinks.guarantees import Ability
+from wal_sink.telemetry.events import Delivered, FoundDelivered
 from wal_sink.two_phase.abort import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim_above_seen, renew
@@ -66,6 +68,7 @@ class Committer:
         self._tidied_through: int | None = None
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
         self._state = State.UNCONFIRMED
+        self._began_s = -math.inf  # when the delivery that is underway began, by the monotonic clock
         self._rate = RowRate(served_sink.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
@@ -93,11 +96,8 @@ class Committer:
         """
         self._marker = newest_marker(self._log, self.name)
         self._check_marker()
-        if self._marker is None and self._first_batch <= (low_water := self._log.low_water()):
-            folders = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
-            # A store may show the folder of a batch for minutes after its objects were deleted.
-            held = (batch_id for batch_id in folders if self._log.store.list(paths.batch(batch_id)))
-            self._first_batch = next(held, low_water + 1)
+        if self._marker is None:
+            self._first_batch = first_due(self._log, self._first_batch)
 
     def _check_marker(self) -> None:
         """Compare the newest marker with all else that is known of the sink. No request, if nothing was lost."""
@@ -124,7 +124,8 @@ class Committer:
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
         when going on would be wrong, `StoppedError` when the run ends.
         """
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
+        tell = failure_teller(self._log.events, self._served_sink, self.next_batch)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime, tell)
         sleep = self._shared.sleep_s
         what = f"sink {self.name!r}"
         try:
@@ -161,7 +162,7 @@ class Committer:
         ):
             return  # no batch with rows was marked, or the target keeps no positions to compare
         if self._marked_manifest is None:
-            self._marked_manifest = read_marked(self._log, self.name, marker.batch_id)
+            self._marked_manifest = read_marked(self._log, self.name, marker)
         self._marked_manifest = msgspec.structs.replace(self._marked_manifest, segments=(), prepared={})
         self._delivery(self._marked_manifest, taken_over=False).ask()
 
@@ -246,6 +247,9 @@ class Committer:
         due.is_begun = self._may_be_begun(due)
         if self._underway is None:
             self._underway = self._delivery(due.released.manifest, taken_over=due.is_begun)
+            self._began_s = self._log.runtime.monotonic_s()
+            known = self._shared.gate.known_through
+            tell_released(self._log.events, self.name, due.released.manifest, complete_through=known)
         due.delivery = self._underway
         return Seen.MAYBE_BEGUN if due.is_begun else Seen.NEW
 
@@ -265,8 +269,11 @@ class Committer:
         return Seen.NO_MARKER
 
     def _send(self, due: DueBatch) -> Literal[Seen.ALL_SENT]:
-        if not due.released.manifest.passed_over:  # Spark called no sink for such a batch either
+        manifest = due.released.manifest
+        if not manifest.passed_over:  # Spark called no sink for such a batch either
             due.delivery.run(self._renew_term)
+        took_s = self._log.runtime.monotonic_s() - self._began_s
+        self._log.events.tell(Delivered, sink=self.name, batch=manifest.batch_id, rows=manifest.rows, took_s=took_s)
         return Seen.ALL_SENT
 
     def _choose_marker(self, due: DueBatch) -> Literal[Seen.MARKER_SHARED, Seen.MARKER_DUE]:
@@ -351,6 +358,7 @@ class Committer:
         self._marker = marker
         self._marked_manifest = None
         self._unmarked.clear()
+        self._log.events.tell(FoundDelivered, sink=self.name, batch=marker.batch_id)
 
     def _renew_term(self, above: int) -> Term:
         """Claim a new term. Tasks that still deliver under the present one are then those of a superseded process.
@@ -402,4 +410,5 @@ class Committer:
         self._marker = marker
         self._marked_manifest = manifest
         self._shared.history.note_marked(marker.batch_id)
+        tell_marked(self._log, self.name, group, marker)
         self._unmarked.clear()

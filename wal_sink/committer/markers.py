@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from wal_sink.errors import CorruptError
 from wal_sink.recovery.inventory import Lost, require
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
@@ -26,11 +29,51 @@ def find_marker(log: Log, sink: str, batch_id: int) -> Marker | None:
     return log.find(Marker, paths.marker(sink, newest)) if newest >= batch_id else None
 
 
-def read_marked(log: Log, sink: str, batch_id: int) -> Manifest:
-    """The manifest of the sink's newest marked batch, which no collection takes. Two reads."""
-    marker = paths.marker(sink, batch_id)
-    release = require(log, Release, paths.release(batch_id), Lost.RELEASE, marker)
-    return require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, marker)
+def first_due(log: Log, first_batch: int) -> int:
+    """The batch with which a sink without a marker begins. A listing, or a few if its first batch was collected during
+    its registration: then it begins at the oldest batch that the WAL still holds.
+    """
+    low_water = log.low_water()
+    if first_batch > low_water:
+        return first_batch
+    folders = log.numbers(paths.BATCHES, after=first_batch - 1)
+    # A store may show the folder of a batch for minutes after its objects were deleted.
+    held = (batch_id for batch_id in folders if log.store.list(paths.batch(batch_id)))
+    return next(held, low_water + 1)
+
+
+def read_marked(log: Log, sink: str, marker: Marker) -> Manifest:
+    """The manifest of the sink's newest marked batch, which no collection takes. Two reads.
+
+    A sink may have passed over the batch because its manifest is lost. Then an empty one stands for it.
+    """
+    if marker.skipped:
+        return _left_of(log, marker.batch_id)
+    batch_id, path = marker.batch_id, paths.marker(sink, marker.batch_id)
+    release = require(log, Release, paths.release(batch_id), Lost.RELEASE, path)
+    return require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, path)
+
+
+def _left_of(log: Log, batch_id: int) -> Manifest:
+    found = None
+    with suppress(CorruptError):
+        release = log.find(Release, paths.release(batch_id))
+        if release is not None:
+            found = log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
+    return found or Manifest(
+        batch_id=batch_id,
+        term=0,
+        attempt=0,
+        run_id="",
+        fingerprint="",
+        offsets="",
+        columns=(),
+        spark_schema="",
+        chunk_rows=1,
+        segments=(),
+        id="",
+        created="",
+    )
 
 
 def last_delivered_through(manifest: Manifest, before: Marker | None) -> MarkedSlots:

@@ -10,6 +10,7 @@ from wal_sink.dead_letters.files import Kept, count_rows
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.delivery.retry import AttemptFailedError, Budget
 from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
+from wal_sink.delivery.telling import failure_teller, tell_sent
 from wal_sink.errors import DeliveryError
 from wal_sink.messages import NO_SEGMENT, DeliveryContext, LastDelivered, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.reporting.layers import said_once
@@ -95,7 +96,7 @@ class BatchDelivery:
         `renew_term` claims the next term, or one above the term that it is given. The first is needed after tasks were
         left behind, the second if a transactional target knows a higher term.
         """
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
+        budget = self._budget()
         self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
         self._within(budget, lambda: self._attempt(budget, renew_term))
 
@@ -103,8 +104,11 @@ class BatchDelivery:
         """Make sure that a transactional target has what the marker before this batch stands for, and what this batch
         has of it. Sends nothing. Raises what `run` raises.
         """
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
-        self._within(budget, self._ask)
+        self._within(self._budget(), self._ask)
+
+    def _budget(self) -> Budget:
+        tell = failure_teller(self._log.events, self._served_sink, lambda: self._manifest.batch_id)
+        return Budget.of(self._served_sink.delivery, self._log.runtime, tell)
 
     def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
         try:
@@ -206,7 +210,7 @@ class BatchDelivery:
         results = self._dispatch([], confirm=True)
         if failure := next((result.failure for result in results if result.failure), None):
             self._refuse_final(failure)
-            raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
+            raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s, kind=failure.kind)
 
     def _has_come_further(self) -> bool:
         """Whether more is delivered than ever before. A target that forgets may take the same rows for ever."""
@@ -242,7 +246,7 @@ class BatchDelivery:
             budget.note_progress()
             may_be_unreachable = False
         self._is_unreachable = may_be_unreachable and failure.kind is not FailureKind.LOST
-        raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
+        raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s, kind=failure.kind)
 
     def _rounds(self) -> Iterator[list[SegmentTask]]:
         """The tasks that the dispatcher gets at a time. A target that was unreachable gets one segment at first."""
@@ -304,7 +308,10 @@ class BatchDelivery:
             results = [failed_as_a_whole(Failure(FailureKind.LOST, str(error)))]
             self._note_sent(tasks)
         self._settle(results)
-        self._rate.take(sum(self._rows) - before, since_s=began_s)
+        rows = sum(self._rows) - before
+        self._rate.take(rows, since_s=began_s)
+        sink, batch = self._served_sink.name, self._manifest.batch_id
+        tell_sent(self._log.events, sink, batch, results, rows=rows, took_s=self._rate.now_s() - began_s)
         return results
 
     def _settle(self, results: list[SegmentResult]) -> None:
@@ -358,6 +365,7 @@ class BatchDelivery:
             records_by_time=self._records_by_time,
             looks_by_time=self._is_sent_ahead,
             looked_s=looked_s,
+            measured=self._log.events.measures,
         )
 
     def _what(self) -> str:

@@ -26,11 +26,22 @@ T = TypeVar("T")
 
 
 class AttemptFailedError(Exception):
-    """One attempt failed. `retry_after_s`: the least time until the next one, as far as the budget permits."""
+    """One attempt failed. `retry_after_s`: the least time until the next one, as far as the budget permits. `kind`: the
+    kind of the failure.
+    """
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, kind: str = "retriable") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.kind = kind
+
+
+OnFailure = Callable[[int, float | None, BaseException], None]
+"""Is told the number of a failed attempt, the wait before the next one (None if none follows), and the error."""
+
+
+def _tell_nobody(_attempt: int, _next_in_s: float | None, _error: BaseException) -> None:
+    return
 
 
 @dataclass(slots=True)
@@ -44,10 +55,12 @@ class Budget:
     since_s: float = 0.0
     next_wait_s: float = 0.0
     """Before the next attempt, if there is one."""
+    on_failure: OnFailure = _tell_nobody
 
     @classmethod
-    def of(cls, delivery: Delivery, runtime: Runtime) -> Budget:
-        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=runtime.monotonic_s())
+    def of(cls, delivery: Delivery, runtime: Runtime, on_failure: OnFailure = _tell_nobody) -> Budget:
+        now_s = runtime.monotonic_s()
+        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=now_s, on_failure=on_failure)
 
     def note_progress(self) -> None:
         self.failures = 0
@@ -84,6 +97,8 @@ class Budget:
         error = _error_of(state)
         head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
         _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
+        if error is not None:
+            self.on_failure(self.failures, None if spent else self.next_wait_s, error)
         return spent
 
     def _next(self) -> str:
@@ -102,6 +117,11 @@ class Budget:
         asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
         self.next_wait_s = max(own_s, min(asked_s, self.budget_s - self.spent_s()))
         return self.next_wait_s
+
+
+def kind_of_failure(error: BaseException) -> str:
+    """The kind of a failed attempt, for events: that of the failure of a sink, else the class of the error."""
+    return error.kind if isinstance(error, AttemptFailedError) else type(error).__name__
 
 
 def _error_of(state: RetryCallState) -> BaseException | None:

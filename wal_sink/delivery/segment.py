@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from wal_sink.dead_letters.files import keep_unknown
 from wal_sink.dead_letters.rejections import Rejections
@@ -13,6 +14,7 @@ from wal_sink.delivery.positions import Positions
 from wal_sink.delivery.recording import Looks, Records
 from wal_sink.errors import WalSinkError
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
+from wal_sink.reporting.logs import logging_about
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
@@ -20,10 +22,13 @@ from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, ask_applied, check_returned, handed, rejected_of
+from wal_sink.telemetry.measures import Histogram
 from wal_sink.two_phase.commit import SegmentCommit
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import SegmentReader, load_segment, read_chunks, read_parquet
+
+T = TypeVar("T")
 
 _KEEP_REFUSED = "Correct the rows in the query, or keep them as dead letters: Delivery(…, on_rejected='dead_letter')"
 
@@ -48,9 +53,18 @@ class SegmentDelivery:
         self._rate = RowRate(delivery_context.rows_per_s, log.runtime)
         self._looks = Looks(delivery_context, log, looked_s=looked_s)
         self._records = Records(delivery_context, log)
+        self._times: Histogram | None = None
 
     def deliver(self, task: SegmentTask) -> SegmentResult:
         """Deliver one segment from `task.start` on. Errors of the sink, the store and the history are in the result."""
+        given, wal = self._given, self._log.store.root
+        with logging_about(wal=wal, sink=given.sink, batch=given.batch_id, segment=task.segment.id):
+            if not given.measured:
+                return self._deliver(task)
+            self._times = Histogram()
+            return replace(self._deliver(task), chunk_times=self._times.times())
+
+    def _deliver(self, task: SegmentTask) -> SegmentResult:
         run = _Run(task)
         try:
             if isinstance(self._session.sink, TwoPhaseSink):
@@ -208,7 +222,7 @@ class SegmentDelivery:
         self._looks.look(run.task, is_first=run.sent == 0)
         last: list[Chunk] = []
         chunks = _remember_last(self._chunks(run.task, data, 0), last)
-        returned = self._session.call(
+        returned = self._timed_call(
             self._what(run.task), sink.write_segment, run.task.ordinal, self._given.batch_id, chunks
         )
         check_returned(self._what(run.task), returned)
@@ -236,10 +250,20 @@ class SegmentDelivery:
     def _call_write(self, chunk: Chunk) -> Rejected | None:
         """The rows that the sink refused, if they may be kept. Raises `SinkFailedError`."""
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(self._session.sink)}"
-        returned = self._session.call(what, self._session.sink.write, handed(chunk))
+        returned = self._timed_call(what, self._session.sink.write, handed(chunk))
         if not self._given.keeps_rejected:
             check_returned(what, returned, _KEEP_REFUSED)
         return rejected_of(what, returned, chunk.num_rows)
+
+    def _timed_call(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Send rows by a call of the sink, and count its time if times are measured."""
+        if self._times is None:
+            return self._session.call(what, function, *args)
+        began_s = self._log.runtime.monotonic_s()
+        try:
+            return self._session.call(what, function, *args)
+        finally:
+            self._times.add(self._log.runtime.monotonic_s() - began_s)
 
     def _rejections(self, run: _Run, chunk: Chunk) -> Rejections:
         return Rejections(self._log, self._given.sink, run.task.ordinal, chunk)

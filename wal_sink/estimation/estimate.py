@@ -203,7 +203,7 @@ def _load(plan: Plan, store: StoreModel, prefix: str, of_batch: Requests) -> Pre
 
 def _tasks(plan: Plan, shape: Shape) -> int:
     """Number of segments that are delivered in parallel."""
-    return 1 if is_in_driver(plan, shape) else min(shape.segments, plan.delivery_slots)
+    return 1 if is_in_driver(plan, shape) else min(shape.segments, plan.delivery_slots * plan.threads_per_task)
 
 
 def _pace(plan: Plan, shape: Shape, store: StoreModel, tasks: int) -> Pace:

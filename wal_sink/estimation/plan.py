@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from wal_sink.errors import ConfigError
 from wal_sink.messages import SMALL_BATCH_BYTES
-from wal_sink.settings import Settings, Where
+from wal_sink.settings import MOST_THREADS, Settings, Where
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
 from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, PACKED_BYTES
@@ -128,13 +128,15 @@ class Plan:
     ability: Ability = Ability.ACCEPT
     at_most_once: bool = False
     where: Where = "auto"
+    threads_per_task: int = 1
+    """As in `Delivery`: segments that one task on an executor sends at once."""
     sink_call_s: float = 0.05
     """Seconds that the sink needs for one chunk."""
     pending_batches: int = 1
     """Number of completed batches without a marker when the query starts again."""
 
     def __post_init__(self) -> None:
-        _check(self, 1, "executors", "segments", "cores_per_executor", "columns", "sinks")
+        _check(self, 1, "executors", "segments", "cores_per_executor", "columns", "sinks", "threads_per_task")
         _check(self, 0, "offsets_bytes", "inline_bytes", "sink_call_s", "pending_batches")
         for name in ("rows_per_s", "batch_interval_s", "row_bytes", "compression"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
@@ -153,6 +155,14 @@ class Plan:
             raise ConfigError(
                 f"at_most_once is not possible with a {self.ability.value} sink. at_most_once needs a sink that "
                 "receives the rows in chunks and does not store its position in the target"
+            )
+
+        if self.threads_per_task > MOST_THREADS:
+            raise ConfigError(f"threads_per_task={self.threads_per_task}: expected 1 to {MOST_THREADS}")
+        if self.threads_per_task > 1 and (self.where == "driver" or self.ability is Ability.BATCH_WRITER):
+            raise ConfigError(
+                f"threads_per_task={self.threads_per_task} sends several segments at once on executors, and this sink "
+                "runs on the driver. Leave out threads_per_task (--threads-per-task)"
             )
 
     @property

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from wal_sink.errors import FencedError, UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
+from wal_sink.redaction import redacted
 from wal_sink.reporting.layers import said_once
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of, told
+from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 
 KEEPER_S = 5.0
 """How long the end of a run waits for a renewal under way."""
@@ -164,6 +167,17 @@ class CommitterPool:
             self.refuse_parked(wal)
         return False
 
+    @contextmanager
+    def told_to_wait(self, batch_id: int) -> Iterator[None]:
+        """Tell that the stream waits for room for a batch while the block runs, and then that it does not any more."""
+        tell, began_s = self.run.log.events.tell, self._now_s()
+        batches, size = self.run.history.pending(before=batch_id)
+        tell(StreamHeld, batch=batch_id, pending_batches=batches, pending_bytes=size)
+        try:
+            yield
+        finally:
+            tell(StreamResumed, batch=batch_id, waited_s=self._now_s() - began_s)
+
     def waits_for_parked_only(self, *, before: int) -> bool:
         """Whether every known batch below `before` is delivered to all sinks but parked ones."""
         newest = min(self.run.history.newest_known, before - 1)
@@ -183,7 +197,10 @@ class CommitterPool:
                 )
 
     def _note(self, thread: CommitterThread) -> None:
-        name = thread.committer.name
+        name, error = thread.committer.name, thread.error
+        tell = self.run.log.events.tell
+        said = redacted(_said(name, error))
+        tell(GaveUp, sink=name, parked=thread.parked, kind=type(error).__name__, error=said)
         if thread.parked:
             _logger.error("sink %s is parked, the other sinks continue: %s", name, _said(name, thread.error))
             if all(other.parked for other in self._threads):

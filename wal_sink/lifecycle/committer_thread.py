@@ -14,7 +14,7 @@ from wal_sink.committer.committer import Committer
 from wal_sink.errors import DeliveryError, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import NEXT, Seen, State
-from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.runtime.stopped import StoppedError
 
 FIRST_POLL_S = 0.06
@@ -155,11 +155,12 @@ class CommitterThread:
             self._thread, self._running = thread, True
 
     def _work(self) -> None:
-        try:
-            self._drive_until_stopped()
-        except BaseException as error:  # noqa: BLE001 - every error that ends this thread must reach the user's
-            self._end(error)
-            self._on_failure(self)  # last: it stops the query, whose thread may be waiting for this one
+        with logging_about(wal=self._run.log.store.root, sink=self._committer.name):
+            try:
+                self._drive_until_stopped()
+            except BaseException as error:  # noqa: BLE001 - every error that ends this thread must reach the user's
+                self._end(error)
+                self._on_failure(self)  # last: it stops the query, whose thread may be waiting for this one
 
     def _drive_until_stopped(self) -> None:
         try:

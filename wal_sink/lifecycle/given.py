@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from wal_sink.arguments.values import check_options, check_text
 from wal_sink.errors import ConfigError
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import canonical
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.texts import name_of
@@ -35,6 +36,8 @@ def check_arguments(
     moved_from: object,
     name: object,
     lease: object = None,
+    on_event: object = None,
+    metrics: object = None,
 ) -> None:
     """Refuse values of a wrong kind. Raises `ConfigError`."""
     if not isinstance(settings, Settings):
@@ -49,6 +52,15 @@ def check_arguments(
     _check_name("name", name)
     if not (lease is None or isinstance(lease, Lease)):
         raise ConfigError(f"lease: expected a Lease or None, found a {type(lease).__name__}; write lease=Lease()")
+    if on_event is not None and not callable(on_event):
+        raise ConfigError(
+            f"on_event: expected a function of one event, found a {type(on_event).__name__}; for example on_event=print"
+        )
+    if metrics is not None and not isinstance(metrics, Metrics):
+        raise ConfigError(
+            f"metrics: expected a Metrics, found a {type(metrics).__name__}; write metrics=Metrics(), and "
+            "metrics.serve('127.0.0.1:9464') to serve them"
+        )
 
 
 def folder_of(name: str, given: object) -> str:
@@ -93,7 +105,9 @@ def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink
             check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
 
-def refuse_what_only_the_stager_can_do(settings: Settings, deliveries: Mapping[str, Delivery]) -> None:
+def refuse_what_only_the_stager_can_do(
+    settings: Settings, deliveries: Mapping[str, Delivery], *, has_checkpoint_options: bool = False
+) -> None:
     """Refuse settings that need staging and delivery in one process, where another process stages: `ConfigError`."""
     limits = [name for name in ("max_pending_batches", "max_pending_bytes") if getattr(settings, name) is not None]
     not_kept = [name for name, delivery in deliveries.items() if not delivery.keep_segments]
@@ -103,6 +117,11 @@ def refuse_what_only_the_stager_can_do(settings: Settings, deliveries: Mapping[s
         said = f"{' and '.join(limits)} cannot hold back the query, because it runs in another process"
     elif not_kept:
         said = f"keep_segments=False of {not_kept} has no effect, because rows are prepared in this process only"
+    elif has_checkpoint_options:
+        said = (
+            "checkpoint_options stay in this process, and the server would read the checkpoint without them. Let the "
+            "environment of server and client provide what they hold"
+        )
     else:
         return
     raise ConfigError(f"over Spark Connect, the server stages and this process delivers: {said}. Leave it out")

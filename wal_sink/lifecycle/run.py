@@ -22,15 +22,17 @@ from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, ta
 from wal_sink.recovery.registration import Registered, Registration, register, registered
 from wal_sink.recovery.sink_changes import describe_unserved
 from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_names, refuse_retired
-from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Settings
 from wal_sink.staging.manifests import Attempt, Staged
 from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
+from wal_sink.telemetry.events import Collected, Ended, Serving
+from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term, claim, claim_above_seen
+from wal_sink.wal.fencing import Term, claim, claim_above_seen, is_superseded_by_siblings
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.lease import Lease
 from wal_sink.wal.log import NOTHING, Log
@@ -58,9 +60,10 @@ class Run:
         pause: Callable[[float], bool] | None = None,
         segment_reader: SegmentReader = read_parquet,
         lease: Lease | None = None,
+        events: Events = OFF,
     ) -> None:
         self.settings = settings
-        self.log = Log(store, runtime, runtime.new_id(), segment_reader, lease)
+        self.log = Log(store, runtime, runtime.new_id(), segment_reader, events, lease)
         self._renewals: dict[str, Renewal] = {}
         self.checkpoint = Checkpoint(checkpoint)
         self.gate = Gate(self.checkpoint)
@@ -114,11 +117,16 @@ class Run:
         for committer in self.committers:
             committer.abort_abandoned()
         self._warn_of_unserved(names)
+        newest = self.history.newest_known
+        for committer in self.committers:
+            following = committer.next_batch()
+            self.log.events.tell(Serving, sink=committer.name, next_batch=following, newest_batch=newest)
 
     def open_or_end(self, served_sinks: Sequence[ServedSink], *, moved_from: str | None, take_over: TakeOver) -> None:
         """Call `open`. If it raises (Ctrl-C too), records say that no process serves the terms it had claimed."""
         try:
-            self.open(served_sinks, moved_from=moved_from, take_over=take_over)
+            with logging_about(wal=self.log.store.root):
+                self.open(served_sinks, moved_from=moved_from, take_over=take_over)
         except BaseException:  # no thread serves them yet
             self.end()
             raise
@@ -137,6 +145,7 @@ class Run:
             note_end(self.log, role, committer.term.number)
             if self.log.lease is not None:
                 self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
+            self.log.events.tell(Ended, sink=committer.name)
 
     def renew_leases(self) -> float:
         """Renew the lease of each sink if it is due. Returns the seconds until the next one is due.
@@ -159,6 +168,10 @@ class Run:
     @property
     def is_stager(self) -> bool:
         return self._stager is not None
+
+    def is_superseded_by_siblings(self) -> bool:
+        """Whether this run stages, and only processes of the same parent have claimed the stager's role since."""
+        return self._stager is not None and is_superseded_by_siblings(self.log, self._stager.term)
 
     def become_stager(self) -> None:
         """Claim the stager's next term, for a query that starts now.
@@ -207,6 +220,7 @@ class Run:
             columns=tuple(columns),
             spark_schema=spark_schema,
             keep_segments=self._keeps_segments(),
+            measured=self.log.events.measures,
             preparations=tuple(
                 served_sink.preparation for served_sink in served_sinks if served_sink.preparation is not None
             ),
@@ -216,13 +230,15 @@ class Run:
     def begin_staging(self, batch_id: int, *, planned_ms: int) -> Attempt | None:
         """Begin an attempt to stage a batch; None if it is a replay. See `Stager.begin`."""
         stager = self._required_stager()
-        if not self.committers:
-            stager.refuse_superseded()  # without committers, nothing else in this process looks for a newer one
-        return stager.begin(batch_id, planned_ms=planned_ms)
+        with logging_about(wal=self.log.store.root, batch=batch_id):
+            if not self.committers:
+                stager.refuse_superseded()  # without committers, nothing else in this process looks for a newer one
+            return stager.begin(batch_id, planned_ms=planned_ms)
 
     def end_staging(self, attempt: Attempt, staged: Staged) -> Manifest:
         """Make an attempt known whose rows are staged. See `Stager.end`."""
-        manifest = self._required_stager().end(attempt, staged)
+        with logging_about(wal=self.log.store.root, batch=attempt.batch_id):
+            manifest = self._required_stager().end(attempt, staged)
         if not self.committers:  # then no committer will forget the batch
             self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
         return manifest
@@ -240,6 +256,10 @@ class Run:
 
     def deliver_next(self, committer: Committer, *, search: bool = False) -> bool:
         """Deliver one batch of one committer, then collect if that is due."""
+        with logging_about(wal=self.log.store.root, sink=committer.name, batch=committer.next_batch()):
+            return self._deliver_next(committer, search=search)
+
+    def _deliver_next(self, committer: Committer, *, search: bool) -> bool:
         try:
             if not committer.deliver_next(search=search):
                 return False
@@ -280,16 +300,19 @@ class Run:
         return committer
 
     def _collect(self, committer: Committer) -> None:
+        low_water = None
         try:
             with self._collecting:
                 if self._collector.is_due(committer.marked_through):
                     self._collector.put_off(committer.marked_through)
-                    self._collector.collect(committer.term)
+                    low_water = self._collector.collect(committer.term)
                     self._probes.delete_old()
         except (StoreError, OutcomeUnknownError) as error:
             _logger.warning(
                 "deleting delivered batches of %s failed and will be repeated: %s", self.log.store.root, error
             )
+        if low_water is not None:
+            self.log.events.tell(Collected, low_water=low_water)
 
     def _forget_delivered(self) -> None:
         """Free the memory of delivered batches, after a delivery. At least the sink of that delivery is alive."""

@@ -16,6 +16,7 @@ from typing import TypeVar
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.records import LowWater, Marker, Record, Release, SinkRecord, WalRecord
 
 R = TypeVar("R", bound=Record)
@@ -303,9 +304,20 @@ _WAY_OUT = {**dict.fromkeys(Lost, _NEW_WAL), Lost.SINK: _FORGET}
 
 def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str]) -> WalRecord | None:
     """The WAL's record, read once more; None if nothing exists that is made after it. Raises `ObjectLost`."""
+    _refuse_unfinished_copy(log, top)
     younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None) or _made_by_a_batch(log, top)
     because = _terms_that_begin_late(log, roles) if younger is None else _after(younger)
     return None if because is None else _find_again(log, WalRecord, paths.WAL, Lost.WAL, because)
+
+
+def _refuse_unfinished_copy(log: Log, top: frozenset[str]) -> None:
+    """Raise `ConfigError` for a copy that was begun and not completed. No request if nothing lies in `moves/`."""
+    copy = log.find(CopyRecord, paths.COPY) if f"{paths.MOVES}/" in top else None
+    if copy is not None and log.find(WalRecord, paths.WAL) is None:
+        raise ConfigError(
+            f"{log.store.root} is an unfinished copy of the WAL in {copy.copied_from}, and no process may use it. "
+            f"Complete it: wal-sink copy {copy.copied_from} {log.store.root}. Or delete this folder"
+        )
 
 
 def _made_by_a_batch(log: Log, top: frozenset[str]) -> str | None:

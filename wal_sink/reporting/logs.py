@@ -2,6 +2,8 @@
 
 A committer logs that its sink gave up, and then stops the query. If the handler's exception escaped, the query would
 continue, and its staged batches would not be delivered.
+
+Each record has the attributes `wal`, `sink`, `batch` and `segment`: what the code was working on, None if nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +11,33 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any
 
 from wal_sink.reporting.texts import told
+
+FIELDS = ("wal", "sink", "batch", "segment")
+"""Attributes of each record."""
+_subject: ContextVar[Mapping[str, str | int | None]] = ContextVar(
+    "wal_sink_subject", default=MappingProxyType(dict.fromkeys(FIELDS))
+)
+
+
+@contextlib.contextmanager
+def logging_about(
+    *, wal: str | None = None, sink: str | None = None, batch: int | None = None, segment: str | None = None
+) -> Iterator[None]:
+    """Name the subject of every record of this thread while the block runs. Each argument that is None stays as it is
+    outside.
+    """
+    given = {"wal": wal, "sink": sink, "batch": batch, "segment": segment}
+    token = _subject.set({**_subject.get(), **{name: value for name, value in given.items() if value is not None}})
+    try:
+        yield
+    finally:
+        _subject.reset(token)
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -25,6 +52,10 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
             super().log(level, msg, *args, **{"stacklevel": 2, **kwargs})  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - raised by a user's handler
             self._tell(msg, error)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the subject to the record."""
+        return msg, {**kwargs, "extra": {**_subject.get(), **(kwargs.get("extra") or {})}}
 
     def _tell(self, msg: object, error: BaseException) -> None:
         if logging.raiseExceptions and sys.stderr is not None:

@@ -67,6 +67,14 @@ class Runtime:
 SYSTEM = Runtime()
 
 
+def epoch_s(timestamp: str) -> float | None:
+    """A `timestamp` as seconds since 1970; None if the text is none."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return None
+
+
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a process, by which another process can tell whether it still lives."""
 
@@ -78,6 +86,9 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Namespace that assigned the process id: each container has its own."""
     started: int = 0
     """Start time in clock ticks after the boot, since the system may assign a process id again."""
+    parent: int = 0
+    """Id of the process that started this one; 0 if it is not known, or has ended."""
+    parent_started: int = 0
 
     @property
     def is_known(self) -> bool:
@@ -90,6 +101,12 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
         """
         return (self.boot_id, self.pid_namespace) == (other.boot_id, other.pid_namespace)
 
+    def is_sibling_of(self, other: ProcessIdentity) -> bool:
+        """Return whether one process surely started both. False if that is not known."""
+        if not (self.is_known and other.is_known and self.shares_ids_with(other) and self.parent_started):
+            return False
+        return (self.parent, self.parent_started) == (other.parent, other.parent_started)
+
 
 def process_identity() -> ProcessIdentity:
     """Identity of this process. Only Linux provides all fields."""
@@ -99,11 +116,27 @@ def process_identity() -> ProcessIdentity:
             return ProcessIdentity(host=host, pid=pid)
         boot_id = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         started, _ = _started_and_state(pid)
+        parent, parent_started = _parent()
         return ProcessIdentity(
-            host=host, pid=pid, boot_id=boot_id, pid_namespace=str((_PROC / "self/ns/pid").readlink()), started=started
+            host=host,
+            pid=pid,
+            boot_id=boot_id,
+            pid_namespace=str((_PROC / "self/ns/pid").readlink()),
+            started=started,
+            parent=parent,
+            parent_started=parent_started,
         )
     except (OSError, ValueError, IndexError):
         return ProcessIdentity(host=host, pid=pid)
+
+
+def _parent() -> tuple[int, int]:
+    """Id and start time of the parent; zeros if that is not known. Process 1 adopts the children of ended parents."""
+    parent = os.getppid()
+    try:
+        return (parent, _started_and_state(parent)[0]) if parent > 1 else (0, 0)
+    except (OSError, ValueError, IndexError):
+        return 0, 0
 
 
 def find_process(pid: int) -> int | None:

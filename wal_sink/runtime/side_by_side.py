@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ def side_by_side(function: Callable[[T], R], items: Iterable[T]) -> Sequence[R]:
     calls = _Calls(function, items)
     helpers: list[threading.Thread] = []
     for _ in range(min(MOST, calls.count) - 1):
-        helper = threading.Thread(target=calls.work, name="wal-sink-beside", daemon=True)
+        helper = threading.Thread(target=copy_context().run, args=(calls.work,), name="wal-sink-beside", daemon=True)
         try:
             helper.start()
         except RuntimeError:  # no more threads; the others do the work

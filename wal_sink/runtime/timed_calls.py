@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from types import MethodType
 from typing import Any, Protocol, TypeVar
 
@@ -66,7 +67,8 @@ class ThreadCall:
     """
 
     def __init__(self) -> None:
-        self._requests: queue.SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Context, Callable[..., Any], tuple[Any, ...]] | None]
+        self._requests = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._left_behind = False
@@ -78,7 +80,7 @@ class ThreadCall:
             thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
             thread.start()  # raises if the system has no more threads; then the next call tries again
             self._thread = thread
-        self._requests.put((function, args))
+        self._requests.put((copy_context(), function, args))  # so that log records name their subject there, too
         try:
             returned, value = self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -99,10 +101,10 @@ class ThreadCall:
     def _work(self) -> None:
         process = os.getpid()
         while (request := self._requests.get()) is not None:
-            function, args = request
+            context, function, args = request
             try:
                 with _alone(function):
-                    answer = (True, function(*args))
+                    answer = (True, context.run(function, *args))
             except Exception as error:  # noqa: BLE001 - passed to the calling thread, whatever it is
                 answer = (False, error)
             except BaseException as error:  # noqa: BLE001 - no other code would see it

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
-from wal_sink.spark.session.cluster import REPEAT_CHECKS, inline_budget
+from wal_sink.spark.session.cluster import inline_budget
 from wal_sink.spark.session.identity import QueryIdentity
 from wal_sink.spark.session.task_errors import RepeatedShuffleError, ResultTooLargeError
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
@@ -36,7 +36,13 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdenti
         context = run.staging_context(attempt, columns=columns, spark_schema=schema, inline_bytes=budget)
         description = f"{what}: stage attempt {attempt.number}"
         staged = stage_dataframe(df, store=store, context=context, description=description)
-        return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
+        return Staged(
+            staged.segments,
+            columns=columns,
+            spark_schema=schema,
+            prepared=staged.prepared,
+            requests=staged.requests,
+        )
 
     if not _stage(run, identity, write):
         found = evaluate_without_staging(df, description=f"{what}: replay, already released")
@@ -74,7 +80,7 @@ def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]
             return True
     raise RepeatedShuffleError(
         f"{seen}; {_ATTEMPTS} attempts in a row ended like this, and nothing was staged. Find out why executors are "
-        f"lost, set {' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
+        "lost, and start the query again"
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from wal_sink.errors import ConfigError, WalSinkError
@@ -15,7 +15,8 @@ from wal_sink.lifecycle.entries import Entries, RunEntry, again
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.stopped import JobStoppedError, StoppedError
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
-from wal_sink.spark.session.connect import start_over_connect, stop_over_connect
+from wal_sink.spark.session.connect import start_over_connect
+from wal_sink.spark.session.remote_query import LEAVE_WAIT_S, STOP_WAIT_S, RemoteQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,8 +44,8 @@ class OwnQuery:
         """`owner`: the name of the `WalSink` in errors, without secrets. `wal`: the URL of its log."""
         self._owner = owner
         self._query: StreamingQuery | None = None
-        self._is_remote = False
-        """The query of `start_remote`: it runs in a server of Spark Connect."""
+        self._remote: RemoteQuery | None = None
+        """The query of `start_remote`, which runs in a server of Spark Connect."""
         self._identity: QueryIdentity | None = None
         """The identity of the batch that was entered last."""
         self._checked_run: str | None = None
@@ -54,6 +55,8 @@ class OwnQuery:
         self._entries = Entries(owner, wal)
         self._stage_error: BaseException | None = None
         self._staging_thread: threading.Thread | None = None
+        self._was_told = False
+        """`raise_failure` told how a query of Spark Connect ended."""
         self._leaving = threading.Event()
         self._has_left = False
         """The stop that `leave` announced is over, whether or not Spark could stop the query."""
@@ -86,22 +89,34 @@ class OwnQuery:
 
         check_schema(schema_of(writer))
         self._stage_error = None
-        self._query, self._is_remote = start_query(writer, checkpoint, on_batch), False
+        self._query = start_query(writer, checkpoint, on_batch)
         return self._query
 
-    def start_remote(self, writer: DataStreamWriter, options: Mapping[str, str]) -> StreamingQuery:
+    def start_remote(
+        self, writer: DataStreamWriter, options: Mapping[str, str], query_id: Callable[[], str | None]
+    ) -> StreamingQuery:
         """Start a query of Spark Connect, which stages on its server. Raises `ConfigError` if it cannot work.
 
-        `options` are those of `format("wal_sink")`.
+        `options` are those of `format("wal_sink")`; `query_id` reads the query's id from the checkpoint. The server is
+        asked from now on whether the query runs.
         """
         self._stage_error = None
-        self._query, self._is_remote = start_over_connect(writer, options), True
-        return self._query
+        query = start_over_connect(writer, options, query_id)
+        if self._remote is not None:
+            self._remote.leave()
+        self._remote = RemoteQuery(query)
+        self._remote.watch()
+        return query
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the query runs in a server of Spark Connect."""
+        return self._remote is not None
 
     def wait_for_end_of(self, query: StreamingQuery) -> None:
         """Wait until the query of `start` ended. Raises Spark's error if it failed, or what a signal handler raises."""
-        if self._is_remote:
-            query.awaitTermination()
+        if self._remote is not None:
+            self._remote.wait_for_end()
             return
         from wal_sink.spark.session.query import wait_for_end  # noqa: PLC0415
 
@@ -175,8 +190,15 @@ class OwnQuery:
             self._owner,
         )
 
-    def hold(self, df: DataFrame, pool: CommitterPool, *, until: Callable[[], bool]) -> None:
-        """Hold the stream, inside its `foreachBatch`, until `until()` is true.
+    def hold(
+        self,
+        df: DataFrame,
+        pool: CommitterPool,
+        *,
+        until: Callable[[], bool],
+        while_held: AbstractContextManager[None] | None = None,
+    ) -> None:
+        """Hold the stream, inside its `foreachBatch`, until `until()` is true. `while_held` is entered if it must wait.
 
         Raises the error that made delivery give up, before or meanwhile. Raises `StoppedError` when the query is
         stopped; Spark does not count that as a failure of the query.
@@ -184,11 +206,16 @@ class OwnQuery:
         from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
 
         pool.raise_error()
-        while not until():
-            if self.is_leaving:
-                self._wait_for_stop(df)
-            sleep_in_stream(df, _POLL_S)
-            pool.raise_error()
+        if until():
+            return
+        with while_held or nullcontext():
+            while True:
+                if self.is_leaving:
+                    self._wait_for_stop(df)
+                sleep_in_stream(df, _POLL_S)
+                pool.raise_error()
+                if until():
+                    return
 
     def wait_if_leaving(self, df: DataFrame) -> None:
         """Wait for the stop that is under way, inside `foreachBatch`, and raise `StoppedError`.
@@ -210,21 +237,38 @@ class OwnQuery:
             f"({INTERRUPTED})"
         ) from None  # Spark searches the text of this error, and a cause would be a part of it
 
-    def stop(self) -> None:
+    def stop(self, wait_s: float = STOP_WAIT_S) -> None:
         """Stop this query, if there is one, and no other: a fenced run must not stop the query of the newer process.
 
         Does nothing inside its `foreachBatch`, because a stop there would wait for itself. Raises `WalSinkError` if
-        Spark cannot stop it.
+        Spark cannot stop it. `wait_s` bounds the wait for a server of Spark Connect; `raise_failure` tells the outcome.
         """
         try:
-            if self._query is not None and self._is_remote:
-                stop_over_connect(self._query)
+            if self._remote is not None:
+                self._remote.stop(wait_s)
             elif self._query is not None and not self._is_inside():
                 from wal_sink.spark.session.query import stop_query  # noqa: PLC0415
 
                 stop_query(self._query)
         finally:
             self._has_left = self.is_leaving
+
+    def stop_soon(self) -> None:
+        """Stop this query because delivery gave up. Does not wait for a server of Spark Connect."""
+        if self._remote is not None:
+            self._remote.ask_to_stop()
+        else:
+            self.stop()
+
+    def stop_at_end(self) -> None:
+        """Stop a query of Spark Connect after the committers ended. Raises `WalSinkError` if it may still run.
+
+        Does nothing if `close` asked for the stop already: then `raise_failure` tells the outcome.
+        """
+        if self._remote is None or self._remote.has_ended or self._was_told:
+            return
+        self.stop(LEAVE_WAIT_S)
+        self._remote.raise_unconfirmed()
 
     def _is_inside(self) -> bool:
         on_its_thread = self._identity is not None and self._identity.is_on_its_thread()
@@ -244,8 +288,9 @@ class OwnQuery:
         error = self._stage_error
         if isinstance(error, WalSinkError):
             raise error
-        if self._query is not None and self._is_remote:  # the errors of staging are the server's
-            if (failure := self._query.exception()) is not None:
+        if self._remote is not None:  # the errors of staging are the server's
+            self._was_told = True
+            if (failure := self._remote.failure) is not None:
                 raise failure
             return
         was_held = isinstance(error, StoppedError) and not isinstance(error, JobStoppedError)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import FencedError
 from wal_sink.reporting.logs import logger_of
+from wal_sink.telemetry.measures import OperationTimes
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Release, SegmentRef
@@ -37,6 +38,8 @@ class Staged:
     spark_schema: str = ""
     prepared: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     """By two-phase sink: the handle of each segment."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests of the job's tasks, if they are measured."""
 
 
 def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: int) -> Manifest:

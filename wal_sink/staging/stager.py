@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
 from wal_sink.errors import FencedError, HistoryGone, MissingBatch
 from wal_sink.recovery.history import History, divergence
 from wal_sink.recovery.inventory import Lost, lost
 from wal_sink.recovery.passing import pass_over
 from wal_sink.reporting.logs import logger_of
+from wal_sink.runtime.clock import epoch_s
 from wal_sink.staging.manifests import Attempt, Staged, create_manifest
+from wal_sink.telemetry import events
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
@@ -30,6 +34,7 @@ class Stager:
         self._term = term
         self._chunk_rows = chunk_rows
         self._attempts = 0
+        self._began_s = -math.inf  # when the last attempt began, by the monotonic clock
 
     def begin(self, batch_id: int, *, planned_ms: int) -> Attempt | None:
         """Begin an attempt to stage a batch; None if it is a replay of a released one.
@@ -40,6 +45,7 @@ class Stager:
         Raises `HistoryError` before anything is written if the batch contradicts the WAL, `FencedError` if another
         query has taken over the checkpoint.
         """
+        self._began_s = self._log.runtime.monotonic_s()
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
         if self._history.wal is None:
@@ -48,6 +54,7 @@ class Stager:
         # Spark chose a query's first batch after the WAL was read: others may have staged and released it meanwhile.
         if batch_id <= self._history.newest_known or not self._attempts:
             if self._is_replay(batch_id, offsets):
+                self._log.events.tell(events.Replayed, batch=batch_id)
                 return None
             self._refuse_completed(batch_id)
         self._refuse_gap(batch_id)
@@ -66,7 +73,26 @@ class Stager:
         if batch_id <= self._history.newest_known:
             self._tell_of_other_rows(manifest)
         self._history.note_staged(manifest)
+        self._tell_staged(manifest, staged)
         return manifest
+
+    @property
+    def term(self) -> Term:
+        """The term under which it stages."""
+        return self._term
+
+    def _tell_staged(self, manifest: Manifest, staged: Staged) -> None:
+        self._log.events.tell(
+            events.Staged,
+            batch=manifest.batch_id,
+            attempt=manifest.attempt,
+            rows=manifest.rows,
+            bytes=manifest.bytes,
+            segments=len(manifest.segments),
+            took_s=self._log.runtime.monotonic_s() - self._began_s,
+            staged_at=epoch_s(manifest.created),
+            requests=staged.requests,
+        )
 
     def refuse_superseded(self) -> None:
         """Raise `FencedError` if a newer process stages into this WAL. One read."""

@@ -10,6 +10,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from botocore.handlers import add_expect_header
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.examined import Answer
 from wal_sink.stores.listing import check_path, folder_of, is_hidden, names_in
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.spooled import SpooledSegment
@@ -52,6 +54,7 @@ _NEXT_STEP = {
     "InvalidAccessKeyId": "S3 does not know this access key: correct the credentials",
     "SignatureDoesNotMatch": "the secret does not belong to the access key: correct the credentials",
     "ExpiredToken": "the session's credentials expired, and their source has no new credentials: renew them",
+    "RequestTimeTooSkewed": "the clock of this machine differs from that of S3 by more than 15 minutes: set it by NTP",
     "PermanentRedirect": "the bucket lies in another region: set client_kwargs={'region_name': …}",
     "AuthorizationHeaderMalformed": "the region is wrong: set client_kwargs={'region_name': …}",
     "ConditionalRequestConflict": "another writer was writing the same object; wal-sink can repeat the create",
@@ -152,6 +155,23 @@ class S3Store(Store):
             failure = self._failure(operation.replace("_", " ") + " of", path, error)
             raise S3Error(str(failure), code=_code(error)) from self._spec.cause(error)
         return answer
+
+    @property
+    def prefix(self) -> str:
+        return self._prefix
+
+    def created_at(self, path: str) -> datetime:
+        """The time of creation, to the second, by the clock of S3."""
+        made: datetime = self.request("get_object", path)["LastModified"]
+        return made
+
+    def bucket_setting(self, operation: str) -> Answer:
+        """The answer to a request about the bucket."""
+        try:
+            return Answer(self._ask(lambda fs: fs.call_s3(operation, Bucket=self._bucket)))
+        except _FAILURES as error:
+            text = self._spec.scrub(str(error) or type(error).__name__)
+            return Answer({}, _code(error) or type(error).__name__, text)
 
     def _put(self, path: str, data: bytes, *, action: str, mode: str) -> None:
         try:

@@ -9,6 +9,8 @@ from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.stores.base import Store
 from wal_sink.stores.passing import PassingStore
+from wal_sink.telemetry.events import SlowStore
+from wal_sink.telemetry.hooks import OFF, Events
 
 SLOW_S = 1.0
 """A request that takes longer is slow. A large object may take longer, at this rate."""
@@ -27,9 +29,10 @@ class TimedStore(PassingStore):
     segments, whose time is mostly that of the rows.
     """
 
-    def __init__(self, inner: Store, runtime: Runtime = SYSTEM) -> None:
+    def __init__(self, inner: Store, runtime: Runtime = SYSTEM, events: Events = OFF) -> None:
         super().__init__(inner)
         self._runtime = runtime
+        self._events = events
         self._lock = threading.Lock()
         self._last: deque[bool] = deque(maxlen=LAST_REQUESTS)
         """For each of the last requests, whether it was slow."""
@@ -74,3 +77,5 @@ class TimedStore(PassingStore):
             self._longest_s,
             self._longest,
         )
+        last, longest_s = len(self._last), self._longest_s
+        self._events.tell(SlowStore, slow_requests=slow, last_requests=last, longest_s=longest_s)

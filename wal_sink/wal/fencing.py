@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.errors import FencedError
+from wal_sink.errors import CorruptError, FencedError
 from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.clock import process_identity, process_name
+from wal_sink.runtime.clock import ProcessIdentity, process_identity, process_name
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver, refuse_holder
@@ -54,6 +54,25 @@ class Term:
 
     def _next_path(self) -> str:
         return paths.term(self.role, self.number + 1)
+
+
+def is_superseded_by_siblings(log: Log, term: Term) -> bool:
+    """Whether every newer term was claimed by a process that the parent of this one started too. False if there is no
+    newer term, and if that is not known of one. One listing, and a read for each newer term.
+
+    Workers of one Spark driver are such siblings. Spark runs one query on a checkpoint at a time there.
+    """
+    here = process_identity()
+    newer = [number for number in log.numbers(paths.terms(term.role)) if number > term.number]
+    return bool(newer) and all(_is_sibling(log, term.role, number, here) for number in newer)
+
+
+def _is_sibling(log: Log, role: str, number: int, here: ProcessIdentity) -> bool:
+    try:
+        record = log.require(TermRecord, paths.term(role, number))
+    except CorruptError:
+        return False
+    return record.holder is not None and record.holder.is_sibling_of(here)
 
 
 def claim(log: Log, role: str, *, was_held: bool = False, take_over: TakeOver = TakeOver.ALWAYS) -> Term:

@@ -11,6 +11,7 @@ from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
+from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
 from wal_sink.wal.lease import Lease
 from wal_sink.wal.records import LowWater, Record, decode, encode
@@ -38,6 +39,8 @@ class Log:
     runtime: Runtime
     run_id: str
     segment_reader: SegmentReader = read_parquet
+    events: Events = OFF
+    """Where the run tells what it does."""
     lease: Lease | None = None
     """The lease that this run renews for each sink it serves; None: it renews none, and asks for nothing more."""
 

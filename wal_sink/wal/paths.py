@@ -22,6 +22,14 @@ LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
 LEASES = "leases"
+REPAIRS = "repairs"
+PROBE = "probe"
+TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, LEASES, "adoptions"})
+"""Folders in the root of a WAL. Nothing else there belongs to it, but its own record."""
+COPY = f"{MOVES}/copy.json"
+"""Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`
+it proves, to every version, that a WAL without its own record is not complete.
+"""
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
 SINK_RECORD = "sink.json"
@@ -31,6 +39,8 @@ OWNER = "owner.json"
 NAMES = "names"
 REPLAYED = ".replayed.json"
 """Suffix of the record that a dead letter was sent again."""
+
+_REPAIRED = ".done.json"
 
 SHARDS = 16
 SPREAD_FROM = 1024
@@ -57,6 +67,7 @@ _PROGRESS = re.compile(rf"{_number(6)}-{_number(12)}\.json", re.ASCII)
 _SEGMENT = re.compile(rf"(?:.*/)?{_number(6)}-{_number(4)}-[^/]*\.parquet", re.ASCII)
 _PREPARED = re.compile(rf"prepared-{_number(6)}-{_number(6)}\.json", re.ASCII)
 _BEGUN = re.compile(rf"(\d{{{BATCH_DIGITS}}})-([^/.]+)\.json", re.ASCII)
+_ATTEMPT_OF = re.compile(rf"{BATCHES}/(?:shard-[0-9a-f]/)?(\d{{{BATCH_DIGITS}}})/(\d+-\d+)/[^/]+\.parquet", re.ASCII)
 _SHARD = re.compile(r"shard-[0-9a-f]/")
 _DEAD_LETTER = re.compile(rf"{_number(6)}-{_number(12)}-{_number(12)}(?:-{_number(6)})?\.parquet", re.ASCII)
 
@@ -182,6 +193,11 @@ def batch_name(batch_id: int) -> str:
     return str(batch_id).zfill(BATCH_DIGITS)
 
 
+def is_batch_name(name: str) -> bool:
+    """Whether this is the name of a batch, without suffix."""
+    return len(name) == BATCH_DIGITS and parse_number(name) is not None
+
+
 def batch(batch_id: int) -> str:
     return f"{BATCHES}/{batch_name(batch_id)}"
 
@@ -192,6 +208,11 @@ def manifest(batch_id: int, term_number: int, attempt: int) -> str:
 
 def release(batch_id: int) -> str:
     return f"{batch(batch_id)}/release.json"
+
+
+def skipped(batch_id: int) -> str:
+    """Path of the record that stands for a batch whose objects were lost, once a sink passed over it."""
+    return f"{batch(batch_id)}/skipped.json"
 
 
 def shard(number: int) -> str:
@@ -336,6 +357,16 @@ def move(number: int) -> str:
     return f"{MOVES}/{_counted(number, 10)}.json"
 
 
+def repair(number: int) -> str:
+    """Path of the record that a repair began."""
+    return f"{REPAIRS}/{_counted(number, 10)}.json"
+
+
+def repaired(number: int) -> str:
+    """Path of the record that a repair ended."""
+    return f"{REPAIRS}/{_counted(number, 10)}{_REPAIRED}"
+
+
 def low_water(batch_id: int) -> str:
     return f"{LOW_WATER}/{batch_name(batch_id)}.json"
 
@@ -370,6 +401,12 @@ def parse_progress(name: str) -> ProgressName | None:
     return ProgressName(int(match[1]), int(match[2])) if match else None
 
 
+def manifest_of_segment(path: str) -> str | None:
+    """Path of the manifest that names a segment, if any does; None for the path of another object."""
+    match = _ATTEMPT_OF.fullmatch(path)
+    return f"{BATCHES}/{match[1]}/manifest-{match[2]}.json" if match else None
+
+
 def parse_segment(path: str) -> SegmentName | None:
     match = _SEGMENT.fullmatch(path)
     return SegmentName(int(match[1]), int(match[2])) if match else None
@@ -395,6 +432,11 @@ def parse_dead_letter(name: str) -> DeadLetterName | None:
         return None
     ordinal, first_row, end_row, number = match.groups()
     return DeadLetterName(int(ordinal), int(first_row), int(end_row), None if number is None else int(number))
+
+
+def parse_repaired(name: str) -> int | None:
+    """The number of the repair whose end a record tells; None for other names."""
+    return parse_number(name.removesuffix(_REPAIRED)) if name.endswith(_REPAIRED) else None
 
 
 def parse_number(name: str) -> int | None:

@@ -287,9 +287,26 @@ class Marker(Record, frozen=True, kw_only=True):
     """Rows of that batch's segments: a transactional target must still hold them in their slots."""
     last_delivered_older: tuple[OlderSlots, ...] = msgspec.field(default=(), name="witness_older")
     """The same for the slots after these, which earlier batches with more segments used."""
+    skipped: bool = False
+    """True if a person ordered that the sink passes over this batch: it may have only some of its rows, or none."""
+    skipped_rows: tuple[int, ...] | None = None
+    """Of a skipped batch: the rows of each segment that the target of a transactional sink has. None: unknown."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.marker(paths.sink_of(path), self.batch_id)
+
+
+class SkippedBatch(Record, frozen=True, kw_only=True):
+    """A person ordered that a sink passes over a batch of which the WAL held no object any more."""
+
+    kind = "skipped"
+    batch_id: int
+    sink: str
+    """The first sink that passed over it. Every other sink still stops there."""
+    run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.skipped(self.batch_id)
 
 
 class Replayed(Record, frozen=True, kw_only=True):
@@ -390,6 +407,16 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
             "restore the object"
         )
     return record
+
+
+def check_envelope(data: bytes, where: str) -> None:
+    """Check the bytes of a record of any kind, also of one that this version does not know. Raises `CorruptError`."""
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptError(f"{where}: expected a record, found {_sample(data)}; restore the object") from error
+    if zlib.crc32(bytes(envelope.body)) != envelope.crc32:
+        raise CorruptError(f"{where}: the checksum of this {envelope.kind} record does not match; restore the object")
 
 
 def _check_format(kind: type[Record], found: _Versioned, where: str) -> None:

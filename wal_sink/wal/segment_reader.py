@@ -79,12 +79,17 @@ def load_segment(store: Store, ref: SegmentRef) -> bytes:
         data = store.read(ref.path)
     except ObjectMissing as error:
         raise CorruptError(f"{where}: expected a segment of {ref.bytes} bytes, found nothing; {_RESTORE}") from error
+    check_segment(data, ref, where)
+    return data
+
+
+def check_segment(data: bytes, ref: SegmentRef, where: str) -> None:
+    """Raise `CorruptError` unless the bytes of a segment are those that were staged: by size and checksum."""
     if len(data) != ref.bytes:
         raise CorruptError(f"{where}: expected {ref.bytes} bytes, found {len(data)}; {_RESTORE}")
     found = zlib.crc32(data)
     if found != ref.crc32:
         raise CorruptError(f"{where}: expected CRC-32 {ref.crc32:08x}, found {found:08x}; {_RESTORE}")
-    return data
 
 
 def read_chunks(

@@ -84,23 +84,22 @@ class Calls:
     def close(self) -> None:
         self.client.close()
 
+    def has_ledger(self, table: str, *, create: bool) -> bool:
+        """Whether the ledger's table exists. `PermanentError` if it is another table, or missing and not to be made."""
+        what = f"ledger table {table!r} of {self.target!r}"
+        with self._asking(what):
+            found = _described(self.client, table, what)
+        _refuse_ledger(found, what, create=create)
+        return found is not None
+
     def check_ledger(self, table: str, *, create: bool) -> None:
         """Make the ledger's table if it is missing and may be made; `PermanentError` if it is another table."""
         what = f"ledger table {table!r} of {self.target!r}"
         with self._asking(what):
             found = _described(self.client, table, what)
-            if found is None and not create:
-                raise PermanentError(
-                    f"{what}: this table does not exist. Create it with the partition key 'slot' of type string, or "
-                    "pass create_ledger=True"
-                )
+            _refuse_ledger(found, what, create=create)
             if found is None:
                 self._create_ledger(table)
-            elif keys_of(found).types != {"slot": "S"}:
-                raise PermanentError(
-                    f"{what}: the key of this table is {keys_of(found).types}, expected only the string 'slot'. Pass "
-                    "another ledger_table"
-                )
             if found is None or found.get("TableStatus") not in _USABLE:
                 waiter = self.client.get_waiter("table_exists")
                 waiter.wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
@@ -268,6 +267,20 @@ def _keys_and_identity(client: Any, target: Target) -> tuple[Keys, Identity]:
             "only key is this string"
         )
     return keys, Identity.of(found, repr(target))
+
+
+def _refuse_ledger(found: Mapping[str, Any] | None, what: str, *, create: bool) -> None:
+    """Refuse another table than a ledger, and a missing one that is not to be made."""
+    if found is None and not create:
+        raise PermanentError(
+            f"{what}: this table does not exist. Create it with the partition key 'slot' of type string, or "
+            "pass create_ledger=True"
+        )
+    if found is not None and keys_of(found).types != {"slot": "S"}:
+        raise PermanentError(
+            f"{what}: the key of this table is {keys_of(found).types}, expected only the string 'slot'. Pass "
+            "another ledger_table"
+        )
 
 
 def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:

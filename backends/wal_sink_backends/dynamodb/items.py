@@ -60,7 +60,7 @@ def encoded(
     except ConfigError as error:
         raise PermanentError(f"{what}: {error}") from error
     fields = {field.name: stored_type(field.type) for field in chunk.table.schema}
-    _check_columns(list(fields), row_key, keys.types, what)
+    check_columns(list(fields), row_key, keys.types, what)
     items: dict[str, Item] = {}
     refused = rows_without_utf8(chunk.table)
     for row, (line, own_key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
@@ -80,7 +80,8 @@ def encoded(
     return list(items.values()), refused
 
 
-def _check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[str, str], what: str) -> None:
+def check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[str, str], what: str) -> None:
+    """Raise `PermanentError` for columns that cannot be attributes, or that lack the table's key."""
     listed = ", ".join(names)
     if "" in names:
         raise PermanentError(

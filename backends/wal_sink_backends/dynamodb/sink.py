@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.pacing import Patience
 from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, waits
 from wal_sink_backends.dynamodb.client import Target, TryAgainError
-from wal_sink_backends.dynamodb.items import Item, Nulls, encoded
+from wal_sink_backends.dynamodb.items import Item, Nulls, check_columns, encoded
 from wal_sink_backends.dynamodb.tables import RowsRefusedError, check_name, is_same_table
 
 __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
@@ -105,6 +106,16 @@ class DynamoDbSink(TransactionalSink):
         if self._calls is not None:
             self._calls.close()
             self._calls = None
+
+    def examine(self, schema: Any) -> Sequence[Finding]:
+        """Describe both tables, and compare the key with these columns. A missing ledger is not made."""
+        calls = Calls.connect(self._target)
+        try:
+            has_ledger = calls.has_ledger(self._ledger_table, create=self._create_ledger)
+        finally:
+            calls.close()
+        ledger = "the ledger exists" if has_ledger else "the first delivery makes the ledger"
+        return [fine("target", f"{self!r} can be reached, and {ledger}"), _key_finding(calls, schema, self._target)]
 
     def last(self, slot: str) -> Position | None:
         """The position in the ledger, read consistently; None if the slot never wrote."""
@@ -199,6 +210,12 @@ class DynamoDbPutSink(Sink):
         """Check the table. `PermanentError`, or an error that a retry may help."""
         self._calls = Calls.connect(self._target)
 
+    def examine(self, schema: Any) -> Sequence[Finding]:
+        """Describe the table, and compare its key with these columns."""
+        calls = Calls.connect(self._target)
+        calls.close()
+        return [fine("target", f"{self!r} can be reached"), _key_finding(calls, schema, self._target)]
+
     def close(self) -> None:
         """Close the connections."""
         if self._calls is not None:
@@ -245,6 +262,13 @@ class DynamoDbPutSink(Sink):
                     f"{what}: DynamoDB throttles the table, and {len(left)} items were not written. Raise the capacity "
                     "of the table, or max_wait_s"
                 )
+
+
+def _key_finding(calls: Calls, schema: Any, target: Target) -> Finding:
+    """The key of the table. `PermanentError` if rows of this Arrow schema lack it."""
+    if schema is not None:
+        check_columns(schema.names, target.row_key, calls.keys.types, repr(target))
+    return fine("target.table", f"the key of the table is {', '.join(calls.keys.types)}")
 
 
 def _check_fits(items: Sequence[Item], what: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,8 +17,9 @@ from wal_sink_backends.files.formats import Format, check_format, encoded, writt
 from wal_sink_backends.files.names import CHUNK_TEMPLATE, check_chunk_template, check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from wal_sink.reporting.findings import Finding
     from wal_sink.sinks.base import SinkContext
     from wal_sink.sinks.chunk import Chunk
     from wal_sink.stores.base import Store
@@ -77,6 +78,10 @@ class FilesSink(Sink):
     def open(self, context: SinkContext) -> None:
         """Read the environment and open the store. Raises `PermanentError` if either lacks something."""
         self._folder.open(repr(self), context)
+
+    def examine(self, schema: Any) -> Sequence[Finding]:  # noqa: ARG002 - files take any columns
+        """Look into the folder, and write nothing."""
+        return [self._folder.examine(repr(self))]
 
     def close(self) -> None:
         """Forget the values from the environment."""

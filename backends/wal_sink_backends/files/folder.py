@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.reporting.findings import Finding, fine
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from wal_sink.sinks.base import SinkContext
     from wal_sink.stores.base import Store
 
+_NOBODY_WRITES = "wal-sink-examination"
+"""A folder without objects: its listing shows whether listing is possible, and is short."""
 _in_use: dict[tuple[StoreSpec, str, int], LocalStore] = {}
 """Local folders by WAL and term. Each attempt opens its sink anew, and has to know the disk with which the run began:
 else the disk below a lost mount would be taken for the target. A new start has a new term, and takes the folder as it
@@ -53,8 +58,29 @@ class Folder:
             raise PermanentError(str(error)) from error
         return _local(self._opened) if isinstance(store, LocalStore) else store
 
+    def examine(self, sink: str) -> Finding:
+        """Whether the folder can be reached; one listing. Raises what `open` raises."""
+        options = from_environment(self._options_from_env, sink)
+        try:
+            store = open_store(StoreSpec(self.spec.url, {**self.spec.options, **options}))
+        except ConfigError as error:
+            raise PermanentError(str(error)) from error
+        store.list(_NOBODY_WRITES)
+        if isinstance(store, LocalStore):
+            _refuse_unwritable(Path(self.spec.location), sink)
+        return fine("target", f"{store.root} can be reached")
+
     def close(self) -> None:
         self._opened = None
+
+
+def _refuse_unwritable(folder: Path, sink: str) -> None:
+    """Refuse a local folder in which this user cannot write, or which cannot be made."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise PermanentError(
+            f"{sink}: this user cannot write in {there}. Give this user the right, or use another folder"
+        )
 
 
 def _local(key: tuple[StoreSpec, str, int]) -> LocalStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,8 +20,9 @@ from wal_sink_backends.files.local import LocalHolder
 from wal_sink_backends.files.names import SEGMENT_TEMPLATE, SegmentNames, check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from wal_sink.reporting.findings import Finding
     from wal_sink.sinks.base import SinkContext, Transaction
     from wal_sink.sinks.chunk import Chunk
     from wal_sink.stores.base import Store
@@ -88,6 +89,10 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     def open(self, context: SinkContext) -> None:
         """Read the environment and open the store. Raises `PermanentError` if either lacks something."""
         self._folder.open(repr(self), context)
+
+    def examine(self, schema: Any) -> Sequence[Finding]:  # noqa: ARG002 - files take any columns
+        """Look into the folder, and write nothing."""
+        return [self._folder.examine(repr(self))]
 
     def close(self) -> None:
         """Forget the values from the environment, and a file that was not prepared."""

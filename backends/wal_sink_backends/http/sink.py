@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import mask_url
+from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.json_rows import Maps, check_maps
@@ -125,6 +127,11 @@ class HttpSink(Sink):
             most_bytes=self._max_answer_bytes,
             check=self._check,
         )
+
+    def examine(self, schema: Any) -> Sequence[Finding]:  # noqa: ARG002 - only the service knows which rows it takes
+        """Read the environment, and connect to each server without a request: any request may have an effect."""
+        self._client({**self._headers, **self._environment()}).close()
+        return [_reached(url, self._timeout_s) for url in self._urls()]
 
     def close(self) -> None:
         """Close the connections; forget the values from the environment."""
@@ -276,6 +283,17 @@ def _check_refused(refused: Mapping[int, str], what: str) -> None:
             f"{what}: the API refused more than {MOST_REFUSED} rows. The last error: {list(refused.values())[-1]}. "
             "Correct the rows or the API. With body='rows', the number of refused rows is not limited"
         )
+
+
+def _reached(url: str, timeout_s: float) -> Finding:
+    """Connect to the server of a URL. Raises `ConnectionError`."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=timeout_s).close()
+    except OSError as error:
+        raise ConnectionError(f"{mask_url(url)}: {parts.hostname}:{port} cannot be reached: {error}") from error
+    return fine("target", f"{parts.hostname}:{port} can be reached; no request was sent to {mask_url(url)}")
 
 
 def checked_url(url: str) -> str:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.reporting.counts import counted
+from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
@@ -123,6 +125,20 @@ class KafkaSink(TransactionalSink):
         target, self._target = self._target, None
         if target is not None:
             target.close()
+
+    def examine(self, schema: Any) -> Sequence[Finding]:
+        """Connect, and look at the topic and the ledger; a missing ledger is not made."""
+        cluster = self._spec.connect()
+        topic = _found(cluster, self._topic, repr(self))
+        ledger = cluster.topic(self._ledger_topic, attempts=1)
+        if schema is not None:
+            rows = schema.empty_table()
+            self._format.messages(rows, partitions=topic.partitions, most_bytes=topic.most_bytes)
+        there = "the ledger exists" if ledger else "the first delivery makes the ledger"
+        return [
+            fine("target", f"{self._spec.servers} can be reached, and {there}"),
+            fine("target.topic", f"topic {topic.name!r} has {counted(topic.partitions, 'partition')}"),
+        ]
 
     def last(self, slot: str) -> Position | None:
         """The position in the ledger as of now; None if the slot never wrote. `HistoryError` if its rows are gone.

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import mask_url
+from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
@@ -92,6 +93,21 @@ class RedisSink(TransactionalSink):
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs no context
         """Connect and check the kind of the server. `PermanentError`, or redis-py's error if a retry may help."""
+        self._connect()
+
+    def examine(self, schema: Any) -> Sequence[Finding]:
+        """Connect and check the kind of the server, as `open` does, which changes nothing."""
+        missing = [name for name in self._template.columns if schema is not None and name not in schema.names]
+        if missing:
+            raise PermanentError(
+                f"key={self._template.text!r}: the column {missing[0]!r} is not among the columns {schema.names}. "
+                "Correct key, or select this column in the query"
+            )
+        self._connect()
+        self.close()
+        return [fine("target", f"{mask_url(self._url)} can be reached, and keeps what it acknowledges")]
+
+    def _connect(self) -> None:
         self._client = connect(self._url, self._connection_options())
         try:
             with translated(f"opening {mask_url(self._url)}"):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from wal_sink.arguments.values import check_bool, spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
+from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
@@ -133,6 +134,25 @@ class SqlSink(TransactionalSink):
         """Close the connection; a transaction under way is rolled back."""
         self._opened = False
         self._disconnect()
+
+    def examine(self, schema: Any) -> Sequence[Finding]:
+        """Connect and compare the table with these columns, without making the ledger or the table."""
+        at = self._dialect.address
+        what = f"table {self._table!r} in {at}"
+        if schema is not None:
+            self._check_names(schema.names, what)
+            self._check_age(schema, what)
+        connection = self._dialect.connect_to_look()
+        if connection is None:
+            return [fine("target", f"{at}: the first delivery makes this database")]
+        try:
+            with self._dialect.translated(f"looking at {what}"):
+                found = self._target.examine(connection, schema, what)
+                has_ledger = bool(self._dialect.columns(connection, LEDGER))
+        finally:
+            connection.close()
+        ledger = "the ledger exists" if has_ledger else "the first delivery makes the ledger"
+        return [fine("target", f"{at} can be reached, and {ledger}"), found]
 
     def last(self, slot: str) -> Position | None:
         """The position in the ledger; None if the slot never wrote."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import socket
 import sqlite3
@@ -11,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -140,6 +142,20 @@ class Sqlite(Dialect):
                 connection.close()
                 raise
         return connection
+
+    def connect_to_look(self) -> Connection | None:
+        """A read-only connection, or None for a file that does not exist: `connect` would create it."""
+        if not Path(self.path).exists():
+            if not os.access(Path(self.path).parent, os.W_OK | os.X_OK):
+                raise PermanentError(
+                    f"{self.address}: the folder {Path(self.path).parent} does not exist, or this user may not write "
+                    "there. Create it, or give this user the right"
+                )
+            return None
+        with self.translated(f"opening {self.address}"):
+            return sqlite3.connect(
+                f"file:{quote(self.path)}?mode=ro", uri=True, timeout=self.busy_timeout_s, isolation_level=None
+            )
 
     def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file cannot be disconnected
         return True

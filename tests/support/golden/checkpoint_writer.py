@@ -16,6 +16,8 @@ from pyspark import __version__
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from wal_sink.spark.session.configuration import setting_of
+
 VERSION = tuple(int(part) for part in __version__.split(".")[:2])
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FIRST_TIME_S = 1767225600
@@ -76,7 +78,7 @@ class Kind:
         """Start the query once. It reads the present files and ends."""
         writer = df.writeStream.foreachBatch(self._note).outputMode(mode).queryName("golden")
         writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
-        if self.spark.conf.get(SINK_EVOLUTION, "false") == "true":
+        if setting_of(self.spark, SINK_EVOLUTION).is_true:
             writer._jwrite.name("golden_sink")
         writer.start().awaitTermination()
 

@@ -22,6 +22,8 @@ from wal_sink.sinks.chunk import Chunk
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
 
 MODULE = """
 def take(chunk):
@@ -29,7 +31,7 @@ def take(chunk):
 """
 WRITING = {"drain", "dead-letters replay", "sinks retire", "sinks rename"}
 """Known commands of this program: the search below must find these, and may find more."""
-VALUES = {"batch": "0", "name": "default", "old": "default", "new": "other", "to": "copied_targets:take"}
+VALUES = {"batch": "0", "name": "default", "old": "default", "to": "copied_targets:take"}
 """Values for the parameters that commands require. A new parameter needs a value here."""
 
 
@@ -50,6 +52,7 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for _ in FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1):
         run.deliver_all()
     run.end()
+    note_end(run.log, paths.STAGER_ROLE, 1)
     return tmp_path / "wal"
 
 
@@ -67,11 +70,12 @@ OF_A_WAL = {" ".join(names): command for names, command in verbs(main) if "wal" 
 
 def arguments(command: click.Command, wal: Path) -> list[str]:
     """Return the arguments that a command requires, and the WAL."""
-    given = {**VALUES, "wal": str(wal)}
+    given = {**VALUES, "wal": str(wal), "new": f"{wal.name}-other"}
     required = [parameter for parameter in command.params if parameter.required]
     options = [(max(each.opts, key=len), given[each.name or ""]) for each in required if isinstance(each, click.Option)]
     positional = [given[each.name or ""] for each in required if isinstance(each, click.Argument)]
-    return [*positional, *itertools.chain.from_iterable(options)]
+    yes = ["--yes"] if any(each.name == "yes" for each in command.params) else []
+    return [*positional, *itertools.chain.from_iterable(options), *yes]
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -46,7 +46,7 @@ def test_every_option_reaches_the_calculation() -> None:
         "--executors 20 --cores-per-executor 2 --batch-interval 1m --segments 30 --rows-per-second 50 --row-bytes 300 "
         "--compression 2 --columns 7 --chunk-rows 100 --chunk-mib 8 --segment-mib 16 --retention-batches 300 "
         "--max-delivery-tasks 5 --sinks 2 --sink-kind lookup --at-most-once --where executors --sink-call 20ms "
-        "--pending-batches 3"
+        "--pending-batches 3 --threads-per-task 2"
     )
     plan = Plan(
         executors=20,
@@ -64,6 +64,7 @@ def test_every_option_reaches_the_calculation() -> None:
         ability=Ability.LOOK_UP,
         at_most_once=True,
         where="executors",
+        threads_per_task=2,
         sink_call_s=0.02,
         pending_batches=3,
     )

@@ -136,7 +136,9 @@ def test_of_two_drains_one_delivers_and_the_other_takes_over_when_it_is_killed(p
         told = said(other)
         assert other.returncode == 0
         assert "ended by SIGTERM: " in told
-    assert [batch for _, batch in place.taken()] == list(range(place.batches))
+    batches = [batch for _, batch in place.taken()]
+    assert sorted(set(batches)) == list(range(place.batches))
+    assert len(batches) <= place.batches + 1, "at most the chunk that was in flight when it was killed came again"
 
 
 def test_a_drain_that_is_stopped_in_order_is_replaced_before_its_lease_runs_out(place: Place) -> None:

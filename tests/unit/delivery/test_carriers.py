@@ -220,7 +220,7 @@ ORDERS = (
     SegmentTask(0, SimpleNamespace(), 5, maybe_sent=False),  # type: ignore[arg-type]
     SegmentTask(1, SimpleNamespace(), 0, maybe_sent=False),  # type: ignore[arg-type]
 )
-ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10)
+ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10, measured=False)
 
 
 def failure_of_task(payload: bytes, store: StoreSpec, *, attempt: int = 0) -> Failure:

@@ -161,6 +161,25 @@ def test_so_many_segments_at_once_as_delivery_gets_slots() -> None:
     assert estimate(Plan(10, segments=500, where="executors", settings=few, sinks=2), S3_MODEL).delivery_tasks == 4
 
 
+def test_each_thread_of_a_task_sends_a_segment_at_once() -> None:
+    threads = Plan(2, segments=500, rows_per_s=100_000, where="executors", threads_per_task=4)
+    assert estimate(threads, S3_MODEL).delivery_tasks == 7 * 4
+    assert estimate(replace(threads, segments=20), S3_MODEL).delivery_tasks == 20
+    assert estimate(threads, S3_MODEL).delivery_s < estimate(replace(threads, threads_per_task=1), S3_MODEL).delivery_s
+    assert (
+        estimate(replace(threads, where="auto", segments=4, rows_per_s=1000, inline_bytes=0), S3_MODEL).delivery_tasks
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"where": "driver"}, {"ability": Ability.BATCH_WRITER}, {"threads_per_task": 17}, {"threads_per_task": 0}]
+)
+def test_threads_are_refused_where_a_delivery_would_refuse_them(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="threads_per_task="):
+        Plan(**{"executors": 1, "threads_per_task": 2, **wrong})
+
+
 def test_small_batches_go_one_segment_after_the_other_through_the_driver() -> None:
     small = Plan(1, segments=4, rows_per_s=1000, inline_bytes=0)
     assert estimate(small, S3_MODEL).delivery_tasks == 1

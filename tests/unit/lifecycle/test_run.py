@@ -443,3 +443,14 @@ def test_what_is_due_is_collected_under_the_term_of_the_committer(monkeypatch: p
     place.stream(run, 2)
 
     assert collected == [run.committers[0].term]
+
+
+def test_a_run_that_stages_knows_whether_only_siblings_came_after_it() -> None:
+    """A run that does not stage has no term that could be superseded."""
+    place = Place()
+    older = place.open({})
+    assert not older.is_superseded_by_siblings()
+    older.become_stager()
+    assert not older.is_superseded_by_siblings()
+    place.open({}).become_stager()
+    assert older.is_superseded_by_siblings(), "both runs are of this process"

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, ObjectLost
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.runtime.clock import SYSTEM, process_identity
 from wal_sink.settings import Settings
 from wal_sink.spark.source import batches, reading
 from wal_sink.spark.source.options import options_of, read_options, write_options
@@ -157,16 +158,51 @@ def test_the_run_of_a_worker_goes_on(place: Place, monkeypatch: pytest.MonkeyPat
     assert [(manifest.term, manifest.attempt) for manifest in place.manifests(1)] == [(1, 2)]
 
 
-def test_an_older_worker_is_fenced_and_a_new_start_is_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def as_worker(monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
+    """Claim terms from now on as another process."""
+    identity = msgspec.structs.replace(process_identity(), **changes)
+    monkeypatch.setattr("wal_sink.wal.fencing.process_identity", lambda: identity)
+
+
+def planned_by_another_worker(place: Place, monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
+    """Begin batch 0 here, and again in another process, which has changed in this way. Then look from here again."""
+    as_worker(monkeypatch)
     place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
-    older = dict(batches._stagers)
+    ours = dict(batches._stagers)
     batches._stagers.clear()
+    as_worker(monkeypatch, **changes)
     place.sent()
-    monkeypatch.setattr(batches, "_stagers", older)
+    monkeypatch.setattr(batches, "_stagers", ours)
+    as_worker(monkeypatch)
+
+
+def test_an_older_worker_is_fenced_and_a_new_start_is_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned_by_another_worker(place, monkeypatch, pid=1, parent=1)
     with pytest.raises(FencedError, match="was superseded"):
         place.sent()
     place.sent()
     assert place.log.numbers(paths.terms("stager")) == [1, 2, 3]
+
+
+def test_a_batch_that_workers_of_one_driver_plan_in_turn_goes_on_under_a_new_term(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two queries in a driver, Spark plans a batch in any worker, and again in another one after a failure."""
+    planned_by_another_worker(place, monkeypatch, pid=1)
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    assert sorted(manifest.term for manifest in place.manifests()) == [1, 3]
+
+
+def test_a_worker_whose_batch_is_refused_for_another_reason_does_not_claim_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned_by_another_worker(place, monkeypatch, pid=1)
+    place.complete(0)
+    with pytest.raises(FencedError, match="but this batch is running now"):
+        place.sent()
+    batches._stagers.clear()
+    with pytest.raises(FencedError, match="but this batch is running now"):
+        place.sent()
 
 
 def test_a_query_that_continued_elsewhere_is_a_new_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

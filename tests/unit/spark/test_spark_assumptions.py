@@ -27,6 +27,7 @@ from wal_sink.spark.session.cluster import (
     task_slots,
     warn_of_unchecked_shuffles,
 )
+from wal_sink.spark.session.configuration import setting_of
 from wal_sink.spark.session.hadoop import HadoopFiles, default_file_system
 from wal_sink.spark.session.job_properties import is_running
 from wal_sink.spark.session.query import schema_of, session_of
@@ -115,29 +116,51 @@ def test_as_many_batches_as_spark_keeps_must_be_in_the_wal() -> None:
 # Shuffles that Spark repeats.
 
 
+class Conf:
+    """The settings of a session: those that are set, and Spark's defaults. It knows no others."""
+
+    def __init__(self, known: dict[str, str | None]) -> None:
+        self._known = known
+
+    def get(self, key: str) -> str | None:
+        if key not in self._known:
+            raise PySparkException(f'[SQL_CONF_NOT_FOUND] The SQL config "{key}" cannot be found.')
+        return self._known[key]
+
+
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        ((None, None), ["orderIndependentChecksum.enabled is not known", "or use Spark 4.1 or newer"]),
-        (("false", "false"), ["orderIndependentChecksum.enabled is false", "or set them to true"]),
-        (("true", "false"), ["enableFullRetryOnMismatch is false", "or set them to true"]),
-        (("true", "true"), []),
+        ((None, None), ["orderIndependentChecksum.enabled is not known", "to false; or use Spark 4.1 or newer"]),
+        (("false", "false"), ["orderIndependentChecksum.enabled is false", "to false; or set them to true"]),
+        (("true", "false"), ["enableFullRetryOnMismatch is false", "to false; or set them to true"]),
+        (("true", "True"), ["a shuffle of an RDD (Spark compares only those that SQL plans)", "to false"]),
     ],
 )
-def test_a_spark_that_does_not_check_a_repeated_shuffle_is_told_of(
+def test_a_shuffle_that_nobody_can_check_is_told_of(
     answers: tuple[str | None, ...], told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    spark = SimpleNamespace(conf=dict(zip(REPEAT_CHECKS, answers, strict=True)) | {_OLD_FETCHES: "true"})
+    known = {key: answer for key, answer in zip(REPEAT_CHECKS, answers, strict=True) if answer is not None}
+    conf = Conf({**known, _OLD_FETCHES: "TRUE"})
 
-    warn_of_unchecked_shuffles(cast("SparkSession", spark))
+    warn_of_unchecked_shuffles(cast("SparkSession", SimpleNamespace(conf=conf)))
 
-    assert len(caplog.messages) == bool(told)
+    assert len(caplog.messages) == 1
     assert all(part in caplog.text for part in told)
 
 
-def test_a_spark_whose_shuffles_tell_their_writers_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_unchecked_shuffles(cast("SparkSession", SimpleNamespace(conf={})))
+@pytest.mark.parametrize("known", [{}, {_OLD_FETCHES: "false"}])
+def test_a_spark_whose_shuffles_tell_their_writers_needs_no_warning(
+    known: dict[str, str | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_unchecked_shuffles(cast("SparkSession", SimpleNamespace(conf=Conf(known))))
     assert not caplog.messages
+
+
+def test_a_setting_that_cannot_be_read_is_not_one_that_is_unknown() -> None:
+    conf = SimpleNamespace(get=lambda _: (_ for _ in ()).throw(PySparkException("the JVM is gone")))
+    with pytest.raises(PySparkException, match="the JVM is gone"):
+        setting_of(cast("SparkSession", SimpleNamespace(conf=conf)), "spark.sql.anything")
 
 
 # Hadoop's file system, in the JVM.

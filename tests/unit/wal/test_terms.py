@@ -6,18 +6,28 @@ import itertools
 import logging
 import pickle
 
+import msgspec
 import pytest
 
 from tests.support.side_by_side import side_by_side
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import FencedError, HeldError, StoreError
-from wal_sink.runtime.clock import process_name
+from wal_sink.runtime.clock import ProcessIdentity, process_name
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import MARGIN, MOST_FILLED, Term, claim, claim_above, claim_above_seen, renew
+from wal_sink.wal import fencing, paths
+from wal_sink.wal.fencing import (
+    MARGIN,
+    MOST_FILLED,
+    Term,
+    claim,
+    claim_above,
+    claim_above_seen,
+    is_superseded_by_siblings,
+    renew,
+)
 from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import TermRecord
@@ -55,6 +65,49 @@ def test_the_holder_passes_its_check_and_everyone_before_it_is_fenced_with_the_p
     for term in terms[:-1]:
         with pytest.raises(FencedError, match=paths.term("role", term.number + 1)):
             term.check(on)
+
+
+@pytest.mark.parametrize(
+    ("claimants", "expected"),
+    [
+        ([], False),
+        (["sibling"], True),
+        (["sibling", "sibling"], True),
+        (["sibling", "other"], False),
+        (["other", "sibling"], False),
+        (["unknown"], False),
+        (["orphan"], False),
+        (["damaged"], False),
+    ],
+)
+def test_a_holder_knows_whether_only_its_siblings_came_after_it(
+    claimants: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the same parent started. Whatever is not known counts as a stranger."""
+    here = ProcessIdentity(host="h", pid=7, boot_id="b", pid_namespace="n", started=3, parent=5, parent_started=2)
+    changes = {
+        "sibling": {"pid": 8},
+        "other": {"pid": 8, "parent": 6},
+        "orphan": {"parent": 0, "parent_started": 0},
+        "unknown": {"boot_id": ""},
+    }
+    on = store()
+    mine = claim(log(on), "role")
+    for number, claimant in enumerate(claimants, 2):
+        if claimant == "damaged":
+            on.create(paths.term("role", number), b"{")
+            continue
+        identity = msgspec.structs.replace(here, **changes[claimant])
+        monkeypatch.setattr(fencing, "process_identity", lambda identity=identity: identity)
+        claim(log(on), "role")
+    monkeypatch.setattr(fencing, "process_identity", lambda: here)
+
+    assert is_superseded_by_siblings(log(on), mine) is expected
+
+
+def test_two_processes_without_a_known_parent_are_no_siblings() -> None:
+    orphan = ProcessIdentity(host="h", pid=7, boot_id="b", pid_namespace="n", started=3)
+    assert not orphan.is_sibling_of(orphan)
 
 
 def test_a_check_costs_one_read() -> None:

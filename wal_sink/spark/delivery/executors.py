@@ -26,6 +26,8 @@ from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.spark.session.job_properties import described, is_running
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.watched import watched
+from wal_sink.telemetry.measures import RequestCounts
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, SegmentRef
 
@@ -178,18 +180,21 @@ class _DeliveryTask:
                 copies.outwait(partial(self._recorded, tasks), copies.window_s(self.delivery_context), SYSTEM.sleep_s)
             text = "Spark ran a delivery task again; the earlier run of the task may still be sending"
             return failed(tasks, Failure(FailureKind.LOST, text))
+        counts = RequestCounts() if self.delivery_context.measured else None
         try:
-            log = Log(open_store(self.store), SYSTEM, self.run_id)
+            log = Log(watched(open_store(self.store), counts), SYSTEM, self.run_id)
             log.store.begin(is_there=True)
         except WalSinkError as error:
             return failed(tasks, failure_of(error))
         except Exception as error:  # noqa: BLE001 - a raise would make Spark retry; only the driver may decide that
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
             return failed(tasks, Failure(FailureKind.RETRIABLE, text))
-        if self.threads == 1:
-            return self._carry_out(log, tasks)
-        carried_out = SYSTEM.side_by_side(partial(self._carry_out, log), shared_out(tasks, self.threads))
-        return [result for results in carried_out for result in results]
+        shares = (tasks,) if self.threads == 1 else shared_out(tasks, self.threads)
+        carried_out = SYSTEM.side_by_side(partial(self._carry_out, log), shares)
+        results = [result for results in carried_out for result in results]
+        if counts is not None and results:  # there is a result for each task, or one that confirms
+            results[-1] = replace(results[-1], requests=counts.counted())
+        return results
 
     def _carry_out(self, log: Log, tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         return carry_out(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import told
+from wal_sink.spark.session.configuration import setting_of
 from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.spark.session.job_properties import described, is_running
 from wal_sink.spark.session.private import private, understood
@@ -201,7 +202,7 @@ def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
-        kept = int(spark.conf.get(_KEPT_BATCHES) or "")
+        kept = int(setting_of(spark, _KEPT_BATCHES).value or "")
     except (PySparkException, ValueError) as error:
         raise ConfigError(
             f"the number of batches that Spark keeps ({_KEPT_BATCHES}) cannot be read: {telling_line(error)}. Use a "
@@ -215,22 +216,27 @@ def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
 
 
 def warn_of_unchecked_shuffles(spark: SparkSession) -> None:
-    """Warn if neither Spark nor wal-sink can detect that a repeated shuffle gives other rows.
+    """Warn if wal-sink cannot detect that Spark repeated a part of a shuffle with other rows.
 
-    Only the user can switch the check on: Spark plans the shuffles of a batch before it calls `foreachBatch`.
+    Spark's own check covers the shuffles that SQL plans. Only the user can switch it on: Spark plans the shuffles of a
+    batch before it calls `foreachBatch`.
     """
-    if spark.conf.get(_OLD_FETCHES, "false") != "true":
+    if not setting_of(spark, _OLD_FETCHES).is_true:
         return  # every staging job checks its own shuffles
-    found = {key: spark.conf.get(key, None) for key in REPEAT_CHECKS}
-    if all(value == "true" for value in found.values()):
-        return
-    way_out = "use Spark 4.1 or newer" if None in found.values() else "set them to true before the query starts"
+    found = {key: setting_of(spark, key) for key in REPEAT_CHECKS}
+    if all(each.is_true for each in found.values()):
+        which, way_out = "a shuffle of an RDD (Spark compares only those that SQL plans)", ""
+    else:
+        which = "a shuffle"
+        is_known = all(each.is_known for each in found.values())
+        way_out = "; or " + ("set them to true before the query starts" if is_known else "use Spark 4.1 or newer")
     LOG.warning(
         "%s: Spark may lose or duplicate rows of a batch and report no error. This happens if an executor is lost "
-        "after a shuffle on a value that is not deterministic (for example, repartition by a random function). If the "
+        "after %s on a value that is not deterministic (for example, repartition by a random function). If the "
         "query has such a shuffle, do one of the following: use a deterministic value for the shuffle; set %s to "
-        "false; or %s",
-        ", ".join(f"{key} is {value or 'not known'}" for key, value in {_OLD_FETCHES: "true", **found}.items()),
+        "false%s",
+        ", ".join(f"{key} is {value}" for key, value in {_OLD_FETCHES: "true", **found}.items()),
+        which,
         _OLD_FETCHES,
         way_out,
     )

@@ -5,17 +5,21 @@ Driver here means the client. Nothing in this module needs a JVM or py4j in the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url, redacted
+from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
+from wal_sink.spark.session.remote_query import asked, is_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_logger = logger_of(__name__)
 
 FORMAT = "wal_sink"
 CHECKPOINT = "checkpointLocation"
@@ -23,6 +27,8 @@ OVER_CONNECT = (
     "Over Spark Connect, pass the query's writer to WalSink.run or WalSink.start, without your foreachBatch; "
     'or stage with writeStream.format("wal_sink"), and deliver with: wal-sink drain … --follow.'
 )
+_FIND_S = 30.0
+"""How long a start without an answer waits for the list of queries."""
 _FUNCTIONS = ("foreach_writer", "foreach_batch")
 
 
@@ -31,27 +37,58 @@ def is_connect(thing: object) -> bool:
     return "connect" in type(thing).__module__.split(".")
 
 
-def start_over_connect(writer: DataStreamWriter, options: Mapping[str, str]) -> StreamingQuery:
+def start_over_connect(
+    writer: DataStreamWriter, options: Mapping[str, str], query_id: Callable[[], str | None]
+) -> StreamingQuery:
     """Start a query that stages on the server. Raises `ConfigError` for a writer that has another target already.
 
-    The writer keeps its trigger, output mode and query name.
+    The writer keeps its trigger, output mode and query name. `query_id` reads the id of the query from the checkpoint.
+    If the answer of the start is lost, it is found out whether the query runs; `WalSinkError` if that is not known.
     """
     _refuse_leftovers(writer, options[CHECKPOINT])
-    return writer.format(FORMAT).options(**dict(options)).start()
-
-
-def stop_over_connect(query: StreamingQuery) -> None:
-    """Stop a query on its server and wait for its end. Raises `WalSinkError` if the server does not say that it
-    stopped.
-    """
     try:
-        query.stop()
-    except Exception as error:  # errors of gRPC and of PySpark
+        return writer.format(FORMAT).options(**dict(options)).start()
+    except Exception as error:
+        if is_answer(error):
+            raise
+        return _found_after(error, writer, query_id)
+    except BaseException:
+        _logger.warning(
+            "the start of a query over Spark Connect was interrupted. Its server may run the query all the same, and "
+            "stage batches. The WAL keeps them. Look at the server, or start the query again"
+        )
+        raise
+
+
+def _found_after(error: Exception, writer: DataStreamWriter, query_id: Callable[[], str | None]) -> StreamingQuery:
+    """The query that a start without an answer started. Raises `WalSinkError` if none is found."""
+    said = _line(error)
+    try:
+        session: Any = writer._session  # type: ignore[attr-defined] # noqa: SLF001 - PySpark has no public way
+        wanted, active = query_id(), asked(lambda: list(session.streams.active), _FIND_S)
+    except Exception as problem:  # noqa: BLE001 - errors of gRPC, of PySpark, and of the checkpoint's store
         raise WalSinkError(
-            f"the server of Spark Connect did not confirm that the query {query.id} stopped: "
-            f"{redacted(text_of(error))}. The query may still run there and stage batches. The WAL keeps them. Look at "
-            "the server, then start the query again, or deliver what was staged: wal-sink drain"
+            f"the server of Spark Connect did not answer the start of the query: {said}. Nor does it say whether the "
+            f"query runs: {_line(problem)}. The query may run there and stage batches. "
+            "The WAL keeps them. Look at the server. Then start the query again: Spark refuses a second one on this "
+            "checkpoint while the first one runs"
         ) from error
+    if found := next((query for query in active if wanted is not None and query.id == wanted), None):
+        _logger.warning(
+            "the server of Spark Connect did not answer the start of the query (%s), but it runs the query %s, which "
+            "is that of the checkpoint. This process goes on with it",
+            said,
+            wanted,
+        )
+        return cast("StreamingQuery", found)
+    raise WalSinkError(
+        f"the server of Spark Connect did not answer the start of the query: {said}. It runs no query of this session "
+        "on this checkpoint now. Start the query again"
+    ) from error
+
+
+def _line(error: Exception) -> str:
+    return redacted(text_of(error)).partition("\n")[0]
 
 
 def _refuse_leftovers(writer: DataStreamWriter, checkpoint: str) -> None:

@@ -117,8 +117,8 @@ def classic_context(spark: SparkSession) -> SparkContext:
         return spark.sparkContext
     except (AttributeError, PySparkException) as error:
         raise ConfigError(
-            "Spark Connect sessions are not supported: the workers cannot be checked, and foreachBatch runs in "
-            "another process. Run the query with a classic session (SparkSession.builder.master(...))"
+            "a session of Spark Connect has no workers that this process could ask: they belong to its server. Over "
+            "Spark Connect, start the query with WalSink.run or WalSink.start; the server then checks for itself"
         ) from error
 
 

@@ -81,7 +81,12 @@ def begin_batch(options: WriteOptions, schema: StructType) -> BegunBatch:
         return _begun(stager.run, batch_id, query_id, schema)
     except FencedError:
         del _stagers[key]  # a query that a user starts again stages under a new term
-        raise
+        if not stager.run.is_superseded_by_siblings():
+            raise
+    # Another worker of this driver began this batch, and Spark plans it again here after a failure. Spark runs one
+    # query on a checkpoint at a time, so the other worker is done.
+    stager = _stagers[key] = _Stager(_opened(options), batch_id)
+    return _begun(stager.run, batch_id, query_id, schema)
 
 
 def _opened(options: WriteOptions) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.cluster import size_of, task_slots
+from wal_sink.spark.session.configuration import changed, setting_of
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.task_errors import (
     RepeatedShuffleError,
@@ -27,6 +29,8 @@ from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.stores.opening import open_store
+from wal_sink.stores.watched import watched
+from wal_sink.telemetry.measures import RequestCounts
 from wal_sink.two_phase.prepare import packed, stage_partition
 from wal_sink.wal.log import Log
 
@@ -89,11 +93,16 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
         raise RepeatedShuffleError(
             f"{description}: Spark repeated a part of a shuffle while other tasks read it ({found})"
         )
-    log = Log(open_store(store), SYSTEM, context.run_id)
+    counts = RequestCounts()
+    log = Log(watched(open_store(store), counts if context.measured else None), SYSTEM, context.run_id)
     # Where the slots are not known, one segment after the other is packed: only slower.
     slots = task_slots(df.sparkSession.sparkContext) or 1
     with named_errors(description):
-        return packed(context, [_staged(row) for row in in_order], log, side_by_side=slots)
+        partitions = [_staged(row) for row in in_order]
+        staged = packed(context, partitions, log, side_by_side=slots)
+    for partition in partitions:
+        counts.merge(partition.requests)
+    return msgspec.structs.replace(staged, requests=counts.counted())
 
 
 def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
@@ -129,8 +138,11 @@ class _StagingTask:
         partition = context.partitionId()
         names = list(self.names)
         renamed = (with_offsets(batch).rename_columns(names) for batch in batches)
+        counts = RequestCounts()
         with marked_errors():
-            staged = stage_partition(self.staging, renamed, self._log, partition=partition, on_executor=True)
+            log = partial(self._log, counts)
+            staged = stage_partition(self.staging, renamed, log, partition=partition, on_executor=True)
+        staged = msgspec.structs.replace(staged, requests=counts.counted())
         result: list[pa.Array[Any]] = [
             pa.array([partition], pa.int32()),
             pa.array([context.taskAttemptId()], pa.int64()),
@@ -139,8 +151,9 @@ class _StagingTask:
         ]
         yield pa.record_batch(result, _RESULT.names)
 
-    def _log(self) -> Log:
-        log = Log(open_store(self.store), SYSTEM, self.staging.run_id)
+    def _log(self, counts: RequestCounts) -> Log:
+        store = watched(open_store(self.store), counts if self.staging.measured else None)
+        log = Log(store, SYSTEM, self.staging.run_id)
         log.store.begin(is_there=True)
         return log
 
@@ -184,8 +197,8 @@ def _batch_bytes(setting: str | None) -> int:
 @contextmanager
 def _small_batches(spark: SparkSession) -> Iterator[None]:
     """Limit the bytes of Spark's Arrow batches: with the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
-    limit = str(_batch_bytes(spark.conf.get(_BATCH_BYTES_KEY, None)))
-    with _set(spark, _BATCH_BYTES_KEY, limit):
+    limit = str(_batch_bytes(setting_of(spark, _BATCH_BYTES_KEY).value))
+    with changed(spark, _BATCH_BYTES_KEY, limit):
         yield
 
 
@@ -198,18 +211,5 @@ def _lasting_shuffles(spark: SparkSession) -> Iterator[None]:
     if version_of(spark.version) != SPARK_3_5:
         yield
         return
-    with _set(spark, _TOP_ROWS_KEY, "0"):
+    with changed(spark, _TOP_ROWS_KEY, "0"):
         yield
-
-
-@contextmanager
-def _set(spark: SparkSession, key: str, value: str) -> Iterator[None]:
-    before = spark.conf.get(key, None)
-    spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, before)

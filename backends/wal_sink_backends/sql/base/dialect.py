@@ -142,6 +142,10 @@ class Dialect(ABC):
     def connect(self) -> Connection:
         """A new connection that commits nothing by itself."""
 
+    def connect_to_look(self) -> Connection | None:
+        """A connection that changes nothing in the database; None if the database is made by the first delivery."""
+        return self.connect()
+
     @abstractmethod
     def is_usable(self, connection: Connection) -> bool:
         """False once the connection is known to be lost."""

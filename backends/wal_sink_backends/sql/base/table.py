@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
+from wal_sink.reporting.findings import Finding, fine
 from wal_sink_backends.sql.base.dialect import TableAltered, TableMissing
 from wal_sink_backends.sql.base.values import kind_of
 
@@ -70,6 +71,25 @@ class TargetTable:
         documents = self._dialect.documents(self._dialect.columns(connection, self._name))
         return Known(schema, look, replaces_nulls, collations, documents)
 
+    def examine(self, connection: Connection, schema: Any, what: str) -> Finding:
+        """Compare the table with the columns of some rows, and make nothing. `schema` is None if none are known.
+
+        Raises `PermanentError` as `fit` does.
+        """
+        check = "target.table"
+        if problem := self._dialect.look(connection, self._name).problem:
+            raise PermanentError(f"{what}: {problem}")
+        if not (found := self._dialect.columns(connection, self._name)):
+            self._refuse_missing(what)
+            return fine(check, f"{what}: the first delivery makes this table")
+        if schema is None:
+            return fine(check, f"{what}: the table exists, with the columns {', '.join(found)}")
+        wanted = _types(schema)
+        self._check_columns(wanted, found, what)
+        if problem := self._dialect.check_table(connection, self._name, list(wanted), self._key):
+            raise PermanentError(f"{what}: {problem}")
+        return fine(check, f"{what}: the table takes the columns {', '.join(wanted)}")
+
     def _is_still(self, connection: Connection, look: Look, columns: Sequence[str]) -> bool:
         held = self._dialect.hold(connection, self._name, columns)
         return held and self._dialect.look(connection, self._name) == look
@@ -106,14 +126,18 @@ class TargetTable:
                 f"{what}: the table no longer exists, and the rows that this process wrote to it are lost. The ledger "
                 "still records these rows as delivered. Restore the table and the ledger together"
             )
-        if advice := misread_name(self._name, self._dialect.schema_is):
-            raise PermanentError(f"{what}: no table has exactly the name {self._name!r}, and {advice}")
-        if not self.creates:
-            raise PermanentError(f"{what}: this table does not exist. Create it, or pass create_table=True")
+        self._refuse_missing(what)
         refuse_lost()
         if not self._dialect.creates_in_transaction:
             raise TableMissing
         self.make(connection, schema)
+
+    def _refuse_missing(self, what: str) -> None:
+        """Refuse a missing table that is not to be made."""
+        if advice := misread_name(self._name, self._dialect.schema_is):
+            raise PermanentError(f"{what}: no table has exactly the name {self._name!r}, and {advice}")
+        if not self.creates:
+            raise PermanentError(f"{what}: this table does not exist. Create it, or pass create_table=True")
 
     def _check_columns(self, wanted: Mapping[str, ArrowType], found: dict[str, str], what: str) -> None:
         for name, kind in wanted.items():

@@ -1,0 +1,195 @@
+"""Each verb that repairs, on a local WAL and on S3 (moto's server), as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from tests.support.servers.s3_server import S3Server
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.base import Store
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+
+MODULE = """
+import json
+from wal_sink import PermanentError, Rejected
+
+def take(chunk):
+    with open("taken.txt", "a") as file:
+        file.write(f"{chunk.batch_id} {chunk.key}\\n")
+
+def poison(chunk):
+    if chunk.batch_id == 1:
+        raise PermanentError("this row can never be stored")
+    take(chunk)
+
+def picky(chunk):
+    return Rejected({0: f"bad row of {chunk.batch_id}"})
+"""
+BATCHES = 3
+
+
+@dataclass
+class Wal:
+    """A WAL that commands use, and the store behind it."""
+
+    url: str
+    store: Store
+    checkpoint: Store
+    options: tuple[str, ...] = ()
+
+    def run(self, *verb: str, args: tuple[str, ...] = (), code: int = 0) -> Result:
+        result = CliRunner().invoke(main, [*verb, self.url, *args, *self.options])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    def json(self, *verb: str, args: tuple[str, ...] = (), code: int = 0) -> Any:
+        return json.loads(self.run(*verb, args=(*args, "--json"), code=code).stdout)
+
+    def stage(self, batches: int) -> None:
+        run = Run(self.store, self.checkpoint, Settings(chunk_rows=2))
+        run.open()
+        run.become_stager()
+        table = pa.table({"id": [1, 2, 3]})
+        list(FakeQuery(self.checkpoint, lambda *_: [table]).batches(run, batches))
+
+    def drain(self, to: str = "repair_targets:take", *more: str, name: str = "default", code: int = 0) -> Result:
+        known = name in {folder.rstrip("/") for folder in self.store.list(paths.SINKS)}
+        start = () if known else ("--start-from", "earliest")
+        where = () if "://" not in self.url else ("--checkpoint", self.checkpoint.root)
+        args = ("--to", to, "--name", name, "--no-progress", *start, *where, *more)
+        return self.run("drain", args=args, code=code)
+
+    @property
+    def objects(self) -> list[str]:
+        return self.store.list("", recursive=True)
+
+
+@pytest.fixture(params=["local", "s3"])
+def wal(
+    request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Wal:
+    """A WAL of three complete batches."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    (tmp_path / "repair_targets.py").write_text(MODULE)
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    if request.param == "local":
+        place = Wal(str(tmp_path / "wal"), open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint)
+    else:
+        options = s3_server.storage_options
+        text = json.dumps(options)
+        store = open_store(StoreSpec(f"{s3_url}/wal", options))
+        place = Wal(f"{s3_url}/wal", store, checkpoint, ("--storage-options-json", text))
+    place.stage(BATCHES)
+    return place
+
+
+def taken() -> list[int]:
+    file = Path("taken.txt")
+    return [int(line.split()[0]) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_poison_batch_is_skipped(wal: Wal) -> None:
+    wal.drain("repair_targets:poison", code=1)
+    before = wal.objects
+
+    text = wal.run("skip", args=("1", "--why", "poison", "--dry-run")).stdout
+    assert "batch 1 has 3 rows" in text
+    assert "sink 'default' (plain) has 0 rows of it by the records of the WAL" in text
+    assert wal.json("skip", args=("1", "--why", "poison", "--dry-run"))["dry_run"] is True
+    assert "Add --yes" in wal.run("skip", args=("1", "--why", "poison"), code=2).stderr
+    assert wal.objects == before
+
+    done = wal.json("skip", args=("1", "--why", "poison", "--yes"))
+    assert (done["outcome"], done["repair"], done["rows"], done["sent_rows"]) == ("skipped", 1, 3, 0)
+    assert "would get batch 2 next" in wal.run("skip", args=("1", "--why", "x", "--yes"), code=2).stderr
+    wal.drain()
+    assert set(taken()) == {0, 2}
+    [shown] = wal.json("show", args=("1",))["delivered"]
+    assert (shown["skipped"], shown["rows"]) == (True, 0)
+    assert "skipped" in wal.run("show", args=("1",)).stdout
+    [entry] = wal.json("repairs", "list")
+    assert (entry["state"], entry["command"]) == ("done", "wal-sink skip WAL 1 --name default")
+
+
+def test_a_skip_needs_a_reason(wal: Wal) -> None:
+    assert "--why" in wal.run("skip", args=("1", "--yes"), code=2).stderr
+    assert "is empty: expected the reason" in wal.run("skip", args=("1", "--yes", "--why", " "), code=2).stderr
+
+
+def test_a_lost_batch_is_skipped_though_the_wal_cannot_be_opened(wal: Wal) -> None:
+    wal.drain("repair_targets:picky", code=1)
+    wal.store.delete(f"{paths.batch(0)}/{name}" for name in wal.store.list(paths.batch(0), recursive=True))
+    assert "is gone" in wal.run("status", code=1).stderr
+
+    text = wal.run("skip", args=("0", "--why", "life-cycle rule", "--yes")).stdout
+
+    assert "batch 0 has an unknown number of rows: its manifest is lost" in text
+    assert "passes over batch 0: its next delivery begins with batch 1" in text
+    wal.drain()
+    assert set(taken()) == {1, 2}
+
+
+def test_released_batches_are_replayed(wal: Wal) -> None:
+    wal.drain()
+    before = wal.objects
+    to = ("--to", "repair_targets:take", "--why", "lost in the target")
+
+    text = wal.run("replay", args=("1-2", *to, "--dry-run")).stdout
+    assert "2 batches (1 to 2): 6 rows" in text
+    assert wal.json("replay", args=("1-2", *to, "--dry-run"))["rows"] == 6
+    assert "Add --yes" in wal.run("replay", args=("1-2", *to), code=2).stderr
+    assert wal.objects == before
+
+    assert "2 batches replayed to take as sink 'replay-1': 6 rows sent, 0 rows were there" in (
+        wal.run("replay", args=("1-2", *to, "--yes")).stdout
+    )
+    keys = Path("taken.txt").read_text().splitlines()
+    assert sorted(keys[2:6]) == sorted(keys[6:])
+    done = wal.json("replay", args=("0", *to, "--yes", "--name", "monday"))
+    assert (done["name"], done["rows_sent"], done["repair"]) == ("monday", 3, 2)
+    assert "expected a batch id such as 12, or a range" in wal.run("replay", args=("x", *to), code=2).stderr
+    assert "the lower one first" in wal.run("replay", args=("5-2", *to), code=2).stderr
+    assert "was not released" in wal.run("replay", args=("9", *to, "--yes"), code=2).stderr
+
+
+def test_a_replay_to_a_database_adds_nothing_that_is_there(wal: Wal) -> None:
+    target = "sqlite:///orders.db?table=orders"
+    wal.drain(target)
+    args = ("0-2", "--to", target, "--why", "to be sure", "--yes")
+
+    done = wal.json("replay", args=args)
+    assert (done["rows_sent"], done["rows_there"]) == (0, 9)
+    other = wal.json("replay", args=("0-2", "--to", "sqlite:///copy.db?table=orders", "--why", "copy", "--yes"))
+    assert (other["rows_sent"], other["rows_there"]) == (9, 0)
+    with sqlite3.connect("orders.db") as database, sqlite3.connect("copy.db") as copy:
+        assert database.execute("SELECT count(*) FROM orders").fetchone() == (9,)
+        assert copy.execute("SELECT count(*) FROM orders").fetchone() == (9,)
+
+
+def test_a_replay_with_refused_rows_says_so_and_one_that_failed_goes_on(wal: Wal) -> None:
+    wal.drain()
+    to = ("--to", "repair_targets:picky", "--why", "x", "--yes", "--on-rejected", "dead_letter")
+    assert "see wal-sink dead-letters list WAL --name replay-1" in wal.run("replay", args=("1", *to), code=1).stdout
+
+    args = ("0-2", "--to", "repair_targets:poison", "--why", "x", "--yes")
+    assert "this row can never be stored" in wal.run("replay", args=args, code=1).stderr
+    assert wal.json("repairs", "list")[1]["state"] == "unfinished"
+    assert "is not finished" in wal.run("replay", args=("1", *to), code=1).stderr
+    wal.run("repairs", "give-up", args=("2", "--why", "the rows are wrong"))
+    assert wal.json("repairs", "list")[1]["state"] == "given up"
+    assert [sink["state"] for sink in wal.json("sinks", "list")] == ["ended", "retired", "retired"]

@@ -1,0 +1,164 @@
+"""A WAL that changes between any two requests of a check: staging, delivery, collection, crashes. No false finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.simulation.histories.coroutines import Coroutine, running
+from tests.simulation.histories.lives import HistoryProcess
+from tests.simulation.histories.plans import NAMES, SENDING, Deed, Fault
+from tests.simulation.histories.playing import small_world
+from tests.simulation.histories.stores import SimulatedStore
+from tests.simulation.histories.targets import LedgerSink
+from tests.simulation.world import World, dies
+from wal_sink.checking.against_checkpoint import AgainstCheckpoint
+from wal_sink.checking.against_target import AgainstTarget
+from wal_sink.checking.findings import Finding
+from wal_sink.checking.look import Known, Look
+from wal_sink.checking.verify import Check, Comparison
+from wal_sink.errors import FencedError
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+
+BATCHES = ((2, 1), (3,), (1, 2), (2,), (4,), (1,), (2, 2), (3,))
+CRASHES = (dies("after create", "progress"), dies("before delete"))
+
+
+def pause(_process: HistoryProcess, _what: str, _where: str) -> None:
+    """Stand still at every point of the process."""
+    coroutine = running()
+    if coroutine is not None:
+        coroutine.pause()
+
+
+class Live:
+    """Processes that go on by some points, in turn, whenever the check sends a request."""
+
+    number = full_for = reconnections = 0
+    in_job = False
+
+    def __init__(self, world: World, steps: int, *lives: Sequence[Fault]) -> None:
+        self.left: list[Coroutine] = []
+        self.world = world
+        self.steps = steps
+        self.processes = [Coroutine(lambda faults=faults: self._live(faults)) for faults in lives]
+        self.turns = 0
+
+    @property
+    def done(self) -> bool:
+        return all(process.done for process in self.processes)
+
+    def _live(self, faults: Sequence[Fault]) -> None:
+        """Live and die, once for each fault, then live to the end."""
+        for fault in faults:
+            self.world.life(fault, hook=pause).live()
+        self.world.life(hook=pause).live()
+
+    def go(self, steps: int) -> None:
+        for _ in range(steps):
+            self.turns += 1
+            process = self.processes[self.turns % len(self.processes)]
+            if not process.done:
+                process.resume()
+
+    # The check, as stores and sinks see it.
+
+    def point(self, what: str, _where: str) -> None:
+        if not what.startswith("after"):
+            self.go(self.steps)
+
+    def met(self, what: str) -> None:
+        """Do nothing."""
+
+    def take_time(self) -> None:
+        """Do nothing."""
+
+    def refuse_create(self, path: str) -> None:
+        raise AssertionError(path)
+
+    def will(self, deed: Deed) -> bool:
+        return deed is None
+
+    def check(self, *, audits: str = "") -> list[Finding]:
+        """Check the WAL. It changes before each request. `audits`: the kind of the sink, for an audit."""
+        log = Log(SimulatedStore(self.world.wal, self), self.world.runtime, "")
+        comparisons: list[Comparison] = []
+        if audits:
+            comparisons.append(AgainstCheckpoint(SimulatedStore(self.world.checkpoint, self)))
+        if audits == "transactional":
+            target: Any = self.world.target
+            comparisons.append(AgainstTarget(LedgerSink(self, target), NAMES[0]))
+        return list(Check(log, comparisons=comparisons).run())
+
+    def check_until_it_ends(self, *, audits: str = "") -> int:
+        """Check again and again. Return the number of checks."""
+        checks = 0
+        while not self.done:
+            found = self.check(audits=audits if self.is_registered else "")
+            assert [(each.fault, each.where, each.what) for each in found] == []
+            checks += 1
+            self.go(1 + checks % 7)
+        for process in self.processes:
+            assert process.error is None or isinstance(process.error, FencedError), process.error
+        assert self.check(audits=audits) == []
+        assert self.world.wal.list(paths.LOW_WATER), "nothing was collected meanwhile"
+        return checks
+
+    @property
+    def is_registered(self) -> bool:
+        return paths.SINK_RECORD in self.world.wal.list(f"{paths.SINKS}/{NAMES[0]}")
+
+
+@pytest.mark.parametrize("kind", SENDING)
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_wal_that_changes_between_any_two_requests_has_no_finding(kind: str, steps: int) -> None:
+    with small_world():
+        live = Live(World(kind, batches=BATCHES, retention=1), steps, CRASHES)
+        assert live.check_until_it_ends(audits=kind) > 1
+
+
+@pytest.mark.parametrize("kind", SENDING)
+def test_listings_that_take_two_looks_and_come_in_any_order(kind: str) -> None:
+    with small_world():
+        live = Live(World(kind, batches=BATCHES, retention=1), 1, CRASHES)
+        live.world.wal.two_looks = live.world.checkpoint.two_looks = True
+        live.world.wal.disorder = live.world.checkpoint.disorder = 3
+        assert live.check_until_it_ends(audits=kind) > 1
+
+
+@pytest.mark.parametrize("kind", SENDING)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_two_processes_that_fence_each_other(kind: str, steps: int) -> None:
+    with small_world():
+        live = Live(World(kind, batches=BATCHES, retention=1, zombies=True), steps, CRASHES, CRASHES[:1], ())
+        assert live.check_until_it_ends(audits=kind) > 1
+
+
+def test_the_test_finds_a_check_that_does_not_read_low_water_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Known, "is_collected", lambda self, batch_id: batch_id <= self.low_water)
+    assert _finds_something()
+
+
+def test_the_test_finds_a_check_that_does_not_read_new_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Look, "_read_new_terms", lambda *_: None)
+    assert _finds_something()
+
+
+def test_the_test_finds_a_comparison_that_does_not_read_new_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AgainstCheckpoint, "_is_complete", lambda self, batch_id: batch_id <= self._committed)
+    assert _finds_something(audits="plain")
+
+
+def _finds_something(*, audits: str = "") -> bool:
+    for kind in SENDING:
+        for steps in (1, 2, 3):
+            with small_world():
+                live = Live(World(kind, batches=BATCHES, retention=1), steps, CRASHES)
+                try:
+                    live.check_until_it_ends(audits=audits)
+                except AssertionError:
+                    return True
+    return False

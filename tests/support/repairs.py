@@ -1,0 +1,57 @@
+"""Repairs that are killed at every request to the store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from wal_sink.stores.base import Store
+from wal_sink.testing import Crash, FaultyStore, simulated_runtime
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
+from wal_sink.wal.log import Log
+
+P = TypeVar("P")
+_seeds = itertools.count(40_000)
+
+
+def log_on(store: Store, hook: Callable[[str, str], None] | None = None) -> Log:
+    """The log of a new process that repairs."""
+    return Log(store if hook is None else FaultyStore(store, hook), simulated_runtime(next(_seeds)), "repair")
+
+
+def end_roles(store: Store) -> None:
+    """As if every process that holds a term had ended in order."""
+    log = log_on(store)
+    for folder in store.list(paths.TERMS):
+        role = folder.removesuffix("/")
+        note_end(log, role, max(log.numbers(paths.terms(role))))
+
+
+def killed_everywhere(
+    make: Callable[[], P], store_of: Callable[[P], Store], act: Callable[[Log, P], object]
+) -> Iterator[P]:
+    """Places in which `act` was killed, one for each point before and after a request of an undisturbed `act`.
+
+    The process that was killed is gone for good: its terms have ended.
+    """
+    points: list[str] = []
+    place = make()
+    act(log_on(store_of(place), lambda what, where: points.append(f"{what} {where}")), place)
+    assert points
+    for number in range(len(points)):
+        place = make()
+        countdown = itertools.count()
+
+        def die(_what: str, _where: str, countdown: Iterator[int] = countdown, number: int = number) -> None:
+            if next(countdown) == number:
+                raise Crash
+
+        try:
+            act(log_on(store_of(place), die), place)
+        except Crash:
+            end_roles(store_of(place))
+            yield place
+        else:
+            raise AssertionError(f"point {number} ({points[number]}) was not reached")

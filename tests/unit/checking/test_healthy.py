@@ -1,0 +1,129 @@
+"""A healthy WAL has no finding: those of every version, of every kind of sink, and with the debris of crashes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden.targets import Transactional
+from tests.support.golden.wals import GOLDEN, GoldenWal, load
+from tests.unit.checking.worlds import NAMES, copied, findings, world_of
+from wal_sink.checking.against_checkpoint import AgainstCheckpoint
+from wal_sink.checking.against_target import AgainstTarget
+from wal_sink.checking.verify import Check, Range
+from wal_sink.committer.collection import Collector
+from wal_sink.testing import Crash, FaultyStore
+from wal_sink.wal import paths
+
+FILES = sorted(GOLDEN.glob("*/*.json"))
+
+
+def audited(world: GoldenWal) -> Check:
+    """Audit a world with its checkpoint and each target that keeps positions. It has no finding."""
+    ledgers = [name for name in world.sinks if "ledger" in name]
+    targets = [AgainstTarget(Transactional(world.targets[name], world.hook), name) for name in ledgers]
+    check = Check(world.wal, comparisons=[AgainstCheckpoint(world.checkpoint), *targets])
+    assert [(found.fault, found.where, found.what) for found in check.run()] == []
+    assert check.is_complete
+    return check
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_wal_of_an_earlier_version(path: Path) -> None:
+    world, _ = load(path)
+    check = audited(world)
+    assert check.left_out() == []
+    assert check.elsewhere() == ""
+    assert check.through == max(world.rows)
+    world.drain()
+    audited(world)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wal_of_the_present_code(name: str) -> None:
+    audited(world_of(name))
+
+
+def test_a_wal_that_was_collected_and_goes_on() -> None:
+    world, _ = load(max(path for path in FILES if path.stem == "kinds"))
+    run = world.process()
+    run.deliver_all()
+    world.stage(run, 4)
+    world.query().complete_batch(4)
+    for _ in range(3):
+        world.batch(run, 2)
+        run.gate.search()
+        run.deliver_all()
+    assert Collector(run.shared, retention_batches=1).collect(run.committers[0].term) == 6
+    check = audited(world)
+    assert (check.known.low_water, check.seen.batches, check.seen.leftovers) == (6, 1, 0)
+    run.end()
+    audited(world)
+
+
+def test_a_collection_that_was_interrupted() -> None:
+    world, _ = load(max(path for path in FILES if path.stem == "kinds"))
+    run = world.process()
+    run.deliver_all()
+    world.armed = ["before delete", "before delete"]
+    with pytest.raises(Crash):
+        Collector(run.shared, retention_batches=1).collect(run.committers[0].term)
+    check = audited(world)
+    assert check.seen.leftovers > 0
+
+
+def test_debris_of_crashed_attempts_is_told_as_such() -> None:
+    world = world_of("kinds")
+    wal = copied(world.wal)
+    folder = paths.attempt_folder(4, 1, 5)
+    wal.create(f"{folder}/000000-0000-{'a' * 32}.parquet", b"of a task that failed")
+    wal.create(f"{paths.attempt_folder(5, 1, 6)}/000000-0000-{'b' * 32}.parquet", b"of a process that died")
+    check = Check(wal)
+    assert list(check.run()) == []
+    assert (check.seen.debris_objects, check.seen.unfinished_attempts, check.seen.unreleased_batches) == (2, 1, 3)
+
+
+def test_an_attempt_that_a_later_one_superseded() -> None:
+    world, _ = load(max(path for path in FILES if path.stem == "kinds"))
+    run = world.process()
+    world.stage(run, 4)
+    check = audited(world)
+    assert (check.seen.superseded_attempts, check.seen.unfinished_attempts) == (1, 0)
+    assert check.seen.debris_objects == 2
+
+
+def test_a_sink_that_was_forgotten_in_the_meantime() -> None:
+    """Its objects are deleted by hand while the check looks at them."""
+    wal = copied(world_of("kinds").wal)
+    doomed = [path for path in wal.list("", recursive=True) if path.startswith("sinks/plain/")]
+
+    def forget(what: str, path: str) -> None:
+        if (what, path) == ("before read", paths.manifest(0, 1, 1)) and doomed:
+            wal.create(paths.forgotten("plain"), b"")
+            wal.delete(doomed)
+            doomed.clear()
+
+    assert list(Check(FaultyStore(wal, forget)).run()) == []
+    assert doomed == []
+
+
+def test_a_check_can_be_limited_and_resumed() -> None:
+    wal = world_of("kinds").wal
+    seen = []
+    for batches in (Range(first=1, last=2), Range(after=2), Range(last=0), Range(first=9)):
+        done: list[tuple[int, int]] = []
+        check = Check(wal, batches, on_batch=lambda *far, done=done: done.append(far))
+        assert list(check.run()) == []
+        seen.append((check.seen.batches, check.through, done[-1]))
+    assert seen == [(2, 2, (2, 2)), (2, 4, (2, 2)), (1, 0, (1, 1)), (0, -1, (0, 0))]
+
+
+def test_a_folder_without_a_batch() -> None:
+    world = GoldenWal("empty", "checks", ["plain"])
+    assert findings(world.wal, world.checkpoint) == []
+    world.process()
+    assert findings(world.wal) == []
+    check = Check(world.wal)
+    assert list(check.run()) == []
+    assert check.elsewhere() == ""

@@ -1,0 +1,243 @@
+"""`wal-sink verify` and `wal-sink audit`: reports, exit codes, going on, narrow terminals, and no change of a WAL."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from rich.cells import cell_len
+
+import wal_sink.walsink
+from wal_sink.checking.findings import NEXT, Fault, Finding
+from wal_sink.checking.verify import Check
+from wal_sink.cli import checks
+from wal_sink.cli.main import main
+from wal_sink.errors import StoreError
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+
+BATCHES = 4
+
+
+@pytest.fixture(autouse=True)
+def _no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+
+
+def rows_of(batch_id: int, _end: int) -> list[pa.Table]:
+    return [pa.table({"id": [batch_id * 10 + row for row in range(3)]})]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a WAL of four complete batches, its checkpoint, and a table that has them."""
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings(chunk_rows=2))
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, rows_of).batches(run, BATCHES)) == [*range(BATCHES)]
+    invoke("drain", str(tmp_path / "wal"), "--to", table(tmp_path), "--name", "table", "--start-from", "earliest")
+    return tmp_path
+
+
+def table(place: Path) -> str:
+    return f"sqlite:///{place}/t.db?table=t"
+
+
+def invoke(*args: str, exit_code: int = 0, env: dict[str, str] | None = None) -> Result:
+    result = CliRunner(env=env).invoke(main, args)
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def invoke_json(*args: str, exit_code: int = 0) -> Any:
+    return json.loads(invoke(*args, "--json", exit_code=exit_code).stdout)
+
+
+def everything(place: Path) -> list[str]:
+    """Arguments of an audit that compares all there is."""
+    return [str(place / "wal"), "--checkpoint", str(place / "checkpoint"), "--to", table(place), "--name", "table"]
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted((place / "wal").rglob("*")) if path.is_file()}
+
+
+def test_a_healthy_wal(place: Path) -> None:
+    before = files(place)
+    text = invoke("verify", str(place / "wal")).stdout
+    assert re.search(r"^checked through batch 3: 4 batches, \d+ records, 4 segments \(.* KiB, 12 rows\)", text)
+    assert text.endswith("no fault found\n")
+    found = invoke_json("verify", str(place / "wal"))
+    assert (found["faults"], found["through"], found["complete"], found["not_compared"]) == ([], 3, True, [])
+    assert found["seen"]["segments"] == BATCHES
+    text = invoke("audit", *everything(place)).stdout
+    assert text.endswith("no fault found\n")
+    assert "not compared" not in text
+    assert files(place) == before
+
+
+def test_comparisons_that_were_not_made_are_named(place: Path) -> None:
+    text = invoke("audit", str(place / "wal"), "--no-segments").stdout
+    assert "not compared: the bytes of segments (--no-segments)" in text
+    assert "not compared: the checkpoint (give its address with --checkpoint)" in text
+    assert "not compared: the positions of targets (give one with --to, and its sink with --name)" in text
+    assert len(invoke_json("audit", str(place / "wal"))["not_compared"]) == 2
+
+
+def test_a_damaged_segment(place: Path) -> None:
+    segment = next((place / "wal" / paths.batch(2)).rglob("*.parquet"))
+    data = bytearray(segment.read_bytes())
+    data[20] ^= 1
+    segment.write_bytes(bytes(data))
+    result = invoke("verify", str(place / "wal"), exit_code=1)
+    assert f"FAULT damaged: {segment.relative_to(place / 'wal')} (batch 2)" in result.stdout
+    assert "expected CRC-32" in result.stdout
+    assert f"next: {NEXT[Fault.DAMAGED]}" in result.stdout
+    assert result.stdout.endswith("1 fault found\n")
+    (fault,) = invoke_json("audit", *everything(place), exit_code=1)["faults"]
+    assert (fault["fault"], fault["batch_id"], fault["sink"]) == ("damaged", 2, None)
+    assert fault["next_step"] == NEXT[Fault.DAMAGED]
+    invoke("audit", str(place / "wal"), "--no-segments")
+
+
+def test_a_target_that_was_restored_from_a_backup(place: Path) -> None:
+    (place / "t.db").unlink()
+    (fault,) = invoke_json("audit", *everything(place), exit_code=1)["faults"]
+    assert (fault["fault"], fault["batch_id"], fault["sink"]) == ("target-behind", 3, "table")
+    assert "3 rows of batch 3 were delivered and marked" in fault["what"]
+
+
+def test_a_checkpoint_that_was_rolled_back(place: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (place / "checkpoint" / folder / "3").unlink()
+    faults = invoke_json("audit", *everything(place), exit_code=1)["faults"]
+    assert {fault["fault"] for fault in faults} == {"rolled-back"}
+
+
+def test_a_check_of_some_batches(place: Path) -> None:
+    wal = str(place / "wal")
+    assert invoke_json("verify", wal, "--from", "1", "--to", "2")["seen"]["batches"] == 2
+    assert invoke_json("audit", wal, "--from-batch", "1", "--to-batch", "2")["seen"]["batches"] == 2
+    assert invoke_json("verify", wal, "--resume-after", "2")["seen"]["batches"] == 1
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, after: int, error: BaseException) -> None:
+    """Let a check end by an error once it has looked at this batch."""
+    whole = Check.run
+
+    def run(self: Check) -> Iterator[Finding]:
+        inner = self._on_batch
+
+        def on_batch(done: int, total: int) -> None:
+            inner(done, total)
+            if self.through >= after:
+                raise error
+
+        self._on_batch = on_batch
+        yield from whole(self)
+
+    monkeypatch.setattr(Check, "run", run)
+
+
+def test_ctrl_c_tells_how_to_go_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files(place)
+    ending(monkeypatch, 1, KeyboardInterrupt())
+    result = invoke("verify", str(place / "wal"), exit_code=130)
+    wal = f"file://{place}/wal"
+    assert result.stderr == f"stopped after batch 1. To go on there: wal-sink verify {wal} … --resume-after 1\n"
+    assert "checked through batch 1: 2 batches" in result.stdout
+    result = invoke("audit", str(place / "wal"), "--json", exit_code=130)
+    assert (json.loads(result.stdout)["through"], json.loads(result.stdout)["complete"]) == (1, False)
+    assert files(place) == before
+
+
+def test_ctrl_c_before_the_first_batch(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ending(monkeypatch, -1, KeyboardInterrupt())
+    result = invoke("verify", str(place / "wal"), exit_code=130)
+    assert "stopped before the first batch was checked. Repeat the command: wal-sink verify" in result.stderr
+    assert "checked through batch none" in result.stdout
+
+
+def test_an_error_of_the_store_tells_how_to_go_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ending(monkeypatch, 2, StoreError("batches: access denied"))
+    result = invoke("verify", str(place / "wal"), exit_code=1)
+    assert "stopped by an error (StoreError) after batch 2. To go on there" in result.stderr
+    assert "access denied" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["verify", "audit"])
+def test_a_foreign_folder(verb: str, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    result = invoke(verb, str(tmp_path / "photos"), exit_code=1)
+    assert "holds nothing that wal-sink makes: this folder is not a WAL" in result.output
+    assert "holds nothing that wal-sink makes" in invoke(verb, str(tmp_path / "nothing"), exit_code=1).output
+    assert not (tmp_path / "nothing").exists()
+    assert "it is the checkpoint of a query" in invoke(verb, str(place / "checkpoint"), exit_code=2).output
+
+
+def test_half_deleted_batches(place: Path) -> None:
+    for path in (place / "wal" / paths.batch(1)).rglob("*.parquet"):
+        path.unlink()
+    (place / "wal" / paths.release(2)).unlink()
+    faults = invoke_json("verify", str(place / "wal"), exit_code=1)["faults"]
+    assert [(fault["fault"], fault["batch_id"]) for fault in faults] == [("lost", 1), ("lost", 2)]
+
+
+def test_a_wal_without_batches_yet(tmp_path: Path) -> None:
+    run = Run(open_store(StoreSpec(f"{tmp_path}/wal")), open_store(StoreSpec(f"{tmp_path}/checkpoint")), Settings())
+    run.open()
+    run.become_stager()
+    text = invoke("verify", f"{tmp_path}/wal").stdout
+    assert "no batch was staged here yet" in text
+    assert "no fault found" in text
+
+
+def test_a_copy_is_told(place: Path) -> None:
+    (place / "wal").rename(place / "copy")
+    result = invoke("verify", str(place / "copy"))
+    assert f"this WAL records another place: file://{place}/wal. It is a copy, or it was moved" in result.stdout
+    assert invoke_json("verify", str(place / "copy"))["recorded_location"] == f"file://{place}/wal"
+
+
+def test_more_faults_than_are_shown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (place / "wal").rglob("*.parquet"):
+        path.unlink()
+    monkeypatch.setattr(checks, "MOST_SHOWN", 3)
+    text = invoke("verify", str(place / "wal"), exit_code=1).stdout
+    assert (text.count("FAULT"), "1 more fault of the same check" in text) == (3, True)
+    assert text.endswith("4 faults found\n")
+    assert invoke_json("verify", str(place / "wal"), exit_code=1)["faults_left_off"] == 1
+
+
+def test_no_line_is_longer_than_a_terminal_of_40_columns(place: Path) -> None:
+    for path in (place / "wal").rglob("*.parquet"):
+        path.unlink()
+    for args in (["verify", str(place / "wal")], ["audit", *everything(place)], ["audit", str(place / "wal")]):
+        text = invoke(*args, exit_code=1, env={"COLUMNS": "40"}).stdout
+        assert [line for line in text.splitlines() if cell_len(line) > 40] == []
+        assert "next: " in text
+
+
+def test_a_progress_bar_on_stderr(place: Path) -> None:
+    result = invoke("verify", str(place / "wal"), "--progress", "--json")
+    assert json.loads(result.stdout)["complete"]
+    assert "4/4" in result.stderr
+    assert invoke("verify", str(place / "wal"), "--no-progress").stderr == ""
+
+
+def test_an_unknown_sink(place: Path) -> None:
+    args = everything(place)[:-1]
+    assert "has no sink 'other'; it has 'table'" in invoke("audit", *args, "other", exit_code=2).output

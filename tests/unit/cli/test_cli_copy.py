@@ -1,0 +1,232 @@
+"""`wal-sink copy`: asked before it acts, text and JSON, between kinds of stores, and what a user types afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from rich.cells import cell_len
+
+import wal_sink.cli.copy
+import wal_sink.walsink
+from tests.support.processes import python_environment
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.moving.copy import copy_wal
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
+
+if TYPE_CHECKING:
+    from tests.support.servers.s3_server import S3Server
+
+MODULE = """
+def take(chunk):
+    with open("taken.txt", "a") as file:
+        file.write(f"{chunk.batch_id}\\n")
+"""
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A WAL of two complete batches that nobody has, and whose query ended."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    (tmp_path / "copying_targets.py").write_text(MODULE)
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 2))
+    note_end(run.log, paths.STAGER_ROLE, 1)
+    return tmp_path / "wal"
+
+
+def invoke(*args: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [*map(str, args)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def drain(wal: Path | str, *more: str, code: int = 0) -> Result:
+    return invoke("drain", wal, "--to", "copying_targets:take", "--start-from", "earliest", *more, code=code)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_copy_is_made_and_continued_with_the_words_that_the_command_prints(wal: Path, tmp_path: Path) -> None:
+    text = invoke("copy", wal, "new", "--yes", "--why", "a larger disk").stdout
+
+    assert f"file://{tmp_path}/new is a complete copy: {len(content(wal))} objects, " in text
+    assert "each read back and equal" in text
+    kept = content(tmp_path / "new")
+    assert b"a larger disk" in kept.pop(paths.COPY)
+    assert kept == content(wal)
+    said = f"--moved-from file://{wal}"
+    assert text.endswith(f"{said}\n")
+    assert "Two copies of one WAL" in drain("new", code=2).stderr
+    drain("new", *said.split())
+    assert (tmp_path / "taken.txt").read_text().split() == ["0", "1"]
+
+
+def test_a_dry_run_tells_and_writes_nothing(wal: Path, tmp_path: Path) -> None:
+    text = invoke("copy", wal, "new", "--dry-run").stdout
+    facts = json.loads(invoke("copy", wal, "new", "--dry-run", "--json").stdout)
+
+    assert (
+        f"copy file://{wal} ({len(content(wal))} objects of 2 batches) to file://{tmp_path}/new, which is empty" in text
+    )
+    assert "nothing was copied" in text
+    assert (facts["dry_run"], facts["objects"], facts["batches"], facts["found"]) == (
+        True,
+        len(content(wal)),
+        2,
+        "empty",
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_as_json_it_prints_one_document(wal: Path, tmp_path: Path) -> None:
+    facts = json.loads(invoke("copy", wal, "new", "--yes", "--json").stdout)
+
+    assert facts == {
+        "wal": f"file://{wal}",
+        "copy": f"file://{tmp_path}/new",
+        "wal_id": facts["wal_id"],
+        "dry_run": False,
+        "found": "empty",
+        "objects": len(content(wal)),
+        "batches": 2,
+        "copied_objects": len(content(wal)),
+        "copied_bytes": sum(map(len, content(wal).values())),
+        "moved_from": f"file://{wal}",
+    }
+
+
+def test_it_asks_before_it_acts(wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no terminal. Add --yes" in invoke("copy", wal, "new", code=2).stderr
+    assert not (tmp_path / "new").exists()
+
+    monkeypatch.setattr("wal_sink.cli.repairing.sys.stdin.isatty", lambda: True, raising=False)
+    asked: list[str] = []
+    monkeypatch.setattr(wal_sink.cli.copy, "confirm", lambda question, *, yes: asked.append(f"{question} {yes}"))
+    invoke("copy", wal, "new")
+    assert len(asked) == 1
+    assert asked[0].endswith("which is empty. Go on? False")
+
+
+def test_the_same_command_completes_a_copy_and_leaves_a_complete_one_alone(
+    wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle."""
+
+    def interrupted(*args: object, **more: object) -> object:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        return copy_wal(*args, **{**more, "on_progress": stop})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(wal_sink.cli.copy, "copy_wal", interrupted)
+    invoke("copy", wal, "new", "--yes", code=1)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+
+    for verb in ("status", "batches"):
+        assert "is an unfinished copy of the WAL" in invoke(verb, "new", code=2).stderr
+    assert (
+        "which holds a part of them, from a copy that was interrupted" in invoke("copy", wal, "new", "--dry-run").stdout
+    )
+    invoke("copy", wal, "new", "--yes")
+    again = invoke("copy", wal, "new").stdout
+    assert "is a complete copy already" in again
+    assert "Nothing was copied" in again
+
+
+def test_a_copy_that_is_copied_back_to_its_place_opens_as_it_is(
+    wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke("copy", wal, "backup", "--yes")
+    wal.rename(tmp_path / "lost")
+    monkeypatch.setattr("wal_sink.stores.opening._stores", {})  # as in another process
+
+    text = invoke("copy", "backup", wal, "--yes").stdout
+
+    assert "So the copy opens there as it is" in text
+    drain(wal)
+    assert (tmp_path / "taken.txt").read_text().split() == ["0", "1"]
+
+
+def test_of_a_wal_without_a_place_it_is_told_that_both_open(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.moving.copy.current_location", lambda *_, **__: "")
+
+    assert "nothing tells the copy from the WAL, and both open" in invoke("copy", wal, "new", "--yes").stdout
+    assert json.loads(invoke("copy", wal, "new", "--json").stdout)["moved_from"] is None
+
+
+def test_a_wal_whose_process_may_live_needs_take_over(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (wal / paths.ended(paths.STAGER_ROLE, 1)).unlink()
+    monkeypatch.setattr("wal_sink.wal.holders.find_process", lambda _: None)
+
+    assert "repeat the command with --take-over" in invoke("copy", wal, "new", "--yes", code=1).stderr
+    invoke("copy", wal, "new", "--yes", "--take-over")
+
+
+def test_there_must_be_a_wal(tmp_path: Path) -> None:
+    assert "holds no wal.json" in invoke("copy", tmp_path / "none", tmp_path / "new", "--yes", code=1).stderr
+
+
+@pytest.mark.s3
+def test_to_s3_with_options_for_it_alone(wal: Path, s3_server: S3Server, s3_url: str, tmp_path: Path) -> None:
+    options = json.dumps(s3_server.storage_options)
+
+    text = invoke("copy", wal, f"{s3_url}/wal", "--yes", "--to-options-json", options).stdout
+    assert f"{s3_url}/wal is a complete copy" in text
+    assert s3_server.storage_options["secret"] not in text
+    # Both on S3: the options of the WAL serve for the copy.
+    invoke("copy", f"{s3_url}/wal", f"{s3_url}/other", "--yes", "--storage-options-json", options)
+    invoke("copy", f"{s3_url}/other", tmp_path / "back", "--yes", "--storage-options-json", options)
+
+    kept = content(tmp_path / "back")
+    del kept[paths.COPY]
+    assert kept == content(wal)
+
+
+def test_forty_columns_are_enough(wal: Path) -> None:
+    main_end, other_end = pty.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    environment = {**python_environment(), "COLUMNS": "40"}
+    command = [sys.executable, "-m", "wal_sink.cli", "copy", str(wal), "new", "--dry-run"]
+    with subprocess.Popen(
+        command, stdout=other_end, stderr=subprocess.PIPE, env=environment, cwd=wal.parent
+    ) as process:
+        os.close(other_end)
+        shown = b""
+        while data := _read(main_end):
+            shown += data
+        assert process.wait(60) == 0
+    lines = shown.decode().splitlines()
+    assert len(lines) > 5
+    assert max(map(cell_len, lines)) <= 40
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # the other end is closed
+        return b""

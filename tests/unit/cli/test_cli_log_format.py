@@ -1,0 +1,150 @@
+"""`--log-format json`: each line of stderr is a JSON object with fields, and none holds a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from tests.support.processes import python_environment
+from tests.support.waiting import wait_until
+from wal_sink.cli import working
+from wal_sink.cli.log_format import JsonFormatter
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+
+MODULE = """
+from pathlib import Path
+import time
+
+def fail(chunk):
+    raise ConnectionError("no route to https://me:hush-hush-0123@host/x?token=abcdefgh")
+
+def slow(chunk):
+    Path("begun").touch()
+    time.sleep(0.4)
+"""
+FIELDS = ["time", "level", "logger", "message", "wal", "sink", "batch", "segment"]
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 2)) == [0, 1]
+    (tmp_path / "logged_targets.py").write_text(MODULE)
+    return str(tmp_path / "wal")
+
+
+def invoke(*args: str, exit_code: int = 0) -> Result:
+    result = CliRunner().invoke(main, ["--log-format", "json", *args])
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    return result
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stderr.splitlines()]
+
+
+def test_records_and_the_final_error_are_json_with_their_fields(wal: str) -> None:
+    more = ("--start-from", "earliest", "--max-attempts", "2", "--no-progress")
+    result = invoke("drain", wal, "--to", "logged_targets:fail", "--name", "api", *more, exit_code=1)
+    found = lines(result)
+    assert all(list(line) == FIELDS for line in found)
+    (failed,) = [line for line in found if "attempt 1 of 2" in line["message"]]
+    assert (failed["level"], failed["logger"]) == ("WARNING", "wal_sink.delivery.retry")
+    assert (failed["wal"], failed["sink"], failed["batch"]) == (f"file://{wal}", "api", 0)
+    assert found[-1]["level"] == "ERROR"
+    assert found[-1]["message"].startswith("DeliveryError: batch 0, sink 'api'")
+    assert "INFO" in {line["level"] for line in found}
+    assert "hush-hush" not in result.stderr
+    assert "abcdefgh" not in result.stderr
+
+
+def test_stdout_and_exit_codes_stay_the_same(wal: str) -> None:
+    args = ("drain", wal, "--to", "sqlite:///t.db?table=t", "--start-from", "earliest", "--json")
+    result = invoke(*args)
+    assert json.loads(result.stdout)["batches"] == 2
+    assert {line["level"] for line in lines(result)} <= {"INFO"}
+
+
+def test_a_wrong_use_is_json_too(tmp_path: Path) -> None:
+    (line,) = lines(invoke("drain", str(tmp_path), "--to", "sqlite:///x?table=t", "--option", "k", exit_code=2))
+    assert "expected KEY=VALUE" in line["message"]
+
+
+def test_a_long_work_reports_json(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working, "PLAIN_S", 0.05)
+    found = lines(invoke("drain", wal, "--to", "logged_targets:slow", "--start-from", "earliest"))
+    assert [line for line in found if line["message"].startswith("wal-sink: delivering to sink 'default'")]
+
+
+def test_text_stays_text(wal: str) -> None:
+    args = ["drain", wal, "--to", "logged_targets:fail", "--start-from", "earliest", "--max-attempts", "1"]
+    result = CliRunner().invoke(main, args)
+    assert result.stderr.splitlines()[-1].startswith("DeliveryError: batch 0")
+
+
+def test_the_logging_of_the_program_is_as_before_afterwards(wal: str) -> None:
+    root, own = logging.getLogger(), logging.getLogger("wal_sink")
+    before = list(root.handlers), own.level
+    invoke("status", wal)
+    assert (list(root.handlers), own.level) == before
+
+
+def test_an_end_by_sigterm_is_json(wal: str) -> None:
+    args = ("--log-format", "json", "drain", wal, "--to", "logged_targets:slow", "--start-from", "earliest")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wal_sink.cli", *args],
+        env=python_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: Path("begun").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert json.loads(told.splitlines()[-1])["message"].startswith("ended by SIGTERM")
+    assert all(json.loads(line) for line in told.splitlines())
+
+
+def test_an_exception_is_one_line_without_secrets() -> None:
+    try:
+        raise ValueError("password=hush-hush-0123\nsecond line")
+    except ValueError as error:
+        record = logging.LogRecord("other", logging.ERROR, "", 0, "failed at %s", ("https://u:hush@h/",), None)
+        record.exc_info = (ValueError, error, error.__traceback__)
+    text = JsonFormatter().format(record)
+    line = json.loads(text)
+    assert "\n" not in text
+    assert (line["message"], line["sink"]) == ("failed at https://h/", None)
+    assert "second line" in line["error"]
+    assert "hush" not in text
+
+
+def test_a_field_is_masked_too() -> None:
+    record = logging.LogRecord("other", logging.INFO, "", 0, "x", None, None)
+    record.wal, record.batch = "s3://key:hush-hush@host/wal", 7
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["wal"], line["batch"]) == ("s3://host/wal", 7)

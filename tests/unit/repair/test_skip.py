@@ -1,0 +1,559 @@
+"""`skip`: a sink goes on behind a batch that it can never get; nothing else is lost, doubled or taken for doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.forgetting import Forgetful, Target, rows_of
+from tests.support.repairs import end_roles, killed_everywhere, log_on
+from tests.support.small_run import Place, Recorder
+from tests.support.vault import Vault, VaultSink
+from wal_sink import idempotent
+from wal_sink.errors import (
+    ConfigError,
+    DeliveryError,
+    FencedError,
+    HeldError,
+    HistoryError,
+    MissingBatch,
+    ObjectLost,
+    PermanentError,
+)
+from wal_sink.recovery.sink_changes import rename, retire
+from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
+from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.testing import Crash
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Marker, SinkRecord, SkippedBatch, decode, encode
+
+ROWS = [5, 3]
+"""Rows of the two segments of each batch, in chunks of two."""
+
+
+def poison(chunk: Chunk) -> None:
+    """Refuse batch 1, from its second chunk on."""
+    if chunk.batch_id == 1 and chunk.start >= 2:
+        raise PermanentError("this row can never be stored")
+
+
+class Poisoned(Forgetful):
+    """The same, of a transactional target."""
+
+    def commit(self, chunk: Chunk) -> Rejected | None:
+        poison(chunk)
+        return super().commit(chunk)
+
+
+def stuck(make: Callable[[], object], healthy: Callable[[], object], **delivery: Any) -> Place:
+    """A WAL of three complete batches of which the sink `a` has the first, and cannot get the second."""
+    place = Place(rows=lambda _: ROWS)
+    run = place.open({"a": healthy(), "b": Recorder()}, **delivery)
+    place.stream(run, 0)
+    run = place.open({"a": make(), "b": Recorder()}, **delivery)
+    list(place.query().batches(run, 3))
+    with pytest.raises(DeliveryError):
+        run.deliver_next(run.committers[0])
+    end_roles(place.wal)
+    return place
+
+
+def plain(**delivery: Any) -> Place:
+    return stuck(lambda: Recorder(poison), Recorder, **delivery)
+
+
+def skipped(
+    place: Place, batch_id: int = 1, *, log: Log | None = None, take_over: TakeOver = TakeOver.IF_GONE
+) -> Skipped:
+    """What the command does."""
+    log = log or log_on(place.wal)
+    order = skip_order(log, "a", batch_id, why="poison")
+    entry = find_unfinished(log, order)
+    plan = planned(entry) if entry else plan_skip(log, "a", batch_id)
+    return skip(log, order, plan, take_over=take_over)
+
+
+def marker(place: Place, batch_id: int) -> Marker | None:
+    return log_on(place.wal).find(Marker, paths.marker("a", batch_id))
+
+
+def drained(place: Place, to: object, **delivery: Any) -> None:
+    place.open({"a": to}, **delivery).deliver_all()
+    end_roles(place.wal)
+
+
+# --- the sink goes on
+
+
+def test_a_plain_sink_goes_on_behind_the_batch_and_the_rows_it_got_are_told() -> None:
+    place = plain()
+
+    done = skipped(place)
+    later = Recorder()
+    drained(place, later)
+
+    assert (done.outcome, done.repair) == ("skipped", 1)
+    assert (done.plan.rows, done.plan.sent_rows) == (8, 2)
+    assert done.plan.may_have == "and up to one more chunk of each segment"
+    assert set(later.batches) == {2}
+    made = marker(place, 1)
+    assert made is not None
+    assert (made.skipped, made.rows, made.run_id) == (True, 2, "repair")
+    [entry] = read_journal(log_on(place.wal))
+    assert (entry.state, entry.begun.why, entry.plan["sent_rows"]) == ("done", "poison", 2)
+    assert entry.ended is not None
+    assert entry.ended.result == {"outcome": "skipped"}
+
+
+def test_other_sinks_get_the_batch() -> None:
+    place = plain()
+    skipped(place)
+    other = Recorder()
+
+    place.open({"b": other}).deliver_all()
+
+    assert set(other.batches) == {1, 2}
+
+
+def test_an_idempotent_sink_goes_on_behind_it() -> None:
+    place = stuck(lambda: idempotent(Recorder(poison)), lambda: idempotent(Recorder()))
+
+    assert skipped(place).plan.may_have == "and the rows of about one more second"
+    later = Recorder()
+    drained(place, idempotent(later))
+    assert set(later.batches) == {2}
+
+
+def test_the_next_batch_of_a_transactional_sink_is_not_taken_for_a_known_one() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    before = marker(place, 0)
+
+    assert "its ledger" in skipped(place).plan.may_have
+    drained(place, Forgetful(target))
+
+    assert [row for row in target.rows if row[0] == 2] == [row for row in rows_of(ROWS, ROWS, ROWS) if row[0] == 2]
+    assert len(set(target.rows)) == len(target.rows)
+    made = marker(place, 1)
+    assert made is not None
+    assert before is not None
+    assert made.last_delivered_rows == before.last_delivered_rows == (5, 3)
+    assert made.last_delivered_batch == 0
+    newest = marker(place, 2)
+    assert newest is not None
+    assert (newest.last_delivered_batch, newest.skipped) == (2, False)
+
+
+def test_a_transactional_target_that_lost_the_rows_before_it_is_still_noticed() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    skipped(place)
+    target.commits.clear()
+
+    with pytest.raises(HistoryError, match="batch 0 was delivered and marked, but the target holds nothing"):
+        drained(place, Forgetful(target))
+
+
+def test_a_fenced_process_that_goes_on_sending_it_harms_no_later_batch() -> None:
+    """Its chunk of batch 1 arrives when batch 2 is there."""
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    run = place.open({"a": Forgetful(target)})
+    skipped(place, take_over=TakeOver.ALWAYS)
+    drained(place, Forgetful(target))
+    rows = target.rows
+
+    with pytest.raises(FencedError):
+        run.deliver_all()
+
+    assert target.rows == rows
+
+
+def test_an_at_most_once_sink_gets_nothing_twice() -> None:
+    place = plain(guarantee="at_most_once")
+
+    assert skipped(place).plan.may_have == "some of which it may have lost"
+    later = Recorder()
+    drained(place, later, guarantee="at_most_once")
+    assert set(later.batches) == {2}
+
+
+def test_rows_in_dead_letters_are_counted() -> None:
+    def refuse(chunk: Chunk) -> Rejected | None:
+        poison(chunk)
+        return Rejected({0: "bad"}) if chunk.batch_id == 1 else None
+
+    place = stuck(lambda: Recorder(refuse), Recorder, on_rejected="dead_letter")
+
+    assert skipped(place).plan.dead_letter_rows == 1
+    made = marker(place, 1)
+    assert made is not None
+    assert made.rejected == 1
+
+
+def test_a_sink_without_any_marker_skips_its_first_batch() -> None:
+    place = Place(rows=lambda _: ROWS)
+    run = place.open({"a": Recorder(lambda chunk: poison(chunk) if chunk.batch_id else _raise())})
+    list(place.query().batches(run, 2))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    end_roles(place.wal)
+
+    skipped(place, 0)
+
+    later = Recorder()
+    drained(place, later)
+    assert set(later.batches) == {1}
+
+
+def _raise() -> None:
+    raise PermanentError("no")
+
+
+def test_a_batch_that_was_sent_as_a_whole_is_told_as_such() -> None:
+    """Only its marker is missing."""
+    place = Place(rows=lambda _: ROWS)
+    run = place.open({"a": Recorder()})
+    list(place.query().batches(run, 1))
+    create = run.log.store.create
+
+    def die(path: str, data: bytes) -> None:
+        if path == paths.marker("a", 0):
+            raise Crash
+        create(path, data)
+
+    run.log.store.create = die  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        run.deliver_all()
+    end_roles(place.wal)
+
+    plan = plan_skip(log_on(place.wal), "a", 0)
+
+    assert (plan.rows, plan.sent_rows, plan.may_have) == (8, 8, "")
+
+
+# --- lost objects
+
+
+def lose(place: Place, batch_id: int, part: str) -> None:
+    found = place.wal.list(paths.batch(batch_id), recursive=True)
+    place.wal.delete(f"{paths.batch(batch_id)}/{name}" for name in found if part in name)
+
+
+@pytest.mark.parametrize("part", ["parquet", "manifest", "", "release"])
+@pytest.mark.parametrize("kind", ["plain", "transactional"])
+def test_a_batch_that_lost_objects_can_be_skipped(part: str, kind: str) -> None:
+    target = Target()
+    make: Callable[[], object] = (lambda: Forgetful(target)) if kind == "transactional" else Recorder
+    place = stuck(lambda: Poisoned(target) if kind == "transactional" else Recorder(poison), make)
+    lose(place, 1, part)
+    if part == "release":  # the batch is whole: it is released anew when it is drained
+        with pytest.raises(ConfigError, match=r"batch 1 of .* was not released"):
+            skipped(place)
+        return
+
+    done = skipped(place)
+    place.stream(place.open({"a": make()}), 3)
+    end_roles(place.wal)
+    drained(place, make())
+
+    assert marker(place, 3) is not None
+    assert (done.plan.rows is None) == (part != "parquet")
+    assert done.plan.is_empty == (part == "")
+    kept = log_on(place.wal).find(SkippedBatch, paths.skipped(1))
+    assert (kept is not None) == (part == "")
+
+
+@pytest.mark.parametrize("kind", ["plain", "transactional"])
+@pytest.mark.parametrize("part", ["manifest", ""])
+def test_a_start_right_after_the_skip_needs_no_manifest(part: str, kind: str) -> None:
+    """The newest marker is that of the skipped batch."""
+    target = Target()
+    make: Callable[[], object] = (lambda: Forgetful(target)) if kind == "transactional" else Recorder
+    place = stuck(lambda: Poisoned(target) if kind == "transactional" else Recorder(poison), make)
+    lose(place, 1, part)
+    skipped(place)
+
+    run = place.open({"a": make()})
+    run.committers[0].confirm_marked()
+
+
+def test_a_damaged_manifest_counts_as_lost() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    [name] = [name for name in place.wal.list(paths.batch(1)) if name.startswith("manifest")]
+    path = f"{paths.batch(1)}/{name}"
+    place.wal.delete([path])
+    place.wal.create(path, b"damaged")
+
+    assert skipped(place).plan.rows is None
+    drained(place, Forgetful(target))
+    assert marker(place, 2) is not None
+
+
+def test_the_oldest_batch_that_is_gone_as_a_whole_is_explained_and_other_sinks_still_stop_there() -> None:
+    """A rule of the bucket deleted it. The WAL could not even be opened."""
+    place = Place(rows=lambda _: ROWS)
+    run = place.open({"a": Recorder(), "b": Recorder()})
+    list(place.query().batches(run, 3))
+    end_roles(place.wal)
+    lose(place, 0, "")
+    with pytest.raises(ObjectLost):
+        place.open({"a": Recorder()})
+
+    skipped(place, 0)
+
+    later = Recorder()
+    place.open({"a": later}).deliver_all()
+    assert set(later.batches) == {1, 2}
+    with pytest.raises(MissingBatch):
+        place.open({"b": Recorder()}).deliver_all()
+
+
+def test_the_newest_batch_is_not_skipped_while_spark_may_run_it_again() -> None:
+    place = Place(rows=lambda _: ROWS)
+    run = place.open({"a": Recorder()})
+    place.stream(run, 0)
+    list(place.query().batches(run, 2))
+    end_roles(place.wal)
+    lose(place, 1, "")
+
+    with pytest.raises(ConfigError, match="Spark may run this batch again"):
+        skipped(place)
+
+
+# --- refused
+
+
+@pytest.mark.parametrize("batch_id", [0, 2])
+def test_only_the_next_batch_can_be_skipped(batch_id: int) -> None:
+    with pytest.raises(ConfigError, match=r"sink 'a' would get batch 1 next"):
+        skipped(plain(), batch_id)
+
+
+def test_a_batch_that_nobody_tried_to_deliver_is_not_skipped() -> None:
+    place = Place(rows=lambda _: ROWS)
+    list(place.query().batches(place.open({"a": Recorder()}), 2))
+    end_roles(place.wal)
+
+    with pytest.raises(ConfigError, match=r"batch 0 of .* was not released: no process has tried to deliver it yet"):
+        skipped(place, 0)
+
+
+def test_a_sink_that_does_not_exist_or_is_retired_skips_nothing() -> None:
+    place = plain()
+    with pytest.raises(ConfigError, match="has no sink 'x'"):
+        skip_order(log_on(place.wal), "x", 1, why="")
+    retire(log_on(place.wal), "a", drop_pending=9, take_over=TakeOver.IF_GONE)
+    with pytest.raises(ConfigError, match="was retired"):
+        skipped(place)
+
+
+def test_a_renamed_sink_is_found_under_its_present_name() -> None:
+    place = plain()
+    rename(log_on(place.wal), "a", "c", take_over=TakeOver.IF_GONE)
+    log = log_on(place.wal)
+
+    plan = plan_skip(log, "c", 1)
+
+    assert (plan.folder, plan.name) == ("a", "c")
+    assert skip_order(log, "c", 1, why="").touches == ("sinks/a/",)
+
+
+def test_a_two_phase_sink_is_refused_with_the_reason() -> None:
+    place = Place(rows=lambda _: ROWS)
+    place.stream(place.open({"a": VaultSink(Vault())}), 0)
+    end_roles(place.wal)
+
+    with pytest.raises(ConfigError, match="two-phase sink: the target holds prepared transactions"):
+        skipped(place)
+
+
+def test_a_batch_writer_may_have_all_rows() -> None:
+    place = plain()
+    log = log_on(place.wal)
+    record = place.wal.read(paths.sink("a"))
+    place.wal.delete([paths.sink("a")])
+
+    known = decode(SinkRecord, record, "x")
+    place.wal.create(paths.sink("a"), encode(msgspec.structs.replace(known, sink_kind="batch writer")))
+
+    assert "it may have all of them" in plan_skip(log, "a", 1).may_have
+
+
+def test_a_process_that_serves_the_sink_is_not_fenced() -> None:
+    place = plain()
+    run = place.open({"a": Recorder()})
+
+    with pytest.raises(HeldError, match="is running on this machine"):
+        skipped(place)
+
+    assert read_journal(log_on(place.wal)) == []
+    run.deliver_all()
+
+
+def test_another_repair_of_the_sink_comes_first() -> None:
+    place = plain()
+    begin(log_on(place.wal), Order("x", {}, ("sinks/a/",)), {})
+
+    with pytest.raises(HeldError, match="is not finished"):
+        skipped(place)
+
+
+# --- races
+
+
+def once(path: str, act: Callable[[], object]) -> Callable[[str, str], None]:
+    """A hook that acts once, just before an object is created."""
+    done: list[str] = []
+
+    def hook(what: str, where: str) -> None:
+        if (what, where) == ("before create", path) and not done:
+            done.append(path)
+            act()
+
+    return hook
+
+
+def test_a_batch_that_is_delivered_meanwhile_is_not_skipped() -> None:
+    place = plain()
+    hook = once(paths.term(paths.committer_role("a"), 3), lambda: drained(place, Recorder()))
+
+    assert skipped(place, log=log_on(place.wal, hook)).outcome == "delivered"
+    [entry] = read_journal(log_on(place.wal))
+    assert entry.state == "done"
+
+
+def test_a_process_that_marks_the_batch_at_the_last_moment_wins() -> None:
+    """It was superseded while its last chunk was in flight."""
+    place = plain()
+    made = marker(place, 0)
+    assert made is not None
+
+    def mark() -> None:
+
+        log = log_on(place.wal)
+        log.create(paths.marker("a", 1), msgspec.structs.replace(made, batch_id=1, **log.stamp()))
+
+    done = skipped(place, log=log_on(place.wal, once(paths.marker("a", 1), mark)))
+
+    assert done.outcome == "delivered"
+
+
+def test_a_process_that_starts_before_the_marker_makes_the_command_stop() -> None:
+    place = plain()
+    role = paths.committer_role("a")
+    hook = once(paths.marker("a", 1), lambda: claim(log_on(place.wal), role))
+
+    with pytest.raises(FencedError):
+        skipped(place, log=log_on(place.wal, hook))
+    end_roles(place.wal)
+    assert skipped(place).outcome == "skipped"
+
+
+def test_a_skip_that_is_completed_after_its_marker_was_collected_says_that_it_does_not_know() -> None:
+    place = plain()
+    log = log_on(place.wal)
+    order = skip_order(log, "a", 1, why="x")
+    begin(log, order, {**_fields(plan_skip(log, "a", 1))})
+    drained(place, Recorder())
+    place.wal.delete([paths.marker("a", 1)])
+
+    assert skipped(place).outcome == "passed"
+
+
+def _fields(plan: SkipPlan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in SkipPlan.__slots__}
+
+
+def test_terms_that_were_lost_are_noticed_by_the_marker() -> None:
+    place = plain()
+    role = paths.committer_role("a")
+    place.wal.delete(f"{paths.terms(role)}/{name}" for name in place.wal.list(paths.terms(role)))
+    claim(log_on(place.wal), role)
+    end_roles(place.wal)
+
+    skipped(place)
+
+    made, before = marker(place, 1), marker(place, 0)
+    assert made is not None
+    assert before is not None
+    assert made.term > before.term
+
+
+# --- killed
+
+
+KINDS: dict[str, tuple[Callable[[Target], object], Callable[[Target], object]]] = {
+    "plain": (lambda _: Recorder(poison), lambda _: Recorder()),
+    "idempotent": (lambda _: idempotent(Recorder(poison)), lambda _: idempotent(Recorder())),
+    "transactional": (Poisoned, Forgetful),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lost", [False, True], ids=["poison", "lost"])
+def test_killed_at_any_request_the_same_command_completes_it(kind: str, lost: bool) -> None:
+    bad, good = KINDS[kind]
+    targets: list[Target] = []
+
+    def make() -> Place:
+        targets.append(target := Target())
+        place = stuck(lambda: bad(target), lambda: good(target))
+        if lost:
+            lose(place, 1, "")
+        return place
+
+    for place in killed_everywhere(make, lambda place: place.wal, lambda log, place: skipped(place, log=log)):
+        entries = read_journal(log_on(place.wal))
+        assert [entry.state for entry in entries] in ([], ["unfinished"], ["done"])
+        if not entries:
+            assert marker(place, 1) is None
+        if entries and entries[0].state == "done":
+            assert marker(place, 1) is not None
+            continue
+        skipped(place)
+        target = targets[-1]
+        drained(place, good(target))
+        newest, made = marker(place, 2), marker(place, 1)
+        assert newest is not None
+        assert made is not None
+        assert made.skipped
+        assert all(entry.state == "done" for entry in read_journal(log_on(place.wal)))
+        if kind == "transactional":
+            assert [row for row in target.rows if row[0] == 2] == [(2, 0, n) for n in range(5)] + [
+                (2, 1, n) for n in range(3)
+            ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_start_beside_an_unfinished_skip_loses_and_doubles_nothing(kind: str) -> None:
+    """The target was repaired meanwhile, and a query delivers before the command is repeated."""
+    bad, good = KINDS[kind]
+    targets: list[Target] = []
+
+    def make() -> Place:
+        targets.append(target := Target())
+        return stuck(lambda: bad(target), lambda: good(target))
+
+    for place in killed_everywhere(make, lambda place: place.wal, lambda log, place: skipped(place, log=log)):
+        was_skipped = marker(place, 1) is not None
+        target = targets[-1]
+        run = place.open({"a": good(target)})
+        place.stream(run, 3)
+        end_roles(place.wal)
+        wanted = rows_of(ROWS, ROWS, ROWS, ROWS)
+        if kind == "transactional":
+            got = target.rows if was_skipped else sorted(set(target.rows))
+            assert len(set(got)) == len(got)
+            assert set(wanted) - set(got) <= {row for row in wanted if row[0] == 1 and was_skipped}
+        if read_journal(log_on(place.wal))[:1] and read_journal(log_on(place.wal))[0].state == "unfinished":
+            assert skipped(place).outcome == ("skipped" if was_skipped else "delivered")

@@ -1,0 +1,244 @@
+"""`skip`: one sink passes over the batch that it would get next, because this batch can never be delivered to it.
+
+Either the target refuses the rows for ever, or objects of the batch are lost. The repair claims the term of the sink's
+committer, which fences the process that served it, and creates the marker of the batch. So a later start goes on with
+the next batch, as after any takeover. The positions that a transactional target must hold stay those of the marker
+before: the target has these at least, and the next batch has a higher number than anything in its slots.
+
+A live query and a drain beside it: the term fences the committer of the sink. Without the marker, a start delivers
+the batch as usual. With it, a start goes on behind it. Other sinks and the stager are not concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from wal_sink.committer.markers import first_due
+from wal_sink.dead_letters.files import count_rows
+from wal_sink.delivery.progress import recorded_rows
+from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
+from wal_sink.recovery.location import refuse_copy
+from wal_sink.recovery.sink_names import read_names, refuse_retired
+from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.sinks.guarantees import Ability
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term, claim, claim_above_seen
+from wal_sink.wal.holders import TakeOver, note_end, refuse_held
+from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord, SkippedBatch
+
+_SENT = {
+    Ability.ACCEPT: "and up to one more chunk of each segment",
+    Ability.LOOK_UP: "and up to one more chunk of each segment",
+    Ability.IGNORE_KNOWN_KEYS: "and the rows of about one more second",
+    Ability.TRANSACTIONAL: "but a transactional target alone knows how many; see its ledger",
+    Ability.SEGMENT_WRITER: "and up to one more segment",
+    Ability.BATCH_WRITER: "but a batch writer leaves no records, so it may have all of them",
+}
+"""What a target may have beyond the rows that the WAL records, by the kind of its sink."""
+_AT_MOST_ONCE = "some of which it may have lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SkipPlan:
+    """The batch that a sink will pass over, and how much of it the sink may have."""
+
+    name: str
+    folder: str
+    """The sink's first name, under which its objects lie."""
+    kind: str
+    batch_id: int
+    rows: int | None
+    """Rows of the batch. None: its manifest is lost or damaged, so nobody knows."""
+    sent_rows: int
+    """Rows that the WAL records as sent."""
+    may_have: str
+    """Rows that the target may have beyond these, in words; empty if it has no other."""
+    dead_letter_rows: int
+    """Rows of the batch that lie in dead letters."""
+    is_empty: bool
+    """Whether the WAL holds no object of the batch any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The result of a skip."""
+
+    outcome: str
+    """`skipped`; `delivered`: another process delivered the batch meanwhile; `passed`: the sink is further by now, and
+    the marker that tells how it got there was collected.
+    """
+    plan: SkipPlan
+    repair: int
+    """Number in the journal."""
+
+
+def skip_order(log: Log, name: str, batch_id: int, *, why: str) -> Order:
+    """The order to skip a batch. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
+    refuse_copy(log)
+    folder = _folder(log, name)
+    return Order("skip", {"batch": batch_id, "--name": name}, (f"{paths.SINKS}/{folder}/",), why)
+
+
+def plan_skip(log: Log, name: str, batch_id: int) -> SkipPlan:
+    """What a skip would do. Creates nothing.
+
+    Raises `ConfigError` if the batch is not the one that the sink would get next, if it was not released and can still
+    be delivered, or if the sink is a two-phase or retired one.
+    """
+    folder = _folder(log, name)
+    refuse_retired(log, folder, name)
+    sink = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
+    _refuse_two_phase(log, name, sink)
+    due = _due(log, folder, sink)
+    if batch_id != due:
+        raise ConfigError(
+            f"batch {batch_id} of {log.store.root}: sink {name!r} would get batch {due} next. A sink gets batches in "
+            f"order, so only that one can be skipped, and the batches before {due} are settled"
+        )
+    manifest, names = _left_of(log, batch_id)
+    if manifest is None:
+        _refuse_incomplete(log, batch_id, names)
+    return _plan(log, name, sink, batch_id, manifest, is_empty=not names)
+
+
+def skip(log: Log, order: Order, plan: SkipPlan, *, take_over: TakeOver) -> Skipped:
+    """Skip a batch as planned, or complete the skip of the same command that was interrupted.
+
+    Raises `HeldError` if a process serves the sink, or may serve it, that `take_over` does not allow to fence, or if
+    another repair of the sink is unfinished. Raises `FencedError` if a process began to serve the sink meanwhile: then
+    repeat the command.
+    """
+    role = paths.committer_role(plan.folder)
+    refuse_held(log, role, take_over=take_over)
+    entry = begin(log, order, asdict(plan))
+    plan = SkipPlan(**entry.plan)
+    term = claim(log, role, was_held=True, take_over=take_over)
+    outcome = _pass_over(log, plan, term)
+    note_end(log, role, term.number)
+    finish(log, entry, {"outcome": outcome})
+    return Skipped(outcome, plan, entry.number)
+
+
+def planned(entry: Entry) -> SkipPlan:
+    """The plan of a skip that was begun."""
+    return SkipPlan(**entry.plan)
+
+
+def _pass_over(log: Log, plan: SkipPlan, term: Term) -> str:
+    """Create the marker, unless the sink has one for the batch or a later one by now."""
+    before = newest_marker(log, plan.folder)
+    path = paths.marker(plan.folder, plan.batch_id)
+    if before is not None:
+        term = claim_above_seen(log, term, before.term, paths.marker(plan.folder, before.batch_id))
+        if before.batch_id >= plan.batch_id:
+            return _outcome(log.find(Marker, path))
+    if plan.is_empty:
+        skipped = SkippedBatch(batch_id=plan.batch_id, sink=plan.folder, run_id=log.run_id, **log.stamp())
+        log.create(paths.skipped(plan.batch_id), skipped)
+    marker, _ = log.create_or_find(path, _marker(log, plan, term, before))
+    term.check(log.store)  # raises if a process began meanwhile: it may not have seen the marker
+    return _outcome(marker)
+
+
+def _outcome(marker: Marker | None) -> str:
+    if marker is None:
+        return "passed"
+    return "skipped" if marker.skipped else "delivered"
+
+
+def _marker(log: Log, plan: SkipPlan, term: Term, before: Marker | None) -> Marker:
+    kept = count_rows(log.store, plan.folder, plan.batch_id)
+    return Marker(
+        batch_id=plan.batch_id,
+        term=term.number,
+        run_id=log.run_id,
+        rows=plan.sent_rows,
+        rejected=kept.get("rejected", 0),
+        unknown=kept.get("unknown", 0),
+        last_delivered_batch=before.last_delivered_batch if before else NOTHING,
+        last_delivered_rows=before.last_delivered_rows if before else (),
+        last_delivered_older=before.last_delivered_older if before else (),
+        skipped=True,
+        **log.stamp(),
+    )
+
+
+def _folder(log: Log, name: str) -> str:
+    names = read_names(log)
+    folder = names.folder_of(name)
+    if folder is None:
+        raise ConfigError(f"{log.store.root} has no sink {name!r}; it has {names.present}")
+    return folder
+
+
+def _due(log: Log, folder: str, sink: SinkRecord) -> int:
+    """The batch that the sink would get next, as its committer finds it."""
+    wal = require_wal(log, f"{paths.SINKS}/")
+    marker = newest_marker(log, folder)
+    first = first_due(log, sink.first_batch) if marker is None else marker.batch_id + 1
+    return max(first, wal.first_batch)
+
+
+def _left_of(log: Log, batch_id: int) -> tuple[Manifest | None, Sequence[str]]:
+    """The manifest that would be delivered, if it can be read, and the names of all objects of the batch.
+
+    Raises `ConfigError` if the batch is whole but was not released: nobody tried to deliver it yet.
+    """
+    names = [name for name in log.store.list(paths.batch(batch_id)) if not name.endswith("/")]
+    manifest, release = None, None
+    with suppress(CorruptError):
+        release = log.find(Release, paths.release(batch_id))
+        if release is not None:
+            manifest = log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
+        elif (newest := max(filter(None, map(paths.parse_manifest, names)), default=None)) is not None:
+            manifest = log.find(Manifest, paths.manifest(batch_id, *newest))
+    if manifest is not None and release is None:
+        raise ConfigError(
+            f"batch {batch_id} of {log.store.root} was not released: no process has tried to deliver it yet, or Spark "
+            "has not completed it. Drain the sink first (wal-sink drain). Skip the batch if its delivery fails"
+        )
+    return manifest, names
+
+
+def _refuse_incomplete(log: Log, batch_id: int, names: Sequence[str]) -> None:
+    """Refuse a lost batch that Spark may not have completed: it would run it again, and the rows would come back."""
+    if "release.json" in names or log.numbers(paths.BATCHES, after=batch_id):
+        return  # it was released after Spark had completed it, or Spark ran a later batch
+    raise ConfigError(
+        f"batch {batch_id} of {log.store.root} has no readable manifest and no release, and the WAL holds no later "
+        "batch. So Spark may run this batch again. Start the query first: it stages the batch, or names the next step"
+    )
+
+
+def _refuse_two_phase(log: Log, name: str, sink: SinkRecord) -> None:
+    if sink.sink_kind == Ability.TWO_PHASE.value:
+        raise ConfigError(
+            f"sink {name!r} of {log.store.root} is a two-phase sink: the target holds prepared transactions of the "
+            "batch, which only a delivery commits or aborts. A skip would leave them open in the target for ever. "
+            "Repair the target, then drain. If transactions are lost in the target, drain with --on-gone prepare_again"
+        )
+
+
+def _plan(
+    log: Log, name: str, sink: SinkRecord, batch_id: int, manifest: Manifest | None, *, is_empty: bool
+) -> SkipPlan:
+    folder, ability = sink.name, Ability(sink.sink_kind)
+    recorded = {} if manifest is None else recorded_rows(log.store, folder, manifest)
+    may_have = _AT_MOST_ONCE if sink.at_most_once else _SENT[ability]
+    sent = sum(recorded.values())
+    is_known = manifest is not None and sent == manifest.rows and ability is not Ability.BATCH_WRITER
+    return SkipPlan(
+        name=name,
+        folder=folder,
+        kind=sink.sink_kind,
+        batch_id=batch_id,
+        rows=None if manifest is None else manifest.rows,
+        sent_rows=sent,
+        may_have="" if is_known and not sink.at_most_once else may_have,
+        dead_letter_rows=sum(count_rows(log.store, folder, batch_id).values()),
+        is_empty=is_empty,
+    )

@@ -1,0 +1,45 @@
+"""What a run tells about its work: events for `on_event`, and times of requests and chunks for metrics.
+
+Off unless a user asks for it, and then it adds no request. An event tells of a batch, an attempt or a failure, never of
+a row. The core tells an event while it holds no lock. A hook that fails harms nothing.
+"""
+
+from wal_sink.telemetry.events import (
+    AttemptFailed,
+    Collected,
+    Delivered,
+    Ended,
+    Event,
+    FoundDelivered,
+    GaveUp,
+    Marked,
+    Rejected,
+    Released,
+    Replayed,
+    Sent,
+    Serving,
+    SlowStore,
+    Staged,
+    StreamHeld,
+    StreamResumed,
+)
+
+__all__ = [
+    "AttemptFailed",
+    "Collected",
+    "Delivered",
+    "Ended",
+    "Event",
+    "FoundDelivered",
+    "GaveUp",
+    "Marked",
+    "Rejected",
+    "Released",
+    "Replayed",
+    "Sent",
+    "Serving",
+    "SlowStore",
+    "Staged",
+    "StreamHeld",
+    "StreamResumed",
+]

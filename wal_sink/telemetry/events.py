@@ -1,0 +1,194 @@
+"""Events of a run. Each is a frozen value that names the WAL by its URL, without credentials.
+
+Texts of errors are those of the log: secrets are masked where the text is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal_sink.telemetry.measures import OperationTimes, Times
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a run did or met. Every event is of a subclass."""
+
+    wal: str
+    """URL of the log, without credentials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfSink(Event):
+    sink: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfBatch(Event):
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfBatchAndSink(_OfSink):
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving(_OfSink):
+    """From now on this run delivers to a sink."""
+
+    next_batch: int | None
+    """The first batch that the sink does not have; None if the WAL has no batch yet."""
+    newest_batch: int
+    """The newest batch that the WAL holds; -1 if none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(_OfSink):
+    """This run no longer delivers to a sink."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged(_OfBatch):
+    """A batch is in the WAL. It is delivered once Spark has completed it."""
+
+    attempt: int
+    rows: int
+    bytes: int
+    """Bytes of the segments."""
+    segments: int
+    took_s: float
+    """Seconds from the begin of the attempt to its manifest, Spark's job included."""
+    staged_at: float | None
+    """Time of the manifest, in seconds since 1970, by the clock of this process; None if it cannot be read."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests of the staging tasks; none unless metrics are on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed(_OfBatch):
+    """Spark runs a released batch again. Its rows are evaluated and not staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHeld(_OfBatch):
+    """The stream waits inside `foreachBatch`, because `max_pending_batches` or `max_pending_bytes` is reached."""
+
+    pending_batches: int
+    pending_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamResumed(_OfBatch):
+    """The stream waits no longer: there is room for the batch, or the run is ending."""
+
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(_OfBatchAndSink):
+    """The delivery of a batch to a sink begins: Spark completed the batch, and its release exists."""
+
+    rows: int
+    bytes: int
+    staged_at: float | None
+    """Time of the manifest, in seconds since 1970, by the clock of the process that staged; None if it is unknown."""
+    complete_through: int
+    """The newest batch that this run knows to be complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent(_OfBatchAndSink):
+    """Some segments of a batch were sent, in the driver or in one Spark job; a part of them may have failed."""
+
+    segments: int
+    rows: int
+    """Rows that arrived, as far as this run knows."""
+    chunks: int
+    """Chunks that the sink took and the log recorded."""
+    took_s: float
+    failure: str
+    """Kind of the first failure, such as `retriable` or `unknown`; empty if there was none."""
+    chunk_times: tuple[Times, ...] = ()
+    """Times of the calls that sent a chunk; none unless metrics are on."""
+    requests: tuple[OperationTimes, ...] = ()
+    """Requests of the executors; none unless metrics are on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected(_OfBatchAndSink):
+    """A sink refused rows, which were kept as dead letters."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed(_OfSink):
+    """An attempt to deliver the next batch to a sink failed."""
+
+    batch: int | None
+    """None if the WAL has no batch yet."""
+    attempt: int
+    """Number of attempts since the last progress."""
+    max_attempts: int
+    next_in_s: float | None
+    """Seconds until the next attempt; None if the budget is spent."""
+    kind: str
+    """Kind of the failure, such as `retriable`, or the class of an error of wal-sink, such as `StoreError`."""
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered(_OfBatchAndSink):
+    """A sink has every row of a batch. The marker follows."""
+
+    rows: int
+    took_s: float
+    """Seconds since the delivery began in this process, retries included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked(_OfBatchAndSink):
+    """A marker stands for a batch, and for those of its group."""
+
+    batches: int
+    rows: int
+    rejected: int
+    """Rows of the batch that are kept as dead letters because the sink refused them."""
+    unknown: int
+    """Rows of the batch that are kept as dead letters because their outcome is unknown."""
+    delays_s: tuple[float, ...]
+    """For each batch whose time is known: seconds from its manifest to the marker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDelivered(_OfBatchAndSink):
+    """Another process has delivered a batch, so this run goes on after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected(Event):
+    """Delivered batches were deleted, up to low water."""
+
+    low_water: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowStore(Event):
+    """Some requests to the store took longer than a second. Told once a run."""
+
+    slow_requests: int
+    last_requests: int
+    """Number of requests among which they are."""
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp(_OfSink):
+    """The delivery to a sink ended with an error. The batches stay in the WAL."""
+
+    parked: bool
+    """Whether the other sinks of the run go on."""
+    kind: str
+    """Class of the error."""
+    error: str
