@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.small_run import served_sink
-from wal_sink.errors import HistoryError, MissingBatch
+from wal_sink.errors import HistoryError, MissingBatch, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.sink_changes import retire
 from wal_sink.runtime.clock import SYSTEM
@@ -75,7 +75,7 @@ class Site:
         path = self.root / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def roll_checkpoint_back(self, through: int) -> None:
+    def rewind_checkpoint(self, through: int) -> None:
         """Delete the entries of later batches, as the page describes. Spark then plans them anew."""
         for folder in ("offsets", "commits"):
             for entry in (self.root / CHECKPOINT / folder).iterdir():
@@ -161,6 +161,17 @@ def test_a_target_that_is_older_is_filled_again_from_the_wal_into_an_empty_table
     assert site.rows("orders_again") == wanted()
 
 
+def test_without_its_checkpoint_the_wal_is_refused_since_spark_begins_anew(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.lose(CHECKPOINT)
+    monkeypatch.setattr("wal_sink.testing.simulation.fake_query.QUERY_ID", "another query")
+
+    with pytest.raises(WalSinkError):
+        site.run(THROUGH)
+    assert site.rows() == wanted(LATER)
+
+
 # --- the WAL is lost
 
 
@@ -192,7 +203,7 @@ def test_batches_that_were_pending_are_lost_with_the_wal_unless_the_checkpoint_g
 
 def test_with_the_checkpoint_at_the_newest_batch_of_the_ledger_nothing_is_lost_or_doubled(pending: Site) -> None:
     assert pending.newest_in_ledger() == LATER
-    pending.roll_checkpoint_back(LATER)
+    pending.rewind_checkpoint(LATER)
 
     pending.run(THROUGH)
 

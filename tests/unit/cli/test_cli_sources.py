@@ -50,6 +50,7 @@ SAMPLES: dict[str, Any] = {
     "budget": 60.0,
     "attempt-timeout": 5,
     "progress": False,
+    "metrics": "127.0.0.1:9464",
     "json": True,
 }
 """A value for every key of the file. A new option needs one."""

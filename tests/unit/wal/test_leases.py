@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError, FencedError, HeldError, StoreError
+from wal_sink.estimation.plan import S3_PRICES
 from wal_sink.runtime.clock import ProcessIdentity, Runtime, process_identity
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
@@ -21,7 +23,7 @@ from wal_sink.wal.fencing import Term, claim, renew
 from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.lease import Lease, LeaseRecord
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import TermRecord, encode
+from wal_sink.wal.records import Record, TermRecord, decode, encode
 from wal_sink.wal.renewal import Renewal
 from wal_sink.wal.standby import FREE, Watch
 
@@ -528,3 +530,48 @@ def test_clocks_of_the_day_are_not_looked_at(place: Place) -> None:
     record = log.require(LeaseRecord, paths.lease(ROLE, 1, 1))
     assert record.created.startswith("2027")
     assert Watch(place.log(Clock()), ROLE, LEASE).look() is None
+
+
+# --- the documents
+
+
+def test_the_costs_of_a_lease_are_those_of_the_prices() -> None:
+    minutes, prices = 60 * 24 * 30, S3_PRICES
+    renewals, looks = 60 / LEASE.renew_every_s, 60 / LEASE.look_every_s
+    holder = minutes * renewals * (prices.per_1000_puts + prices.per_1000_gets + prices.per_1000_deletes) / 1000
+    standby = minutes * looks * prices.per_1000_gets / 1000
+    page = (CHECKOUT / "docs/operations/service.md").read_text()
+    guide = (CHECKOUT / "docs/guide/draining.md").read_text()
+
+    assert f"| {renewals:g} creates, {renewals:g} reads, {renewals:g} deletions | {holder:.2f} USD |" in page
+    assert f"| {looks:g} reads | {standby:.2f} USD |" in page
+    assert f"about {holder:.2f} USD a month for the holder and {standby:.2f} USD for each standby" in guide
+
+
+class OlderTerm(Record, frozen=True, kw_only=True):
+    """The record of a term, as a version without leases knows it."""
+
+    kind = "term"
+    role: str
+    term: int
+    run_id: str
+    process: str
+    holder: ProcessIdentity | None = None
+
+
+def test_a_version_without_leases_reads_the_terms_of_one_with_leases(place: Place) -> None:
+    Holder(place, Clock())
+    data = place.wal.read(paths.term(ROLE, 1))
+
+    assert b'"lease_s":15.0' in data
+    assert decode(OlderTerm, data, "a term").term == 1
+
+
+def test_a_term_of_a_version_without_leases_renews_none(place: Place) -> None:
+    old = OlderTerm(role=ROLE, term=1, run_id="r", process="p:1", holder=ELSEWHERE, id="1" * 32, created="then")
+    place.wal.create(paths.term(ROLE, 1), encode(old))
+    watch = Watch(place.log(Clock()), ROLE, LEASE)
+
+    assert watch.look() is None
+    assert watch.seen is not None
+    assert watch.seen.holder.lease_s is None
