@@ -85,7 +85,7 @@ class Move(Record, frozen=True, kw_only=True):
         return path == paths.move(self.number)
 
 
-class TermRecord(Record, frozen=True, kw_only=True):
+class TermRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A claimed term of a role, and the process that claimed it."""
 
     kind = "term"

@@ -60,6 +60,7 @@ def test_a_run_without_a_lease_renews_none_and_writes_none() -> None:
     open_run(run, "a")
 
     assert run.renew_leases() == float("inf")
+    assert b"lease" not in place.wal.read(paths.term(paths.committer_role("a"), 1))
     run.end()
     assert place.wal.list(paths.LEASES) == []
 
