@@ -27,6 +27,8 @@ _SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
 _PASSWORD = re.compile(_SCHEME + r"(?P<user>[^/\s?#:]*):(?P<password>[^\n]*)@(?P<behind>\S*)")
 _TRUNCATED = re.compile(_SCHEME + r"(?P<user>(?!arn:)[^/\s?#:@\[]+):[^\s\d/?#'\")\]},;:][^\s@]*(?!\S)")
 """A user and a text that cannot be a port: a URL that was cut within its password."""
+_PLAIN_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_HADOOP_USER = re.compile(r"(?P<scheme>(?:s?web)?hdfs|viewfs)://(?P<user>[^/\s?#:@]+)@", re.IGNORECASE)
 _USER = re.compile(_SCHEME + r"(?P<user>[^/\s?#]+)@")
 _QUERY = re.compile(r"\?\S*")
 
@@ -139,6 +141,21 @@ def is_secret_name(name: str) -> bool:
     named = folded.startswith("x-amz-") or any(part in folded for part in _NAMES)
     last = re.split(r"[^a-z]", folded)[-1]
     return (named or last in _WHOLE_NAMES) and not folded.endswith(_NO_SECRETS)
+
+
+def is_plain_user(text: str) -> bool:
+    """Return whether a text looks like a name of a user of an operating system. Such a name is no secret there."""
+    return _PLAIN_USER.fullmatch(text) is not None
+
+
+def may_hold_secret(url: str) -> bool:
+    """Return whether a URL has a part that may be a secret. The plain user of a Hadoop file system is none: it has no
+    password there. The user of any other service may be a token.
+    """
+    match = _HADOOP_USER.match(url)
+    if match is not None and is_plain_user(match["user"]):
+        url = f"{match['scheme']}://{url[match.end() :]}"
+    return mask_url(url) != url
 
 
 def secrets_in_url(url: str) -> set[str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections import Counter
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from tests.chaos import __main__ as frame
+from tests.chaos import connect
 from tests.chaos.report import code_version
 from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.support.streams import Home
 
 
 def fine(effort: Effort) -> Outcome:
@@ -103,3 +107,35 @@ def test_names_are_told_apart() -> None:
 
 def test_the_code_is_named_by_its_commit() -> None:
     assert re.fullmatch(r"([0-9a-f]{7,40}\+?)?", code_version())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"planned": 0}, ["no kill met a batch that was planned and not complete"]),
+        ({"alone": 0}, ["no client outlived its server"]),
+        ({"left": [0, 0]}, ["every query was done before its server was killed"]),
+    ],
+)
+def test_kills_of_connect_servers_count_only_if_they_met_something(
+    tmp_path: Path, change: dict[str, Any], said: list[str]
+) -> None:
+    met: dict[str, Any] = {"done": 2, "alone": 1, "planned": 1, "left": [10, 0], **change}
+    kills = connect.Kills(Home(tmp_path), tmp_path, random.Random(1), **met)
+    outcome = Outcome(rounds=2)
+    connect._judge(outcome, kills, Counter(range(5)), range(5))
+    assert outcome.violations == said
+    assert (outcome.lost, outcome.repeated) == (0, 0)
+
+
+def test_a_planned_batch_is_one_without_a_commit(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert connect.planned(home) is None
+    for entry in ("offsets/9", "offsets/10", "commits/9", "offsets/.10.crc"):
+        path = home.checkpoint / entry
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert connect.planned(home) == 10
+    (home.checkpoint / "commits/10").touch()
+    assert connect.planned(home) is None

@@ -6,9 +6,11 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.streams import Home, restore
 from wal_sink import Delivery
+from wal_sink.cli.main import main
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import read_batches, read_status
 from wal_sink.runtime.clock import SYSTEM
@@ -135,6 +137,8 @@ def test_status_tells_that_batches_are_staged_and_nothing_drains_them(spark: Spa
     home.feed.add(range(10))
     stage(spark, home)
     assert "no sink is registered" in str(read_status(open_store(StoreSpec(str(home.wal)))))
+    said = CliRunner().invoke(main, ["status", str(home.wal)]).output
+    assert "batches are staged here, but no process drains them yet" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

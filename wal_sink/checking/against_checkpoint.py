@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from wal_sink.checking.batch import BatchFacts
+from wal_sink.checking.batch import BatchFacts, is_passed_over
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.look import Look
 from wal_sink.checkpoint.formats import CheckpointFiles
@@ -101,7 +101,12 @@ class AgainstCheckpoint:
         """A completed batch has a manifest, unless Spark wrote the batch without running it."""
         batch_id = facts.batch_id
         names = [paths.parse_manifest(name) for name in look.log.store.list(paths.batch(batch_id))]
-        if any(names) or look.known.is_collected(batch_id) or self._was_passed_over(batch_id):
+        if (
+            any(names)
+            or is_passed_over(look, facts)
+            or look.known.is_collected(batch_id)
+            or self._was_passed_over(batch_id)
+        ):
             return
         what = "Spark completed this batch, but it has no manifest"
         look.fault(Fault.MISSING_BATCH, f"{paths.batch(batch_id)}/", what)

@@ -1,4 +1,4 @@
-"""Comparison of a WAL with the positions that a transactional target tells: nothing lost, nothing too many.
+"""Comparison of a WAL with a target: positions of a transactional one, or the chunks that a target with look-ups has.
 
 Positions only rise. So the marker that says what the target must have is read before them, and the objects that explain
 a higher position after them.
@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wal_sink.checking.against_keys import compare_keys
 from wal_sink.checking.batch import BatchFacts
 from wal_sink.checking.findings import Fault, Finding
 from wal_sink.checking.look import Look, SinkFacts
+from wal_sink.checking.opened_target import opened_target, released_manifest
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.messages import LastDelivered
 from wal_sink.recovery.inventory import newest_marked, newest_marker
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import name_of
-from wal_sink.sinks.base import BatchSink, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks.base import BatchSink, Lookup, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.guarantees import ability_of
-from wal_sink.sinks.held import holding
 from wal_sink.sinks.ledger import described
 from wal_sink.sinks.positions import slot_name, stored_position
-from wal_sink.sinks.session import SinkSession
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, Marker, Release
+from wal_sink.wal.records import Marker
 
 
 class AgainstTarget:
@@ -45,9 +44,12 @@ class AgainstTarget:
         if sink is None or look.known.wal is None:
             self._why_not = self._why_not or "the WAL has no wal.json, which names its slots"
             return
+        if isinstance(self._sink, Sink) and isinstance(self._sink, Lookup):
+            self._why_not = compare_keys(look, sink, self._sink, self._sink, timeout_s=self._timeout_s)
+            return
         if not isinstance(self._sink, TransactionalSink):
             kind = ability_of(self._sink).value
-            self._why_not = f"a {kind} target cannot tell which rows it has; only a transactional one keeps positions"
+            self._why_not = f"a {kind} target cannot tell which rows it has. Transactional and lookup targets can"
             return
         try:
             marker = newest_marker(look.log, sink.folder)
@@ -93,7 +95,9 @@ class _Slots:
 
     def compare(self) -> None:
         look, folder = self._look, self._facts.folder
-        following = self._released((self._marker.batch_id if self._marker else max(self._first(), 0) - 1) + 1)
+        following = released_manifest(
+            self._look, (self._marker.batch_id if self._marker else max(self._first(), 0) - 1) + 1
+        )
         count = max(len(self._owed), len(following.segments) if following else 0, 1)
         try:
             found = self._positions(count)
@@ -108,8 +112,8 @@ class _Slots:
                 self._check_known(number, position, through)
 
     def _first(self) -> int:
-        record, wal = self._facts.record, self._look.known.wal
-        return max(record.first_batch if record else 0, wal.first_batch if wal else 0)
+        wal = self._look.known.wal
+        return max(self._facts.first_batch, wal.first_batch if wal else 0)
 
     def _check_owed(self, number: int, found: Position | None) -> None:
         if number >= len(self._owed):
@@ -128,7 +132,7 @@ class _Slots:
             what = f"slot {number} is at {described(found)}, but the newest batch that is marked is {through}"
             self._fault(Fault.TARGET_AHEAD, what, batch_id)
             return
-        manifest = self._released(batch_id)
+        manifest = released_manifest(self._look, batch_id)
         if manifest is None:
             if batch_id > through and not self._is_marked(batch_id):
                 what = f"slot {number} is at {described(found)}, but the WAL has not released that batch"
@@ -149,43 +153,19 @@ class _Slots:
         """Whether the sink has the batch by now: then it may have been collected, too."""
         return newest_marked(self._look.log, self._facts.folder) >= batch_id
 
-    def _released(self, batch_id: int) -> Manifest | None:
-        """The released manifest of a batch, if the WAL holds it. Faults of both records are told with their batch."""
-        quiet = Look(self._look.known)
-        release = quiet.find(Release, paths.release(batch_id))
-        path = paths.manifest(batch_id, release.term, release.attempt) if release else None
-        return quiet.find(Manifest, path) if path else None
-
     def _positions(self, count: int) -> list[Position | None]:
         """The positions of the first slots, in order. Raises `SinkFailedError`."""
-        look, wal = self._look, self._look.known.wal
+        wal = self._look.known.wal
         slots = [slot_name(wal.wal_id if wal else "", self._facts.folder, number) for number in range(count)]
         what = f"positions of {count} slots from {slots[0]!r}"
-        with holding(self._target, f"the audit of sink {self._facts.folder!r} of {look.log.store.root}"):
-            timed_call = look.log.runtime.new_timed_call()
-            session = SinkSession(self._target, timed_call, self._context(), timeout_s=self._timeout_s)
-            try:
-                session.open()
-                found: object = session.call(what, self._target.positions, slots, nothing_sent=True)
-                if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
-                    raise SinkFailedError(
-                        FailureKind.PERMANENT,
-                        f"{what}: expected a mapping with every slot, and None for a slot that holds nothing",
-                    )
-                return [stored_position(what, slot, found[slot]) for slot in slots]
-            finally:
-                session.close()
-
-    def _context(self) -> SinkContext:
-        wal, terms = self._look.known.wal, self._look.terms_of(paths.committer_role(self._facts.folder))
-        return SinkContext(
-            wal_id=wal.wal_id if wal else "",
-            sink=self._facts.folder,
-            term=max(terms.runs, default=0),
-            batch_id=self._marker.batch_id if self._marker else 0,
-            columns=(),
-            on_executor=False,
-        )
+        with opened_target(self._look, self._facts, self._target, self._timeout_s) as session:
+            found: object = session.call(what, self._target.positions, slots, nothing_sent=True)
+        if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
+            raise SinkFailedError(
+                FailureKind.PERMANENT,
+                f"{what}: expected a mapping with every slot, and None for a slot that holds nothing",
+            )
+        return [stored_position(what, slot, found[slot]) for slot in slots]
 
     def _fault(self, fault: Fault, what: str, batch_id: int | None = None) -> None:
         where = name_of(self._target)

@@ -12,7 +12,7 @@ from wal_sink.errors import CorruptError
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
 from wal_sink.wal.paths import ManifestName
-from wal_sink.wal.records import Manifest, Release, SegmentRef
+from wal_sink.wal.records import Manifest, Marker, Release, SegmentRef, SkippedBatch
 from wal_sink.wal.segment_reader import chunk_ends, load_segment
 
 
@@ -24,6 +24,8 @@ class BatchFacts:
     manifests: dict[ManifestName, Manifest | None] = field(default_factory=dict)
     """Every manifest that was listed; None if it is damaged or gone."""
     release: Release | None = None
+    is_skipped: bool = False
+    """Whether a record says that a sink passed over the batch, of which no other object was left."""
     is_released: bool = False
     """Whether a release was listed, damaged or not."""
     manifest: Manifest | None = None
@@ -63,6 +65,8 @@ def _listed(look: Look, batch_id: int) -> BatchFacts:
                 facts.manifests[manifest] = None
             elif path == paths.release(batch_id):
                 facts.is_released = True
+            elif path == paths.skipped(batch_id):
+                facts.is_skipped = look.listed(SkippedBatch, path) is not None
             else:
                 facts.segments.add(path)
     return facts
@@ -75,18 +79,35 @@ def _counting(look: Look, facts: BatchFacts) -> Manifest | None:
         if name in facts.manifests:
             return facts.manifests[name]
         path = paths.manifest(facts.batch_id, *name)
+        if is_passed_over(look, facts):
+            return None
         facts.manifests[name] = look.required(Manifest, path, f"{paths.release(facts.batch_id)} names it")
         return facts.manifests[name]
     if facts.manifests:
         return facts.manifests[max(facts.manifests)]
     younger = _made_after(look, facts)
-    if younger is None or look.known.is_collected(facts.batch_id):
+    if younger is None or is_passed_over(look, facts) or look.known.is_collected(facts.batch_id):
         return None
     names = [paths.parse_manifest(name) for name in look.log.store.list(paths.batch(facts.batch_id))]
     if not any(names):
         folder = f"{paths.batch(facts.batch_id)}/"
         look.fault(Fault.LOST, folder, f"this batch has no manifest, but it must have one: {younger} is made after it")
     return None
+
+
+def is_passed_over(look: Look, facts: BatchFacts) -> bool:
+    """Whether a sink passed over the batch on purpose, and no sink needs it any more. Then its loss is known.
+
+    A read for each sink that has a marker of the batch.
+    """
+    sinks = [sink for sink in look.known.sinks.values() if not sink.has_gaps]
+    if any(sink.first_batch <= facts.batch_id > sink.marked_through for sink in sinks):
+        return False
+    quiet, path = Look(look.known), paths.marker
+    markers = (
+        quiet.find(Marker, path(sink.folder, facts.batch_id)) for sink in sinks if facts.batch_id in sink.markers
+    )
+    return facts.is_skipped or any(marker is not None and marker.skipped for marker in markers)
 
 
 def _made_after(look: Look, facts: BatchFacts) -> str | None:

@@ -117,6 +117,9 @@ class Seen:
     """Attempts without a manifest: they are under way, or the process ended."""
     debris_objects: int = 0
     """Objects of these attempts, and files of tasks that failed. They go with their batch."""
+    skipped_batches: int = 0
+    """Batches that a sink passed over, as a person ordered."""
+    unfinished_repairs: int = 0
     leftovers: int = 0
     """Batches that are delivered everywhere, and whose objects are being deleted."""
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import cache
 
 from wal_sink.wal.lease import LeaseRecord
+from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.records import (
     BegunRecord,
     LowWater,
@@ -24,10 +25,12 @@ from wal_sink.wal.records import (
     Release,
     Replayed,
     SinkRecord,
+    SkippedBatch,
     TermRecord,
     TokenRecord,
     WalRecord,
 )
+from wal_sink.wal.repair_records import RepairedRecord, RepairRecord
 from wal_sink.wal.sink_records import EndedRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 
 
@@ -80,6 +83,7 @@ KINDS = (
     Kind("terms/<role>/<term:10>.ended.json", EndedRecord),
     Kind("batches/<batch:19>/manifest-<term:10>-<attempt:10>.json", Manifest, _COLLECTED),
     Kind("batches/<batch:19>/release.json", Release, _COLLECTED),
+    Kind("batches/<batch:19>/skipped.json", SkippedBatch, _COLLECTED),
     Kind(f"batches/<batch:19>/{_SEGMENT}", None, _COLLECTED),
     Kind(f"batches/<shard>/<batch:19>/{_SEGMENT}", None, _COLLECTED),
     Kind("sinks/<name>/sink.json", SinkRecord),
@@ -104,9 +108,12 @@ KINDS = (
     Kind("sinks/<name>/errors/<number:10>.json", "error", _FREELY),
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
     Kind("moves/<number:10>.json", Move),
-    Kind("repairs/<number:10>.json", "repair"),
-    Kind("repairs/<number:10>.done.json", "repaired"),
+    Kind("moves/copy.json", CopyRecord),
+    Kind("repairs/<number:10>.json", RepairRecord),
+    Kind("repairs/<number:10>.done.json", RepairedRecord),
+    Kind("adoptions/<number:10>.json", ""),
     Kind("leases/<role>/<term:10>-<number:10>.json", LeaseRecord, _FREELY),
+    Kind("milestones/<batch:19>.json", "milestone", _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),
 )
 """Every kind of object that this version knows."""

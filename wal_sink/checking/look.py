@@ -25,6 +25,8 @@ from wal_sink.wal.records import LowWater, Record, SinkRecord, TermRecord, WalRe
 R = TypeVar("R", bound=Record)
 
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
+_REPLAY = re.compile(r"\(repair \d+: a replay\)$")
+"""Ends the description of the sink that exists for the time of a replay."""
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
 
 
@@ -54,9 +56,23 @@ class SinkFacts:
     """Folders with progress, by batch."""
 
     @property
+    def first_batch(self) -> int:
+        """The first batch that it gets, as far as that is known."""
+        return self.record.first_batch if self.record else 0
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether it may have some batches only: a sink that exists for the time of a replay, or a retired one."""
+        return paths.RETIRED in self.names or (self.record is not None and _is_of_a_replay(self.record))
+
+    @property
     def groups(self) -> bool:
         """Whether several of its batches may share a marker."""
         return self.record is None or (self.record.sink_kind == "idempotent" and not self.record.at_most_once)
+
+
+def _is_of_a_replay(record: SinkRecord) -> bool:
+    return bool(getattr(record, "replay", False)) or _REPLAY.search(record.identity) is not None
 
 
 @dataclass(slots=True)

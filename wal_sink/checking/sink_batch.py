@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.checking.batch import BatchFacts, check_term
+from wal_sink.checking.batch import BatchFacts, check_term, is_passed_over
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.look import Look, SinkFacts
 from wal_sink.errors import CorruptError
@@ -20,8 +20,8 @@ def check_deliveries(look: Look, facts: BatchFacts) -> None:
     for sink in look.known.sinks.values():
         evidence = check_progress(look, sink, facts.batch_id, facts.manifest)
         evidence = _check_marker(look, sink, facts) or evidence
-        if evidence is not None and not facts.is_released:
-            _require_release(look, facts.batch_id, evidence)
+        if evidence is not None and not (facts.is_released or is_passed_over(look, facts)):
+            look.required(Release, paths.release(facts.batch_id), f"{evidence} is made after it")
 
 
 def check_progress(look: Look, sink: SinkFacts, batch_id: int, manifest: Manifest | None) -> str | None:
@@ -84,21 +84,24 @@ def _segment(look: Look, path: str, ordinal: int, segment_id: str, manifest: Man
 
 
 def _check_marker(look: Look, sink: SinkFacts, facts: BatchFacts) -> str | None:
-    """Check the marker of a batch, if there must be one. Return its path if there is one, or one of a later batch."""
+    """Check the marker of a batch, if there must be one. Return its path if there is one, or one of a later batch: it
+    is made only once the batch was released. A marker of a skipped batch is not.
+    """
     batch_id, path = facts.batch_id, paths.marker(sink.folder, facts.batch_id)
     if batch_id not in sink.markers:
         return _unmarked(look, sink, batch_id)
     marker = look.listed(Marker, path)
     if marker is not None:
         check_term(look, paths.committer_role(sink.folder), marker.term, marker.run_id, path)
-        if facts.manifest is not None:
+        look.seen.skipped_batches += marker.skipped
+        if facts.manifest is not None and not marker.skipped:
             _compare(look, sink, marker, facts.manifest)
-    return path
+    return None if marker is not None and marker.skipped else path
 
 
 def _unmarked(look: Look, sink: SinkFacts, batch_id: int) -> str | None:
     """A batch without a marker: its sink may not have it yet, or a later marker stands for it. Return that one."""
-    if sink.record is None or not sink.record.first_batch <= batch_id <= sink.marked_through:
+    if sink.record is None or sink.has_gaps or not sink.record.first_batch <= batch_id <= sink.marked_through:
         return None
     later = paths.marker(sink.folder, sink.marked_through)
     if not sink.groups:
@@ -119,13 +122,14 @@ def _check_before(look: Look, release: Release) -> None:
 
 def _compare(look: Look, sink: SinkFacts, marker: Marker, manifest: Manifest) -> None:
     path = paths.marker(sink.folder, marker.batch_id)
+    if marker.skipped:  # a repair let the sink pass over the batch: the marker counts the rows it had got before
+        if marker.rows > manifest.rows:
+            what = f"it says that the sink has {marker.rows} rows of the batch, but its manifest has {manifest.rows}"
+            look.fault(Fault.CONTRADICTION, path, what)
+        return
     if not sink.groups and marker.rows != manifest.rows:
         what = f"it says that the batch has {marker.rows} rows, but its manifest has {manifest.rows}"
         look.fault(Fault.CONTRADICTION, path, what)
     rows = tuple(segment.rows for segment in manifest.segments)
     if marker.last_delivered_batch == marker.batch_id and marker.last_delivered_rows != rows:
         look.fault(Fault.CONTRADICTION, path, "the rows of its segments are not those of the manifest")
-
-
-def _require_release(look: Look, batch_id: int, evidence: str) -> None:
-    look.required(Release, paths.release(batch_id), f"{evidence} is made after it")

@@ -144,7 +144,8 @@ def _print(store: Store, report: Report, *, as_json: bool) -> None:
         print_text(f"{counted(report.faults - len(report.shown), 'more fault')} of the same check are not shown")
     for line in _summary(store, check, elsewhere):
         print_text(line, hang=_INDENT)
-    print_text(f"{counted(report.faults, 'fault')} found" if report.faults else "no fault found")
+    found = f"{counted(report.faults, 'fault')} found" if report.faults else "no fault found"
+    print_text(found if check.is_complete else f"{found} so far")
 
 
 def _elsewhere(check: Check) -> str:
@@ -177,6 +178,8 @@ def _summary(store: Store, check: Check, elsewhere: str) -> Iterator[str]:
         (seen.superseded_attempts, "attempt", "superseded by a later one"),
         (seen.unfinished_attempts, "attempt", "under way, or left by a process that ended"),
         (seen.debris_objects, "object", "of such attempts and failed tasks; they go with their batch"),
+        (seen.skipped_batches, "batch", "skipped on purpose by a sink"),
+        (seen.unfinished_repairs, "repair", "not finished; see wal-sink repairs"),
         (seen.leftovers, "batch", "delivered everywhere and being deleted"),
     ]
     told = [f"{counted(count, what)} {state}" for count, what, state in normal if count]

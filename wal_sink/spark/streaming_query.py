@@ -97,8 +97,8 @@ class OwnQuery:
     ) -> StreamingQuery:
         """Start a query of Spark Connect, which stages on its server. Raises `ConfigError` if it cannot work.
 
-        `options` are those of `format("wal_sink")`; `query_id` reads the query's id from the checkpoint. The server is
-        asked from now on whether the query runs.
+        `options` are those of `format("wal_sink")`; `query_id` reads the query's id from the checkpoint. From now on
+        a thread asks the server whether the query runs.
         """
         self._stage_error = None
         query = start_over_connect(writer, options, query_id)
@@ -265,10 +265,14 @@ class OwnQuery:
 
         Does nothing if `close` asked for the stop already: then `raise_failure` tells the outcome.
         """
-        if self._remote is None or self._remote.has_ended or self._was_told:
+        if self._remote is None:
             return
-        self.stop(LEAVE_WAIT_S)
-        self._remote.raise_unconfirmed()
+        try:
+            if not (self._remote.has_ended or self._was_told):
+                self.stop(LEAVE_WAIT_S)
+                self._remote.raise_unconfirmed()
+        finally:
+            self._remote.leave()
 
     def _is_inside(self) -> bool:
         on_its_thread = self._identity is not None and self._identity.is_on_its_thread()

@@ -24,14 +24,20 @@ class ConnectServer:
     """A running server. `url` is the address that `SparkSession.builder.remote` takes."""
 
     url: str
+    port: int
     process: Child
 
 
 @contextlib.contextmanager
-def connect_server(folder: Path, conf: Mapping[str, str] | None = None) -> Iterator[ConnectServer]:
-    """Start a server whose log is in `folder`. It ends with the block in any case, with all its workers."""
+def connect_server(
+    folder: Path, conf: Mapping[str, str] | None = None, *, port: int | None = None
+) -> Iterator[ConnectServer]:
+    """Start a server whose log is in `folder`. It ends with the block in any case, with all its workers.
+
+    `port`: that of a server that has ended, so that its clients find this one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port = port or free_port()
     settings = {
         **{key: str(value) for key, value in SPARK_CONF.items()},
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -54,4 +60,4 @@ def connect_server(folder: Path, conf: Mapping[str, str] | None = None) -> Itera
     with Child(program, log=folder / "connect.log", env=environment) as child:
         child.wait_for_output("Spark Connect server started at", START_S)
         note_started("Spark Connect server", pyspark.__version__)
-        yield ConnectServer(f"sc://127.0.0.1:{port}", child)
+        yield ConnectServer(f"sc://127.0.0.1:{port}", port, child)

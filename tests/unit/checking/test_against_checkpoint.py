@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.support.golden.wals import GOLDEN, load
@@ -12,6 +13,7 @@ from wal_sink.checking.verify import Check
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import FaultyStore
 from wal_sink.wal import paths
+from wal_sink.wal.records import Manifest, Release, decode, encode
 
 
 @pytest.fixture
@@ -78,25 +80,42 @@ def test_a_completed_batch_without_a_manifest(wal: MemoryStore, checkpoint: Memo
     assert faults(wal, checkpoint) == [(Fault.MISSING_BATCH, 3)]
 
 
-def test_a_manifest_that_comes_between_the_two_reads(wal: MemoryStore, checkpoint: MemoryStore) -> None:
-    """Its batch was complete only after that. A listing that is older shows no manifest."""
-    path = paths.manifest(4, 1, 5)
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_batch_that_is_completed_and_released_meanwhile(
+    wal: MemoryStore, checkpoint: MemoryStore, monkeypatch: pytest.MonkeyPatch, is_planted: bool
+) -> None:
+    """`is_planted`: the comparison goes by the commits that it read at its beginning."""
+    if is_planted:
+        monkeypatch.setattr(AgainstCheckpoint, "_is_complete", lambda self, batch_id: batch_id <= self._committed)
+    before = decode(Release, wal.read(paths.release(2)), "")
+    manifest = decode(Manifest, wal.read(paths.manifest(4, 1, 5)), "")
+    release = msgspec.structs.replace(before, batch_id=4, attempt=5, fingerprint=manifest.fingerprint, sink="")
+
+    def complete(what: str, where: str) -> None:
+        if (what, where) == ("before list", paths.batch(4)) and "release.json" not in wal.list(paths.batch(4)):
+            checkpoint.create("commits/4", b'v1\n{"nextBatchWatermarkMs":0}')
+            wal.create(paths.release(4), encode(release))
+
+    comparison = AgainstCheckpoint(checkpoint)
+    found = [found.fault for found in Check(FaultyStore(wal, complete), comparisons=[comparison]).run()]
+    assert found == ([Fault.ROLLED_BACK] if is_planted else [])
+
+
+def test_a_manifest_that_an_older_listing_does_not_show(wal: MemoryStore, checkpoint: MemoryStore) -> None:
+    path = paths.manifest(3, 1, 4)
     data = wal.read(path)
-    wal.delete([path])
-    checkpoint.create("commits/4", b'v1\n{"nextBatchWatermarkMs":0}')
+    looks: list[str] = []
 
     def stage(what: str, where: str) -> None:
-        if (what, where) == ("before list", "commits"):
+        if (what, where) == ("before list", paths.batch(3)):
             looks.append(where)
-            if len(looks) == 3:
+            wal.delete([path])
+            if len(looks) > 1:
                 wal.create(path, data)
 
-    looks: list[str] = []
-    check = Check(wal, comparisons=[AgainstCheckpoint(FaultyStore(checkpoint, stage))])
-    assert [found.fault for found in check.run()] in ([], [Fault.MISSING_BATCH])
-    assert [found.fault for found in Check(wal, comparisons=[AgainstCheckpoint(checkpoint)]).run()] == (
-        [] if len(looks) >= 3 else [Fault.MISSING_BATCH]
-    )
+    wal.delete([each for each in wal.list("", recursive=True) if f"{4:019d}" in each])
+    assert list(Check(FaultyStore(wal, stage), comparisons=[AgainstCheckpoint(checkpoint)]).run()) == []
+    assert len(looks) == 2
 
 
 def test_other_input_under_a_known_batch_id(wal: MemoryStore, checkpoint: MemoryStore) -> None:

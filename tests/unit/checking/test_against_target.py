@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.support.golden.targets import Plain, Target, Transactional
+from tests.support.golden.targets import LookedUp, Plain, Target, Transactional
 from tests.support.golden.wals import GoldenWal
 from tests.unit.checking.worlds import copied, replaced, world_of
+from wal_sink.checking import against_keys
 from wal_sink.checking.against_target import AgainstTarget
 from wal_sink.checking.findings import Fault, Finding
 from wal_sink.checking.verify import Check
@@ -19,6 +21,7 @@ from wal_sink.inspection import read_manifest
 from wal_sink.sinks.chunk import Position
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.wal import paths
+from wal_sink.wal.records import Manifest, Release, decode, encode
 
 
 def hook(_what: str) -> None:
@@ -203,3 +206,80 @@ def test_a_sink_that_has_nothing_yet() -> None:
     target.ledger[f"{wal_id}/ledger/0"] = (1, 0, 2, "a" * 32)
     (found,) = Check(world.wal, comparisons=[comparison]).run()
     assert found.fault is Fault.TARGET_AHEAD
+
+
+# --- targets that know chunks
+
+
+class LookupWorld(World):
+    """The same, with the sink `looked-up`. Its newest marked batch is 1, of three chunks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = world_of("kinds").targets["looked-up"]
+        self.target = replace(whole, keys=list(whole.keys))
+        self.sink = LookedUp(self.target, hook)
+
+    def lose(self, number: int) -> str:
+        """Let the target lose a chunk of batch 1."""
+        manifest = read_manifest(self.wal, 1)
+        assert manifest is not None
+        key = [key for key in self.target.keys if key.startswith(manifest.segments[0].id)][number]
+        self.target.keys.remove(key)
+        return key
+
+
+@pytest.fixture
+def lookup() -> LookupWorld:
+    return LookupWorld()
+
+
+def test_a_target_that_knows_each_chunk(lookup: LookupWorld) -> None:
+    assert (lookup.faults("looked-up"), lookup.left_out()) == ([], "")
+
+
+def test_a_target_that_lacks_chunks(lookup: LookupWorld) -> None:
+    lost = [lookup.lose(1), lookup.lose(1)]
+    (found,) = lookup.found("looked-up")
+    assert (found.fault, found.batch_id, found.sink) == (Fault.TARGET_BEHIND, 1, "looked-up")
+    assert f"it lacks 2 chunks of batch 1, which is marked; the first: {lost[0]}" in found.what
+
+
+def test_a_chunk_with_dead_letters_is_left_out(lookup: LookupWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup.lose(1)
+    letter = paths.dead_letter("looked-up", 1, 0, 2, 4, number=0)
+    monkeypatch.setattr(Check, "_letters", lambda *_: [])  # what lies in it does not matter here
+    lookup.wal.create(letter, b"")
+    assert lookup.faults("looked-up") == []
+
+
+def test_more_chunks_than_are_looked_up(lookup: LookupWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(against_keys, "MOST_CHUNKS", 2)
+    lookup.lose(0)
+    assert lookup.faults("looked-up") == []
+    assert "1 of 3 chunks of batch 1" in lookup.left_out()
+
+
+def test_a_target_that_does_not_say_whether_it_has_a_chunk(lookup: LookupWorld) -> None:
+    class Strange(LookedUp):
+        def was_applied(self, key: str) -> Any:
+            return f"{key}: perhaps"
+
+    lookup.sink = Strange(lookup.target, hook)
+    (found,) = lookup.found("looked-up")
+    assert (found.fault, "expected True or False" in found.what) == (Fault.TARGET_OTHER, True)
+
+
+def test_a_sink_of_another_kind_has_no_batch_to_look_up(lookup: LookupWorld) -> None:
+    assert lookup.faults("plain") == []
+    assert "no batch that was marked for a target of this kind" in lookup.left_out()
+
+
+def test_a_manifest_whose_chunks_are_unknown(lookup: LookupWorld) -> None:
+    release = decode(Release, lookup.wal.read(paths.release(1)), "")
+    path = paths.manifest(1, release.term, release.attempt)
+    manifest = decode(Manifest, lookup.wal.read(path), "")
+    broken = msgspec.structs.replace(manifest.segments[0], chunk_ends=(3, 2))
+    replaced(lookup.wal, path, encode(msgspec.structs.replace(manifest, segments=(broken,))))
+    assert {found.where for found in lookup.found("looked-up")} == {path}
+    assert "contradicts itself" in lookup.left_out()

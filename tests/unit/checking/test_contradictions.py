@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.golden.targets import LookedUp
 from tests.support.golden.wals import GoldenWal
 from tests.unit.checking.worlds import copied, findings, replaced, world_of
+from wal_sink.checking.against_target import AgainstTarget
 from wal_sink.checking.findings import Fault, Finding
 from wal_sink.checking.look import Known, Look
 from wal_sink.checking.verify import Check
 from wal_sink.recovery import sink_changes
+from wal_sink.repair.skip import plan_skip, skip, skip_order
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
@@ -270,6 +273,14 @@ def test_progress_of_a_segment_that_the_batch_does_not_have() -> None:
     assert told(wal) == [(FOREIGN, paths.progress("plain", 2, 7, 2))]
 
 
+def test_a_marker_of_a_skipped_batch_counts_the_rows_that_the_sink_got_before() -> None:
+    wal = world()
+    changed(wal, Marker, paths.marker("plain", 1), rows=0, skipped=True)
+    assert told(wal) == []
+    changed(wal, Marker, paths.marker("plain", 1), rows=77)
+    assert told(wal) == [(CONTRADICTION, paths.marker("plain", 1))]
+
+
 def test_a_marker_of_other_rows() -> None:
     wal = world()
     changed(wal, Marker, paths.marker("plain", 1), rows=77)
@@ -335,6 +346,74 @@ def test_a_name_that_a_registration_and_a_rename_wanted() -> None:
     assert told(whole.wal) == []
     sink_changes.rename(log, "simple", "plain", take_over=TakeOver.ALWAYS)
     assert told(whole.wal) == []
+
+
+# --- repairs
+
+
+def skipping(wal: MemoryStore, name: str, batch_id: int) -> None:
+    log = Log(wal, SYSTEM, RUN)
+    skip(log, skip_order(log, name, batch_id, why=""), plan_skip(log, name, batch_id), take_over=TakeOver.ALWAYS)
+
+
+def lost_batch(kind: str, sinks: list[str]) -> GoldenWal:
+    """A WAL of three complete batches, of which nobody has the second. Its manifest is lost."""
+    whole = GoldenWal(kind, "checks", sinks)
+    run = whole.process()
+    whole.batch(run, 2)
+    run.deliver_all()
+    whole.batch(run, 3)
+    whole.batch(run, 1)
+    whole.wal.delete([manifest_of(whole.wal, 1)[0]])
+    return whole
+
+
+def test_a_batch_that_every_sink_passed_over_is_no_fault_any_more() -> None:
+    whole = lost_batch("passed", ["plain", "once"])
+    assert told(whole.wal) == [(LOST, f"{paths.batch(1)}/")]
+    skipping(whole.wal, "plain", 1)
+    assert told(whole.wal) == [(LOST, f"{paths.batch(1)}/")]  # the other sink stops there
+    skipping(whole.wal, "once", 1)
+    assert findings(whole.wal, whole.checkpoint) == []
+    check = Check(whole.wal)
+    assert list(check.run()) == []
+    assert (check.seen.skipped_batches, check.seen.unfinished_repairs) == (2, 0)
+
+
+def test_a_released_batch_that_a_sink_passed_over() -> None:
+    whole = GoldenWal("released", "checks", ["looked-up"])
+    run = whole.process()
+    whole.batch(run, 2)
+    whole.batch(run, 3)
+    whole.deliver_until("looked-up", "before write")
+    manifest = manifest_of(whole.wal, 0)[0]
+    whole.wal.delete([manifest])
+    assert told(whole.wal) == [(LOST, manifest)]
+    skipping(whole.wal, "looked-up", 0)
+    comparison = AgainstTarget(LookedUp(whole.targets["looked-up"], lambda _: None), "looked-up")
+    assert findings(whole.wal, whole.checkpoint, comparison) == []
+    assert "passed over batch 0 on purpose" in comparison.left_out()[0]
+
+
+def test_a_repair_that_was_not_finished_is_told() -> None:
+    wal = world("skipped")
+    wal.delete(["repairs/0000000002.done.json"])
+    check = Check(wal)
+    assert list(check.run()) == []
+    assert check.seen.unfinished_repairs == 1
+
+
+def test_a_replay_under_way() -> None:
+    """Its sink has some batches only, and goes on with any later one."""
+    wal = world("skipped")
+    wal.delete([paths.retired("again"), "repairs/0000000002.done.json", paths.marker("again", 0)])
+    assert told(wal) == []
+
+
+def test_a_retired_sink_may_lack_older_markers() -> None:
+    wal = world("collected")
+    wal.delete([paths.marker("retired", 4)])
+    assert told(wal) == []
 
 
 # --- dead letters

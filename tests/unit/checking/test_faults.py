@@ -62,6 +62,8 @@ CASES = (
     Case("terms/<role>/<term:10>.ended.json", "collected", "plain", missing=NOT_NEEDED, other=("01.ended", "09.ended")),
     Case("batches/<batch:19>/manifest-<term:10>-<attempt:10>.json", "kinds", other=("-0000000001.", "-0000000009.")),
     Case("batches/<batch:19>/release.json", "kinds", other=("0000000000000000000", "0000000000000000003")),
+    Case("batches/<batch:19>/skipped.json", "skipped", foreign=SAME,
+         other=("0000000000000000001", "0000000000000000002")),
     Case(f"batches/<batch:19>/{_SEGMENT}", "kinds", foreign=_ROWS,
          other=("000000-0000", "000009-0000"), doubled=_DEBRIS),
     Case(f"batches/<shard>/<batch:19>/{_SEGMENT}", "spread", foreign=_ROWS,
@@ -101,10 +103,12 @@ CASES = (
     Case("moves/<number:10>.json", "collected", "", "then the WAL lies elsewhere, and that is told",
          foreign=CONTRADICTION,
          other=("1.", "2.")),
-    Case("repairs/<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("1.", "2."), doubled=_OWNERLESS),
-    Case("repairs/<number:10>.done.json", "others", "", NOT_NEEDED, foreign=SAME,
-         other=("1.", "2."), doubled=_OWNERLESS),
+    Case("moves/copy.json", "skipped", "", NOT_NEEDED, doubled=ONLY_UNKNOWN),
+    Case("repairs/<number:10>.json", "skipped", "01.json", NOT_NEEDED, foreign=SAME, other=("1.", "7.")),
+    Case("repairs/<number:10>.done.json", "skipped", "01.done", NOT_NEEDED, foreign=SAME, other=("1.d", "7.d")),
+    Case("adoptions/<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("1.", "2."), doubled=_OWNERLESS),
     Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3.")),
+    Case("milestones/<batch:19>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("0.", "1."), doubled=_OWNERLESS),
     Case("probe/<time>-<id>.json", "others", "", NOT_NEEDED, broken=NO_CONTENT, foreign=NO_CONTENT,
          other=("-0123", "-0124"),
          doubled="a crash may leave any number of them"),
@@ -128,8 +132,8 @@ SHORT = {
 """Lines of docs/FORMAT.md that stand for two kinds."""
 AGREED = {
     "sinks/<name>/errors/<number:10>.json",
-    "repairs/<number:10>.json",
-    "repairs/<number:10>.done.json",
+    "adoptions/<number:10>.json",
+    "milestones/<batch:19>.json",
 }
 """Kinds that are known here before docs/FORMAT.md describes them."""
 

@@ -17,14 +17,19 @@ from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.findings import Finding
 from wal_sink.checking.kinds import KINDS, Kind
 from wal_sink.checking.verify import Check, Comparison
+from wal_sink.repair.resend import plan_resend, resend, resend_order
+from wal_sink.repair.skip import plan_skip, skip, skip_order
 from wal_sink.replay import DeadLetters
+from wal_sink.settings import Delivery
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
+from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import encode
+from wal_sink.wal.move_records import CopyRecord
+from wal_sink.wal.records import WalRecord, decode, encode
 
 _numbers = itertools.count()
 
@@ -46,17 +51,39 @@ def _sharded(world: GoldenWal) -> None:
     world.deliver_until("vault", "after commit", "after commit")
 
 
+def _skipped(world: GoldenWal) -> None:
+    """A copy. A sink passed over a batch of which nothing was left, and two batches were sent to another target."""
+    run = world.process()
+    world.batch(run, 2)
+    run.deliver_all()
+    for rows in (3, 1):
+        world.batch(run, rows)
+    world.wal.delete([path for path in world.wal.list("", recursive=True) if path.startswith(paths.batch(1))])
+    log = Log(world.wal, simulated_runtime(seed=sum(world.kind.encode())), "b" * 32)
+    order = skip_order(log, "plain", 1, why="it is lost")
+    skip(log, order, plan_skip(log, "plain", 1), take_over=TakeOver.ALWAYS)
+    world.drain()
+    target = Plain(Target(), world.hook)
+    again = resend_order(log, [2, 0], target, name="again", again=False, why="")
+    plan = plan_resend(log, [2, 0], target, name="again", again=False)
+    resend(log, again, plan, target, delivery=Delivery(target), take_over=TakeOver.ALWAYS)
+    wal = decode(WalRecord, world.wal.read(paths.WAL), "")
+    stamp = {"id": "0" * 32, "created": wal.created}
+    copy = CopyRecord(wal_id=wal.wal_id, location=wal.location, copied_from="s3://a/b", who="ada@host/1", **stamp)
+    world.wal.create(paths.COPY, encode(copy))
+
+
 def _others(world: GoldenWal) -> None:
     """Objects that other commands make, and those that people make."""
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
     world.wal.create("sinks/plain/errors/0000000001.json", envelope("error"))
-    world.wal.create("repairs/0000000001.json", envelope("repair"))
-    world.wal.create("repairs/0000000001.done.json", envelope("repaired"))
+    world.wal.create("adoptions/0000000001.json", envelope("adoption"))
     role = paths.committer_role("plain")
     renewal = LeaseRecord(role=role, term=1, number=2, run_id="d" * 32, id="e" * 32, created="then")
     world.wal.create(paths.lease(role, 1, 2), encode(renewal))
+    world.wal.create("milestones/0000000000000000000.json", envelope("milestone"))
     world.wal.create("probe/20260101T000000-0123.json", b"{}")
     world.wal.create("sinks/gone/forgotten", b"")
     world.wal.create("sinks/gone/markers/0000000000000000000.json", b"half of a record")
@@ -66,6 +93,7 @@ _MORE: dict[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     **WRITERS,
     "dead_letters": (WRITERS["dead_letters"][0], _letters),
     "sharded": (("vault",), _sharded),
+    "skipped": (("plain",), _skipped),
     "others": (("plain",), _others),
 }
 NAMES = tuple(_MORE)

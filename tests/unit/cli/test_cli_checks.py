@@ -158,6 +158,7 @@ def test_ctrl_c_tells_how_to_go_on(place: Path, monkeypatch: pytest.MonkeyPatch)
     wal = f"file://{place}/wal"
     assert result.stderr == f"stopped after batch 1. To go on there: wal-sink verify {wal} … --resume-after 1\n"
     assert "checked through batch 1: 2 batches" in result.stdout
+    assert result.stdout.endswith("no fault found so far\n")
     result = invoke("audit", str(place / "wal"), "--json", exit_code=130)
     assert (json.loads(result.stdout)["through"], json.loads(result.stdout)["complete"]) == (1, False)
     assert files(place) == before

@@ -31,6 +31,7 @@ from wal_sink.redaction import (
     Redactor,
     is_secret_name,
     mask_url,
+    may_hold_secret,
     named_secrets,
     redacted,
     secrets_in_options,
@@ -460,3 +461,20 @@ def test_no_log_and_no_traceback_of_a_failed_delivery_shows_one(
     assert "cannot reach redis://host:6379/0" in told
     for secret in ("QXZ/ qxz0", "xqz10 89Zx"):
         assert not shown(told, secret)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("hdfs://spark@name-node:8020/wal", False),
+        ("swebhdfs://etl-user@host/wal", False),
+        ("/local/wal", False),
+        ("hdfs://spark:secret@name-node/wal", True),
+        ("hdfs://spark@name-node/wal?delegation=abc", True),
+        ("hdfs://8f14e45fceea167a5a36dedd4bea2543@name-node/wal", True),
+        ("sftp://spark@host/wal", True),
+        ("https://spark@host/wal", True),
+    ],
+)
+def test_only_the_plain_user_of_a_hadoop_file_system_is_no_secret(url: str, expected: bool) -> None:
+    assert may_hold_secret(url) is expected

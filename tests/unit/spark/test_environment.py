@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.support.processes import Child
 from wal_sink.errors import ConfigError
 from wal_sink.spark import check_java, prepare_python
 from wal_sink.spark.session.java import java_feature_version
+from wal_sink.spark.session.workers import WorkerPython, _packages_of, _refuse_other_code
 
 CHECKING_DRIVER = """
 import os, sys
@@ -185,3 +188,41 @@ def test_another_minor_version_is_explained(tmp_path: Path, bare_python: Path) -
     wrapper.chmod(0o755)
     output = _check(tmp_path, PYSPARK_PYTHON=str(wrapper))
     assert f"CONFIG Spark's workers run {wrapper} (Python 3.9), but PySpark needs the driver's minor version" in output
+
+
+# Another wal-sink in the workers.
+
+
+def _package(folder: Path, name: str, text: str) -> Path:
+    (folder / name / "inner").mkdir(parents=True)
+    (folder / name / "__init__.py").write_text("")
+    (folder / name / "inner" / "code.py").write_text(text)
+    return folder
+
+
+def test_a_package_has_the_same_digest_in_a_folder_and_in_a_zip_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _package(tmp_path / "here", "some_package", "x = 1")
+    other = _package(tmp_path / "other", "some_package", "x = 2")
+    subprocess.run(
+        [sys.executable, "-m", "zipfile", "--create", tmp_path / "all.zip", folder / "some_package"], check=True
+    )
+    digests = []
+    for place in (folder, tmp_path / "all.zip", other):
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(place))
+            digests.append(_packages_of()(["some_package", "no_such_package"])["some_package"][1])
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("name", ["wal_sink", "wal_sink_backends"])
+def test_workers_with_another_version_of_a_package_are_refused(name: str) -> None:
+    found = dict(_packages_of()(["wal_sink", "wal_sink_backends"]))
+    assert set(found) == {"wal_sink", "wal_sink_backends"}
+    context = cast("Any", SimpleNamespace(master="spark://host:7077"))
+    same = WorkerPython("python", "3.11.7", {}, "one", found)
+    _refuse_other_code(context, [same, WorkerPython("python", "3.11.7", {}, "bare", {})])
+    other = WorkerPython("python", "3.11.7", {}, "two", {**found, name: ("/elsewhere", "0123456789ab")})
+    with pytest.raises(ConfigError, match=rf"on host two, whose {name} in /elsewhere is another version"):
+        _refuse_other_code(context, [same, other])

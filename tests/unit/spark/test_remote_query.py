@@ -87,7 +87,7 @@ def failing(error: Exception) -> Callable[[], Any]:
 
 def test_the_server_is_asked_again_and_again_as_long_as_the_query_runs(query: Query, remote: RemoteQuery) -> None:
     remote.watch()
-    wait_until(lambda: query.asked > 3, "the server was asked several times")
+    wait_until(lambda: query.asked > 3, "several questions came")
     assert not remote.has_ended
     assert remote.failure is None
 
@@ -127,7 +127,7 @@ def test_a_server_that_does_not_answer_is_told_once_and_asked_again(
 ) -> None:
     query.is_active = failing(error)
     remote.watch()
-    wait_until(lambda: query.asked > 3, "the server was asked several times")
+    wait_until(lambda: query.asked > 3, "several questions came")
     assert caplog.text.count("does not say whether the query") == 1
     assert remote.failure is None
 
@@ -179,6 +179,14 @@ def test_a_wait_that_the_server_dropped_goes_on_as_long_as_the_query_runs(query:
     query.is_active = runs
     remote.wait_for_end()
     assert remote.has_ended
+
+
+def test_a_wait_that_was_dropped_while_the_query_ended_is_no_failure(query: Query, remote: RemoteQuery) -> None:
+    query.await_error = Answer("INVALID_HANDLE.OPERATION_NOT_FOUND")
+    query.is_active = lambda: False
+    query.awaited.set()
+    remote.wait_for_end()
+    assert remote.failure is None
 
 
 def test_a_wait_that_fails_with_a_silent_server_raises(query: Query, remote: RemoteQuery) -> None:

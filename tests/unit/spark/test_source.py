@@ -398,6 +398,13 @@ def test_storage_options_that_another_process_cannot_read_are_refused() -> None:
         options_of(StoreSpec("s3://bucket/wal", {"key": b"topsecret"}), "/checkpoint", Settings())
 
 
+@pytest.mark.parametrize("wal", ["hdfs://spark@name-node:8020/wal", "webhdfs://etl_user@host/wal"])
+def test_the_user_of_a_hadoop_address_is_no_secret(wal: str) -> None:
+    assert read_options({"wal": wal, "storageOptions": '{"user": "spark"}'}).store.url == wal
+    options = write_options({"wal": wal, "checkpointLocation": "hdfs://spark@name-node:8020/checkpoint"})
+    assert options.store.url == wal
+
+
 def test_the_container_of_an_address_is_no_secret() -> None:
     url = "abfs://container@account.dfs.core.windows.net/wal"
     assert read_options({"wal": url}).store.url == url
@@ -413,6 +420,9 @@ def test_the_container_of_an_address_is_no_secret() -> None:
         ({"wal": "/a", "whatever": "1"}, "Expected one of wal, storageOptions, fromBatch, toBatch"),
         ({"wal": "webhdfs://user:topsecret@host/a"}, "may be a secret"),
         ({"wal": "webhdfs://user:pw@host/a"}, "may be a secret"),
+        ({"wal": "hdfs://user@host/a?token=abcdefgh"}, "may be a secret"),
+        ({"wal": "sftp://Ghp16C7e42F292c69@host/a"}, "may be a secret"),
+        ({"wal": "/a", "storageOptions": '{"user": "a token that is no name"}'}, "may hold a secret"),
         ({"wal": "/a", "storageOptions": '{"token": "topsecret"}'}, "'token' may hold a secret"),
         ({"wal": "/a", "storageOptions": '{"client_kwargs": {"password": 12345678}}'}, "'client_kwargs' may hold a"),
         ({"wal": "/a", "storageOptions": "[1]"}, "expected one JSON object"),

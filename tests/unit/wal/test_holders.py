@@ -119,6 +119,15 @@ def test_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.Mon
     assert process_identity() == ProcessIdentity(host=HERE.host, pid=HERE.pid)
 
 
+def test_a_process_knows_its_parent_unless_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (HERE.parent, HERE.parent_started) == (os.getppid(), find_process(os.getppid()))
+    for parent in (0, 1, 1 << 22):  # outside of the container; that of orphans; ended meanwhile
+        monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
+        found = process_identity()
+        assert found.is_known
+        assert not found.is_sibling_of(found)
+
+
 def test_a_process_of_another_user_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_pid: int, _signal: int) -> None:
         raise PermissionError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import pickle
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,6 +79,7 @@ def test_the_holder_passes_its_check_and_everyone_before_it_is_fenced_with_the_p
         (["unknown"], False),
         (["orphan"], False),
         (["damaged"], False),
+        (["older version"], False),
     ],
 )
 def test_a_holder_knows_whether_only_its_siblings_came_after_it(
@@ -85,7 +87,7 @@ def test_a_holder_knows_whether_only_its_siblings_came_after_it(
 ) -> None:
     """Those that the same parent started. Whatever is not known counts as a stranger."""
     here = ProcessIdentity(host="h", pid=7, boot_id="b", pid_namespace="n", started=3, parent=5, parent_started=2)
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "sibling": {"pid": 8},
         "other": {"pid": 8, "parent": 6},
         "orphan": {"parent": 0, "parent_started": 0},
@@ -97,7 +99,7 @@ def test_a_holder_knows_whether_only_its_siblings_came_after_it(
         if claimant == "damaged":
             on.create(paths.term("role", number), b"{")
             continue
-        identity = msgspec.structs.replace(here, **changes[claimant])
+        identity = None if claimant == "older version" else msgspec.structs.replace(here, **changes[claimant])
         monkeypatch.setattr(fencing, "process_identity", lambda identity=identity: identity)
         claim(log(on), "role")
     monkeypatch.setattr(fencing, "process_identity", lambda: here)

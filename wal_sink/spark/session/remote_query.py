@@ -49,7 +49,6 @@ class RemoteQuery:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         """The query has ended, or its server does not have it any more."""
-        self._left = threading.Event()
         self._failure: Exception | None = None
         self._wait_error: BaseException | None = None
         self._stop_asked_s: float | None = None
@@ -63,8 +62,7 @@ class RemoteQuery:
         self._begin("watch", self._watch)
 
     def leave(self) -> None:
-        """Ask no more: another query takes its place."""
-        self._left.set()
+        """Ask no more: another query takes its place, or nobody waits for this one any more."""
         self._ended.set()
 
     @property
@@ -82,7 +80,7 @@ class RemoteQuery:
         return self._unconfirmed("no answer yet") if self._stop_asked_s is not None else None
 
     def raise_unconfirmed(self) -> None:
-        """Raise `WalSinkError` if a stop was asked for and the query may still run."""
+        """Raise `WalSinkError` if this client sent a stop and the query may still run."""
         if (failure := self.failure) is not None and not self._ended.is_set():
             raise failure
 
@@ -91,7 +89,7 @@ class RemoteQuery:
     def wait_for_end(self) -> None:
         """Wait until the query ended. Raises its error.
 
-        Returns also if a stop was asked for and the server does not answer; `failure` then says so.
+        Returns also if this client sent a stop and the server does not answer; `failure` then says so.
         """
         self._is_awaited = True
         self._begin("wait-for", self._await)
@@ -149,16 +147,20 @@ class RemoteQuery:
             except Exception as error:  # noqa: BLE001 - raised on the thread that waits
                 if _is_end(error):
                     self._note_end(error)
-                elif not self._note_problem(error) and not self._still_runs():
+                elif not self._note_problem(error) and not self._is_known():
                     self._wait_error = error
+                self._ended.wait(_POLL_S)
 
-    def _still_runs(self) -> bool:
-        """Whether the query runs although the wait for its end failed: a server may drop the wait alone."""
+    def _is_known(self) -> bool:
+        """Whether the server says if the query runs, although the wait for its end failed: it may drop the wait alone.
+        Notes the end.
+        """
         try:
-            return self._query.isActive
+            if not self._query.isActive:
+                self._note_end(self._query.exception())
         except Exception as error:  # noqa: BLE001 - the error of the wait is raised
-            self._note_problem(error)
-            return False
+            return self._note_problem(error)
+        return True
 
     def _stop(self) -> None:
         try:
@@ -197,8 +199,8 @@ class RemoteQuery:
         if not (self._is_silent or self._ended.is_set()):
             self._is_silent = True
             _logger.warning(
-                "the server of Spark Connect does not say whether the query %s runs: %s. It is asked again. Delivery "
-                "goes on",
+                "the server of Spark Connect does not say whether the query %s runs: %s. The client asks again. "
+                "Delivery goes on",
                 self._query.id,
                 redacted(text_of(error)).partition("\n")[0],
             )

@@ -10,8 +10,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
 from wal_sink.reporting.logs import logger_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_Packages = dict[str, tuple[str, str]]
 LOG = logger_of(__name__)
 
 WORKER_MODULES = ("pyarrow", "pandas", "fsspec", "msgspec", "wal_sink")
@@ -32,6 +33,8 @@ _BY_PY_FILES = (
     "ship wal-sink alone, with spark-submit --py-files and a zip file that has the folders wal_sink and "
     "wal_sink_backends at its top"
 )
+PACKAGES = ("wal_sink", "wal_sink_backends")
+"""The packages that must be the same in the workers as in the driver: they exchange pickled objects."""
 _MOST_ASKED = 16
 
 
@@ -57,6 +60,8 @@ class WorkerPython:
     missing: Mapping[str, str]
     """Modules that cannot be imported there, with the reason."""
     host: str = ""
+    packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of each of `PACKAGES` that is there: its place, and a digest of its source."""
 
 
 def check_workers(spark: SparkSession, modules: Sequence[str] = WORKER_MODULES) -> WorkerPython:
@@ -126,12 +131,29 @@ def _checked(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
     workers = _ask_workers(context, modules)
     worker = next((worker for worker in workers if worker.missing), None)
     if worker is None:
+        _refuse_other_code(context, workers)
         return workers[0]
     lines = "; ".join(f"{name} ({reason})" for name, reason in worker.missing.items())
     raise ConfigError(
         f"Spark's workers run {worker.executable} (Python {worker.version}){_where(context, worker)}, but this Python "
         f"cannot import these modules: {lines}. {_driver()} {_ways_out(context, worker.missing)}"
     )
+
+
+def _refuse_other_code(context: SparkContext, workers: Sequence[WorkerPython]) -> None:
+    """Refuse workers with another wal-sink than the driver's. A package that a worker lacks is not compared: a task
+    that needs it says so.
+    """
+    here = _packages_of()(PACKAGES)
+    for worker in workers:
+        for name, (place, digest) in worker.packages.items():
+            if name in here and here[name][1] != digest:
+                raise ConfigError(
+                    f"Spark's workers run {worker.executable} (Python {worker.version}){_where(context, worker)}, "
+                    f"whose {name} in {place} is another version than that of the driver in {here[name][0]} (digests "
+                    f"of the source: {digest} and {here[name][1]}). Driver and workers exchange Python objects. Bring "
+                    "the driver's version to every host: install it there, or ship it with --py-files or spark.archives"
+                )
 
 
 def _ask_workers(context: SparkContext, modules: Sequence[str]) -> list[WorkerPython]:
@@ -150,10 +172,11 @@ def _ask_workers(context: SparkContext, modules: Sequence[str]) -> list[WorkerPy
     return [WorkerPython(*answer) for answer in answers]
 
 
-def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[str, str], str]]:
+def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[str, str], str, _Packages]]:
     """The function that runs in a worker. It is nested so that it is pickled by value: it must run without wal_sink."""
+    packages_of, packages = _packages_of(), PACKAGES
 
-    def look(_: int) -> tuple[str, str, dict[str, str], str]:
+    def look(_: int) -> tuple[str, str, dict[str, str], str, _Packages]:
         import importlib  # noqa: PLC0415 - this body runs in a worker
         import platform  # noqa: PLC0415
         import sys  # noqa: PLC0415
@@ -165,9 +188,43 @@ def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - every error of an import is an answer
                 missing[name] = traceback.format_exception_only(error)[-1].strip()  # none of our modules may be there
-        return sys.executable, platform.python_version(), missing, platform.node()
+        return sys.executable, platform.python_version(), missing, platform.node(), packages_of(packages)
 
     return look
+
+
+def _packages_of() -> Callable[[Sequence[str]], _Packages]:
+    """The function that finds packages, by their source, in a folder or a zip file. Nested for the same reason."""
+
+    def find(names: Sequence[str]) -> _Packages:
+        import hashlib  # noqa: PLC0415 - this body runs in a worker
+        import importlib.util  # noqa: PLC0415
+        import pathlib  # noqa: PLC0415
+        import zipfile  # noqa: PLC0415
+
+        found = {}
+        for name in names:
+            spec = importlib.util.find_spec(name)
+            if spec is None or not spec.submodule_search_locations:
+                continue
+            place = next(iter(spec.submodule_search_locations))
+            archive = getattr(spec.loader, "archive", None)
+            root: Any = pathlib.Path(place)
+            if archive:  # `--py-files` brought it
+                root = zipfile.Path(archive, place[len(archive) :].strip("/\\") + "/")
+            digest, todo = hashlib.sha256(), [("", root)]
+            while todo:
+                path, folder = todo.pop()
+                for each in sorted(folder.iterdir(), key=lambda entry: str(entry.name)):
+                    inner = f"{path}/{each.name}"
+                    if each.is_dir():
+                        todo.append((inner, each))
+                    elif inner.endswith(".py"):
+                        digest.update(f"{inner} {len(each.read_bytes())} ".encode() + each.read_bytes())
+            found[name] = (str(place), digest.hexdigest()[:12])
+        return found
+
+    return find
 
 
 def _translated(text: str, context: SparkContext) -> str:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import is_secret_name, mask_url, secrets_in_options
+from wal_sink.redaction import is_plain_user, is_secret_name, mask_url, may_hold_secret, secrets_in_options
 from wal_sink.settings import Settings
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
 from wal_sink.stores.spec import StoreSpec
@@ -21,6 +21,7 @@ _PATH = "path"
 _QUERY_NAME = "queryName"
 """Spark passes the name of the query on. It means nothing here."""
 _SIZES = {"chunkRows": "chunk_rows", "chunkBytes": "chunk_bytes", "segmentBytes": "segment_bytes"}
+_USER = "user"
 _FROM, _TO = "fromBatch", "toBatch"
 
 TO_WRITE = (WAL, CHECKPOINT, STORAGE_OPTIONS, *_SIZES)
@@ -140,7 +141,9 @@ def _json(options: Mapping[str, object]) -> str:
 
 def _refuse_secrets(options: Mapping[str, object]) -> None:
     secret = sorted(
-        name for name, value in options.items() if secrets_in_options({name: value}) or _is_named(name, value)
+        name
+        for name, value in options.items()
+        if not _is_user(name, value) and (secrets_in_options({name: value}) or _is_named(name, value))
     )
     if secret:
         raise ConfigError(
@@ -148,6 +151,11 @@ def _refuse_secrets(options: Mapping[str, object]) -> None:
             "Spark shows the options of a query in its UI and its event log. Let the environment of driver and "
             "executors provide credentials: an instance role, environment variables, or a profile"
         )
+
+
+def _is_user(name: str, value: object) -> bool:
+    """Whether an option is a plain user name, as WebHDFS takes it."""
+    return name == _USER and isinstance(value, str) and is_plain_user(value)
 
 
 def _is_named(name: str, value: object) -> bool:
@@ -158,7 +166,7 @@ def _is_named(name: str, value: object) -> bool:
 
 
 def _refuse_secret_url(option: str, url: str) -> None:
-    if mask_url(url) != url:
+    if may_hold_secret(url):
         raise ConfigError(
             f'format("wal_sink"): option {option} is {mask_url(url)} with a part that may be a secret, and Spark shows '
             "the options of a query in its UI and its event log. Let the environment of driver and executors provide "
