@@ -92,6 +92,9 @@ RIGHTS: Mapping[str, Rights] = {
     "copy": Rights(["WAL", "COPY", "--yes"], [GET], after="refuse"),
     "skip": Rights(["WAL", "0", *_WHY], [GET, PUT], after="fail"),
     "replay": Rights(["WAL", "0", "--to", "targets_here:take", *_WHY], [GET, PUT], after="refuse"),
+    "report": Rights(["WAL", "-o", "REPORT"], [GET], after="refuse"),
+    "gc": Rights(["WAL"], [GET], after="refuse"),
+    "dead-letters delete": Rights(["WAL", "--batch", "0", *_WHY], [GET, PUT, DELETE], after="refuse"),
     "repairs list": Rights(["WAL"], [GET], after="refuse"),
     "repairs give-up": Rights(["WAL", "1", *_WHY[:2]], [GET, PUT], bucket=(), after="repair"),
     "estimate": Rights(["--rows-per-second", "10"], bucket=()),
@@ -135,6 +138,7 @@ class Place:
             "WAL": f"{self.root}/{LOG}",
             "CHECKPOINT": f"{self.root}/{CHECKPOINT}",
             "COPY": str(self.folder / f"copy-{next(_numbers)}"),
+            "REPORT": str(self.folder / f"report-{next(_numbers)}.html"),
             "DATABASE": f"sqlite:///{self.folder}/rows-{next(_numbers)}.db?table=orders",
         }
         given = [addresses.get(argument, argument) for argument in arguments]
