@@ -14,6 +14,7 @@ from wal_sink.wal.fencing import Term
 from wal_sink.wal.inline_rows import inline_limit
 from wal_sink.wal.records import Marker, SegmentRef
 from wal_sink.wal.segment_writer import SegmentLimits
+from wal_sink.wal.timings import StagingTiming
 
 SMALL_BATCH_BYTES = 4 << 20
 """Segment bytes up to which the driver delivers a batch: a Spark job alone costs about 100 ms (measured)."""
@@ -110,10 +111,21 @@ class SegmentResult:
     failure: Failure | None = None
     rejected: int = 0
     """Rows that the sink refused in this attempt, and that were kept as dead letters."""
+    fetch_s: float = 0.0
+    """Seconds that reading the segment took in this attempt."""
+    send_s: float = 0.0
+    """Seconds of all else in this attempt."""
+    host: str = ""
+    """The executor's host; empty in the committer's process."""
     chunk_times: Times | None = None
     """Times of the calls that sent a chunk; None if they are not measured."""
     requests: tuple[OperationTimes, ...] = ()
     """Requests that the task of an executor made, if they are measured. One of its results holds them all."""
+
+    @property
+    def took_s(self) -> float:
+        """Seconds of this attempt at the segment."""
+        return self.fetch_s + self.send_s
 
 
 def failed_as_a_whole(failure: Failure) -> SegmentResult:
@@ -169,6 +181,8 @@ class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: int = 0
     inline: bytes = b""
     """Rows that are in no segment yet, as `wal.inline_rows` encodes them."""
+    timing: StagingTiming | None = None
+    """How long the task took; of several partitions as one, all their tasks."""
     requests: tuple[OperationTimes, ...] = ()
     """Requests of the task, if they are measured."""
 

@@ -923,3 +923,18 @@ def test_a_store_tells_when_an_object_was_created(store: Store) -> None:
     assert abs(store.created_at("a/dated") - before) < timedelta(seconds=5)
     with pytest.raises(StoreError):
         store.created_at("a/absent")
+
+
+@pytest.mark.s3
+def test_an_object_is_encrypted_as_the_options_say(s3_server: S3Server, s3_url: str) -> None:
+    extra = {"s3_additional_kwargs": {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "a-key"}}
+    store = open_store(StoreSpec(s3_url, {**s3_server.storage_options, **extra}))
+    store.create("a/b", b"x")
+    with store.segment("a/c") as stream:
+        stream.write(b"y")
+        stream.commit()
+    assert (store.read("a/b"), store.read("a/c")) == (b"x", b"y")
+    prefix = s3_url.partition(f"{s3_server.bucket}/")[2]
+    for path in ("a/b", "a/c"):
+        found = s3_server.client().head_object(Bucket=s3_server.bucket, Key=f"{prefix}/{path}")
+        assert found["ServerSideEncryption"] == "aws:kms"

@@ -22,9 +22,9 @@ PUBLIC = {
     "wal_sink": """
         BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError DivergentReplay FencedError
         ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter LedgerEntry Lookup Metrics
-        MissingBatch ObjectLost OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult RetryLaterError
-        SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction TransactionalSink
-        TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap
+        MissingBatch ObjectLost OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult
+        RetryLaterError SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction
+        TransactionalSink TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap
     """,
     "wal_sink.wrap": "SparkWriterError data_source_writer foreach_batch foreach_writer spark_writer",
     "wal_sink.sinks": """
@@ -33,8 +33,8 @@ PUBLIC = {
     """,
     "wal_sink.spark": "check_java prepare_python",
     "wal_sink.telemetry": """
-        AttemptFailed Collected Delivered Ended Event FoundDelivered GaveUp Marked Rejected Released Replayed Sent
-        Serving SlowStore Staged StreamHeld StreamResumed
+        AttemptFailed Began Collected Delivered Ended Event FoundDelivered GaveUp Marked Rejected Released Replayed
+        Sent SlowStore Staged StreamHeld StreamResumed
     """,
     "wal_sink.testing": """
         Crash CrashMatrix FakeQuery FaultyStore MemoryStore SinkContract SinkQuery StoppedByQuery StoreSpec Violation

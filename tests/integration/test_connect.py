@@ -131,10 +131,13 @@ to = Lines(home.root / "out.jsonl", pause_s=0.5)
 WAITING = """
 with home.sink(to) as served:
     query = served.start(home.feed.stream(spark).writeStream.trigger(processingTime="1 second"))
-    print("client: started", flush=True)
+    while to.ids() != [0, 1, 2]:
+        time.sleep(0.1)
+    print("client: delivered", flush=True)
+    remote_query.ASK_EVERY_S = $EVERY
     time.sleep($SLEEP)
-    print("client: active", query.isActive, flush=True)
 """
+"""A client that asks every second until the first batch is delivered, then at another pace."""
 
 
 @pytest.fixture(scope="module")
@@ -147,22 +150,19 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServe
 
 
 def _waiting(every_s: float, sleep_s: float) -> str:
-    return SLOW.replace("$EVERY", str(every_s)) + WAITING.replace("$SLEEP", str(sleep_s))
+    return SLOW.replace("$EVERY", "1") + WAITING.replace("$EVERY", str(every_s)).replace("$SLEEP", str(sleep_s))
 
 
 def test_a_query_that_nobody_asks_about_keeps_its_session(impatient: ConnectServer, home: Home) -> None:
     home.feed.add(range(3))
-    with client(impatient, home, _waiting(2.0, 20.0)) as child:
-        assert "client: active True" in child.succeed()
-    assert home.lines.ids() == [0, 1, 2]
-
-
-def test_a_query_that_ended_with_its_session_is_a_failure_and_what_it_staged_is_delivered(
-    impatient: ConnectServer, home: Home
-) -> None:
-    home.feed.add(range(3))
-    body = _waiting(600.0, 20.0).replace('    print("client: active", query.isActive, flush=True)\n', "")
+    body = _waiting(1.0, 20.0) + '    print("client: active", query.isActive)\n'
     with client(impatient, home, body) as child:
+        assert "client: active True" in child.succeed()
+
+
+def test_a_query_that_ended_with_its_session_is_a_failure(impatient: ConnectServer, home: Home) -> None:
+    home.feed.add(range(3))
+    with client(impatient, home, _waiting(600.0, 20.0)) as child:
         assert child.wait() != 0
         assert "does not have the query" in child.output
     assert home.lines.ids() == [0, 1, 2]
@@ -170,13 +170,11 @@ def test_a_query_that_ended_with_its_session_is_a_failure_and_what_it_staged_is_
 
 def test_a_query_that_fails_on_the_server_is_noticed_while_it_is_followed(server: ConnectServer, home: Home) -> None:
     home.feed.add(range(3), range(3, 6))
-    body = _waiting(1.0, 60.0).replace(
-        "home.feed.stream(spark)",
-        "home.feed.stream(spark).selectExpr(\"if(id < 3, id, raise_error('too large')) AS id\")",
-    )
+    failing = "if(id < 3, id, raise_error('too large')) AS id"
+    body = _waiting(1.0, 5.0).replace("stream(spark)", f'stream(spark).selectExpr("{failing}")')
     with client(server, home, body) as child:
         child.wait_for_output("has ended on its server of Spark Connect")
-        child.wait(60.0)
+        assert child.wait() != 0
         assert "StreamingQueryException" in child.output
     assert home.lines.ids() == [0, 1, 2]
 
@@ -184,7 +182,7 @@ def test_a_query_that_fails_on_the_server_is_noticed_while_it_is_followed(server
 def test_what_is_complete_is_delivered_although_the_server_is_gone_and_the_end_is_an_error(home: Home) -> None:
     home.feed.add(range(30))
     body = (
-        SLOW.replace("$EVERY", "600")
+        SLOW.replace("$EVERY", "1")
         + """
 served = home.sink(to, settings=Settings(chunk_rows=1))
 served.start(home.feed.stream(spark).writeStream)

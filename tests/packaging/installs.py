@@ -108,7 +108,9 @@ def _deliver(environment: Environment, folder: Path, targets: Mapping[str, Targe
     for target in targets.values():
         variables |= target.environment
         wal, options = target.wal or wal, dict(target.storage_options) or options
-    given = {"wal": wal, "storage_options": options, "targets": {name: one.url for name, one in targets.items()}}
+    given: dict[str, Any] = {"wal": wal, "storage_options": options}
+    given["targets"] = {name: one.url for name, one in targets.items()}
+    given["is_watched"] = any(target.is_watched for target in targets.values())
     log = folder / "pipeline.log"
     with environment.command("python", program, json.dumps(given), log=log, env=variables, limit_s=PIPELINE_S) as child:
         told = json.loads(child.succeed().splitlines()[-1])
@@ -137,7 +139,8 @@ def _names_the_extra(environment: Environment, wal: str, folder: Path, extra: st
     """A target whose extra is not installed must be refused with the command that installs it."""
     url = WITHOUT_EXTRA[extra]
     to, wal = ("sqlite:///rows.db?table=orders", url) if extra in {"azure", "gcs", "hdfs"} else (url, wal)
-    options = ("--to", to, "--name", f"without-{extra}", "--start-from", "earliest")
+    metrics = ("--metrics", "127.0.0.1:0") if extra == "metrics" else ()
+    options = ("--to", to, "--name", f"without-{extra}", "--start-from", "earliest", *metrics)
     log = folder / f"without-{extra}.log"
     with environment.command("wal-sink", "drain", wal, *options, log=log, env={}) as child:
         code = child.wait()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pyspark.sql import SparkSession
 
 import wal_sink
 import wal_sink_backends
-from wal_sink import Settings, WalSink
+from wal_sink import Metrics, Settings, WalSink
 
 FILES = 2
 ROWS_PER_FILE = 30
@@ -49,8 +50,14 @@ def main(given: dict[str, Any]) -> None:
     targets = {"database": "sqlite:///rows.db?table=rows", **given["targets"]}
     options = {"storage_options": given["storage_options"]} if given["storage_options"] else {}
     settings = Settings(chunk_rows=20, chunk_bytes=2_000_000)  # DynamoDB takes no larger transactions
-    with WalSink(targets, wal=given["wal"], checkpoint="checkpoint", settings=settings, **options) as sink:
+    metrics = Metrics() if given["is_watched"] else None
+    given_to_all = {"wal": given["wal"], "checkpoint": "checkpoint", "metrics": metrics}
+    with WalSink(targets, settings=settings, **given_to_all, **options) as sink:
         sink.run(reader.parquet(str(source)).writeStream.trigger(availableNow=True))
+    if metrics is not None:
+        address = metrics.serve("127.0.0.1:0")
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+            assert f"}} {FILES * ROWS_PER_FILE}.0" in answer.read().decode()  # the rows that were staged
     spark.stop()
     imported = [wal_sink.__file__, wal_sink_backends.__file__, pyspark.__file__]
     told = {"imported": imported, "path": sys.path, "prefix": sys.prefix, "version": version("wal-sink")}

@@ -30,6 +30,8 @@ class Target:
     wal: str = ""
     """The URL of the WAL, if the extra is for its store."""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    is_watched: bool = False
+    """Whether the pipeline has metrics, which it looks at in the end."""
 
 
 def _database(server: DatabaseServer) -> Target:
@@ -128,6 +130,10 @@ def _gcs(request: pytest.FixtureRequest, folder: Path) -> Target:
     return replace(_file(folder / "gcs.db"), wal=wal, storage_options=server.storage_options)
 
 
+def _metrics(_request: pytest.FixtureRequest, folder: Path) -> Target:
+    return replace(_file(folder / "watched.db"), is_watched=True)
+
+
 def _file(database: Path) -> Target:
     """A target that needs no extra, for the extra of a store."""
 
@@ -146,6 +152,7 @@ TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
     "http": _http,
     "kafka": _kafka,
     "mariadb": _mariadb,
+    "metrics": _metrics,
     "postgresql": _postgresql,
     "redis": _redis,
     "s3": _s3,
@@ -160,8 +167,10 @@ WITHOUT_EXTRA: Mapping[str, str] = {
     "http": "http://127.0.0.1:9/orders#idempotent=true",
     "kafka": "kafka://127.0.0.1:9/orders",
     "mariadb": "mariadb://127.0.0.1:9/shop?table=orders",
+    "metrics": "sqlite:///rows.db?table=orders",
     "postgresql": "postgresql://127.0.0.1:9/shop?table=orders",
     "redis": "redis://127.0.0.1:9/0?kind=stream&key=orders",
     "s3": "files+s3://bucket/orders?format=parquet",
 }
-"""For each extra, a URL that cannot work without it: of a WAL for a store, of a target for the others."""
+"""For each extra, a URL that cannot work without it: of a WAL for a store, of a target for the others. That of
+`metrics` works, and --metrics is given."""

@@ -17,12 +17,18 @@ BEFORE_MARKER = ("before create", "/markers/")
 
 
 def crashes(
-    kind: str, *, batches: Shape = THREE_BATCHES, retention: int = 200, lagging: bool = False, forgets: bool = False
+    kind: str,
+    *,
+    batches: Shape = THREE_BATCHES,
+    retention: int = 200,
+    retention_bytes: int | None = None,
+    lagging: bool = False,
+    forgets: bool = False,
 ) -> Iterator[World]:
     """One history for each effect of a run, with a crash after this effect. `forgets` as in `crash_then_finish`."""
 
     def world() -> World:
-        return World(kind, batches=batches, retention=retention, lagging=lagging)
+        return World(kind, batches=batches, retention=retention, retention_bytes=retention_bytes, lagging=lagging)
 
     undisturbed = world().life()
     undisturbed.live()
@@ -46,6 +52,11 @@ def backlogs(kind: str) -> Iterator[World]:
 def collections(kind: str) -> Iterator[World]:
     """The same for a run that collects the batches it delivered."""
     return crashes(kind, batches=LONG, retention=1)
+
+
+def collections_by_bytes(kind: str) -> Iterator[World]:
+    """The same where a collection makes milestones, and keeps some batches longer."""
+    return crashes(kind, batches=LONG, retention=1, retention_bytes=1)
 
 
 def double_crashes(kind: str) -> Iterator[World]:

@@ -1,8 +1,9 @@
 """A clock that jumps by hours, forward and back: no row is lost, no row comes twice, no wait changes.
 
-Order comes from batch ids, terms and create-if-absent. Waits come from the monotonic clock. The time of day has four
-uses: records and messages for people, the day in a file's name, a comparison with the date of a `Retry-After`, and ages
-that a person orders to delete (dead letters, and probes of more than a day).
+Order comes from batch ids, terms and create-if-absent. Waits come from the monotonic clock. The time of day has five
+uses: records and messages for people, ages that people see, the day in a file's name, a comparison with the date of a
+`Retry-After`, the age of batches that are kept beyond those of a roll-back, and the age of debris and dead letters
+that a person deletes.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ ASKING = {
     "wal_sink/stores/probe.py",
     "wal_sink/runtime/clock.py",
     "wal_sink/delivery/retry.py",
+    "wal_sink/doctor/store_probes.py",
+    "wal_sink/committer/milestones.py",
+    "wal_sink/inspection/health.py",
     "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
@@ -53,7 +57,9 @@ ASKING = {
     "wal_sink/repair/letters.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
-a file's name, the message of a failed attempt, the lag that metrics show, and ages of debris and dead letters."""
+a file's name, the message of a failed attempt, the lag that metrics show, the ages that `wal-sink status` shows, the
+comparison of clocks by `wal-sink doctor`, the age of kept batches (`tests/unit/committer/test_milestones.py` jumps
+there), and the age of debris and dead letters that a person deletes."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

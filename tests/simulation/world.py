@@ -45,6 +45,8 @@ class World(HistoryWorld):
         *,
         batches: Shape = THREE_BATCHES,
         retention: int = 200,
+        retention_age_s: float | None = None,
+        retention_bytes: int | None = None,
         zombies: bool = False,
         lagging: bool = False,
         inline: bool = False,
@@ -52,7 +54,13 @@ class World(HistoryWorld):
         """`zombies`: several processes may live at the same time. `lagging`: they deliver when all is complete.
         `inline`: the rows of all partitions of a batch travel inline.
         """
-        each = LifePlan(chunk_rows=CHUNK_ROWS, retention=retention, lagging=lagging)
+        each = LifePlan(
+            chunk_rows=CHUNK_ROWS,
+            retention=retention,
+            retention_age_s=retention_age_s,
+            retention_bytes=retention_bytes,
+            lagging=lagging,
+        )
         attempts = Delivery(None).max_attempts
         super().__init__(Plan((kind,), batches, acts=(), last=each, attempts=attempts, parquet=True, inline=inline))
         self.judge.alone = not zombies

@@ -21,6 +21,7 @@ WHOLE = (
     "MariaDB",
     "PgBouncer",
     "PostgreSQL",
+    "Prometheus",
     "Redis",
     "SeaweedFS",
     "Spark",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.records import (
     BegunRecord,
@@ -30,7 +31,7 @@ from wal_sink.wal.records import (
     WalRecord,
 )
 from wal_sink.wal.repair_records import RepairedRecord, RepairRecord
-from wal_sink.wal.sink_records import EndedRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+from wal_sink.wal.sink_records import EndedRecord, ErrorRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 
 
 class Lives(StrEnum):
@@ -104,7 +105,7 @@ KINDS = (
     Kind("sinks/<name>/renamed.json", RenamedRecord),
     Kind("sinks/<name>/owner.json", OwnerRecord),
     Kind("sinks/<name>/forgotten"),
-    Kind("sinks/<name>/errors/<number:10>.json", "error", _FREELY),
+    Kind("sinks/<name>/errors/<number:10>.json", ErrorRecord, _FREELY),
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
     Kind("moves/<number:10>.json", Move),
     Kind("moves/copy.json", CopyRecord),
@@ -112,7 +113,7 @@ KINDS = (
     Kind("repairs/<number:10>.done.json", RepairedRecord),
     Kind("adoptions/<number:10>.json", ""),
     Kind("leases/<role>/<term:10>-<number:10>.json", "lease", _FREELY),
-    Kind("milestones/<batch:19>.json", "milestone", _FREELY),
+    Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),
 )
 """Every kind of object that this version knows."""

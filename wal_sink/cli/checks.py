@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from wal_sink.checking.findings import Finding
 from wal_sink.checking.verify import Check, OnBatch, Range, holds_wal
 from wal_sink.cli.group import FOUND_SOMETHING
+from wal_sink.cli.log_format import say
 from wal_sink.cli.opened import NoWal, opened
 from wal_sink.cli.output import batch_text, plain, print_json, size
 from wal_sink.cli.tables import print_text
@@ -101,15 +102,13 @@ def run(verb: str, store: Store, make: Callable[[OnBatch], Check], *, progress: 
         except KeyboardInterrupt:
             is_stopped = True
         except WalSinkError as error:
-            click.echo(
-                _how_to_go_on(verb, store, report.check, f"stopped by an error ({type(error).__name__})"), err=True
-            )
+            say(_how_to_go_on(verb, store, report.check, f"stopped by an error ({type(error).__name__})"))
             raise
         else:
             is_stopped = False
     _print(store, report, as_json=as_json)
     if is_stopped:
-        click.echo(_how_to_go_on(verb, store, report.check, "stopped"), err=True)
+        say(_how_to_go_on(verb, store, report.check, "stopped"))
         sys.exit(INTERRUPTED)
     if report.faults:
         sys.exit(FOUND_SOMETHING)

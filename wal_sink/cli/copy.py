@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -23,52 +24,63 @@ from wal_sink.wal.log import Log
 @click.argument("wal")
 @click.argument("new")
 @repair_options(why_required=False)
+@click.option(
+    "--move",
+    is_flag=True,
+    help="Go on at NEW: WAL is refused from then on, and a process that still serves it is fenced.",
+)
 @options.take_over
 @options.storage_options
 @options.copy_options
 @options.as_json
-def copy_verb(*, wal: str, new: str, dry_run: bool, yes: bool, why: str, as_json: bool, **more: Any) -> None:
+def copy_verb(
+    *, wal: str, new: str, move: bool, dry_run: bool, yes: bool, why: str, as_json: bool, **more: Any
+) -> None:
     """Copy the whole WAL to NEW, an empty folder on the same store or on another one.
 
     Every object is checked, written, and read back. If the command is interrupted, repeat it: it copies what is left.
     Until the copy is complete, no process takes it for a WAL. End the query and every drain first: a WAL that changes
-    is not copied. The command changes nothing in the WAL itself, and the checkpoint stays where it is.
+    is not copied. The checkpoint stays where it is. Without --move, the command changes nothing in the WAL itself.
 
     \b
-        wal-sink copy wal/orders s3://lake/wal/orders
+        wal-sink copy wal/orders s3://lake/wal/orders --move
         wal-sink copy s3://lake/wal/orders /backup/orders --yes
     """
     source = log_of(wal, more)
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
     there = options.copy_spec(new, spec, more["to_option"], more["to_options_json"])
     target = Log(opened(there), SYSTEM, source.run_id)
+    take_over = options.whom(take_over=more["take_over"])
     with working(f"looking at {source.store.root}"):
-        plan = plan_copy(source, target, take_over=options.whom(take_over=more["take_over"]))
+        plan = plan_copy(source, target, take_over=take_over)
     done = None
     if not dry_run:
         if plan.state is not TargetState.COMPLETE:
-            confirm(f"{_intent(plan, source, target)}. Go on?", yes=yes)
+            confirm(f"{_intent(plan, source, target, move=move)}. Go on?", yes=yes)
         with working(f"copying to {target.store.root}") as work:
-            done = copy_wal(source, target, plan, why=why, on_progress=lambda *far: _note(work, plan, *far))
+            progress, whom = partial(_note, work, plan), take_over if move else None
+            done = copy_wal(source, target, plan, move=whom, why=why, on_progress=progress)
     if as_json:
-        print_json(_facts(plan, source, target, done))
+        print_json(_facts(plan, source, target, done, move=move))
         return
-    print_text(f"{_intent(plan, source, target)}; nothing was copied" if done is None else _told(plan, target, done))
-    print_text(_way_on(plan, source, target))
+    intent = _intent(plan, source, target, move=move)
+    print_text(f"{intent}; nothing was copied" if done is None else _told(plan, target, done))
+    print_text(_way_on(plan, source, target, move=move))
 
 
 def _note(work: Work, plan: CopyPlan, objects: int, copied: int) -> None:
     work.how_far = f"{objects:,} of {counted(plan.objects, 'object')}, {size(copied)}"
 
 
-def _intent(plan: CopyPlan, source: Log, target: Log) -> str:
+def _intent(plan: CopyPlan, source: Log, target: Log, *, move: bool) -> str:
     what = f"{counted(plan.objects, 'object')} of {counted(plan.found.batches, 'batch')}"
     into = {
         TargetState.EMPTY: "which is empty",
         TargetState.UNFINISHED: "which holds a part of them, from a copy that was interrupted",
         TargetState.COMPLETE: "which holds all of them already",
     }
-    return f"copy {source.store.root} ({what}) to {target.store.root}, {into[plan.state]}"
+    verb = "move" if move else "copy"
+    return f"{verb} {source.store.root} ({what}) to {target.store.root}, {into[plan.state]}"
 
 
 def _told(plan: CopyPlan, target: Log, done: Copied) -> str:
@@ -80,9 +92,14 @@ def _told(plan: CopyPlan, target: Log, done: Copied) -> str:
     )
 
 
-def _way_on(plan: CopyPlan, source: Log, target: Log) -> str:
+def _way_on(plan: CopyPlan, source: Log, target: Log, *, move: bool) -> str:
     """The way to use the copy, by the place that the WAL records."""
     here, said = target.store.root, plan.location
+    if move:
+        return (
+            f"From a move on, {here} is the WAL and opens as it is, with the same checkpoint. {source.store.root} is "
+            "refused. Delete it once the query has run at the new place"
+        )
     if said == canonical(here):
         return (
             f"The WAL records that it lies at {said}. So the copy opens there as it is. Do not open "
@@ -100,17 +117,18 @@ def _way_on(plan: CopyPlan, source: Log, target: Log) -> str:
     )
 
 
-def _facts(plan: CopyPlan, source: Log, target: Log, done: Copied | None) -> dict[str, object]:
+def _facts(plan: CopyPlan, source: Log, target: Log, done: Copied | None, *, move: bool) -> dict[str, object]:
     here, said = canonical(target.store.root), plan.location
     return {
         "wal": source.store.root,
         "copy": target.store.root,
         "wal_id": plan.wal.wal_id,
         "dry_run": done is None,
+        "move": move,
         "found": plan.state,
         "objects": plan.objects,
         "batches": plan.found.batches,
         "copied_objects": done.objects if done else 0,
         "copied_bytes": done.bytes if done else 0,
-        "moved_from": None if said in {"", here} else said,
+        "moved_from": None if move or said in {"", here} else said,
     }

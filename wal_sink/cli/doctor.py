@@ -17,6 +17,7 @@ from wal_sink.cli.output import print_json
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.working import working
+from wal_sink.doctor import bundle
 from wal_sink.doctor.bucket_rules import bucket_findings
 from wal_sink.doctor.credentials import credential_findings
 from wal_sink.doctor.machine import machine_findings
@@ -30,7 +31,7 @@ from wal_sink.inspection import Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import Redactor, mask_url
 from wal_sink.reporting.counts import counted
-from wal_sink.reporting.findings import Finding, Level, error, warning
+from wal_sink.reporting.findings import Finding, Level, fault, risk
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.examination import java_findings, worker_findings
@@ -49,10 +50,17 @@ _CORRECT = "correct the cause, then repeat this command"
 @click.option("--to", "to", metavar="URL|MODULE:OBJECT", help="The target: a backend's URL, or an object to import.")
 @click.option("--master", metavar="MASTER", help="Start Spark there, and look at its workers: local[*], spark://…")
 @click.option("--single-writer", is_flag=True, help="You set Settings(single_writer=True) for this WAL.")
+@click.option(
+    "--bundle",
+    "bundle_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE.tar.gz",
+    help="Write the results into a redacted archive for a bug report. Look at it before you send it.",
+)
 @options.storage_options
 @options.checkpoint_options
 @options.as_json
-def doctor(*, wal: str | None, as_json: bool, **more: Any) -> None:
+def doctor(*, wal: str | None, bundle_file: Path | None, as_json: bool, **more: Any) -> None:
     """Examine where a query or a drain is to run. Each line is OK, a warning or an error, with the next step.
 
     Without WAL only this machine is examined. The store is probed by about 40 requests; all probes are deleted. No row
@@ -61,16 +69,30 @@ def doctor(*, wal: str | None, as_json: bool, **more: Any) -> None:
     \b
         wal-sink doctor s3://lake/wal/orders --to 'postgresql://etl@db/shop?table=orders'
         wal-sink doctor wal/orders --master 'local[2]' --json
+        wal-sink doctor wal/orders --bundle report.tar.gz
     """
     examination = _Examination(wal, more)
+    if bundle_file is not None:
+        bundle.check_free(bundle_file)
     with working("examining"):
         report = examination.report()
+        if bundle_file is not None:
+            _write_bundle(bundle_file, examination, report)
     if as_json:
-        print_json({"wal": examination.shown, **report.plain()})
+        written = str(bundle_file) if bundle_file is not None else None
+        print_json({"wal": examination.shown, **report.plain(), "bundle": written})
     else:
         print_report(report)
+        if bundle_file is not None:
+            print_text(f"written: {bundle_file}. Look at it before you send it", hang="  ")
     if report.worst is Level.ERROR:
         sys.exit(FOUND_SOMETHING)
+
+
+def _write_bundle(file: Path, examination: _Examination, report: Report) -> None:
+    store, status = examination.store, examination.status
+    data = bundle.bundle(report, status, store, os.environ, examination.redactor())
+    bundle.write(file, data, SYSTEM)
 
 
 def print_report(report: Report) -> None:
@@ -109,7 +131,7 @@ class _Examination:
         return self.spec.safe_url if self.spec else None
 
     def report(self) -> Report:
-        """Examine everything that was asked for."""
+        """Examine all parts that the options name."""
         return redacted_report([*self._findings()], self._left_out(), self.redactor())
 
     def redactor(self) -> Redactor:
@@ -141,7 +163,7 @@ class _Examination:
         try:
             self.store = open_store(spec)
         except WalSinkError as failure:
-            yield error("store", told(failure), _CORRECT)
+            yield fault("store", told(failure), _CORRECT)
             return
         self.status, of_wal = wal_findings(self.store, SYSTEM)
         yield from of_wal
@@ -153,15 +175,15 @@ class _Examination:
         check, given = "checkpoint", self.more["checkpoint"]
         recorded = self.status.checkpoint if self.status else None
         if given is None and recorded is None:
-            return [warning(check, "unknown: the WAL records none yet", "give --checkpoint")]
+            return [risk(check, "unknown: the WAL records none yet", "give --checkpoint")]
         if given is None and not is_plain(str(recorded)):
-            return [warning(check, f"not opened: the WAL records {mask_url(str(recorded))}", "give --checkpoint")]
+            return [risk(check, f"not opened: the WAL records {mask_url(str(recorded))}", "give --checkpoint")]
         try:
             location = checkpoint_location(given or str(recorded), None)
             files = checkpoint_files(location, self.checkpoint_options, spec, None)
             return checkpoint_findings(files, spec.url, self.status)
         except WalSinkError as failure:
-            return [error(check, told(failure), _CORRECT)]
+            return [fault(check, told(failure), _CORRECT)]
 
     def _of_target(self, named: str) -> Iterator[Finding]:
         schema = None
@@ -171,6 +193,6 @@ class _Examination:
         try:
             sink = target(named)
         except WalSinkError as failure:
-            yield error("target", told(failure), _CORRECT)
+            yield fault("target", told(failure), _CORRECT)
             return
         yield from target_findings(sink, schema, SYSTEM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -54,6 +55,8 @@ _DEFAULTS = Settings()
     show_default=True,
     help="Number of delivered batches to keep, as in Settings.",
 )
+@click.option("--retention-age", type=duration, help="Time for which older batches are kept, as in Settings.")
+@click.option("--retention-gib", type=_AMOUNT, help="retention_bytes, in GiB.")
 @click.option("--max-delivery-tasks", type=_NUMBER, help="As in Settings; default: all task slots but one.")
 @click.option("--threads-per-task", type=_NUMBER, default=1, show_default=True, help="As in Delivery.")
 @click.option("--sinks", type=_NUMBER, default=1, show_default=True, help="Sinks of the WAL, all of one kind.")
@@ -180,6 +183,8 @@ def _plan(executors: int, given: dict[str, Any]) -> Plan:
         segment_bytes=given["segment_mib"] << 20,
         max_delivery_tasks=given["max_delivery_tasks"],
         retention_batches=given["retention_batches"],
+        retention_age_s=given["retention_age"],
+        retention_bytes=None if given["retention_gib"] is None else math.ceil(given["retention_gib"] * 2**30),
     )
     return Plan(
         executors=executors,

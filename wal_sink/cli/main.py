@@ -23,6 +23,7 @@ from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.log_format import LogFormat, begin_logging
 from wal_sink.cli.repairs import repairs
 from wal_sink.cli.replay import replay_verb
+from wal_sink.cli.report import report
 from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
 from wal_sink.cli.skip import skip_verb
@@ -65,6 +66,7 @@ _VERBS = (
     status,
     batches,
     show,
+    report,
     drain,
     sinks,
     dead_letters,

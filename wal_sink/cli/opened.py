@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from wal_sink.cli import options
 from wal_sink.cli.working import working
 from wal_sink.errors import WalSinkError
-from wal_sink.inspection import Status, read_status
+from wal_sink.inspection import SparkCommit, Status, read_commit, read_status
+from wal_sink.recovery.location import is_plain
+from wal_sink.redaction import mask_url, redacted
+from wal_sink.reporting.texts import text_of
+from wal_sink.spark.session.checkpoint_files import checkpoint_files
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -32,6 +39,29 @@ def require_wal(store: Store) -> Status:
     if status.wal_id is None:
         raise NoWal(no_wal(status))
     return status
+
+
+def commit_of(status: Status, spec: StoreSpec, more: dict[str, Any]) -> SparkCommit:
+    """Spark's newest commit, by the checkpoint that was given, else by the one that the WAL records.
+
+    The record of a WAL must not choose which code runs, so only a plain kind of address is opened unasked. Never fails.
+    """
+    url = more["checkpoint"] or status.checkpoint
+    if url is None:
+        return SparkCommit(None, "the WAL records no checkpoint. Give --checkpoint")
+    if more["checkpoint"] is None and not is_plain(url):
+        return SparkCommit(
+            None,
+            f"the WAL records the checkpoint {mask_url(url)}. Pass this kind of address yourself with --checkpoint",
+        )
+    pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
+    own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
+    try:
+        with working(f"opening the checkpoint {mask_url(url)}"):
+            files = checkpoint_files(url, own, spec, None)
+        return read_commit(files, status.query_id)
+    except WalSinkError as error:
+        return SparkCommit(None, redacted(text_of(error)))
 
 
 def no_wal(status: Status) -> str:

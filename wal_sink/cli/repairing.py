@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from wal_sink.cli.group import FOUND_SOMETHING
+from wal_sink.cli.log_format import say
 from wal_sink.cli.opened import NoWal, opened
 from wal_sink.cli.options import wal_spec
 from wal_sink.cli.working import working
@@ -60,7 +61,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def _changed_nothing() -> NoReturn:
-    click.echo("Nothing was changed", err=True)
+    say("Nothing was changed")
     sys.exit(FOUND_SOMETHING)
 
 

@@ -1,4 +1,4 @@
-"""`wal-sink show`: one batch with its manifest, release, segments, sinks and first rows."""
+"""`wal-sink show`: one batch with its manifest, release, timeline, segments, sinks and first rows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from wal_sink.cli.opened import NoWal, opened, require_wal
 from wal_sink.cli.output import cell, clean, plain, print_json, size
 from wal_sink.cli.tables import Listing, print_facts, print_rows
 from wal_sink.cli.working import working
-from wal_sink.inspection import BatchDetail, StagedRows, read_batch, read_rows
+from wal_sink.inspection import BatchDetail, SinkTimeline, StagedRows, Timeline, read_batch, read_rows, read_timeline
+from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
+from wal_sink.wal.timings import StagingTiming
 
 LONGEST_CELL = 40
+NOT_RECORDED = "not recorded"
 
 
 @click.command(short_help="One batch, with its first rows.")
@@ -24,15 +27,17 @@ LONGEST_CELL = 40
 def show(
     *, wal: str, batch: int, rows: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool
 ) -> None:
-    """One batch: its manifest, release and segments, the sinks that have it, and its first rows."""
+    """One batch: manifest, release and segments, where its time went, the sinks that have it, and its first rows."""
     store = opened(options.wal_spec(wal, option, storage_options_json))
     detail = _require_batch(store, batch)
     with working(f"reading rows of batch {batch}"):
         staged = read_rows(store, detail.manifest, rows)
+    timeline = read_timeline(store, detail)
     if as_json:
-        print_json({**plain(detail), "rows": plain(staged)})
+        print_json({**plain(detail), "timeline": plain(timeline), "rows": plain(staged)})
         return
     _print_records(detail)
+    _print_timeline(timeline)
     _print_segments(detail)
     _print_sinks(detail)
     if rows:
@@ -66,6 +71,54 @@ def _print_records(detail: BatchDetail) -> None:
         ]
     )
     click.echo()
+
+
+def _print_timeline(timeline: Timeline) -> None:
+    """Print where the time went: a line for staging, and one for each sink."""
+    released = "not released yet" if timeline.released_at is None else f"{seconds_text(timeline.release_s)} after it"
+    print_facts(
+        [("staging", f"{seconds_text(timeline.staging_s)}{_slowest_task(timeline.tasks)}"), ("release", released)]
+    )
+    click.echo()
+    columns = (
+        ">queue",
+        ">checkpoint",
+        ">delivery",
+        "~fetch",
+        "~send",
+        ">retries",
+        "~marker",
+        "+slowest segment",
+    )
+    shown = Listing("sink", *columns)
+    for each in timeline.sinks:
+        times = (each.queue_s, each.checkpoint_s, each.delivery_s, each.fetch_s, each.send_s)
+        told = [seconds_text(seconds) for seconds in times]
+        retries = NOT_RECORDED if each.retries is None else each.retries
+        shown.add(each.sink, *told, retries, seconds_text(each.marker_s), _slowest_segment(each))
+    shown.print()
+    click.echo()
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Seconds for people; a time that no record holds is told as such."""
+    return NOT_RECORDED if seconds is None else f"{seconds:.3f} s"
+
+
+def _slowest_task(tasks: StagingTiming | None) -> str:
+    if tasks is None or tasks.slowest is None:
+        return ""
+    slowest, count = tasks.slowest, counted(tasks.tasks, "task")
+    host = f" on {slowest.host}" if slowest.host else ""
+    return f" with {count}; the slowest: partition {slowest.partition}{host}, {seconds_text(slowest.seconds)}"
+
+
+def _slowest_segment(each: SinkTimeline) -> str:
+    if each.slowest is None:
+        return ""
+    slowest, host = each.slowest, f" on {each.slowest.host}" if each.slowest.host else ""
+    fetch, send = seconds_text(slowest.fetch_seconds), seconds_text(slowest.send_seconds)
+    return f"{slowest.ordinal}{host}: fetch {fetch}, send {send}"
 
 
 def _print_segments(detail: BatchDetail) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wal_sink.committer.context import CommitContext
+from wal_sink.committer.milestones import NO_LIMITS, Limits, Milestones
 from wal_sink.recovery.inventory import Lost, find_again, newest_marker
 from wal_sink.recovery.registration import registered
 from wal_sink.wal import paths
@@ -27,10 +28,11 @@ KEPT_LOW_WATERS = 16
 class Collector:
     """Advances low water and deletes below it. Used by the committers of one run, one at a time."""
 
-    def __init__(self, shared: CommitContext, *, retention_batches: int) -> None:
+    def __init__(self, shared: CommitContext, *, retention_batches: int, limits: Limits = NO_LIMITS) -> None:
         self._shared = shared
         self._log = shared.log
         self._retention = retention_batches
+        self._milestones = Milestones(shared.log, shared.history, limits, every=lambda: COLLECT_EVERY_BATCHES)
         self._low_water: int | None = None
         self._put_off_at = NOTHING
         self._sinks: set[str] = set()
@@ -58,9 +60,10 @@ class Collector:
         self._put_off_at = marked_through
 
     def collect(self, term: Term) -> int:
-        """Collect the batches that every registered sink has, less the retention window. Returns the new low water."""
+        """Collect the batches that every registered sink has, less those that are kept. Returns the new low water."""
         present = self._log.low_water()
-        target = self._delivered_everywhere() - self._retention
+        everywhere = self._delivered_everywhere()
+        target = self._milestones.expired_through(everywhere, everywhere - self._retention)
         self._low_water = max(present, target)
         if target <= present:
             return present
@@ -110,6 +113,7 @@ class Collector:
             doomed += [f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id)]
         waters = store.list(paths.LOW_WATER)
         doomed += [f"{paths.LOW_WATER}/{name}" for name in waters[:-KEPT_LOW_WATERS]]
+        doomed += self._milestones.passed(batch_id)
         store.delete(doomed)
 
     def _doomed(self, root: str, batch_id: int) -> list[str]:

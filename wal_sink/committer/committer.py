@@ -11,18 +11,27 @@ under the same keys, and such a target ignores them. Every other sink gets one m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 import msgspec
 
 from wal_sink.committer.context import CommitContext
-from wal_sink.committer.markers import MarkedSlots, find_marker, first_due, last_delivered_through, read_marked
+from wal_sink.committer.last_error import LastError
+from wal_sink.committer.markers import (
+    MarkedSlots,
+    find_marker,
+    first_due,
+    last_delivered_through,
+    new_marker,
+    read_marked,
+)
 from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.progress import recorded_chunks
-from wal_sink.delivery.retry import Budget
+from wal_sink.delivery.retry import Budget, all_told
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.delivery.telling import failure_teller, tell_marked, tell_released
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
@@ -37,6 +46,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim_above_seen, renew
 from wal_sink.wal.log import NOTHING
 from wal_sink.wal.records import Manifest, Marker, SinkRecord
+from wal_sink.wal.timings import DeliveryTiming
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
@@ -55,6 +65,7 @@ class Committer:
         self._served_sink = served_sink
         self._shared = shared
         self._log = shared.log
+        self._last_error = LastError(shared.log, served_sink.name)
         self._first_batch = sink.first_batch
         # A name whose first sink was not idempotent may get such a sink again, which needs a marker for every batch.
         self._shares_markers = (
@@ -62,6 +73,8 @@ class Committer:
         )
         self._marker: Marker | None = None
         self._unmarked: list[Manifest] = []  # the group: batches that the sink has without a marker
+        self._timings: dict[int, DeliveryTiming] = {}  # of delivered batches without a marker
+        self._due = (NOTHING, "")  # the batch that is next, and since when
         self._looked_s = -math.inf  # time of the last look at the term, by the monotonic clock
         self._underway: BatchDelivery | None = None  # a delivery that an earlier call began and did not finish
         self._has_delivered = False  # if so, no process began the next batch before
@@ -124,8 +137,12 @@ class Committer:
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
         when going on would be wrong, `StoppedError` when the run ends.
         """
+        with self._noting():
+            return self._deliver_within_budget(search=search)
+
+    def _deliver_within_budget(self, *, search: bool) -> bool:
         tell = failure_teller(self._log.events, self._served_sink, self.next_batch)
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime, tell)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._failed_again))
         sleep = self._shared.sleep_s
         what = f"sink {self.name!r}"
         try:
@@ -147,6 +164,24 @@ class Committer:
             raise
         return delivered
 
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Leave the error that ends the delivery where `wal-sink status` finds it."""
+        try:
+            yield
+        except StoppedError:
+            raise
+        except Exception as error:
+            if (batch_id := self.next_batch()) is not None:  # else there may be no `wal.json`, which is made first
+                self._last_error.gave_up(error, batch_id=batch_id, term=self.term.number)
+            raise
+
+    def _failed_again(self, attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
+        """Note a failure that is repeated; the last one of a budget is noted by `_noting`."""
+        error = error or DeliveryError("an attempt failed, and its error is not known")
+        if next_in_s is not None and (batch_id := self.next_batch()) is not None:
+            self._last_error.retried(error, batch_id=batch_id, attempts=attempt, term=self.term.number)
+
     def confirm_marked(self) -> None:
         """Confirm that a transactional target still has the rows that the newest marker stands for. Called at the start
         and at the end of a run. No request without such a marker, or for another kind of target.
@@ -154,6 +189,10 @@ class Committer:
         Raises the errors of `deliver_next`: `HistoryError` if the target lost rows, `DeliveryError` if it gives no
         answer.
         """
+        with self._noting():
+            self._confirm_marked()
+
+    def _confirm_marked(self) -> None:
         marker = self._marker
         if (
             marker is None
@@ -206,7 +245,7 @@ class Committer:
         return self._state is State.DELIVERED
 
     def _confirm(self, _: DueBatch) -> Literal[Seen.CONFIRMED]:
-        self.confirm_marked()
+        self._confirm_marked()
         return Seen.CONFIRMED
 
     def _ask_gate(self, due: DueBatch) -> Literal[Seen.GATE_OPEN, Seen.GATE_CLOSED]:
@@ -217,6 +256,8 @@ class Committer:
         if batch_id is None:
             return Seen.GATE_CLOSED
         due.batch_id = batch_id
+        if batch_id != self._due[0]:
+            self._due = (batch_id, self._log.runtime.timestamp())
         due.staged = self._shared.history.staged(batch_id)
         # A checkpoint that was rolled back must complete the batch again, though it may be released.
         return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
@@ -272,6 +313,7 @@ class Committer:
         manifest = due.released.manifest
         if not manifest.passed_over:  # Spark called no sink for such a batch either
             due.delivery.run(self._renew_term)
+            self._timings[due.batch_id] = due.delivery.timing(self._due[1])
         took_s = self._log.runtime.monotonic_s() - self._began_s
         self._log.events.tell(Delivered, sink=self.name, batch=manifest.batch_id, rows=manifest.rows, took_s=took_s)
         return Seen.ALL_SENT
@@ -358,6 +400,7 @@ class Committer:
         self._marker = marker
         self._marked_manifest = None
         self._unmarked.clear()
+        self._timings.clear()
         self._log.events.tell(FoundDelivered, sink=self.name, batch=marker.batch_id)
 
     def _renew_term(self, above: int) -> Term:
@@ -385,6 +428,7 @@ class Committer:
             rate=self._rate,
             records_by_time=self._shares_markers,
             looked_s=self._looked_s,
+            on_failure=self._failed_again,
         )
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
@@ -392,17 +436,8 @@ class Committer:
         last_delivered: MarkedSlots = (NOTHING, (), ())
         if self._served_sink.promise.ability is Ability.TRANSACTIONAL:
             last_delivered = last_delivered_through(manifest, self._marker)
-        marker = Marker(
-            batch_id=manifest.batch_id,
-            term=self.term.number,
-            run_id=self._log.run_id,
-            rows=sum(each.rows for each in group),
-            rejected=kept.get("rejected", 0),
-            unknown=kept.get("unknown", 0),
-            last_delivered_batch=last_delivered[0],
-            last_delivered_rows=last_delivered[1],
-            last_delivered_older=last_delivered[2],
-            **self._log.stamp(),
+        marker = new_marker(
+            self._log, self.term, group, kept=kept, last_delivered=last_delivered, timings=self._timings
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
             # Another process created it. Its marker is as true as ours, but that process may have superseded this one.
@@ -410,5 +445,8 @@ class Committer:
         self._marker = marker
         self._marked_manifest = manifest
         self._shared.history.note_marked(marker.batch_id)
+        for each in group:
+            self._shared.history.note_size(each)
         tell_marked(self._log, self.name, group, marker)
         self._unmarked.clear()
+        self._timings.clear()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from wal_sink.dead_letters.files import Kept
 from wal_sink.errors import CorruptError
 from wal_sink.recovery.inventory import Lost, require
 from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release
+from wal_sink.wal.timings import DeliveryTiming
 
 MOST_LAST_DELIVERED_SLOTS = 1024
 """Slots from this number on are watched only if the newest batch with rows uses them, so that a marker stays small."""
@@ -86,6 +90,31 @@ def last_delivered_through(manifest: Manifest, before: Marker | None) -> MarkedS
     if before is None:
         return NOTHING, (), ()
     return before.last_delivered_batch, before.last_delivered_rows, before.last_delivered_older
+
+
+def new_marker(
+    log: Log,
+    term: Term,
+    group: Sequence[Manifest],
+    *,
+    kept: Mapping[Kept, int],
+    last_delivered: MarkedSlots,
+    timings: Mapping[int, DeliveryTiming],
+) -> Marker:
+    """The marker of the last batch of a group, for all of them. `timings`: by batch, as far as they are known."""
+    return Marker(
+        batch_id=group[-1].batch_id,
+        term=term.number,
+        run_id=log.run_id,
+        rows=sum(each.rows for each in group),
+        rejected=kept.get("rejected", 0),
+        unknown=kept.get("unknown", 0),
+        last_delivered_batch=last_delivered[0],
+        last_delivered_rows=last_delivered[1],
+        last_delivered_older=last_delivered[2],
+        timings=tuple(timings[each.batch_id] for each in group if each.batch_id in timings),
+        **log.stamp(),
+    )
 
 
 def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:

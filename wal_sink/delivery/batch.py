@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from wal_sink.dead_letters.files import Kept, count_rows
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
-from wal_sink.delivery.retry import AttemptFailedError, Budget
+from wal_sink.delivery.retry import AttemptFailedError, Budget, OnFailure, all_told, tell_nobody
 from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
+from wal_sink.delivery.stopwatch import Stopwatch
 from wal_sink.delivery.telling import failure_teller, tell_sent
 from wal_sink.errors import DeliveryError
 from wal_sink.messages import NO_SEGMENT, DeliveryContext, LastDelivered, SegmentResult, SegmentTask, failed_as_a_whole
@@ -22,6 +23,7 @@ from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Marker
 from wal_sink.wal.segment_reader import chunk_ends
+from wal_sink.wal.timings import DeliveryTiming
 
 _WORST_FIRST = (
     FailureKind.FENCED,
@@ -63,15 +65,19 @@ class BatchDelivery:
         rate: RowRate,
         records_by_time: bool = False,
         looked_s: float = -math.inf,
+        on_failure: OnFailure = tell_nobody,
     ) -> None:
         """`records_by_time`: the target ignores repeats, and so does every other that the sink's name may get.
-        `looked_s`: the time of the last look at the term, by the monotonic clock.
+        `looked_s`: the time of the last look at the term, by the monotonic clock. `on_failure` learns of attempts that
+        are repeated.
         """
         self._served_sink = served_sink
         self._log = log
         self._sleep = sleep
         self._manifest = manifest
         self._rate = rate
+        self._on_failure = on_failure
+        self._stopwatch = Stopwatch(log.runtime)
         self._maybe_sent = taken_over
         self._left_behind = False  # whether tasks of an earlier attempt may still be sending
         self._is_unreachable = False  # whether the target took nothing in the last attempt
@@ -108,7 +114,7 @@ class BatchDelivery:
 
     def _budget(self) -> Budget:
         tell = failure_teller(self._log.events, self._served_sink, lambda: self._manifest.batch_id)
-        return Budget.of(self._served_sink.delivery, self._log.runtime, tell)
+        return Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._on_failure))
 
     def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
         try:
@@ -158,7 +164,12 @@ class BatchDelivery:
             return {}
         return count_rows(self._log.store, self._served_sink.name, self._manifest.batch_id)
 
+    def timing(self, due: str) -> DeliveryTiming:
+        """How long the delivery took so far. `due`: when the batch was the sink's next one."""
+        return self._stopwatch.timing(self._manifest.batch_id, due)
+
     def _attempt(self, budget: Budget, renew_term: Callable[[int], Term]) -> None:
+        self._stopwatch.attempts += 1
         if self._left_behind or self._outrun_by > self._delivery_context.term.number:
             self._leave_behind(renew_term(self._outrun_by))
         failures, took_some = self._asked_first(), False
@@ -308,6 +319,7 @@ class BatchDelivery:
             results = [failed_as_a_whole(Failure(FailureKind.LOST, str(error)))]
             self._note_sent(tasks)
         self._settle(results)
+        self._stopwatch.take(results)
         rows = sum(self._rows) - before
         self._rate.take(rows, since_s=began_s)
         sink, batch = self._served_sink.name, self._manifest.batch_id

@@ -10,6 +10,7 @@ from functools import partial
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import PermanentError, WalSinkError
 from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
+from wal_sink.runtime.clock import host_name
 from wal_sink.runtime.timed_calls import CallTimedOutError, TimedCall
 from wal_sink.sinks.base import MakeSink, Sink
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
@@ -133,7 +134,8 @@ def carry_out(
     session = SinkSession(sink, timed_call, context, timeout_s=delivery_context.attempt_timeout_s)
     # The clock of another process tells nothing about a look of the committer.
     looked_s = -math.inf if on_executor else delivery_context.looked_s
-    delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop, looked_s=looked_s)
+    host = host_name() if on_executor else ""
+    delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop, looked_s=looked_s, host=host)
     results: list[SegmentResult] = []
     try:
         for task in tasks:

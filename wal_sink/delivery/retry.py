@@ -36,12 +36,22 @@ class AttemptFailedError(Exception):
         self.kind = kind
 
 
-OnFailure = Callable[[int, float | None, BaseException], None]
+OnFailure = Callable[[int, float | None, BaseException | None], None]
 """Is told the number of a failed attempt, the wait before the next one (None if none follows), and the error."""
 
 
-def _tell_nobody(_attempt: int, _next_in_s: float | None, _error: BaseException) -> None:
-    return
+def tell_nobody(_attempt: int, _next_in_s: float | None, _error: BaseException | None) -> None:
+    """The `OnFailure` of callers that only log."""
+
+
+def all_told(*listeners: OnFailure) -> OnFailure:
+    """Tell each of several listeners, in their order."""
+
+    def tell(attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
+        for listener in listeners:
+            listener(attempt, next_in_s, error)
+
+    return tell
 
 
 @dataclass(slots=True)
@@ -55,10 +65,10 @@ class Budget:
     since_s: float = 0.0
     next_wait_s: float = 0.0
     """Before the next attempt, if there is one."""
-    on_failure: OnFailure = _tell_nobody
+    on_failure: OnFailure = tell_nobody
 
     @classmethod
-    def of(cls, delivery: Delivery, runtime: Runtime, on_failure: OnFailure = _tell_nobody) -> Budget:
+    def of(cls, delivery: Delivery, runtime: Runtime, on_failure: OnFailure = tell_nobody) -> Budget:
         now_s = runtime.monotonic_s()
         return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=now_s, on_failure=on_failure)
 
@@ -97,8 +107,7 @@ class Budget:
         error = _error_of(state)
         head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
         _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
-        if error is not None:
-            self.on_failure(self.failures, None if spent else self.next_wait_s, error)
+        self.on_failure(self.failures, None if spent else self.next_wait_s, error)
         return spent
 
     def _next(self) -> str:
@@ -119,7 +128,7 @@ class Budget:
         return self.next_wait_s
 
 
-def kind_of_failure(error: BaseException) -> str:
+def kind_of_failure(error: BaseException | None) -> str:
     """The kind of a failed attempt, for events: that of the failure of a sink, else the class of the error."""
     return error.kind if isinstance(error, AttemptFailedError) else type(error).__name__
 

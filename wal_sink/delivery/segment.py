@@ -44,8 +44,12 @@ class SegmentDelivery:
         *,
         should_stop: Callable[[], bool] = lambda: False,
         looked_s: float = -math.inf,
+        host: str = "",
     ) -> None:
-        """`looked_s`: time of the last look at the term, by the monotonic clock of this process."""
+        """`looked_s`: time of the last look at the term, by the monotonic clock of this process. `host`: name of the
+        executor's host; empty in the committer's process.
+        """
+        self._host = host
         self._given = delivery_context
         self._session = session
         self._log = log
@@ -65,13 +69,14 @@ class SegmentDelivery:
             return replace(self._deliver(task), chunk_times=self._times.times())
 
     def _deliver(self, task: SegmentTask) -> SegmentResult:
-        run = _Run(task)
+        run = _Run(task, self._log.runtime.monotonic_s)
         try:
             if isinstance(self._session.sink, TwoPhaseSink):
                 self._session.open()
                 self._commit(run, self._session.sink)
-                return run.result()
+                return run.result(self._host)
             data = self._load(task)
+            run.note_fetched()
             self._session.open()
             if isinstance(self._session.sink, SegmentSink):
                 self._whole_segment(run, data, self._session.sink)
@@ -80,7 +85,7 @@ class SegmentDelivery:
         except (SinkFailedError, WalSinkError) as error:
             run.failure = failure_of(error)
             self._record_what_is_known(run)
-        return run.result()
+        return run.result(self._host)
 
     def _load(self, task: SegmentTask) -> bytes:
         """The bytes of a segment. A look at the term that its first chunk needs is taken at the same time, where looks
@@ -312,6 +317,7 @@ class _Run:
     """Mutable state of the task that is being carried out."""
 
     task: SegmentTask
+    now_s: Callable[[], float]
     rows: int = 0
     sent: int = 0
     """Chunks that the sink has taken in this attempt."""
@@ -319,6 +325,11 @@ class _Run:
     """Of these, and of earlier segments of the task, those that the log recorded in the meantime."""
     rejected: int = 0
     failure: Failure | None = None
+    began_s: float = 0.0
+    fetch_s: float = 0.0
+
+    def note_fetched(self) -> None:
+        self.fetch_s = self.now_s() - self.began_s
 
     def note_sent(self, *, recorded: int) -> None:
         self.sent += 1
@@ -326,9 +337,13 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.rows = self.task.start
+        self.began_s = self.now_s()
 
-    def result(self) -> SegmentResult:
-        return SegmentResult(self.task.ordinal, self.rows, self.recorded, self.failure, self.rejected)
+    def result(self, host: str) -> SegmentResult:
+        send_s = self.now_s() - self.began_s - self.fetch_s
+        return SegmentResult(
+            self.task.ordinal, self.rows, self.recorded, self.failure, self.rejected, self.fetch_s, send_s, host
+        )
 
 
 def _remember_last(chunks: Iterator[Chunk], last: list[Chunk]) -> Iterator[Chunk]:

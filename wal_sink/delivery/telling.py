@@ -19,7 +19,7 @@ from wal_sink.wal.records import Manifest, Marker
 def failure_teller(events: Events, served_sink: ServedSink, batch: Callable[[], int | None]) -> OnFailure:
     """A function that tells the failed attempts of a budget."""
 
-    def tell(attempt: int, next_in_s: float | None, error: BaseException) -> None:
+    def tell(attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
         events.tell(
             AttemptFailed,
             sink=served_sink.name,

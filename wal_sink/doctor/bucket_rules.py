@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wal_sink.reporting.findings import Finding, error, fine, warning
+from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.stores.base import Store
 from wal_sink.stores.examined import Answer, InBucket
 
@@ -35,7 +35,7 @@ PERMISSIONS: Mapping[str, str] = {
 
 
 def bucket_findings(store: Store) -> list[Finding]:
-    """What the bucket's settings mean for a WAL in `store`. Four requests for S3; none for other stores.
+    """Findings about the bucket's settings, for a WAL in `store`. Four requests for S3; none for other stores.
 
     A store that is no bucket of S3 gives no finding, except Google's and Azure's: their rules are unknown.
     """
@@ -50,7 +50,7 @@ def bucket_findings(store: Store) -> list[Finding]:
     scheme = store.root.partition(":")[0]
     if scheme in _BY_HAND:
         return [
-            warning("bucket.rules", f"unknown: the rules of a {_BY_HAND[scheme][0]} are not read", _BY_HAND[scheme][1])
+            risk("bucket.rules", f"unknown: the rules of a {_BY_HAND[scheme][0]} are not read", _BY_HAND[scheme][1])
         ]
     return []
 
@@ -73,12 +73,12 @@ def _unknown(check: str, operation: str, answer: Answer) -> Finding:
     """The warning about a setting that could not be read."""
     permission = PERMISSIONS[operation]
     if answer.refused in _DENIED:
-        return warning(
+        return risk(
             check,
             f"unknown: these credentials have no permission to read it ({permission})",
             f"grant {permission} for this command, or let the owner of the bucket look",
         )
-    return warning(
+    return risk(
         check, f"unknown: the store answered {answer.refused} ({answer.text})", "let the owner of the bucket look at it"
     )
 
@@ -129,16 +129,14 @@ def _of_rule(rule: Mapping[str, Any], prefix: str) -> list[Finding]:
     if "Days" in expiry or "Date" in expiry:
         when = f"after {expiry['Days']} days" if "Days" in expiry else f"at {expiry['Date']}"
         found.append(
-            error(check, f"{named} deletes objects of the WAL {when}; wal.json and terms must stay for ever", step)
+            fault(check, f"{named} deletes objects of the WAL {when}; wal.json and terms must stay for ever", step)
         )
     for move in rule.get("Transitions") or ():
         where = str(move.get("StorageClass"))
         if where in _ARCHIVES:
-            found.append(error(check, f"{named} moves objects of the WAL to {where}, where they cannot be read", step))
+            found.append(fault(check, f"{named} moves objects of the WAL to {where}, where they cannot be read", step))
         else:
-            found.append(
-                warning(check, f"{named} moves objects of the WAL to {where}: each read costs more there", step)
-            )
+            found.append(risk(check, f"{named} moves objects of the WAL to {where}: each read costs more there", step))
     return found
 
 
@@ -151,7 +149,7 @@ def _versions(answer: Answer, rules: Answer, prefix: str) -> Finding:
     ends = [rule for rule in rules.found.get("Rules", ()) if _ends_versions(rule, prefix)]
     if ends:
         return fine(check, f"versioning is {status}, and a rule deletes noncurrent versions")
-    return warning(
+    return risk(
         check,
         f"versioning is {status}, and no rule is known to delete noncurrent versions: batches that wal-sink deletes "
         "stay in the bucket, and cost as before",
@@ -175,7 +173,7 @@ def _lock(answer: Answer) -> Finding:
     if not retention:
         return fine(check, "object lock is on, without a default retention")
     for_how_long = f"{retention['Days']} days" if "Days" in retention else f"{retention.get('Years')} years"
-    return warning(
+    return risk(
         check,
         f"object lock keeps each object for {for_how_long}: batches that wal-sink deletes stay as long, and cost as "
         "before",
@@ -186,7 +184,7 @@ def _lock(answer: Answer) -> Finding:
 def _encryption(answer: Answer) -> Finding:
     check = "bucket.encryption"
     if answer.refused in _ABSENT:
-        return warning(
+        return risk(
             check,
             "the bucket has no default encryption",
             "set one (SSE-S3 or SSE-KMS), or pass s3_additional_kwargs; see docs/operations/security.md",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_sink.reporting.findings import Finding, error, fine, warning
+from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.stores.spec import S3, StoreSpec
 
 CHECK = "credentials"
@@ -26,7 +26,7 @@ class _Sources:
     files: tuple[str, ...] = ()
     """Files below the home directory."""
     otherwise: str = ""
-    """What the client does if it finds nothing of this."""
+    """The way of the client if it finds nothing of this."""
 
 
 _AWS = _Sources(
@@ -88,7 +88,7 @@ def credential_findings(spec: StoreSpec, environ: Mapping[str, str], home: Path)
         return [*problems, fine(CHECK, f"found, in the order in which the client looks: {'; '.join(found)}")]
     return [
         *problems,
-        warning(
+        risk(
             CHECK,
             f"found none in options, environment and files: the client uses {sources.otherwise}",
             "if requests are refused, pass a profile or a role, or set the variables of docs/operations/security.md",
@@ -107,7 +107,7 @@ def _found(sources: _Sources, spec: StoreSpec, environ: Mapping[str, str], home:
 def _half_given(sources: _Sources, spec: StoreSpec, environ: Mapping[str, str]) -> list[Finding]:
     given = {**dict.fromkeys(spec.options, True), **{name: True for name, value in environ.items() if value}}
     return [
-        error(CHECK, f"{there} is set, but {absent} is not", f"set {absent} too, or remove {there}")
+        fault(CHECK, f"{there} is set, but {absent} is not", f"set {absent} too, or remove {there}")
         for pair in sources.pairs
         for there, absent in (pair, pair[::-1])
         if there in given and absent not in given
@@ -116,7 +116,7 @@ def _half_given(sources: _Sources, spec: StoreSpec, environ: Mapping[str, str]) 
 
 def _files_missing(sources: _Sources, environ: Mapping[str, str]) -> list[Finding]:
     return [
-        error(CHECK, f"{name} names a file that does not exist", f"correct {name}, or remove it")
+        fault(CHECK, f"{name} names a file that does not exist", f"correct {name}, or remove it")
         for name, path in _named_files(sources, environ)
         if not path.exists()
     ]
@@ -129,7 +129,7 @@ def _files_open(sources: _Sources, environ: Mapping[str, str], home: Path) -> li
         *((f"~/{name}", home / name) for name in sources.files),
     ]
     return [
-        warning(CHECK, f"the file of {name} can be read by every user of this machine", "chmod 600 this file")
+        risk(CHECK, f"the file of {name} can be read by every user of this machine", "chmod 600 this file")
         for name, path in named
         if path.is_file() and path.stat().st_mode & stat.S_IROTH and not name.endswith("onfig") and "CONFIG" not in name
     ]

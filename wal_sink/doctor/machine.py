@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from wal_sink.reporting.findings import Finding, error, fine, warning
+from wal_sink.reporting.findings import Finding, fault, fine, risk
 
 DISTRIBUTION = "wal-sink"
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
@@ -41,7 +41,7 @@ def machine_findings() -> list[Finding]:
     except metadata.PackageNotFoundError:
         python = ".".join(map(str, sys.version_info[:3]))
         return [
-            warning(
+            risk(
                 "wal-sink",
                 f"it was not installed, so the versions of its packages are not known (Python {python})",
                 "install wal-sink with pip, also if --py-files brings it to the executors",
@@ -65,11 +65,11 @@ def python_finding(version: tuple[int, ...], needed: str, tested: Iterable[str])
     check, shown = "python", f"Python {'.'.join(map(str, version))} ({sys.executable})"
     least = parsed(f"python{needed}").least
     if least and version < _numbers(least):
-        return error(check, f"{shown} is older than {least}", f"use Python {least} or newer")
+        return fault(check, f"{shown} is older than {least}", f"use Python {least} or newer")
     minor = ".".join(map(str, version[:2]))
     known = [text for text in tested if re.fullmatch(r"\d+\.\d+", text)]
     if minor not in known:
-        return warning(check, f"{shown} was not tested", f"use one of Python {', '.join(known)}")
+        return risk(check, f"{shown} was not tested", f"use one of Python {', '.join(known)}")
     return fine(check, shown)
 
 
@@ -91,12 +91,12 @@ def _package_finding(requirement: Requirement, version: str | None) -> Finding |
     check, name = f"package.{requirement.name}", requirement.name
     step = f"pip install --upgrade {DISTRIBUTION}{f'[{requirement.extra}]' if requirement.extra else ''}"
     if version is None:
-        return None if requirement.extra else error(check, f"{name} is missing; expected {requirement.range()}", step)
+        return None if requirement.extra else fault(check, f"{name} is missing; expected {requirement.range()}", step)
     found = _numbers(version)
     if requirement.least and found < _numbers(requirement.least):
-        return error(check, f"{name} {version} is too old; expected {requirement.range()}", step)
+        return fault(check, f"{name} {version} is too old; expected {requirement.range()}", step)
     if requirement.below and found >= _numbers(requirement.below):
-        return warning(check, f"{name} {version} was not tested; expected {requirement.range()}", step)
+        return risk(check, f"{name} {version} was not tested; expected {requirement.range()}", step)
     return None
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from wal_sink.errors import StoreError, WalSinkError
-from wal_sink.reporting.findings import Finding, error, fine, warning
+from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
@@ -63,8 +63,8 @@ def _sharing(store: Store, *, single_writer: bool) -> Finding:
     if not doubt:
         return fine(check, f"several processes can share {store.root}")
     if single_writer:
-        return warning(check, f"{doubt}; you promise that one process writes", "keep this promise after a crash, too")
-    return error(
+        return risk(check, f"{doubt}; you promise that one process writes", "keep this promise after a crash, too")
+    return fault(
         check,
         doubt,
         "use a local folder, s3://, hdfs://, gs:// or abfs:// instead; or set Settings(single_writer=True), and pass "
@@ -107,15 +107,14 @@ class _Probes:
 
     def _probe(self) -> None:
         path, data = self._new()
-        before = self._runtime.now()
+        runtime = self._runtime
+        before = runtime.now()
         if not self._look("store.create", lambda: self._create(path, data)):
             self.findings.append(
-                warning(
-                    "store.others", "no other promise was probed, since nothing could be created", "see store.create"
-                )
+                risk("store.others", "no other promise was probed, since nothing could be created", "see store.create")
             )
             return
-        after = self._runtime.now()
+        after = runtime.now()
         for check, look in (
             ("store.read", lambda: self._read(path, data)),
             ("store.list", lambda: self._list(path)),
@@ -135,7 +134,7 @@ class _Probes:
             self.findings.append(look().about(check))
         except WalSinkError as failure:
             step = "see what the store answered, correct the cause, then repeat this command"
-            self.findings.append(error(check, told(failure), step))
+            self.findings.append(fault(check, told(failure), step))
             return False
         return True
 
@@ -155,7 +154,7 @@ class _Probes:
             self._store.create(path, b'{"probe": "second"}')
         except ObjectExists:
             return fine("", "an object is created once, and a second create of it is refused")
-        return error(
+        return fault(
             "", "a second create of the same object was accepted, so writers overwrite each other", _OTHER_STORE
         )
 
@@ -164,10 +163,10 @@ class _Probes:
         try:
             found = self._store.read(path)
         except ObjectMissing:
-            return error("", "an object that was just created cannot be found", _OTHER_STORE)
+            return fault("", "an object that was just created cannot be found", _OTHER_STORE)
         self._took_s["read"] = self._runtime.monotonic_s() - began_s
         if found != data:
-            return error("", f"an object of {len(data)} bytes came back as {len(found)} other bytes", _OTHER_STORE)
+            return fault("", f"an object of {len(data)} bytes came back as {len(found)} other bytes", _OTHER_STORE)
         return fine("", "a read after a write returns what was written")
 
     def _list(self, path: str) -> Finding:
@@ -175,7 +174,7 @@ class _Probes:
         found = self._names()
         self._took_s["list"] = self._runtime.monotonic_s() - began_s
         if path not in found:
-            return error("", "an object that was just created is missing in the listing", _OTHER_STORE)
+            return fault("", "an object that was just created is missing in the listing", _OTHER_STORE)
         return fine("", "a listing after a write shows the object")
 
     def _names(self) -> set[str]:
@@ -188,7 +187,7 @@ class _Probes:
             won = _at_once(partial(self._wins, path), contents)
             problem = self._race_problem(path, contents, won)
             if problem:
-                return error("", problem, _OTHER_STORE)
+                return fault("", problem, _OTHER_STORE)
         return fine("", f"of {WRITERS} threads that create one object at once, one wins ({ROUNDS} races)")
 
     def _wins(self, path: str, content: bytes) -> bool:
@@ -216,29 +215,29 @@ class _Probes:
         with self._store.segment(path) as stream:
             stream.write(data)
             if path in self._names():
-                return error("", "a listing shows an object before it is whole", _OTHER_STORE)
+                return fault("", "a listing shows an object before it is whole", _OTHER_STORE)
             stream.commit()
         if self._store.read(path) != data:
-            return error("", "an object that was written in pieces came back as other bytes", _OTHER_STORE)
+            return fault("", "an object that was written in pieces came back as other bytes", _OTHER_STORE)
         return fine("", "an object that is written in pieces appears as a whole")
 
     def _clock(self, path: str, before: datetime, after: datetime) -> Finding:
         by_hand = f"compare the clock of this machine with that of the store, and {_SET_CLOCKS}"
         if not isinstance(self._store, Dated):
-            return warning("", f"unknown: {type(self._store).__name__} tells no time of an object", by_hand)
+            return risk("", f"unknown: {type(self._store).__name__} tells no time of an object", by_hand)
         try:
             made = self._store.created_at(path)
         except StoreError as failure:
-            return warning("", f"unknown: {told(failure)}", by_hand)
+            return risk("", f"unknown: {told(failure)}", by_hand)
         skew = max(before - _RESOLUTION - made, made - after - _RESOLUTION, timedelta())
         if not skew:
             return fine("", "the clocks of this machine and of the store agree to the second")
         side = "ahead of" if made < before else "behind"
         found = f"this machine's clock is {skew.total_seconds():,.0f} s {side} the store's"
         if skew >= _SKEW_ERROR:
-            return error("", f"{found}; S3 refuses such requests", _SET_CLOCKS)
+            return fault("", f"{found}; S3 refuses such requests", _SET_CLOCKS)
         if skew >= _SKEW_WARNING:
-            return warning("", f"{found}; ages in reports are wrong by as much", _SET_CLOCKS)
+            return risk("", f"{found}; ages in reports are wrong by as much", _SET_CLOCKS)
         return fine("", found)
 
     def _deleted(self, path: str) -> Finding:
@@ -248,9 +247,9 @@ class _Probes:
         except ObjectMissing:
             pass
         else:
-            return error("", "an object that was deleted can still be read", _OTHER_STORE)
+            return fault("", "an object that was deleted can still be read", _OTHER_STORE)
         if path in self._names():
-            return error("", "an object that was deleted is still listed", _OTHER_STORE)
+            return fault("", "an object that was deleted is still listed", _OTHER_STORE)
         self._store.delete([path])
         return fine("", "a deleted object is gone, and a second delete of it is no error")
 
@@ -259,7 +258,7 @@ class _Probes:
         if max(self._took_s.values()) < SLOW_S:
             return fine("store.speed", told_s)
         step = "check the load and the request limits of the store, and the network"
-        return warning("store.speed", f"{told_s}: batches are staged and delivered as slowly", step)
+        return risk("store.speed", f"{told_s}: batches are staged and delivered as slowly", step)
 
     def _delete(self) -> None:
         try:
@@ -267,7 +266,7 @@ class _Probes:
         except StoreError as failure:
             names = ", ".join(self._made)
             self.findings.append(
-                error("store.delete", f"the probes could not be deleted: {told(failure)}", f"delete {names} by hand")
+                fault("store.delete", f"the probes could not be deleted: {told(failure)}", f"delete {names} by hand")
             )
 
 

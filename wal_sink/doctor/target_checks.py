@@ -7,7 +7,7 @@ from typing import Any
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import Status, read_manifest
 from wal_sink.reporting.counts import counted
-from wal_sink.reporting.findings import Finding, error, fine, warning
+from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import name_of, told
 from wal_sink.runtime.clock import Runtime
 from wal_sink.sinks.base import BatchSink, Sink
@@ -29,7 +29,7 @@ def target_findings(sink: Sink | BatchSink, schema: Any, runtime: Runtime) -> li
     named = name_of(sink)
     if not isinstance(sink, Examined):
         return [
-            warning(
+            risk(
                 CHECK,
                 f"{named}: unknown, since this kind of sink cannot be examined without a delivery",
                 "deliver a batch to a copy of the target, or see wal_sink.testing for tests of a sink",
@@ -39,7 +39,7 @@ def target_findings(sink: Sink | BatchSink, schema: Any, runtime: Runtime) -> li
     try:
         found = call_sink(timed_call, f"examining {named}", sink.examine, schema, timeout_s=TIMEOUT_S)
     except SinkFailedError as failure:
-        return [error(CHECK, str(failure), "correct the cause, then repeat this command")]
+        return [fault(CHECK, str(failure), "correct the cause, then repeat this command")]
     finally:
         timed_call.close()
     return [*found, _fit(schema, named)]
@@ -50,7 +50,7 @@ def _fit(schema: Any, named: str) -> Finding:
     check = f"{CHECK}.rows"
     if schema is None:
         step = "repeat this command with the address of a WAL that holds a batch with rows"
-        return warning(check, f"unknown whether rows fit {named}: no staged rows were found", step)
+        return risk(check, f"unknown whether rows fit {named}: no staged rows were found", step)
     return fine(check, f"the newest staged rows have {counted(len(schema), 'column')}, and none of these is refused")
 
 
@@ -66,7 +66,7 @@ def newest_schema(store: Store, status: Status) -> tuple[Any, list[Finding]]:
             if manifest is not None and (schema := _schema_of(store, manifest)) is not None:
                 return schema, []
     except WalSinkError as failure:
-        return None, [error("wal.rows", told(failure), "see the message; wal-sink show WAL BATCH shows one batch")]
+        return None, [fault("wal.rows", told(failure), "see the message; wal-sink show WAL BATCH shows one batch")]
     return None, []
 
 

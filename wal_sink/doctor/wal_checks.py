@@ -8,7 +8,7 @@ from wal_sink.errors import WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.given import refuse_shared_folder
 from wal_sink.recovery.location import canonical, check_location
-from wal_sink.reporting.findings import Finding, error, fine, warning
+from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import text_of, told
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import Store
@@ -25,10 +25,10 @@ def wal_findings(store: Store, runtime: Runtime) -> tuple[Status | None, list[Fi
         status = read_status(store)
         if status.wal_id is None:
             step = "check the address if a query already ran; otherwise its first batch makes the WAL"
-            return status, [warning("wal", f"{store.root} holds no WAL yet", step)]
+            return status, [risk("wal", f"{store.root} holds no WAL yet", step)]
         return status, [_contents(status), *_location(store, status, runtime)]
     except WalSinkError as failure:
-        return None, [error("wal", told(failure), _SEE)]
+        return None, [fault("wal", told(failure), _SEE)]
 
 
 def _contents(status: Status) -> Finding:
@@ -42,16 +42,16 @@ def _location(store: Store, status: Status, runtime: Runtime) -> list[Finding]:
     here, check = canonical(store.root), "wal.location"
     if status.location is None:
         step = "make sure that this is no copy: two copies deliver all rows twice"
-        return [warning(check, "the WAL does not record where it was made: an older version made it", step)]
+        return [risk(check, "the WAL does not record where it was made: an older version made it", step)]
     if status.location == here:
         return [fine(check, "the WAL lies where it records")]
     log = Log(store, runtime, run_id="")
     try:
         check_location(log, log.require(WalRecord, paths.WAL), moved=True)
     except WalSinkError as failure:
-        return [error(check, text_of(failure), "open the recorded location, or declare the move once")]
+        return [fault(check, text_of(failure), "open the recorded location, or declare the move once")]
     step = "use the recorded path; if this is a copy, do not open it"
-    return [warning(check, f"the WAL lies at {here}, and records {status.location}", step)]
+    return [risk(check, f"the WAL lies at {here}, and records {status.location}", step)]
 
 
 def checkpoint_findings(files: CheckpointFiles, wal: str, status: Status | None) -> list[Finding]:
@@ -64,10 +64,10 @@ def checkpoint_findings(files: CheckpointFiles, wal: str, status: Status | None)
         query_id = checkpoint.query_id()
         if query_id is None:
             step = "check the address if a query already ran; otherwise its first start makes the checkpoint"
-            return [warning(check, f"{files.root} holds no checkpoint yet", step)]
+            return [risk(check, f"{files.root} holds no checkpoint yet", step)]
         return [_entries(checkpoint), _owner(checkpoint, query_id, status)]
     except WalSinkError as failure:
-        return [error(check, told(failure), _SEE)]
+        return [fault(check, told(failure), _SEE)]
 
 
 def _entries(checkpoint: Checkpoint) -> Finding:
@@ -84,9 +84,9 @@ def _entries(checkpoint: Checkpoint) -> Finding:
 def _owner(checkpoint: Checkpoint, query_id: str, status: Status | None) -> Finding:
     check = "checkpoint.query"
     if status is None or status.query_id is None:
-        return warning(check, "unknown whether it belongs to the WAL, which records no query", "see the lines above")
+        return risk(check, "unknown whether it belongs to the WAL, which records no query", "see the lines above")
     if status.query_id != query_id:
-        return error(
+        return fault(
             check,
             f"{checkpoint.root} is that of query {query_id}, but the WAL is that of query {status.query_id}",
             f"pass the checkpoint that belongs to the WAL; it records {status.checkpoint}",

@@ -125,8 +125,9 @@ def estimate(plan: Plan, store: StoreModel) -> Estimate:
     """Calculate the estimate. Sends no request to any store."""
     shape = shape_of(plan)
     tasks = _tasks(plan, shape)
-    retention, pace = plan.settings.retention_batches, _pace(plan, shape, store, tasks)
-    protocol = Protocol(store, plan.ability, plan.at_most_once, plan.sinks, retention, pace)
+    retention, pace = _retained(plan, shape), _pace(plan, shape, store, tasks)
+    limited = (plan.settings.retention_age_s, plan.settings.retention_bytes) != (None, None)
+    protocol = Protocol(store, plan.ability, plan.at_most_once, plan.sinks, retention, pace, limited)
     collection = protocol.of_collection(shape)
     traffic = joined(protocol.of_batch(shape), scaled(collection, 1 / COLLECT_EVERY_BATCHES))
     polls = polls_until(COMMIT_S + 4 * store.write_s, FIRST_POLL_S, LONGEST_POLL_S)
@@ -162,11 +163,21 @@ def _dollars(plan: Plan, store: StoreModel, of_batch: Requests, stored_bytes: fl
     return Dollars((puts + gets + deletes) / 1000 * batches, stored_bytes / 2**30 * prices.gb_month)
 
 
+def _retained(plan: Plan, shape: Shape) -> int:
+    """Batches that are kept after their delivery: what a roll-back needs, and as many more as age and bytes permit."""
+    settings, limits = plan.settings, []
+    if settings.retention_age_s is not None:
+        limits.append(settings.retention_age_s / plan.batch_interval_s)
+    if settings.retention_bytes is not None and shape.bytes:
+        limits.append(settings.retention_bytes / shape.bytes)
+    return max(settings.retention_batches, math.ceil(min(limits, default=0)))
+
+
 def _stored_bytes(plan: Plan, shape: Shape, protocol: Protocol) -> float:
     """Average bytes in the WAL. Batches stay until a collection: on average the retention and half of the batches
     between two collections.
     """
-    kept = plan.settings.retention_batches + COLLECT_EVERY_BATCHES / 2
+    kept = protocol.retention_batches + COLLECT_EVERY_BATCHES / 2
     of_sink = protocol.records(shape) * sizes.progress_bytes() + sizes.marker_bytes()
     of_batch = shape.bytes + sizes.manifest_bytes(plan, shape) + sizes.release_bytes()
     return kept * (of_batch + plan.sinks * of_sink)

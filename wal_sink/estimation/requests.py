@@ -105,6 +105,8 @@ class Protocol:
     sinks: int
     retention_batches: int
     pace: Pace = Pace()
+    makes_milestones: bool = False
+    """Whether the retention has an age or bytes."""
 
     @property
     def records_by_time(self) -> bool:
@@ -222,7 +224,14 @@ class Protocol:
                 keys_deleted=below_batches,
             ),
             SHARDS_OF_BATCHES: self._of_collecting_shards(of_batches),
+            **self._of_milestones(kept // every),
         }
+
+    def _of_milestones(self, kept: int) -> Traffic:
+        """Requests of a collection for the milestones, of which so many are kept: one comes and one goes."""
+        if not self.makes_milestones:
+            return {}
+        return {paths.MILESTONES: Requests(puts=1, lists=self.store.listings(kept), keys_deleted=1)}
 
     def _records_in_shards(self, shape: Shape) -> list[int]:
         """Number of progress records of a batch in each shard that has some."""

@@ -10,6 +10,7 @@ from wal_sink.checkpoint.fingerprints import RULE
 from wal_sink.estimation.plan import Plan, Segments, Shape
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest, Marker, Progress, Release, SegmentRef, encode
+from wal_sink.wal.timings import DeliveryTiming, SegmentTiming, StagingTiming, TaskTiming
 
 _ID = "0123456789abcdef0123456789abcdef"
 _CREATED = "2026-01-01T00:00:00.000+00:00"
@@ -20,6 +21,12 @@ _BESIDE, _SPREAD = 0, paths.SPREAD_FROM
 _OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1767225600000,"conf":{}}\n{"topic":{'
 _COLUMN = {"type": "string", "nullable": True, "metadata": {}}
 _SCHEMA = {"type": "struct"}
+_STAGING = StagingTiming(tasks=10, task_seconds=12.345, slowest=TaskTiming(partition=10, seconds=1.234), began=_CREATED)
+_SEGMENT = SegmentTiming(ordinal=10, fetch_seconds=0.012, send_seconds=0.123)
+_DELIVERY = DeliveryTiming(
+    batch_id=_BATCH, due=_CREATED, began=_CREATED, seconds=1.234, attempts=1, fetch_seconds=0.12, send_seconds=1.234,
+    slowest=_SEGMENT,
+)  # fmt: skip
 
 
 def manifest_bytes(plan: Plan, shape: Shape) -> int:
@@ -68,6 +75,7 @@ def marker_bytes() -> int:
                 run_id=_ID,
                 rows=1_000_000,
                 last_delivered_batch=-1,
+                timings=(_DELIVERY,),
                 id=_ID,
                 created=_CREATED,
             )
@@ -90,6 +98,7 @@ def _manifest(plan: Plan) -> Manifest:
         spark_schema=json.dumps(dict(_SCHEMA, fields=columns), separators=(",", ":")),
         chunk_rows=plan.settings.chunk_rows,
         segments=(),
+        timing=_STAGING,
         id=_ID,
         created=_CREATED,
     )

@@ -12,6 +12,7 @@ from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
 from wal_sink.committer.context import CommitContext
+from wal_sink.committer.milestones import Limits
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
@@ -28,7 +29,7 @@ from wal_sink.staging.manifests import Attempt, Staged
 from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
-from wal_sink.telemetry.events import Collected, Ended, Serving
+from wal_sink.telemetry.events import Began, Collected, Ended
 from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen, is_superseded_by_siblings
@@ -63,7 +64,8 @@ class Run:
         releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
         self.shared = CommitContext(self.log, self.gate, self.history, releaser, pause or partial(_just_sleep, runtime))
         self.committers: list[Committer] = []
-        self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
+        self._limits = Limits(settings.retention_age_s, settings.retention_bytes)
+        self._collector = Collector(self.shared, retention_batches=settings.retention_batches, limits=self._limits)
         self._collecting = threading.Lock()
         self._given_up: set[str] = set()
         self.inline_rows = True
@@ -90,6 +92,7 @@ class Run:
         self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
         self.history.adopt(inventory, moved_from=moved_from)
+        self.history.keeps_sizes = self._limits.are_given or self.history.has_milestones
         self.history.load_batches()
         self.gate.search()
         names = read_names(self.log) if inventory.has_sinks else NO_NAMES
@@ -112,7 +115,7 @@ class Run:
         newest = self.history.newest_known
         for committer in self.committers:
             following = committer.next_batch()
-            self.log.events.tell(Serving, sink=committer.name, next_batch=following, newest_batch=newest)
+            self.log.events.tell(Began, sink=committer.name, next_batch=following, newest_batch=newest)
 
     def open_or_end(self, served_sinks: Sequence[ServedSink], *, moved_from: str | None, take_over: TakeOver) -> None:
         """Call `open`. If it raises (Ctrl-C too), records say that no process serves the terms it had claimed."""

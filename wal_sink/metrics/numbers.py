@@ -115,7 +115,7 @@ class Numbers:
         """Count an event that has no metric."""
 
     @_count.register
-    def _(self, event: events.Serving) -> None:
+    def _(self, event: events.Began) -> None:
         labels = event.wal, event.sink
         self._backlogs[labels] = _Backlog(event.next_batch, event.newest_batch, self._now())
         self._set(names.GAVE_UP, labels, 0)

@@ -43,10 +43,11 @@ class Metrics:
             raise ConfigError(
                 f"registry: expected a prometheus_client.CollectorRegistry, found a {type(registry).__name__}"
             )
-        self._numbers = Numbers(lambda: SYSTEM.now().timestamp())
+        self.numbers = Numbers(lambda: SYSTEM.now().timestamp())
+        """The numbers themselves; `WalSink` counts with them."""
         self.registry: CollectorRegistry = registry or prometheus.CollectorRegistry()
         try:
-            self.registry.register(_Collector(self._numbers))
+            self.registry.register(_Collector(self.numbers))
         except ValueError as error:
             raise ConfigError(
                 f"this registry holds metrics of wal-sink already ({error}). Make one Metrics for it, and pass that to "
@@ -101,14 +102,14 @@ class Metrics:
 
 def events_of(wal: str, on_event: OnEvent | None, metrics: Metrics | None) -> Events:
     """The events of one run: told to the metrics first, then to the user's hook."""
-    count = None if metrics is None else metrics._numbers.on_event  # noqa: SLF001 - of this module
+    count = None if metrics is None else metrics.numbers.on_event
     hooks = [hook for hook in (count, on_event) if hook is not None]
     return Events(wal, hooks, measures=metrics is not None)
 
 
 def meter_of(wal: str, metrics: Metrics | None) -> Meter | None:
     """The meter of the requests to the store of a WAL; None without metrics."""
-    return None if metrics is None else metrics._numbers.meter(wal)  # noqa: SLF001 - of this module
+    return None if metrics is None else metrics.numbers.meter(wal)
 
 
 class _Collector:

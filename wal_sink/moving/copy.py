@@ -4,18 +4,21 @@ The copy has the state that the WAL had at one moment. All objects are immutable
 names that were copied are the names that are there afterwards. If they differ, a process uses the WAL. Then the copy
 stays unfinished, and the same command continues it.
 
+A move does the same, and ends the WAL at its earlier place: every process is fenced before, and the record of the move
+is created there after everything else was copied. Then the names are compared once more.
+
 `moves/copy.json` is created in the target before anything else, and `wal.json` after everything else. A folder with the
 first and without the second is refused by every version as a WAL that lost its own record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wal_sink.errors import ConfigError, ObjectLost
-from wal_sink.moving.folders import Survey, listed_again, survey, tops, walk
+from wal_sink.moving.folders import Part, Survey, listed_again, survey, tops, walk
 from wal_sink.moving.objects import ObjectCopier, changed
 from wal_sink.recovery.inventory import find_wal
 from wal_sink.recovery.location import canonical, current_location
@@ -23,10 +26,11 @@ from wal_sink.redaction import redacted
 from wal_sink.repair.journal import who
 from wal_sink.stores.probe import probe
 from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver, refuse_held
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.log import Log
 from wal_sink.wal.move_records import CopyRecord
-from wal_sink.wal.records import WalRecord
+from wal_sink.wal.records import Move, WalRecord
 
 OnProgress = Callable[[int, int], None]
 """Called with the numbers of objects and bytes that were copied so far."""
@@ -88,41 +92,118 @@ def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
 
 
 def copy_wal(
-    source: Log, target: Log, plan: CopyPlan, *, why: str = "", on_progress: OnProgress = lambda *_: None
+    source: Log,
+    target: Log,
+    plan: CopyPlan,
+    *,
+    move: TakeOver | None = None,
+    why: str = "",
+    on_progress: OnProgress = lambda *_: None,
 ) -> Copied:
     """Carry out a plan. If it is interrupted, plan and carry it out again: it copies what is left.
 
-    Raises `HeldError` if the WAL changes meanwhile, `CorruptError` if an object is damaged, or is another one in the
-    target, and `StoreError`.
+    With `move`, the copy becomes the WAL: the earlier place records that it was moved, and is refused from then on.
+    Every process that this `TakeOver` permits is fenced first. Raises `HeldError` if the WAL changes meanwhile,
+    `CorruptError` if an object is damaged, or is another one in the target, and `StoreError`.
     """
-    # 1. The target must be able to hold a WAL. From the first object on, it is an unfinished copy.
     source.store.begin(is_there=True)
     target.store.begin()
     if plan.state is TargetState.COMPLETE:
-        return Copied(0, 0)
+        return _complete_already(plan, canonical(target.store.root), moves=move is not None)
+    # 1. The target must be able to hold a WAL. From the first object on, it is an unfinished copy.
     probe(target.store, runtime=target.runtime, single_writer=True)
     _claim_target(source, target, plan.wal, why)
-    is_resumed = plan.state is TargetState.UNFINISHED
-    if is_resumed:
+    if move is not None:
+        _fence(source, move)
+    if is_resumed := plan.state is TargetState.UNFINISHED:
         _delete_collected(source, target)
     # 2. Every object but wal.json.
-    copier, copied = ObjectCopier(source, target), Survey()
-    objects = size = 0
-    for part in walk(source):
-        copied.note(part)
-        for count, some in copier.copy_part(part, listed_again(target, part) if is_resumed else ()):
-            objects, size = objects + count, size + some
-            on_progress(objects, size)
-    # 3. Neither of the two changed meanwhile.
-    if folder := survey(source).differs_in(copied):
-        raise changed(source, folder)
-    if folder := survey(target).differs_in(copied):
-        raise ObjectLost(
-            f"{target.store.root}: another process changes this folder (in {folder}), or objects of it are deleted (by "
-            "a life-cycle rule of the bucket). The copy is not complete. Stop this, then repeat the command"
-        )
+    copying = _Copying(source, target, on_progress)
+    copying.copy_all(is_resumed=is_resumed)
+    copying.check_source()
+    # 3. The earlier place is refused from here on. A process that has begun there meanwhile is noticed.
+    if move is not None:
+        copying.copy_move(plan.location)
+        copying.check_source()
     # 4. The copy becomes a WAL.
-    return Copied(objects + 1, size + copier.copy_record(paths.WAL))
+    copying.check_target()
+    return copying.finish()
+
+
+class _Copying:
+    """One copy under way."""
+
+    def __init__(self, source: Log, target: Log, on_progress: OnProgress) -> None:
+        self._source = source
+        self._target = target
+        self._on_progress = on_progress
+        self._copier = ObjectCopier(source, target)
+        self._copied = Survey()
+        self._objects = self._bytes = 0
+
+    def copy_all(self, *, is_resumed: bool) -> None:
+        """Copy every object but `wal.json`. Objects that are there are compared."""
+        for part in walk(self._source):
+            self._copy(part, listed_again(self._target, part) if is_resumed else ())
+
+    def copy_move(self, said: str) -> None:
+        """Record in the WAL that it lies in the target from now on, and copy this record. `said`: its place so far.
+
+        A listing and a create, if it was not recorded yet; two listings for the copy.
+        """
+        here = canonical(self._target.store.root)
+        if said != here:
+            number = max(self._source.numbers(paths.MOVES), default=0) + 1
+            move = Move(number=number, location=here, moved_from=said, **self._source.stamp())
+            found, _ = self._source.create_or_find(paths.move(number), move)
+            if found.location != here:
+                raise changed(self._source, paths.move(number))
+        moves = Part(paths.MOVES, (), is_of_batch=False)
+        names, there = listed_again(self._source, moves), listed_again(self._target, moves)
+        self._copy(replace(moves, names=tuple(name for name in names if name not in there)), ())
+        self._copied.note(replace(moves, names=tuple(names)))
+
+    def check_source(self) -> None:
+        """Make sure that the WAL has the objects that were copied, and no others. A listing of each folder."""
+        if folder := survey(self._source).differs_in(self._copied):
+            raise changed(self._source, folder)
+
+    def check_target(self) -> None:
+        """The same for the copy."""
+        if folder := survey(self._target).differs_in(self._copied):
+            raise ObjectLost(
+                f"{self._target.store.root}: another process changes this folder (in {folder}), or objects of it are "
+                "deleted (by a life-cycle rule of the bucket). The copy is not complete. Stop this, then repeat the "
+                "command"
+            )
+
+    def finish(self) -> Copied:
+        """Copy `wal.json`. A read, a create and a read."""
+        self._bytes += self._copier.copy_record(paths.WAL)
+        return Copied(self._objects + 1, self._bytes)
+
+    def _copy(self, part: Part, present: Collection[str]) -> None:
+        self._copied.note(part)
+        for count, size in self._copier.copy_part(part, present):
+            self._objects, self._bytes = self._objects + count, self._bytes + size
+            self._on_progress(self._objects, self._bytes)
+
+
+def _complete_already(plan: CopyPlan, here: str, *, moves: bool) -> Copied:
+    if moves and plan.location != here:
+        raise ConfigError(
+            f"{here} is a complete copy already, and was not made by a move. To go on with it, pass "
+            f"moved_from={plan.location!r} at its first start (--moved-from {plan.location}). Or move the WAL to "
+            "another folder"
+        )
+    return Copied(0, 0)
+
+
+def _fence(source: Log, take_over: TakeOver) -> None:
+    """Claim and end every role: a process that still serves the WAL ends. A listing, three requests more for each."""
+    for name in source.store.list(paths.TERMS):
+        role = name.removesuffix("/")
+        note_end(source, role, claim(source, role, was_held=True, take_over=take_over).number)
 
 
 def _refuse_shared(source: Log, target: Log) -> None:

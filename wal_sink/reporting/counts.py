@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _PLURALS = {"batch": "batches"}
 
 
 def counted(count: int, thing: str) -> str:
     """A number with its noun: `1 row`, `1,200 rows`. `thing` is the singular."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {_PLURALS.get(thing, f'{thing}s')}"
+
+
+def in_ranges(numbers: Sequence[int]) -> list[str]:
+    """Ascending numbers as few texts, such as `3-7`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]

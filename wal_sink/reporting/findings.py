@@ -38,11 +38,11 @@ def fine(check: str, found: str) -> Finding:
     return Finding(check, Level.OK, found)
 
 
-def warning(check: str, found: str, next_step: str) -> Finding:
+def risk(check: str, found: str, next_step: str) -> Finding:
     """A finding that may hurt later, or something that is unknown."""
     return Finding(check, Level.WARNING, found, next_step)
 
 
-def error(check: str, found: str, next_step: str) -> Finding:
+def fault(check: str, found: str, next_step: str) -> Finding:
     """A finding that must be corrected first."""
     return Finding(check, Level.ERROR, found, next_step)

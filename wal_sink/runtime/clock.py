@@ -164,6 +164,11 @@ def _started_and_state(pid: int) -> tuple[int, str]:
     return int(fields[19]), fields[0]
 
 
+def host_name() -> str:
+    """Name of this host, for people."""
+    return socket.gethostname()
+
+
 def process_name() -> str:
     """Host and process id, for messages that name the holder of a term."""
     return f"{socket.gethostname()}:{os.getpid()}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from wal_sink.errors import ConfigError
-from wal_sink.reporting.findings import Finding, error, fine, warning
+from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.timed_calls import CallTimedOutError
@@ -25,7 +25,7 @@ def java_findings(environ: Mapping[str, str] | None = None) -> list[Finding]:
     try:
         found = check_java(environ)
     except ConfigError as failure:
-        return [error("java", text_of(failure), "a query cannot start here before this is corrected; a drain can")]
+        return [fault("java", text_of(failure), "a query cannot start here before this is corrected; a drain can")]
     return [fine("java", f"Java {found.version_text}, by {found.named_by} ({found.executable})")]
 
 
@@ -39,7 +39,7 @@ def worker_findings(master: str, store: StoreSpec | None, *, timeout_s: float = 
         return call.call(_of_workers, master, store, timeout_s=timeout_s)
     except CallTimedOutError:
         step = "check the address of the master and its free cores (spark.cores.max, spark.executor.memory)"
-        return [error("workers", f"{master} ran no task within {timeout_s:g} s", step)]
+        return [fault("workers", f"{master} ran no task within {timeout_s:g} s", step)]
     finally:
         call.close()
 
@@ -51,7 +51,7 @@ def _of_workers(master: str, store: StoreSpec | None) -> list[Finding]:
         check_pyspark()
         return _with_spark(master, store)
     except ConfigError as failure:
-        return [error("workers", text_of(failure), "the message names the ways out")]
+        return [fault("workers", text_of(failure), "the message names the ways out")]
 
 
 def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:
@@ -75,7 +75,7 @@ def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:
                 spark.stop()
     except (Py4JError, PySparkException, OSError, RuntimeError) as failure:
         step = "check the address of the master, Java and the network"
-        return [error("workers", f"no Spark could be started on {master}: {telling_line(text_of(failure))}", step)]
+        return [fault("workers", f"no Spark could be started on {master}: {telling_line(text_of(failure))}", step)]
 
 
 def _of_session(spark: object, store: StoreSpec | None) -> list[Finding]:
@@ -85,7 +85,7 @@ def _of_session(spark: object, store: StoreSpec | None) -> list[Finding]:
     from wal_sink.spark.session.workers import WORKER_MODULES, check_workers  # noqa: PLC0415
 
     if not isinstance(spark, SparkSession):
-        return [warning("workers", "unknown: the session is of Spark Connect", "examine the server's own machine")]
+        return [risk("workers", "unknown: the session is of Spark Connect", "examine the server's own machine")]
     check_versions(spark)
     modules = (*WORKER_MODULES, "s3fs") if store is not None and store.scheme == S3 else WORKER_MODULES
     worker = check_workers(spark, modules)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import FencedError
 from wal_sink.reporting.logs import logger_of
@@ -13,6 +15,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Release, SegmentRef
 from wal_sink.wal.segment_reader import chunk_ends
+from wal_sink.wal.timings import StagingTiming
 
 _logger = logger_of(__name__)
 
@@ -27,6 +30,8 @@ class Attempt:
     """Number among all attempts of the run: a later attempt at a batch always has a higher one."""
     folder: str
     offsets: Offsets
+    began: str = ""
+    """When it began, ISO 8601, UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Staged:
     spark_schema: str = ""
     prepared: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     """By two-phase sink: the handle of each segment."""
+    timing: StagingTiming | None = None
+    """How long its tasks took; None if they did not tell."""
     requests: tuple[OperationTimes, ...] = ()
     """Requests of the job's tasks, if they are measured."""
 
@@ -60,6 +67,7 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
         chunk_rows=chunk_rows,
         segments=tuple(staged.segments),
         prepared=dict(staged.prepared),
+        timing=_timing(attempt, staged),
         spread=sum(len(chunk_ends(segment, chunk_rows)) for segment in staged.segments) > paths.SPREAD_FROM,
         **log.stamp(),
     )
@@ -69,6 +77,12 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
             "process under the same term. Stop one of the two processes"
         )
     return manifest
+
+
+def _timing(attempt: Attempt, staged: Staged) -> StagingTiming:
+    """How long staging took. A batch without rows may have had no task."""
+    tasks = staged.timing or StagingTiming(tasks=0, task_seconds=0.0)
+    return msgspec.structs.replace(tasks, began=attempt.began)
 
 
 def compare_replay(log: Log, batch_id: int, found: int, *, what: str) -> None:

@@ -45,6 +45,7 @@ class Stager:
         Raises `HistoryError` before anything is written if the batch contradicts the WAL, `FencedError` if another
         query has taken over the checkpoint.
         """
+        began = self._log.runtime.timestamp()
         self._began_s = self._log.runtime.monotonic_s()
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
@@ -60,7 +61,7 @@ class Stager:
         self._refuse_gap(batch_id)
         self._attempts += 1
         folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
-        return Attempt(batch_id, self._term.number, self._attempts, folder, offsets)
+        return Attempt(batch_id, self._term.number, self._attempts, folder, offsets, began)
 
     def end(self, attempt: Attempt, staged: Staged) -> Manifest:
         """Create the manifest of an attempt whose rows are staged: the batch is then known to the WAL.

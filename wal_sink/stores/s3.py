@@ -46,6 +46,14 @@ _RIGHTS = (
     "gives this answer for absent objects too), for multipart uploads s3:AbortMultipartUpload, "
     "s3:ListMultipartUploadParts"
 )
+_NEEDS = {
+    "create": "s3:PutObject",
+    "write": "s3:PutObject",
+    "read": "s3:GetObject",
+    "list": "s3:ListBucket",
+    "delete objects under": "s3:DeleteObject",
+}
+"""The permission that each action needs."""
 _NEXT_STEP = {
     "NoSuchBucket": "this bucket does not exist: create it or correct the URL",
     "NoSuchKey": "this object does not exist",
@@ -217,7 +225,7 @@ class S3Store(Store):
             key, code = failed[0].get("Key"), failed[0].get("Code", "")
             raise StoreError(
                 f"cannot delete s3://{self._bucket}/{key} and {len(failed) - 1} others: {code}; "
-                f"{_NEXT_STEP.get(code, 'check the rights')}"
+                f"this request needs s3:DeleteObject: {_NEXT_STEP.get(code, 'check the rights')}"
             )
 
     def _ask(self, call: Callable[[Any], _T]) -> _T:
@@ -261,6 +269,8 @@ class S3Store(Store):
             if given
             else _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
         )
+        if step == _RIGHTS and action in _NEEDS:
+            step = f"this request needs {_NEEDS[action]}: {step}"
         text = self._spec.scrub(str(error) or type(error).__name__)
         return StoreError(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}")
 

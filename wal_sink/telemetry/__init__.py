@@ -1,4 +1,4 @@
-"""What a run tells about its work: events for `on_event`, and times of requests and chunks for metrics.
+"""Events of a run for `on_event`, and times of requests and chunks for metrics.
 
 Off unless a user asks for it, and then it adds no request. An event tells of a batch, an attempt or a failure, never of
 a row. The core tells an event while it holds no lock. A hook that fails harms nothing.
@@ -6,6 +6,7 @@ a row. The core tells an event while it holds no lock. A hook that fails harms n
 
 from wal_sink.telemetry.events import (
     AttemptFailed,
+    Began,
     Collected,
     Delivered,
     Ended,
@@ -17,7 +18,6 @@ from wal_sink.telemetry.events import (
     Released,
     Replayed,
     Sent,
-    Serving,
     SlowStore,
     Staged,
     StreamHeld,
@@ -26,6 +26,7 @@ from wal_sink.telemetry.events import (
 
 __all__ = [
     "AttemptFailed",
+    "Began",
     "Collected",
     "Delivered",
     "Ended",
@@ -37,7 +38,6 @@ __all__ = [
     "Released",
     "Replayed",
     "Sent",
-    "Serving",
     "SlowStore",
     "Staged",
     "StreamHeld",

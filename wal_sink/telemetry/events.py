@@ -34,7 +34,7 @@ class _OfBatchAndSink(_OfSink):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving(_OfSink):
+class Began(_OfSink):
     """From now on this run delivers to a sink."""
 
     next_batch: int | None

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import DeliveryError, StoreError
 from wal_sink.messages import SMALL_BATCH_BYTES, Preparation, StagedPartition, StagingContext
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
+from wal_sink.runtime.clock import SYSTEM, Runtime, host_name
 from wal_sink.runtime.timed_calls import TimedCall
 from wal_sink.sinks.base import Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
@@ -26,6 +28,7 @@ from wal_sink.wal.inline_rows import InlineRows, pack, take_inline
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import BegunRecord, TokenRecord
 from wal_sink.wal.segment_writer import Follower, SegmentWriter
+from wal_sink.wal.timings import StagingTiming, TaskTiming, combined, rounded
 
 MAX_HANDLE = 4096
 """Most characters of a handle. A manifest holds one a segment."""
@@ -41,6 +44,7 @@ def stage_partition(
     *,
     partition: int,
     on_executor: bool,
+    runtime: Runtime = SYSTEM,
 ) -> StagedPartition:
     """Write the rows of one partition, under positional names, into segments and into every two-phase target.
 
@@ -49,6 +53,21 @@ def stage_partition(
     If a target fails, its rows are prepared later, when they are delivered. But where the WAL does not keep the rows,
     the failure ends the task (`DeliveryError`), and Spark runs the batch again.
     """
+    began_s = runtime.monotonic_s()
+    staged = _staged(context, batches, open_log, partition, on_executor=on_executor)
+    seconds = rounded(runtime.monotonic_s() - began_s)
+    task = TaskTiming(partition=partition, seconds=seconds, host=host_name() if on_executor else "")
+    return msgspec.structs.replace(staged, timing=StagingTiming(tasks=1, task_seconds=seconds, slowest=task))
+
+
+def _staged(
+    context: StagingContext,
+    batches: Iterable[pa.RecordBatch],
+    open_log: Callable[[], Log],
+    partition: int,
+    *,
+    on_executor: bool,
+) -> StagedPartition:
     if limit := context.inline_limit(partition):
         inline, batches = take_inline(batches, limit)
         if inline is not None:
@@ -88,7 +107,7 @@ def packed(
         refs = pack(rows, lambda first: _segment_writer(context, log, first, ()), side_by_side=side_by_side)
         unprepared: tuple[str | None, ...] = (None,) * len(refs)
         whole.append(StagedPartition(tuple(refs), {given.sink: unprepared for given in context.preparations}))
-    return joined(whole)
+    return msgspec.structs.replace(joined(whole), timing=combined(each.timing for each in partitions))
 
 
 def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
@@ -98,7 +117,7 @@ def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
     handles = {
         sink: tuple(handle for partition in partitions for handle in partition.prepared[sink]) for sink in sorted(sinks)
     }
-    return StagedPartition(segments, handles)
+    return StagedPartition(segments, handles, timing=combined(partition.timing for partition in partitions))
 
 
 def _segment_writer(context: StagingContext, log: Log, partition: int, followers: Sequence[Follower]) -> SegmentWriter:

@@ -22,8 +22,9 @@ LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
 REPAIRS = "repairs"
+MILESTONES = "milestones"
 PROBE = "probe"
-TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, "leases", "adoptions"})
+TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, MILESTONES, "leases", "adoptions"})
 """Folders in the root of a WAL. Nothing else there belongs to it, but its own record."""
 COPY = f"{MOVES}/copy.json"
 """Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`
@@ -36,6 +37,7 @@ RETIRED = "retired.json"
 RENAMED = "renamed.json"
 OWNER = "owner.json"
 NAMES = "names"
+ERRORS = "errors"
 REPLAYED = ".replayed.json"
 """Suffix of the record that a dead letter was sent again."""
 
@@ -246,6 +248,15 @@ def sink_name(folder: str, number: int) -> str:
     return f"{sink_names(folder)}/{number:010d}.json"
 
 
+def errors(name: str) -> str:
+    """Folder of a committer's last error."""
+    return f"{SINKS}/{name}/{ERRORS}"
+
+
+def error(name: str, number: int) -> str:
+    return f"{errors(name)}/{_counted(number, 10)}.json"
+
+
 def forgotten(name: str) -> str:
     """Path of the object that a user creates to make the WAL forget a sink for ever."""
     return f"{SINKS}/{name}/{FORGOTTEN}"
@@ -346,6 +357,10 @@ def repair(number: int) -> str:
 def repaired(number: int) -> str:
     """Path of the record that a repair ended."""
     return f"{REPAIRS}/{_counted(number, 10)}{_REPAIRED}"
+
+
+def milestone(batch_id: int) -> str:
+    return f"{MILESTONES}/{batch_name(batch_id)}.json"
 
 
 def low_water(batch_id: int) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.runtime.clock import ProcessIdentity
 from wal_sink.wal import paths
+from wal_sink.wal.timings import DeliveryTiming, StagingTiming
 
 FORMAT = 1
 SPREAD_FORMAT = 2
@@ -144,6 +145,8 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     spread: bool = False
     """True if its sinks' progress lies in shards."""
+    timing: StagingTiming | None = None
+    """How long staging took, for people. None: not recorded."""
     passed_over: bool = False
     """True if Spark wrote the batch for an offline operation, without running it. No sink is called for it."""
 
@@ -285,6 +288,10 @@ class Marker(Record, frozen=True, kw_only=True):
     """Rows of that batch's segments: a transactional target must still hold them in their slots."""
     last_delivered_older: tuple[OlderSlots, ...] = msgspec.field(default=(), name="witness_older")
     """The same for the slots after these, which earlier batches with more segments used."""
+    timings: tuple[DeliveryTiming, ...] = ()
+    """How long the delivery of this batch, and of earlier ones without their own marker, took; for people. A batch that
+    is missing was delivered by another process, or its times were not recorded.
+    """
     skipped: bool = False
     """True if a person ordered that the sink passes over this batch: it may have only some of its rows, or none."""
     skipped_rows: tuple[int, ...] | None = None

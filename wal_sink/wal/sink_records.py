@@ -1,8 +1,10 @@
-"""Records that end something: a process's hold on a term, a sink, or a sink's name. Each is a new object beside the old
-one.
+"""Records that end something: a process's hold on a term, a sink, or a sink's name; and the error that stops a sink.
+Each is a new object beside the old one.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from wal_sink.wal import paths
 from wal_sink.wal.records import Record
@@ -68,3 +70,28 @@ class OwnerRecord(Record, frozen=True, kw_only=True):
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.owner(self.name)
+
+
+class ErrorRecord(Record, frozen=True, kw_only=True):
+    """The last error of a sink's committer, for people. It is over once the sink has the batch. Of several, the record
+    with the highest number counts.
+    """
+
+    kind = "error"
+    number: int
+    batch_id: int
+    """The batch that the sink lacked."""
+    attempts: int
+    """Failed attempts in a row when it was recorded. Repetitions of the same error are not recorded."""
+    error_class: str = msgspec.field(name="class")
+    """Class of the error that ended the delivery, or the kind of a failure that is retried."""
+    text: str
+    """Without secrets, and bounded."""
+    since: str
+    """When the first of these attempts failed, ISO 8601, UTC."""
+    run_id: str
+    term: int
+    """Term of the committer."""
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.error(paths.sink_of(path), self.number)

@@ -5,15 +5,16 @@ Existing golden WALs stay as they are. VERSION begins with a number above all ot
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from unittest import mock
 
 from tests.support.golden.checkpoints import goldens as golden_checkpoints
 from tests.support.golden.targets import Plain
 from tests.support.golden.wals import GoldenWal, write_file
 from wal_sink.committer.collection import Collector
+from wal_sink.errors import DeliveryError
 from wal_sink.recovery import sink_changes
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import ProcessIdentity
@@ -136,6 +137,18 @@ def _passed_over(world: GoldenWal) -> None:
         world.drain()
 
 
+def _failed(world: GoldenWal) -> None:
+    """Write the last error of a sink: its target refused a row of batch 1, and would take it by now."""
+    run = world.process()
+    world.batch(run, 2)
+    run.deliver_all()
+    world.batch(run, 3)
+    world.targets["plain"].refused = world.ids()[-1:]
+    with contextlib.suppress(DeliveryError):
+        run.deliver_all()
+    world.targets["plain"].refused = []
+
+
 WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "segments", "batches"), _kinds),
     "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
@@ -144,10 +157,11 @@ WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "unkept": (("unkept",), _unkept),
     "packed": (("plain", "keyed", "ledger", "vault"), _packed),
     "passed_over": (("plain",), _passed_over),
+    "failed": (("plain",), _failed),
 }
 
 
-@contextmanager
+@contextlib.contextmanager
 def _elsewhere() -> Iterator[None]:
     """Make the records name an ended process and no real machine."""
     with (

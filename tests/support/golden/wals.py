@@ -48,6 +48,10 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 
 GOLDEN = CHECKOUT / "tests" / "golden" / "wals"
+FILES_OF_EARLIER_VERSIONS = [
+    path for path in sorted(GOLDEN.glob("*/*.json")) if int(path.parent.name.partition("-")[0]) < 4
+]
+"""Those whose records hold no times of the stages of a batch."""
 CHUNK_ROWS = 2
 BATCH_ROWS = 10_000
 """The ids of a batch begin at its number times this."""

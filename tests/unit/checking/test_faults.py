@@ -97,8 +97,7 @@ CASES = (
     Case("sinks/<name>/owner.json", "collected", "", foreign=SAME, other=("anew", "newer")),
     Case("sinks/<name>/forgotten", "others", "", missing=LOST, broken=NO_CONTENT, foreign=NO_CONTENT,
          doubled=ONLY_UNKNOWN),
-    Case("sinks/<name>/errors/<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME,
-         other=("1.", "2."), doubled=_OWNERLESS),
+    Case("sinks/<name>/errors/<number:10>.json", "failed", "", NOT_NEEDED, foreign=SAME, other=("1.", "2.")),
     Case("low-water/<batch:19>.json", "collected", foreign=SAME, other=("3.json", "2.json")),
     Case("moves/<number:10>.json", "collected", "", "then the WAL lies elsewhere, and that is told",
          foreign=CONTRADICTION,
@@ -109,7 +108,7 @@ CASES = (
     Case("adoptions/<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("1.", "2."), doubled=_OWNERLESS),
     Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3."),
          doubled=_OWNERLESS),
-    Case("milestones/<batch:19>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("0.", "1."), doubled=_OWNERLESS),
+    Case("milestones/<batch:19>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("0.", "1.")),
     Case("probe/<time>-<id>.json", "others", "", NOT_NEEDED, broken=NO_CONTENT, foreign=NO_CONTENT,
          other=("-0123", "-0124"),
          doubled="a crash may leave any number of them"),
@@ -132,10 +131,8 @@ SHORT = {
 }
 """Lines of docs/FORMAT.md that stand for two kinds."""
 AGREED = {
-    "sinks/<name>/errors/<number:10>.json",
     "adoptions/<number:10>.json",
     "leases/<role>/<term:10>-<number:10>.json",
-    "milestones/<batch:19>.json",
 }
 """Kinds that are known here before docs/FORMAT.md describes them."""
 

@@ -27,6 +27,7 @@ from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
+from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.records import WalRecord, decode, encode
 
@@ -77,10 +78,10 @@ def _others(world: GoldenWal) -> None:
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
-    world.wal.create("sinks/plain/errors/0000000001.json", envelope("error"))
     world.wal.create("adoptions/0000000001.json", envelope("adoption"))
     world.wal.create("leases/committer-plain/0000000001-0000000002.json", envelope("lease"))
-    world.wal.create("milestones/0000000000000000000.json", envelope("milestone"))
+    milestone = Milestone(batch_id=0, at_ms=0, since=1, total_bytes=0, id="x", created="")
+    world.wal.create(paths.milestone(0), encode(milestone))
     world.wal.create("probe/20260101T000000-0123.json", b"{}")
     world.wal.create("sinks/gone/forgotten", b"")
     world.wal.create("sinks/gone/markers/0000000000000000000.json", b"half of a record")

@@ -85,6 +85,29 @@ def test_a_copy_is_made_and_continued_with_the_words_that_the_command_prints(wal
     assert (tmp_path / "taken.txt").read_text().split() == ["0", "1"]
 
 
+def test_a_wal_that_was_moved_opens_at_its_new_place_only(wal: Path, tmp_path: Path) -> None:
+    asked = invoke("copy", wal, "new", "--move", "--dry-run").stdout
+    assert f"move file://{wal} (" in asked
+    assert not (tmp_path / "new").exists()
+
+    text = invoke("copy", wal, "new", "--move", "--yes").stdout
+
+    assert f"file://{tmp_path}/new is the WAL and opens as it is" in text
+    drain("new")
+    assert (tmp_path / "taken.txt").read_text().split() == ["0", "1"]
+    assert "Two copies of one WAL would deliver" in drain(wal, code=2).stderr
+    assert json.loads(invoke("status", "new", "--json").stdout)["location"] == f"file://{tmp_path}/new"
+
+
+def test_a_backup_does_not_become_the_wal_by_a_repeated_command(wal: Path) -> None:
+    invoke("copy", wal, "new", "--yes")
+
+    assert "pass moved_from='file://" in invoke("copy", wal, "new", "--yes", "--move", code=2).stderr
+    invoke("copy", wal, "other", "--yes", "--move")
+    facts = json.loads(invoke("copy", wal, "other", "--yes", "--move", "--json").stdout)
+    assert (facts["found"], facts["copied_objects"], facts["moved_from"]) == ("complete", 0, None)
+
+
 def test_a_dry_run_tells_and_writes_nothing(wal: Path, tmp_path: Path) -> None:
     text = invoke("copy", wal, "new", "--dry-run").stdout
     facts = json.loads(invoke("copy", wal, "new", "--dry-run", "--json").stdout)
@@ -110,6 +133,7 @@ def test_as_json_it_prints_one_document(wal: Path, tmp_path: Path) -> None:
         "copy": f"file://{tmp_path}/new",
         "wal_id": facts["wal_id"],
         "dry_run": False,
+        "move": False,
         "found": "empty",
         "objects": len(content(wal)),
         "batches": 2,

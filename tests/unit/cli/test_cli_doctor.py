@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -265,3 +266,31 @@ def test_a_promise_of_a_single_writer_can_be_given(wal: str) -> None:
 def test_help_names_the_exit_code() -> None:
     assert "Exit code 1" in invoke("--help").stdout
     assert os.environ.get("COLUMNS") is None
+
+
+@pytest.mark.s3
+def test_a_bundle_holds_no_planted_secret(s3_wal: str, s3_server: S3Server, tmp_path: Path) -> None:
+    file = tmp_path / "report.tar.gz"
+    options = {**s3_server.storage_options, "secret": f"{SECRET}-option"}
+    env = {
+        "WAL_SINK_STORAGE_OPTIONS": json.dumps(options),
+        "AWS_SESSION_TOKEN": f"{SECRET}-variable",
+        "SHOP_LOGIN": f"{SECRET}-named",
+    }
+    target = f"postgresql://etl:{SECRET}-url@127.0.0.1:{free_port()}/shop?table=orders&password_env=SHOP_LOGIN"
+    result = CliRunner(env=env).invoke(main, ["doctor", s3_wal, "--to", target, "--bundle", str(file)])
+    assert result.exit_code == 1
+    assert f"written: {file}. Look at it before you send it" in result.stdout
+    assert SECRET not in result.output
+    with tarfile.open(file) as archive:
+        texts = [member.read() for one in archive.getmembers() if (member := archive.extractfile(one)) is not None]
+    assert len(texts) == 6
+    assert not [text for text in texts if SECRET.encode() in text]
+    assert b"AWS_SESSION_TOKEN" in b"".join(texts)
+    again = CliRunner(env=env).invoke(main, ["doctor", "--bundle", str(file)])
+    assert (again.exit_code, "never overwritten" in again.output) == (2, True)
+
+
+def test_json_names_the_bundle(tmp_path: Path) -> None:
+    report = json.loads(invoke("--json", "--bundle", str(tmp_path / "report.tar.gz")).stdout)
+    assert report["bundle"] == str(tmp_path / "report.tar.gz")

@@ -45,6 +45,7 @@ def test_every_option_reaches_the_calculation() -> None:
     args = (
         "--executors 20 --cores-per-executor 2 --batch-interval 1m --segments 30 --rows-per-second 50 --row-bytes 300 "
         "--compression 2 --columns 7 --chunk-rows 100 --chunk-mib 8 --segment-mib 16 --retention-batches 300 "
+        "--retention-age 24h --retention-gib 1.5 "
         "--max-delivery-tasks 5 --sinks 2 --sink-kind lookup --at-most-once --where executors --sink-call 20ms "
         "--pending-batches 3 --threads-per-task 2"
     )
@@ -58,7 +59,13 @@ def test_every_option_reaches_the_calculation() -> None:
         compression=2,
         columns=7,
         settings=Settings(
-            chunk_rows=100, chunk_bytes=8 << 20, segment_bytes=16 << 20, retention_batches=300, max_delivery_tasks=5
+            chunk_rows=100,
+            chunk_bytes=8 << 20,
+            segment_bytes=16 << 20,
+            retention_batches=300,
+            retention_age_s=86400,
+            retention_bytes=3 << 29,
+            max_delivery_tasks=5,
         ),
         sinks=2,
         ability=Ability.LOOK_UP,

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.cli.opened
-import wal_sink.inspection
+import wal_sink.inspection.batches
 import wal_sink.walsink
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
@@ -175,8 +175,9 @@ def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(
     slow = invoke(*verb, wal, *number, "--json")
     assert f"wal-sink: opening file://{wal} (" in slow.stderr
     assert f"wal-sink: reading the state of file://{wal} (" in slow.stderr
-    assert json.loads(slow.stdout) == json.loads(usual.stdout)
-    assert slow.stdout == usual.stdout
+    assert ageless(json.loads(slow.stdout)) == ageless(json.loads(usual.stdout))
+    if verb != ("status",):  # it tells the time of the look
+        assert slow.stdout == usual.stdout
     assert invoke("--quiet", *verb, wal, *number).stderr == ""
 
 
@@ -192,9 +193,19 @@ def test_an_address_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hush" not in result.output
 
 
+def ageless(found: Any) -> Any:
+    """A document without the time of the look and without ages, which grow from one look to the next."""
+    if isinstance(found, list):
+        return [ageless(each) for each in found]
+    if not isinstance(found, dict):
+        return found
+    return {name: ageless(value) for name, value in found.items() if name != "looked_at" and not name.endswith("age_s")}
+
+
 @pytest.mark.usefixtures("often")
 def test_listing_many_batches_counts_them(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_sink.inspection, "_batch_view", slowly(wal_sink.inspection._batch_view, 0.3))
+    slow_view = slowly(wal_sink.inspection.batches._batch_view, 0.3)
+    monkeypatch.setattr(wal_sink.inspection.batches, "_batch_view", slow_view)
     found = invoke("batches", wal).stderr
     assert f"wal-sink: reading the batches of file://{wal}: 0 of {BATCHES} (" in found
     assert f"wal-sink: reading the batches of file://{wal}: 2 of {BATCHES} (" in found

@@ -7,9 +7,14 @@ import json
 from wal_sink.doctor.report import Report, redacted_report
 from wal_sink.doctor.secrets import known_secrets, secrets_in_target
 from wal_sink.redaction import Redactor
-from wal_sink.reporting.findings import Level, error, fine, warning
+from wal_sink.reporting.findings import Level, fault, fine, risk
 
-ENVIRON = {"SHOP_PASSWORD": "from-environment", "PWD": "/some/folder", "SHOP_LOGIN": "named-by-url", "HOME": "/home/me"}
+ENVIRON = {
+    "SHOP_PASSWORD": "from-environment",
+    "PWD": "/some/folder",
+    "SHOP_LOGIN": "named-by-url",
+    "HOME": "/where/i/live",
+}
 TARGET = "postgresql://etl:in-the-url@db/shop?table=orders&password_env=SHOP_LOGIN&token=in%20query#ssl.key=in-fragment"
 
 
@@ -18,7 +23,7 @@ def test_secrets_of_environment_options_and_addresses_are_known() -> None:
         ENVIRON, [{"key": "an-option", "endpoint_url": "http://host"}], ["sftp://u:pass-word@host/wal"], TARGET
     )
     assert {"from-environment", "an-option", "pass-word", "in-the-url", "named-by-url", "in query"} <= found
-    assert not found & {"/some/folder", "/home/me", "orders", "http://host", "db", "shop"}
+    assert not found & {"/some/folder", "/where/i/live", "orders", "http://host", "db", "shop"}
 
 
 def test_options_of_a_target_are_public_unless_their_names_say_otherwise() -> None:
@@ -27,7 +32,7 @@ def test_options_of_a_target_are_public_unless_their_names_say_otherwise() -> No
 
 
 def test_a_report_shows_no_secret_and_knows_its_worst_line() -> None:
-    findings = [fine("a", "good"), warning("b", "in-the-url is here", "look at in-the-url"), error("c", "bad", "go")]
+    findings = [fine("a", "good"), risk("b", "in-the-url is here", "look at in-the-url"), fault("c", "bad", "go")]
     report = redacted_report(findings, ["something"], Redactor({"in-the-url"}))
     assert "in-the-url" not in json.dumps(report.plain())
     assert report.worst is Level.ERROR

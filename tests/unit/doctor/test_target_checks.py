@@ -29,7 +29,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
 
 class Looks(Sink):
-    """A sink that tells what it was asked."""
+    """A sink that keeps the schemas it gets."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

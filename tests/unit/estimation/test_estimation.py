@@ -449,3 +449,23 @@ def test_a_two_phase_sink_is_refused_by_name() -> None:
     """Its requests depend on the target, and those of a plain sink would be too few."""
     with pytest.raises(ConfigError, match="requests of a two-phase sink"):
         Plan(1, ability=Ability.TWO_PHASE)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ({}, 200),
+        ({"retention_age_s": 10.0}, 200),
+        ({"retention_age_s": 86_400.0}, 8_640),
+        ({"retention_bytes": 1_000 << 30}, 1_000),
+        ({"retention_age_s": 86_400.0, "retention_bytes": 1_000 << 30}, 1_000),
+    ],
+)
+def test_age_and_bytes_of_the_retention_are_part_of_what_is_stored(limits: Any, kept: int) -> None:
+    settings = Settings(chunk_rows=2**30, chunk_bytes=2**30, **limits)
+    plan = Plan(1, segments=1, rows_per_s=2**30 / 10, row_bytes=1, compression=1, settings=settings)
+
+    found = estimate(plan, S3_MODEL)
+
+    assert found.stored_bytes == pytest.approx((kept + 8) * found.shape.bytes, rel=0.01)
+    assert found.dollars is not None

@@ -385,6 +385,19 @@ def test_as_many_batches_as_there_are_between_two_collections(
     assert plain(found) == plain(expected)
 
 
+@pytest.mark.parametrize("sinks", [1, 2])
+def test_so_do_batches_where_the_retention_has_an_age_or_bytes(sinks: int) -> None:
+    life = CountedQuery(KINDS[0], 3, 4, sinks, settings=lower_retention(KEPT, retention_bytes=1))
+    run = life.open()
+    life.live(run, FIRST + 3 * COLLECT_EVERY_BATCHES)  # a group is deleted in each collection from here on
+
+    found = life.live(run, FIRST + 4 * COLLECT_EVERY_BATCHES)
+
+    protocol, batch = replace(life.protocol, makes_milestones=True), life.protocol.of_batch(life.shape)
+    expected = joined(*[batch] * COLLECT_EVERY_BATCHES, protocol.of_collection(life.shape))
+    assert plain(found) == plain(expected)
+
+
 @pytest.mark.parametrize("page", [3, 5, 7, None])
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[5]], ids=str)
 def test_listings_and_deletes_by_the_page(kind: Kind, page: int | None) -> None:

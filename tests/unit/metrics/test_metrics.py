@@ -25,6 +25,7 @@ from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.telemetry import (
     AttemptFailed,
+    Began,
     Collected,
     Ended,
     Event,
@@ -33,7 +34,6 @@ from wal_sink.telemetry import (
     Marked,
     Released,
     Replayed,
-    Serving,
     SlowStore,
     Staged,
     StreamHeld,
@@ -173,7 +173,8 @@ def test_no_text_of_an_error_is_shown(metrics: Metrics) -> None:
 
 def test_a_timed_segment_sink_is_counted_as_one_call(metrics: Metrics) -> None:
     class Segments(SegmentSink):
-        def write_segment(self, _ordinal: int, _batch_id: int, chunks: Iterable[Chunk]) -> None:
+        def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
+            del ordinal, batch_id
             for _ in chunks:
                 continue
 
@@ -239,7 +240,7 @@ def test_a_backlog_that_a_start_finds_is_counted_from_the_start_until_its_time_i
     sinks: Sinks, clock: Clock
 ) -> None:
     begin = clock.now.timestamp()
-    sinks.tell(Serving(WAL, **OF, next_batch=5, newest_batch=9))
+    sinks.tell(Began(WAL, **OF, next_batch=5, newest_batch=9))
     clock.now += timedelta(seconds=30)
     assert (sinks.value("wal_sink_pending_batches", "a"), sinks.value("wal_sink_lag_seconds", "a")) == (5, 30)
     sinks.tell(released(5, begin - 600, complete_through=12))
@@ -252,7 +253,7 @@ def test_a_backlog_that_a_start_finds_is_counted_from_the_start_until_its_time_i
 
 
 def test_a_wal_may_begin_with_any_batch(sinks: Sinks) -> None:
-    sinks.tell(Serving(WAL, **OF, next_batch=None, newest_batch=-1))
+    sinks.tell(Began(WAL, **OF, next_batch=None, newest_batch=-1))
     assert sinks.value("wal_sink_pending_batches", "a") == sinks.value("wal_sink_lag_seconds", "a") == 0
     assert sinks.value("wal_sink_delivered_through", "a") == -1
     sinks.tell(staged(70, 0.0), staged(71, None))
@@ -260,22 +261,22 @@ def test_a_wal_may_begin_with_any_batch(sinks: Sinks) -> None:
 
 
 def test_a_batch_of_another_wal_is_none_of_this_one(sinks: Sinks) -> None:
-    sinks.tell(Serving(WAL, **OF, next_batch=0, newest_batch=-1), replace(staged(0, 0.0), wal="memory://y"))
+    sinks.tell(Began(WAL, **OF, next_batch=0, newest_batch=-1), replace(staged(0, 0.0), wal="memory://y"))
     assert sinks.value("wal_sink_pending_batches", "a") == 0
 
 
 def test_an_older_marker_takes_nothing_back(sinks: Sinks) -> None:
-    sinks.tell(Serving(WAL, **OF, next_batch=5, newest_batch=9), marked(8), marked(6))
+    sinks.tell(Began(WAL, **OF, next_batch=5, newest_batch=9), marked(8), marked(6))
     assert sinks.value("wal_sink_delivered_through", "a") == 8
 
 
 def test_a_clock_that_was_set_back_shows_no_negative_lag(sinks: Sinks, clock: Clock) -> None:
-    sinks.tell(Serving(WAL, **OF, next_batch=0, newest_batch=-1), staged(0, clock.now.timestamp() + 100))
+    sinks.tell(Began(WAL, **OF, next_batch=0, newest_batch=-1), staged(0, clock.now.timestamp() + 100))
     assert sinks.value("wal_sink_lag_seconds", "a") == 0
 
 
 def test_memory_is_bounded_however_long_the_backlog(sinks: Sinks) -> None:
-    sinks.tell(Serving(WAL, **OF, next_batch=0, newest_batch=-1))
+    sinks.tell(Began(WAL, **OF, next_batch=0, newest_batch=-1))
     for batch in range(MOST_TIMES + 100):
         sinks.tell(staged(batch, float(batch)))
     assert sinks.value("wal_sink_pending_batches", "a") == MOST_TIMES + 100
@@ -284,14 +285,14 @@ def test_memory_is_bounded_however_long_the_backlog(sinks: Sinks) -> None:
 
 def test_a_sink_that_ended_has_no_lag_any_more(sinks: Sinks) -> None:
     sinks.tell(
-        Serving(WAL, **OF, next_batch=0, newest_batch=3),
+        Began(WAL, **OF, next_batch=0, newest_batch=3),
         GaveUp(WAL, **OF, parked=False, kind="DeliveryError", error="text"),
         Ended(WAL, **OF),
         Ended(WAL, **OF),
     )
     assert math.isnan(sinks.value("wal_sink_pending_batches", "a"))
     assert sinks.value("wal_sink_gave_up", "a") == 1
-    sinks.tell(Serving(WAL, **OF, next_batch=0, newest_batch=3))
+    sinks.tell(Began(WAL, **OF, next_batch=0, newest_batch=3))
     assert sinks.value("wal_sink_gave_up", "a") == 0
 
 
@@ -319,7 +320,7 @@ def failed(kind: str, next_in_s: float | None = 1.0) -> AttemptFailed:
 
 
 def test_only_the_last_kind_of_error_is_shown_and_unknown_kinds_are_one(sinks: Sinks) -> None:
-    sinks.tell(Serving(WAL, **OF, next_batch=0, newest_batch=-1))
+    sinks.tell(Began(WAL, **OF, next_batch=0, newest_batch=-1))
     sinks.tell(failed("retriable"), failed("StoreError"), *(failed(f"class-{number}") for number in range(50)))
     last = next(each for each in METRICS if each.name == "wal_sink_last_error_timestamp_seconds")
     assert list(sinks.numbers.values(last)) == [(WAL, "a", "other")]

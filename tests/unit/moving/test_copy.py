@@ -56,7 +56,7 @@ def a_place(batches: int = 3, rows: Callable[[int], list[int]] = lambda _: [3, 0
 def end(run: Run) -> None:
     """The end of a query and of its process: this process runs on."""
     run.end()
-    note_end(run.log, paths.STAGER_ROLE, 1)
+    note_end(run.log, paths.STAGER_ROLE, max(run.log.numbers(paths.terms(paths.STAGER_ROLE))))
 
 
 def memory(name: str = "copy") -> MemoryStore:

@@ -18,7 +18,7 @@ logger = logger_of(__name__)
 
 
 class Records:
-    """What was logged in the test so far."""
+    """The records of the test so far."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog

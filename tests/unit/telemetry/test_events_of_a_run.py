@@ -18,6 +18,7 @@ from wal_sink.reporting.texts import told
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.telemetry import (
     AttemptFailed,
+    Began,
     Collected,
     Delivered,
     Ended,
@@ -28,7 +29,6 @@ from wal_sink.telemetry import (
     Released,
     Replayed,
     Sent,
-    Serving,
     Staged,
     StreamHeld,
     StreamResumed,
@@ -63,9 +63,9 @@ def test_a_batch_is_told_from_its_staging_to_its_marker(heard: Heard) -> None:
     place = Place(rows=lambda _: [3, 2])
     run = place.open({"a": Recorder()}, on_event=heard)
     place.stream(run, 0)
-    assert heard.kinds == ["Serving", "Staged", "Released", "Sent", "Delivered", "Marked"]
+    assert heard.kinds == ["Began", "Staged", "Released", "Sent", "Delivered", "Marked"]
     assert {event.wal for event in heard.events} == {run.log.store.root}
-    (serving,), (staged,), (released,) = heard.of(Serving), heard.of(Staged), heard.of(Released)
+    (serving,), (staged,), (released,) = heard.of(Began), heard.of(Staged), heard.of(Released)
     assert (serving.sink, serving.next_batch, serving.newest_batch) == ("a", None, -1)
     assert (staged.batch, staged.attempt, staged.rows, staged.segments) == (0, 1, 5, 2)
     assert staged.bytes > 0
@@ -215,7 +215,7 @@ def test_a_start_tells_the_backlog(heard: Heard) -> None:
     for _ in place.query().batches(place.open({"a": Recorder()}), 3):
         continue
     place.open({"a": Recorder()}, on_event=heard)
-    assert [(event.next_batch, event.newest_batch) for event in heard.of(Serving)] == [(0, 2)]
+    assert [(event.next_batch, event.newest_batch) for event in heard.of(Began)] == [(0, 2)]
 
 
 def pool_of(run: Run) -> CommitterPool:
@@ -267,7 +267,7 @@ def test_a_failing_hook_is_logged_once_and_harms_nothing(
     assert sink.batches == [0, 1, 2]
     assert len(heard.of(Marked)) == 3
     logged = [record.message for record in caplog.records if "on_event raised" in record.message]
-    wanted = f"{place.wal.root}: on_event raised {told(error)} for Serving. Delivery continues. "
+    wanted = f"{place.wal.root}: on_event raised {told(error)} for Began. Delivery continues. "
     assert logged == [wanted + "This run does not log this again"]
 
 

@@ -135,9 +135,9 @@ def end_batch(
         compare_replay(log, batch_id, rows, what=f"wal-sink {options.store.safe_url} batch {batch_id}")
         return
     _refuse_other_entry(options, begun.attempt)
-    segments = joined([staged[partition] for partition in sorted(staged)]).segments
-    _refuse_unseen(log, segments)
-    whole = Staged(segments, begun.columns, begun.spark_schema)
+    all_staged = joined([staged[partition] for partition in sorted(staged)])
+    _refuse_unseen(log, all_staged.segments)
+    whole = Staged(all_staged.segments, begun.columns, begun.spark_schema, timing=all_staged.timing)
     create_manifest(log, begun.attempt, whole, chunk_rows=options.settings.chunk_rows)
 
 

@@ -125,11 +125,18 @@ def stage_tables(
     schema = spark_schema_of(partitions[0].schema) if partitions else ""
     context = run.staging_context(attempt, columns=columns, spark_schema=schema, inline_bytes=inline_bytes)
     tasks = [
-        stage_partition(context, _positional(table).to_batches(), lambda: run.log, partition=number, on_executor=False)
+        stage_partition(
+            context,
+            _positional(table).to_batches(),
+            lambda: run.log,
+            partition=number,
+            on_executor=False,
+            runtime=run.log.runtime,
+        )
         for number, table in zip(numbers or range(len(partitions)), partitions, strict=True)
     ]
     staged = packed(context, tasks, run.log)
-    return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
+    return Staged(staged.segments, columns, schema, staged.prepared, staged.timing)
 
 
 def _positional(table: pa.Table) -> pa.Table:

@@ -1,0 +1,73 @@
+"""`docs/operations/metrics.md` lists every metric, event and alert, as the sources have them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.support.processes import CHECKOUT
+from wal_sink import telemetry
+from wal_sink.metrics.names import METRICS
+
+PAGE = (CHECKOUT / "docs" / "operations" / "metrics.md").read_text()
+
+
+def metric_rows() -> list[str]:
+    """The lines of the table of metrics, as they should be."""
+    return [
+        f"| `{metric.shown}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.text} |"
+        for metric in METRICS
+    ]
+
+
+def event_rows() -> list[str]:
+    """The lines of the table of events: each name, its subject, and the docstring."""
+    rows = []
+    for name in telemetry.__all__:
+        event = getattr(telemetry, name)
+        if event is not telemetry.Event:
+            fields = event.__dataclass_fields__
+            subject = ", ".join(word for word in ("batch", "sink") if word in fields) or "log"
+            rows.append(f"| `{name}` | {subject} | {' '.join(event.__doc__.split())} |")
+    return rows
+
+
+def table(head: str) -> list[str]:
+    """The lines below the head of a table of the page."""
+    lines = PAGE.partition(f"{head}\n")[2].splitlines()[1:]
+    end = next(number for number, line in enumerate(lines) if not line.startswith("|"))
+    return lines[:end]
+
+
+def test_every_metric_is_listed_with_its_labels_and_meaning() -> None:
+    assert table("| metric | kind | labels | meaning |") == metric_rows()
+
+
+def test_every_event_is_listed_with_its_meaning() -> None:
+    assert table("| event | of | told when |") == event_rows()
+
+
+def test_every_alert_is_listed() -> None:
+    loaded = YAML(typ="safe").load(CHECKOUT / "examples" / "monitoring" / "alerts.yml")
+    alerts = [rule["alert"] for group in loaded["groups"] for rule in group["rules"]]
+    rows = table("| alert | fires | first look |")
+    assert [row.split("`")[1] for row in rows] == alerts
+    waits = {rule["alert"]: rule.get("for", "") for group in loaded["groups"] for rule in group["rules"]}
+    for row in rows:
+        wait = waits[row.split("`")[1]]
+        told = re.search(r"(?:after|for) (\d+) minutes", row)
+        assert (f"{told[1]}m" if told else "") == wait, row
+
+
+def test_files_are_listed() -> None:
+    names = {path.name for path in (CHECKOUT / "examples" / "monitoring").iterdir() if path.is_file()}
+    assert names == set(
+        re.findall(r"`([\w.]+\.(?:yml|json|py))`", PAGE.partition("## Prometheus")[2].partition("## ")[0])
+    )
+
+
+@pytest.mark.parametrize("head", ["| metric | kind | labels | meaning |", "| event | of | told when |"])
+def test_a_table_is_found(head: str) -> None:
+    assert len(table(head)) > 10

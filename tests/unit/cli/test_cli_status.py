@@ -1,0 +1,240 @@
+"""`wal-sink status`: what is stuck, since when, and an exit code for cron. `--watch` on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from tests.support.processes import python_environment
+from wal_sink.cli.durations import age_text
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.base import Store
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.records import WalRecord, decode, encode
+
+BATCHES = 3
+END_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> str:
+    """A WAL of three complete batches, of which the sink `table` has the first two."""
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(store_of(str(tmp_path / "wal")), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    query = FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1, 2]})])
+    assert list(query.batches(run, BATCHES - 1)) == [0, 1]
+    invoke("drain", str(tmp_path / "wal"), "--to", f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table",
+           "--start-from", "earliest")  # fmt: skip
+    assert list(query.batches(run, BATCHES)) == [2]
+    return str(tmp_path / "wal")
+
+
+def store_of(wal: str) -> Store:
+    return open_store(StoreSpec(wal))
+
+
+def invoke(*args: str, exit_code: int = 0) -> Result:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def invoke_json(*args: str, exit_code: int = 0) -> Any:
+    return json.loads(invoke(*args, "--json", exit_code=exit_code).stdout)
+
+
+def test_the_lag_and_the_backlog_of_each_sink(wal: str) -> None:
+    found = invoke_json("status", wal)
+    (sink,) = found["sinks"]
+    pending = sink["pending"]
+    assert (pending["batches"], pending["rows"], pending["oldest"], pending["is_exact"]) == (1, 2, 2, True)
+    assert 0 < sink["lag_s"] == sink["pending_age_s"] < sink["delivered_age_s"]
+    assert (sink["behind_spark"], sink["keeps_back"], sink["dead_letters"]) == (1, 1, 0)
+    assert (found["spark"], found["kept_back_by"]) == ({"newest": 2, "unknown_because": ""}, ["table"])
+    output = invoke("status", wal).stdout
+    assert "Spark completed batches through 2" in output
+    assert "sink 'table' keeps 1 batch from deletion; the oldest is 2, staged " in output
+
+
+def test_max_lag_is_for_cron(wal: str) -> None:
+    assert "LATE" not in invoke("status", wal, "--max-lag", "1h").stdout
+    late = invoke("status", wal, "--max-lag", "1ms", exit_code=1).stdout
+    assert "LATE: sink 'table' has a lag of " in late
+    assert invoke_json("status", wal, "--max-lag", "1ms", exit_code=1)["exists"]
+    invoke("status", wal, "--max-lag", "soon", exit_code=2)
+
+
+def test_an_unknown_lag_is_late_and_says_why(wal: str) -> None:
+    store_of(wal).delete([paths.manifest(2, 1, 3)])
+    output = invoke("status", wal, "--max-lag", "1d", exit_code=1).stdout
+    assert "sink 'table': batch 2 is due, but the WAL does not hold it, or not readably" in output
+    assert "LATE: sink 'table' has a lag of unknown" in output
+
+
+def test_a_wal_whose_batches_nobody_delivers_is_late(tmp_path: Path) -> None:
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(store_of(str(tmp_path / "wal")), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1))
+    invoke("status", str(tmp_path / "wal"))
+    found = invoke("status", str(tmp_path / "wal"), "--max-lag", "1d", exit_code=1).stdout
+    assert "LATE: no sink is registered, or all are retired: nothing is delivered" in found
+
+
+def test_no_wal_is_late_too(tmp_path: Path) -> None:
+    assert "holds no wal.json" in invoke("status", str(tmp_path), "--max-lag", "1d", exit_code=1).stdout
+
+
+def test_an_unreachable_checkpoint_is_told_as_unknown(wal: str, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").rename(tmp_path / "gone")
+    output = invoke("status", wal, "--max-lag", "1h").stdout
+    assert f"Spark's newest commit is unknown: file://{tmp_path}/checkpoint holds no query id" in output
+    assert invoke_json("status", wal)["sinks"][0]["behind_spark"] is None
+    assert invoke_json("status", wal, "--checkpoint", str(tmp_path / "gone"))["spark"]["newest"] == 2
+    assert (
+        "does not know the scheme"
+        in invoke_json("status", wal, "--checkpoint", "nothing-such://x")["spark"]["unknown_because"]
+    )
+
+
+def test_the_record_of_a_wal_does_not_choose_which_code_reads_the_checkpoint(wal: str) -> None:
+    store = store_of(wal)
+    record = decode(WalRecord, store.read(paths.WAL), "")
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    store.delete([paths.WAL])
+    store.create(paths.WAL, encode(WalRecord(**{**values, "checkpoint": "github://me:pw@x/y"})))
+    because = invoke_json("status", wal)["spark"]["unknown_because"]
+    assert "Pass this kind of address yourself with --checkpoint" in because
+    assert "pw" not in because
+
+
+def test_a_live_view_has_no_exit_code(wal: str) -> None:
+    assert "exclude each other" in invoke("status", wal, "--watch", "--max-lag", "1m", exit_code=2).output
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_watching_without_a_terminal_prints_snapshots_until_ctrl_c(wal: str, *, as_json: bool) -> None:
+    more = ["--json"] if as_json else []
+    with watching(wal, *more, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while len(lines) < 2:
+            line = process.stdout.readline().decode()
+            assert line, process.wait(END_S)
+            lines += [line] if as_json or line.startswith("--- ") else []
+        process.send_signal(signal.SIGINT)
+        rest, complaint = process.communicate(timeout=END_S)
+    assert (process.returncode, complaint) == (0, b"")
+    if as_json:
+        assert [json.loads(line)["newest_batch"] for line in lines] == [2, 2]
+    else:
+        assert b"Traceback" not in rest
+
+
+def test_watching_on_a_terminal_shows_the_state_in_place_until_ctrl_c(wal: str) -> None:
+    screen, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 40, 0, 0))
+    with watching(wal, stdin=side, stdout=side, terminal="xterm") as process:
+        os.close(side)
+        shown, deadline = b"", time.monotonic() + END_S
+        while shown.count(b"Ctrl-C") < 2 and time.monotonic() < deadline:
+            shown += os.read(screen, 65_536)
+        process.send_signal(signal.SIGINT)
+        shown += _rest(screen)
+        assert process.wait(END_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    os.close(screen)
+    assert b"newest batch" in shown
+    assert shown.rstrip().endswith((b"\x1b[?1049l", b"\x1b[?25h")), shown[-80:]  # the screen from before is back
+
+
+def _rest(screen: int) -> bytes:
+    found = b""
+    try:
+        while data := os.read(screen, 65_536):
+            found += data
+    except OSError:  # the other side is closed
+        pass
+    return found
+
+
+def watching(wal: str, *more: str, terminal: str = "dumb", **streams: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "wal_sink.cli", "status", wal, "--watch", "--every", "100ms", *more]
+    environment = {**python_environment(), "TERM": terminal}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **streams)
+
+
+def test_watching_goes_on_after_a_store_that_gave_no_answer(wal: str) -> None:
+    with watching(wal, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while b"newest batch" not in process.stdout.readline():
+            pass
+        Path(wal).rename(f"{wal}-unmounted")  # an unmounted folder: there is no WAL
+        while b"holds no wal.json" not in process.stdout.readline():
+            pass
+        Path(f"{wal}-unmounted").rename(wal)
+        while b"newest batch" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=END_S)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((None, "unknown"), (0.0, "0.0 s"), (4.24, "4.2 s"), (59.0, "59 s"), (119.0, "119 s"), (120.0, "2 min")),
+        *((7200.0, "2 h"), (86_400.0 * 3, "3 d"), (-5.0, "-5.0 s (clocks differ)")),
+    ],
+)
+def test_ages_for_people(seconds: float | None, text: str) -> None:
+    assert age_text(seconds) == text
+
+
+def test_a_sink_that_fails_says_why_until_it_has_the_batch(wal: str, tmp_path: Path) -> None:
+    to = ("drain", wal, "--name", "table", "--no-progress", "--to")
+    gone = invoke(*to, "sqlite:////nowhere/t.db?table=t", exit_code=1)
+    assert "DeliveryError" in gone.output
+    output = invoke("status", wal).stdout
+    assert "sink 'table' fails at batch 2 since " in output
+    assert "DeliveryError: " in output.partition("sink 'table' fails")[2]
+    error = invoke_json("status", wal)["sinks"][0]["last_error"]
+    assert (error["batch_id"], error["is_over"], error["error_class"]) == (2, False, "DeliveryError")
+    invoke(*to, f"sqlite:///{tmp_path}/t.db?table=t")
+    assert "fails at" not in invoke("status", wal).stdout
+    assert invoke_json("status", wal)["sinks"][0]["last_error"]["is_over"]
+
+
+def test_an_error_that_cannot_be_read_is_told(wal: str) -> None:
+    store_of(wal).create(paths.error("table", 1), b"half of a recor")
+    assert "sink 'table': its last error cannot be read: " in invoke("status", wal).stdout

@@ -1,0 +1,152 @@
+"""The state of a WAL and of its sinks, by a few requests for each sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal_sink.inspection.registrations import find_registration, reading_log
+from wal_sink.recovery.inventory import Inventory, check_unserved_sinks, held_batches, marked_through, take
+from wal_sink.recovery.location import current_location
+from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.reporting.tables import html_table, text_table
+from wal_sink.stores.base import Store
+from wal_sink.wal import paths
+from wal_sink.wal.holders import holder_of
+from wal_sink.wal.log import NOTHING, Log
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SinkStatus:
+    """State of one sink. `repr` is one line; all fields are attributes."""
+
+    name: str
+    kind: str
+    identity: str
+    delivered_through: int
+    """The newest batch that the sink has; -1 if none."""
+    pending_batches: int
+    """Number of later batches in the WAL, complete or not."""
+    term: int
+    held_by: str
+    """Host and process id of the last committer."""
+    held_since: str
+    """When it claimed its term."""
+    state: str
+    """`retired`, or the state of that process: `running`, `ended`, `gone` or `unknown`; `new` if there was none."""
+    folder: str
+    """The sink's first name, which is its folder in the WAL."""
+
+    def __repr__(self) -> str:
+        return (
+            f"SinkStatus({self.name!r}, kind={self.kind!r}, state={self.state!r}, "
+            f"delivered_through={self.delivered_through}, pending_batches={self.pending_batches})"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Status:
+    """State of a WAL, as its store shows it. `print` shows it as a table, and so does a notebook."""
+
+    wal: str
+    wal_id: str | None
+    query_id: str | None
+    checkpoint: str | None
+    first_batch: int | None
+    location: str | None
+    """The location that the WAL records; None if it records none. At another place it is a copy, or was moved."""
+    newest_batch: int
+    """The newest batch that has any object in the WAL; -1 if none."""
+    low_water: int
+    stager_term: int
+    """The newest term of the stager; 0 if no run has staged yet."""
+    sinks: tuple[SinkStatus, ...]
+
+    def __repr__(self) -> str:
+        newest, low = self.newest_batch, self.low_water
+        return f"Status(wal={self.wal!r}, newest_batch={newest}, low_water={low}, sinks={self.sinks!r})"
+
+    def __str__(self) -> str:
+        """A few lines of at most 80 columns, unless an address or a name is long."""
+        facts = text_table(("", ""), self._facts())
+        return f"{facts}\n\n{text_table(_HEADINGS, self._sinks())}" if self.sinks else f"{facts}\n\n{_NO_SINK}"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with the target of each sink."""
+        facts = html_table(("", ""), self._facts())
+        rows = [(*row, sink.identity) for row, sink in zip(self._sinks(), self.sinks, strict=True)]
+        return facts + (html_table((*_HEADINGS, "target"), rows) if rows else f"<p>{_NO_SINK}</p>")
+
+    def _facts(self) -> list[tuple[str, str]]:
+        if self.wal_id is None:
+            return [("WAL", f"{self.wal} (no batch was staged here yet)")]
+        return [
+            ("WAL", self.wal),
+            ("checkpoint", str(self.checkpoint)),
+            ("newest batch", _batch_text(self.newest_batch)),
+            ("deleted through", _batch_text(self.low_water)),
+        ]
+
+    def _sinks(self) -> list[tuple[str, ...]]:
+        return [
+            (sink.name, sink.kind, sink.state, _batch_text(sink.delivered_through), str(sink.pending_batches))
+            for sink in self.sinks
+        ]
+
+
+_HEADINGS = ("sink", "kind", "state", "delivered through", "pending")
+_NO_SINK = "no sink is registered"
+
+
+def _batch_text(batch_id: int) -> str:
+    return str(batch_id) if batch_id > NOTHING else "none"
+
+
+def read_status(store: Store) -> Status:
+    """Read the state of a WAL and its sinks. Raises `CorruptError`, also as `ObjectLost`, or `StoreError`."""
+    log = reading_log(store)
+    inventory = take(log)
+    wal = inventory.wal
+    low_water, held = held_batches(log, wal) if wal else (NOTHING, [])
+    newest = max(held, default=low_water)
+    return Status(
+        wal=store.root,
+        wal_id=wal.wal_id if wal else None,
+        query_id=wal.query_id if wal else None,
+        checkpoint=wal.checkpoint if wal else None,
+        first_batch=wal.first_batch if wal else None,
+        location=(current_location(log, wal, moved=inventory.has_moved) or None) if wal else None,
+        newest_batch=newest,
+        low_water=low_water,
+        stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
+        sinks=tuple(_sink_status(log, sink, newest) for sink in _present_sinks(log, inventory)),
+    )
+
+
+def _present_sinks(log: Log, inventory: Inventory) -> list[KnownSink]:
+    """The sinks that have any object, except forgotten ones."""
+    known = set(check_unserved_sinks(log, inventory, ()))
+    forgotten = inventory.known_sinks.keys() - known
+    return [sink for sink in read_names(log).sinks if sink.folder not in forgotten]
+
+
+def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
+    name = known.folder
+    through = marked_through(log, name)
+    role = paths.committer_role(name)
+    term = max(log.numbers(paths.terms(role)), default=0)
+    sink = find_registration(log, name, paths.term(role, term) if term else None)
+    holder = holder_of(log, role, term) if term else None
+    first = max(through + 1, sink.first_batch if sink else 0)
+    pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest_batch]
+    return SinkStatus(
+        name=known.name,
+        kind=sink.sink_kind if sink else "?",
+        identity=sink.identity if sink else "?",
+        delivered_through=through,
+        pending_batches=len(pending),
+        term=term,
+        held_by=holder.process if holder else "",
+        held_since=holder.since if holder else "",
+        state="retired" if known.is_retired else str(holder.state) if holder else "new",
+        folder=name,
+    )
