@@ -24,6 +24,7 @@ from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.repair.beyond import Asked, Beyond, rows_there, transactional
 from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.reporting.counts import in_ranges
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.settings import Delivery
@@ -84,7 +85,7 @@ class Resent:
 def resend_order(log: Log, batches: Sequence[int], to: Sink | BatchSink, *, name: str, again: bool, why: str) -> Order:
     """The order to send batches again. Raises `ConfigError` if the WAL is a copy."""
     refuse_copy(log)
-    arguments = {"batches": _in_ranges(batches), "--to": name_of(to), "--name": name, "--again": again}
+    arguments = {"batches": in_ranges(batches), "--to": name_of(to), "--name": name, "--again": again}
     return Order("replay", {key: value for key, value in arguments.items() if value}, (TOUCHES,), why)
 
 
@@ -392,14 +393,3 @@ def _released(log: Log, batch_id: int) -> Manifest:
 def _dead_letter_rows(log: Log, folder: str, batches: Sequence[int]) -> int:
     wanted = set(batches) & set(log.numbers(paths.dead_letter_batches(folder)))
     return sum(sum(count_rows(log.store, folder, batch_id).values()) for batch_id in wanted)
-
-
-def _in_ranges(batches: Sequence[int]) -> list[str]:
-    """Ascending numbers as few texts, such as `3-7`."""
-    found: list[list[int]] = []
-    for number in batches:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in found]

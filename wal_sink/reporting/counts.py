@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _PLURALS = {"batch": "batches"}
 
 
@@ -15,3 +17,14 @@ def pending_text(batches: int) -> str:
     if not batches:
         return "no batch is pending"
     return f"{counted(batches, 'batch')} pending, delivered at the next start"
+
+
+def in_ranges(numbers: Sequence[int]) -> list[str]:
+    """Ascending numbers as few texts, such as `3-7`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]
