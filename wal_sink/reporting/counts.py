@@ -8,3 +8,10 @@ _PLURALS = {"batch": "batches"}
 def counted(count: int, thing: str) -> str:
     """A number with its noun: `1 row`, `1,200 rows`. `thing` is the singular."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {_PLURALS.get(thing, f'{thing}s')}"
+
+
+def pending_text(batches: int) -> str:
+    """The batches that wait for the next start, at the end of a run that a signal ended."""
+    if not batches:
+        return "no batch is pending"
+    return f"{counted(batches, 'batch')} pending, delivered at the next start"
