@@ -16,6 +16,7 @@ from tests.support.golden.wals import GoldenWal, write_file
 from wal_sink.committer.collection import Collector
 from wal_sink.errors import DeliveryError
 from wal_sink.recovery import sink_changes
+from wal_sink.repair.skip import plan_skip, skip, skip_order
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import ProcessIdentity
 from wal_sink.stores.memory import MemoryStore
@@ -149,6 +150,19 @@ def _failed(world: GoldenWal) -> None:
     world.targets["plain"].refused = []
 
 
+def _skipped(world: GoldenWal) -> None:
+    """Write a batch without rows whose objects are lost, and that the sink passes over."""
+    run = world.process()
+    world.batch(run, 2)
+    run.deliver_all()
+    world.batch(run, 0)
+    world.batch(run, 3)
+    world.wal.delete([f"{paths.batch(1)}/{name}" for name in world.wal.list(paths.batch(1), recursive=True)])
+    log = Log(world.wal, simulated_runtime(seed=12), "e" * 32)
+    order = skip_order(log, "plain", 1, why="its objects were deleted")
+    skip(log, order, plan_skip(log, "plain", 1), take_over=TakeOver.ALWAYS)
+
+
 WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "segments", "batches"), _kinds),
     "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
@@ -158,6 +172,7 @@ WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "packed": (("plain", "keyed", "ledger", "vault"), _packed),
     "passed_over": (("plain",), _passed_over),
     "failed": (("plain",), _failed),
+    "skipped": (("plain",), _skipped),
 }
 
 

@@ -18,7 +18,7 @@ from wal_sink.inspection import read_status
 from wal_sink.replay import DeadLetters
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.testing import FaultyStore
-from wal_sink.wal import paths, records, sink_records
+from wal_sink.wal import paths, records, repair_records, sink_records
 from wal_sink.wal.records import Record
 
 FILES = sorted(GOLDEN.glob("*/*.json"))
@@ -27,7 +27,7 @@ _EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.n
 
 def kinds_of_records() -> Iterator[type[Record]]:
     """Every record there is."""
-    found = [*vars(records).values(), *vars(sink_records).values()]
+    found = [*vars(records).values(), *vars(sink_records).values(), *vars(repair_records).values()]
     return (kind for kind in found if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record)
 
 
