@@ -46,6 +46,7 @@ from wal_sink.sinks.base import (
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "HistoryError",
     "HistoryGone",
     "KeptLetter",
+    "Lease",
     "LedgerEntry",
     "Lookup",
     "Metrics",

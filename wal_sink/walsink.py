@@ -9,10 +9,10 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from wal_sink.arguments.values import check_timeout, spelled, spelled_as
+from wal_sink.arguments.values import check_text, check_timeout, spelled, spelled_as
 from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
 from wal_sink.inspection import Status, read_status
-from wal_sink.lifecycle.committer_pool import CommitterPool
+from wal_sink.lifecycle.committer_pool import KEEPER_S, CommitterPool
 from wal_sink.lifecycle.ended import raise_again
 from wal_sink.lifecycle.given import (
     ELSEWHERE,
@@ -24,8 +24,11 @@ from wal_sink.lifecycle.given import (
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
+from wal_sink.lifecycle.lease_keeper import LeaseKeeper
+from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
+from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
@@ -44,6 +47,7 @@ from wal_sink.stores.timed import TimedStore
 from wal_sink.stores.watched import watched
 from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +88,7 @@ class WalSink:
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
+        lease: Lease | None = None,
         on_event: OnEvent | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -102,6 +107,8 @@ class WalSink:
           delivers the same rows as the original.
         - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
           those that certainly ended (`HeldError` for the others).
+        - `lease`: `Lease()` lets standbys (`wal-sink drain --standby`) take over from this process within seconds. It
+          costs requests while nothing is delivered.
         - `on_event`: a function that gets each event of the run, such as `wal_sink.telemetry.Staged` or `GaveUp`. It
           runs on the thread that does the work. It should return at once, and its errors are only logged.
         - `metrics`: Prometheus metrics of the run; see `Metrics`. Several `WalSink`s may share one.
@@ -112,6 +119,7 @@ class WalSink:
             checkpoint_options=checkpoint_options,
             moved_from=moved_from,
             name=name,
+            lease=lease,
             on_event=on_event,
             metrics=metrics,
         )
@@ -124,12 +132,15 @@ class WalSink:
         self._settings = settings
         self._moved_from = moved_from
         self._take_over = TakeOver(take_over)
+        self._lease = lease
+        self._keeper: LeaseKeeper | None = None
         self._deliveries = deliveries_of(to, guarantee, name)
         self._sinks = sinks_of(self._deliveries)
         self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
         self._own_query = OwnQuery(repr(self), self._spec.url)
         self._stopping = threading.Event()
         """Set: the committers finish the chunks in flight and keep the rest."""
+        self._liveness: Liveness | None = None
         self._opening = threading.Lock()
         self._closing = threading.RLock()
         self._pool: CommitterPool | None = None
@@ -175,6 +186,9 @@ class WalSink:
         except BaseException as error:  # Ctrl-C is raised as it is
             self._end_early()
             self._failure = error
+            _logger.warning(
+                "%r was ended by %s before its query ended: %s", self, type(error).__name__, self._pending()
+            )
             raise
         self.close()
 
@@ -232,8 +246,10 @@ class WalSink:
     # --- without one
 
     @spelled
-    def drain(self, *, follow: bool = False, timeout_s: float | None = None) -> None:
+    def drain(self, *, follow: bool = False, timeout_s: float | None = None, liveness_file: str | None = None) -> None:
         """Deliver all complete batches. With `follow`, go on as batches complete, until stopped or `timeout_s` passed.
+
+        `liveness_file` is touched while every committer makes progress, for a supervisor that looks at its age.
 
         Needs no pyspark, unless a sink does. Raises the error that made a committer give up, and `UndeliveredError` for
         a parked sink; without `follow`, also when the time is over.
@@ -242,6 +258,9 @@ class WalSink:
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: it has no sink. To drain, pass the target: WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
+        if liveness_file is not None:
+            self._liveness = Liveness(check_text("liveness_file", liveness_file, "/run/wal-sink/alive"))
+            self._liveness.begin()
         pool = self._open()
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
         if follow:
@@ -294,6 +313,30 @@ class WalSink:
         else:
             self._end_early()
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait on a committer's thread. True if the run is ending."""
+        left_s = seconds
+        while not self._should_stop():
+            if self._stopping.wait(min(left_s, BEAT_EVERY_S)):
+                return True
+            left_s -= BEAT_EVERY_S
+            if left_s <= 0:
+                return False
+        return True
+
+    def _should_stop(self) -> bool:
+        """Whether the run is ending. A committer that asks makes progress."""
+        if self._liveness is not None and self._pool is not None:
+            self._liveness.beat(threading.current_thread().name, self._pool.running)
+        return self._stopping.is_set()
+
+    def _pending(self) -> str:
+        """How many batches of this run wait for the next start. No request."""
+        if self._pool is None:
+            return pending_text(0)
+        history = self._pool.run.history
+        return pending_text(history.pending(before=history.newest_known + 1)[0])
+
     # --- opening
 
     def _opened(self, spark: SparkSession | None = None) -> CommitterPool:
@@ -321,7 +364,9 @@ class WalSink:
                     run = self._open_run(spark)
                     self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
-                self._pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop_soon)
+                self._pool = CommitterPool(
+                    run, stopping=self._stopping, on_failure=self._own_query.stop_soon, keeper=self._keeper
+                )
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._pool.start()
             elif spark is not None and not self._knows_spark:
@@ -350,10 +395,18 @@ class WalSink:
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(store, checkpoint, self._settings, pause=self._stopping.wait, events=events)
-        placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
+        run = Run(store, checkpoint, self._settings, pause=self._pause, lease=self._lease, events=events)
+        placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._should_stop)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
+        if self._lease is not None:
+            self._keeper = LeaseKeeper(run)
+            self._keeper.start()
+        try:
+            run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
+        except BaseException:
+            if self._keeper is not None:
+                self._keeper.stop(KEEPER_S)
+            raise
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 
@@ -439,6 +492,7 @@ class WalSink:
                     "Start it in a new process, because this process still uses the sink",
                     self,
                 )
+                self._pool.stop_renewing()
                 return  # the sink stays held, so that no other WalSink calls it meanwhile
         self._let_go()
 

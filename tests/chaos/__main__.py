@@ -33,6 +33,7 @@ MODULES = (
     "forgetful_targets",
     "orphans",
     "processes",
+    "standbys",
     "connect",
     "simulated",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.chaos import backends, disks, orphans, processes, replays
+from tests.chaos import backends, disks, orphans, processes, replays, standbys
 from tests.chaos.backend_deaths import Lives, Target, tell
 from tests.chaos.bad_disks import Trouble, disk_of
 from tests.chaos.lives import Chain, Ending
@@ -23,7 +23,7 @@ from tests.support.components import require
 SEED = 20
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
-    for module in (backends, disks, orphans, processes, replays)
+    for module in (backends, disks, orphans, processes, replays, standbys)
     for scenario in module.SCENARIOS
 }
 LONG_S = 600
@@ -59,6 +59,15 @@ def test_executors_that_live_on_when_their_driver_is_killed_are_fenced(tmp_path:
     outcome = outcome_of("cluster: drivers killed, executors live on", 0.01, tmp_path)
     assert outcome.holds, outcome
     assert "lived on for" in outcome.detail
+
+
+@needs_spark
+@long
+def test_of_two_standbys_and_a_query_killed_in_turn_the_others_go_on(tmp_path: Path) -> None:
+    outcome = outcome_of("two standbys and a query", 0.1, tmp_path)
+    assert outcome.holds, outcome
+    assert outcome.rounds == 3
+    assert outcome.repeated == 0
 
 
 def test_two_chunks_of_a_segment_after_a_higher_term_are_one_too_many() -> None:

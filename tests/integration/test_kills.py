@@ -5,6 +5,7 @@ Those that are killed, sleep, or meet another driver are scenarios of `make chao
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -146,6 +147,9 @@ def assert_leaves_by_ctrl_c(child: Child) -> None:
     child.interrupt()
     assert child.wait(EXIT_S) != 0
     assert "left by KeyboardInterrupt" in child.output
+    assert re.search(
+        r"was ended by KeyboardInterrupt before its query ended: (no batch is|\d+ batch(es)?) pending", child.output
+    )
 
 
 UNCLOSED = (

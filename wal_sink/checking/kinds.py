@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.move_records import CopyRecord
 from wal_sink.wal.records import (
@@ -112,7 +113,7 @@ KINDS = (
     Kind("repairs/<number:10>.json", RepairRecord),
     Kind("repairs/<number:10>.done.json", RepairedRecord),
     Kind("adoptions/<number:10>.json", ""),
-    Kind("leases/<role>/<term:10>-<number:10>.json", "lease", _FREELY),
+    Kind("leases/<role>/<term:10>-<number:10>.json", LeaseRecord, _FREELY),
     Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),
 )

@@ -7,7 +7,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import click
 from rich.console import Console
@@ -17,23 +18,30 @@ from wal_sink.cli import options
 from wal_sink.cli.log_format import is_json, say
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
+from wal_sink.cli.sources import config_option
+from wal_sink.cli.standby import Turns, lease_of
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
-from wal_sink.cli.termination import in_order
+from wal_sink.cli.termination import in_order, signal_of
 from wal_sink.cli.working import Work, is_quiet, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
+from wal_sink.lifecycle.liveness import Liveness
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
-from wal_sink.reporting.counts import counted
+from wal_sink.reporting.counts import counted, pending_text
+from wal_sink.reporting.texts import told
 from wal_sink.settings import Delivery, GuaranteeName
+from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
 REFRESH_S = 0.5
 
 
+@config_option
 @click.command(short_help="Deliver the batches of a WAL, without Spark.")
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
@@ -42,10 +50,28 @@ REFRESH_S = 0.5
 @click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; pass it one time.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
 @click.option(
+    "--standby",
+    is_flag=True,
+    help="With --follow: wait while another process serves the sink, and take over once it stops. Start several such "
+    "processes.",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=float,
+    metavar="SECONDS",
+    help="With --standby: take over after this time without a sign of the other process. Default: 15.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="Stop with an error after this time; with --follow: start no new batch after this time.",
+)
+@click.option(
+    "--liveness-file",
+    metavar="PATH",
+    help="A local file that is touched while the delivery makes progress. A supervisor looks at its age.",
 )
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest possible.")
 @click.option("--start-from", type=click.Choice(["earliest", "next"]), help="The first batch of a new sink name.")
@@ -67,14 +93,20 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     Batches that any process delivered before under the same --name are not delivered again. If another process still
     serves the sink, the command fails and leaves that process running. The target is the URL of a backend, or a
     function or Sink in a module. The module is looked for in the current directory too. SIGTERM has the effect of
-    Ctrl-C: chunks in flight are finished. With --follow the exit code is then 0, otherwise 143.
+    Ctrl-C: chunks in flight are finished, and one line says how many batches are pending. With --follow the exit code
+    is then 0, otherwise 143 (Ctrl-C: 130).
+
+    Everybody on this machine can read the arguments of a process. So each option also comes from the environment
+    (--to from WAL_SINK_TO, WAL from WAL_SINK_WAL), or from the file of --config.
 
     \b
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
         wal-sink drain s3://lake/wal/orders --to mypackage.targets:post --name api --follow
     """
+    lease = lease_of(standby=more["standby"], follow=more["follow"], lease_s=more["lease_s"])
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
-    before = status_of(opened(spec))
+    store = opened(spec)
+    before = status_of(store)
     if before.wal_id is None and not more["follow"]:
         raise NoWal(no_wal(before))
     to_there = target(to)
@@ -82,10 +114,60 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
     with _metrics(more["metrics"]) as metrics:
-        sink = _sink(spec, before, {name: made}, more, metrics)
-        reported = _reported(sink, before, name, progress=progress)
-        stopped = _deliver(sink, name, reported, follow=more["follow"], timeout_s=more["timeout"])
-    _report(sink, before, name, stopped=stopped, as_json=as_json)
+        drained = _Drained(spec, before, name, made, more, metrics, progress)
+        stopped = drained.once(None, more["timeout"]) if lease is None else drained.in_turns(store, lease)
+    _report(drained.sink(), before, name, stopped=stopped, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drained:
+    """The sink that the command serves, once or in turns with standbys."""
+
+    spec: StoreSpec
+    before: Status
+    name: str
+    delivery: Delivery
+    options: dict[str, Any]
+    metrics: Metrics | None
+    progress: bool | None
+
+    def sink(self, lease: Lease | None = None) -> WalSink:
+        """A new `WalSink`. It does nothing yet."""
+        more = self.options
+        pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
+        own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
+        return WalSink(
+            {self.name: self.delivery},
+            wal=self.spec.url,
+            checkpoint=more["checkpoint"] or _recorded_checkpoint(self.before),
+            storage_options=self.spec.options,
+            checkpoint_options=own,
+            moved_from=more["moved_from"],
+            take_over=options.whom(take_over=more["take_over"] and lease is None),
+            metrics=self.metrics,
+            lease=lease,
+        )
+
+    def once(self, lease: Lease | None, timeout_s: float | None) -> bool:
+        """Serve the sink. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
+        sink = self.sink(lease)
+        with _reported(sink, self.before, self.name, progress=self.progress):
+            return _deliver(sink, self.name, self.options, timeout_s)
+
+    def in_turns(self, store: Store, lease: Lease) -> bool:
+        """Serve the sink whenever no other process does. The result is that of `once`."""
+        own, file = _of(self.before, self.name), self.options["liveness_file"]
+        turns = Turns(
+            store,
+            own.folder if own else self.name,
+            lease,
+            take_over=self.options["take_over"],
+            liveness=Liveness(file) if file else None,
+        )
+        try:
+            return turns.serve(self.once, self.options["timeout"])
+        except KeyboardInterrupt as error:  # while it stood by
+            return _tell_end(self.sink(), self.name, error)
 
 
 def _check_start(before: Status, name: str, start_from: str | None) -> None:
@@ -116,24 +198,6 @@ def _metrics(address: str | None) -> Iterator[Metrics | None]:
         yield metrics
 
 
-def _sink(
-    spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any], metrics: Metrics | None
-) -> WalSink:
-    checkpoint = more["checkpoint"] or _recorded_checkpoint(status)
-    pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
-    own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
-    return WalSink(
-        to,
-        wal=spec.url,
-        checkpoint=checkpoint,
-        storage_options=spec.options,
-        checkpoint_options=own,
-        moved_from=more["moved_from"],
-        take_over=options.whom(take_over=more["take_over"]),
-        metrics=metrics,
-    )
-
-
 def _recorded_checkpoint(status: Status) -> str:
     """The checkpoint's address as the WAL records it; only of a plain kind of store.
 
@@ -151,22 +215,33 @@ def _recorded_checkpoint(status: Status) -> str:
     return found
 
 
-def _deliver(
-    sink: WalSink, name: str, reported: AbstractContextManager[object], *, follow: bool, timeout_s: float | None
-) -> bool:
-    """Drain the WAL. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
-    with reported:
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
-                sink.drain(follow=follow, timeout_s=timeout_s)
-        except UndeliveredError as error:
-            raise UndeliveredError(_left(sink, name, timeout_s)) from error
-        except KeyboardInterrupt:
-            if not follow:
-                raise
-            return True
+def _deliver(sink: WalSink, name: str, more: dict[str, Any], timeout_s: float | None) -> bool:
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
+            sink.drain(follow=more["follow"], timeout_s=timeout_s, liveness_file=more["liveness_file"])
+    except UndeliveredError as error:
+        raise UndeliveredError(_left(sink, name, timeout_s)) from error
+    except KeyboardInterrupt as error:
+        if not more["follow"]:
+            raise type(error)(_pending(sink, name)) from error
+        return _tell_end(sink, name, error)
     return False
+
+
+def _tell_end(sink: WalSink, name: str, error: KeyboardInterrupt) -> Literal[True]:
+    """Say how a drain with --follow was ended, and what is left. That is its normal end."""
+    say(f"ended by {signal_of(error)}: {_pending(sink, name)}")
+    return True
+
+
+def _pending(sink: WalSink, name: str) -> str:
+    """How many batches wait for the next start: one line at the end of a command that a signal ended."""
+    try:
+        own = _of(sink.status(), name)
+    except WalSinkError as error:
+        return f"it is not known how many batches are pending ({told(error)}). They stay in the WAL"
+    return pending_text(own.pending_batches if own else 0)
 
 
 def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:

@@ -1,7 +1,7 @@
 """The console script `wal-sink`.
 
 Exit codes: 0 success; 1 a check found a problem, or delivery failed; 2 wrong usage or configuration; 130 Ctrl-C ended
-a check; 143 SIGTERM ended a command that delivers.
+a check or a command that delivers; 143 SIGTERM ended a command that delivers.
 """
 
 from __future__ import annotations

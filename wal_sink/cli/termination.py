@@ -1,4 +1,4 @@
-"""Orderly end of a command after SIGTERM, as after Ctrl-C. Kubernetes, systemd and Docker send this signal."""
+"""Orderly end of a command after SIGTERM or Ctrl-C, with one line. Kubernetes, systemd and Docker send SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from wal_sink.cli.log_format import say
 
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 """143, the exit code that shells report for a process ended by this signal."""
+ENDED_BY_CTRL_C = 128 + signal.SIGINT
+"""130, the same for Ctrl-C."""
+STAYS = "undelivered batches stay in the WAL. Repeat the command to deliver them"
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -23,9 +26,9 @@ class TerminatedError(KeyboardInterrupt):
 def in_order() -> Iterator[None]:
     """Raise `TerminatedError` on the main thread for a SIGTERM inside the block.
 
-    If the error leaves the block, the process ends with exit code 143. Only the main thread may set a handler. A
-    command on another thread belongs to a program with its own main thread, and that program decides what the signal
-    does.
+    If the error leaves the block, the process ends with exit code 143, and with 130 for Ctrl-C. The text of the error
+    is the line that it prints. Only the main thread may set a handler. A command on another thread belongs to a program
+    with its own main thread, and that program decides what the signals do.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,12 +36,17 @@ def in_order() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
-    except TerminatedError:
-        say("ended by SIGTERM. Undelivered batches stay in the WAL. Repeat the command to deliver them")
-        sys.exit(ENDED_BY_SIGTERM)
+    except KeyboardInterrupt as error:
+        say(f"ended by {signal_of(error)}: {str(error) or STAYS}")
+        sys.exit(ENDED_BY_SIGTERM if isinstance(error, TerminatedError) else ENDED_BY_CTRL_C)
     finally:
         # None: the handler was not set by Python, so Python cannot restore it. The default handler ends the process.
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def signal_of(error: KeyboardInterrupt) -> str:
+    """The name of the signal that raised the error, for people."""
+    return "SIGTERM" if isinstance(error, TerminatedError) else "Ctrl-C"
 
 
 def _terminate(_number: int, _frame: object) -> NoReturn:

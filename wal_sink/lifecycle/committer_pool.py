@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from wal_sink.errors import UndeliveredError
+from wal_sink.errors import FencedError, UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
+from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
 from wal_sink.reporting.layers import said_once
@@ -15,14 +16,26 @@ from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of, told
 from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 
+KEEPER_S = 5.0
+"""How long the end of a run waits for a renewal under way."""
+
 _logger = logger_of(__name__)
 
 
 class CommitterPool:
     """The threads of a run, one per sink, so that a slow or failing sink holds back no other."""
 
-    def __init__(self, run: Run, *, stopping: threading.Event, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        stopping: threading.Event,
+        on_failure: Callable[[], None],
+        keeper: LeaseKeeper | None = None,
+    ) -> None:
         self.run = run
+        self._keeper = keeper
+        self._superseded: FencedError | None = None
         self._stopping = stopping
         self._on_failure = on_failure
         self._over = threading.Event()
@@ -35,6 +48,12 @@ class CommitterPool:
         """Begin with the batches that earlier runs left."""
         for thread in self._threads:
             thread.start()
+        if self._keeper is not None:
+            self._keeper.tell(self._note_superseded)
+
+    def running(self) -> list[str]:
+        """The names of the threads that run."""
+        return [thread.thread_name for thread in self._threads if thread.is_running]
 
     @property
     def is_caught_up(self) -> bool:
@@ -97,13 +116,21 @@ class CommitterPool:
             return False
         if not self._has_ended:
             self._has_ended = True
+            self.stop_renewing()
             self.run.end()
         return True
+
+    def stop_renewing(self) -> None:
+        """Renew no lease any more, so that standbys take over."""
+        if self._keeper is not None:
+            self._keeper.stop(KEEPER_S)
 
     @property
     def error(self) -> BaseException | None:
         """The error on which the first committer gave up without being parked; None if none did."""
-        return next((thread.error for thread in self._threads if thread.error and not thread.parked), None)
+        return self._superseded or next(
+            (thread.error for thread in self._threads if thread.error and not thread.parked), None
+        )
 
     def raise_error(self) -> None:
         """Raise `error`, if there is one."""
@@ -180,11 +207,20 @@ class CommitterPool:
                 self._over.set()
             return
         _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error))
+        self._end_run(f"the delivery to sink {name} failed")
+
+    def _note_superseded(self, error: FencedError) -> None:
+        """A newer process serves a sink. An idle committer learns it here; a busy one at its next look at the term."""
+        self._superseded = error
+        _logger.error("%s", error)
+        self._end_run("this process was superseded")
+
+    def _end_run(self, because: str) -> None:
         self._over.set()
         try:
             self._on_failure()
-        except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise the sink's error
-            _logger.error("after the delivery to sink %s failed: %s", name, told(problem))  # noqa: TRY400 - the text is complete
+        except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise the first error
+            _logger.error("after %s: %s", because, told(problem))  # noqa: TRY400 - the text is complete
 
     def _deadline_s(self, timeout_s: float | None) -> float | None:
         return None if timeout_s is None else self._now_s() + timeout_s

@@ -72,6 +72,14 @@ class CommitterThread:
         return self._committer
 
     @property
+    def thread_name(self) -> str:
+        return f"wal-sink-committer-{self._committer.name}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._running
+
+    @property
     def parked(self) -> bool:
         """Whether its sink gave up and the run goes on without it. Errors of the WAL or the run park no sink."""
         return isinstance(self.error, DeliveryError) and self._committer.served_sink.delivery.on_failure == "park"
@@ -137,8 +145,7 @@ class CommitterThread:
         self._woken, self._released = True, False
         self._changed.notify_all()
         if not self._running and self.error is None:
-            name = f"wal-sink-committer-{self._committer.name}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            thread = threading.Thread(target=self._work, name=self.thread_name, daemon=True)
             try:
                 thread.start()  # it waits for the lock that is held here
             except RuntimeError as error:  # the system gives this process no more threads
@@ -242,10 +249,10 @@ class CommitterThread:
 
     def _listen(self) -> None:
         """Note the calls made so far. Raises `StoppedError` if the run is ending."""
-        self._run.shared.sleep_s(0)
         with self._changed:
             self._woken = False
             self._heard = self._asked
+        self._run.shared.sleep_s(0)  # last: a run that ends from now on wakes this thread
 
     @property
     def _is_answer_due(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,10 +35,15 @@ from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen, is_superseded_by_siblings
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
+from wal_sink.wal.lease import Lease
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest
+from wal_sink.wal.renewal import Renewal
 from wal_sink.wal.segment_reader import SegmentReader, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
+
+LOOKS_PER_RENEWAL = 10
+"""How often, between two renewals, a run looks whether one is due: a term may have been claimed. No request."""
 
 _logger = logger_of(__name__)
 
@@ -54,10 +60,12 @@ class Run:
         runtime: Runtime = SYSTEM,
         pause: Callable[[float], bool] | None = None,
         segment_reader: SegmentReader = read_parquet,
+        lease: Lease | None = None,
         events: Events = OFF,
     ) -> None:
         self.settings = settings
-        self.log = Log(store, runtime, runtime.new_id(), segment_reader, events)
+        self.log = Log(store, runtime, runtime.new_id(), segment_reader, events, lease)
+        self._renewals: dict[str, Renewal] = {}
         self.checkpoint = Checkpoint(checkpoint)
         self.gate = Gate(self.checkpoint)
         self.history = History(self.log, self.checkpoint)
@@ -134,10 +142,31 @@ class Run:
                 _logger.warning("%s", said)
 
     def end(self) -> None:
-        """Leave records that this run no longer serves its sinks. One create per sink."""
+        """Leave records that this run no longer serves its sinks. One create per sink, and one more with a lease."""
         for committer in self.committers:
-            note_end(self.log, paths.committer_role(committer.name), committer.term.number)
+            role = paths.committer_role(committer.name)
+            note_end(self.log, role, committer.term.number)
+            if self.log.lease is not None:
+                self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
             self.log.events.tell(Ended, sink=committer.name)
+
+    def renew_leases(self) -> float:
+        """Renew the lease of each sink if it is due. Returns the seconds until the next one is due.
+
+        Raises `FencedError` if another process serves a sink by now. Another thread than the committers' calls it, from
+        the first claim on: opening may take longer than a lease.
+        """
+        if self.log.lease is None:
+            return math.inf
+        due_in_s = self.log.lease.renew_every_s / LOOKS_PER_RENEWAL
+        for committer in list(self.committers):
+            renewal = self._renewal(paths.committer_role(committer.name), self.log.lease)
+            renewal.renew_if_due(committer.term)
+            due_in_s = min(due_in_s, renewal.due_in_s)
+        return due_in_s
+
+    def _renewal(self, role: str, lease: Lease) -> Renewal:
+        return self._renewals.setdefault(role, Renewal(self.log, role, lease))
 
     @property
     def is_stager(self) -> bool:

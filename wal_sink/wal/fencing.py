@@ -161,5 +161,11 @@ def _terms_are_gone(log: Log, role: str, because: str) -> str:
 
 def _record(log: Log, role: str, number: int) -> TermRecord:
     return TermRecord(
-        role=role, term=number, run_id=log.run_id, process=process_name(), holder=process_identity(), **log.stamp()
+        role=role,
+        term=number,
+        run_id=log.run_id,
+        process=process_name(),
+        holder=process_identity(),
+        lease_s=log.lease.duration_s if log.lease is not None else None,
+        **log.stamp(),
     )

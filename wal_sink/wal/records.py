@@ -86,7 +86,7 @@ class Move(Record, frozen=True, kw_only=True):
         return path == paths.move(self.number)
 
 
-class TermRecord(Record, frozen=True, kw_only=True):
+class TermRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A claimed term of a role, and the process that claimed it."""
 
     kind = "term"
@@ -96,6 +96,8 @@ class TermRecord(Record, frozen=True, kw_only=True):
     process: str
     holder: ProcessIdentity | None = None
     """The same process, in a form that finds it. None: written by a version without this field."""
+    lease_s: float | None = None
+    """Seconds without a renewal after which a standby may claim the next term. None: the holder renews no lease."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.term(self.role, self.term)

@@ -106,8 +106,7 @@ CASES = (
     Case("repairs/<number:10>.json", "skipped", "01.json", NOT_NEEDED, foreign=SAME, other=("1.", "7.")),
     Case("repairs/<number:10>.done.json", "skipped", "01.done", NOT_NEEDED, foreign=SAME, other=("1.d", "7.d")),
     Case("adoptions/<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("1.", "2."), doubled=_OWNERLESS),
-    Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3."),
-         doubled=_OWNERLESS),
+    Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3.")),
     Case("milestones/<batch:19>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("0.", "1.")),
     Case("probe/<time>-<id>.json", "others", "", NOT_NEEDED, broken=NO_CONTENT, foreign=NO_CONTENT,
          other=("-0123", "-0124"),
@@ -132,7 +131,6 @@ SHORT = {
 """Lines of docs/FORMAT.md that stand for two kinds."""
 AGREED = {
     "adoptions/<number:10>.json",
-    "leases/<role>/<term:10>-<number:10>.json",
 }
 """Kinds that are known here before docs/FORMAT.md describes them."""
 

@@ -26,6 +26,7 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.log import Log
 from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.move_records import CopyRecord
@@ -79,7 +80,9 @@ def _others(world: GoldenWal) -> None:
     world.batch(run, 2)
     run.deliver_all()
     world.wal.create("adoptions/0000000001.json", envelope("adoption"))
-    world.wal.create("leases/committer-plain/0000000001-0000000002.json", envelope("lease"))
+    role = paths.committer_role("plain")
+    renewal = LeaseRecord(role=role, term=1, number=2, run_id="d" * 32, id="e" * 32, created="then")
+    world.wal.create(paths.lease(role, 1, 2), encode(renewal))
     milestone = Milestone(batch_id=0, at_ms=0, since=1, total_bytes=0, id="x", created="")
     world.wal.create(paths.milestone(0), encode(milestone))
     world.wal.create("probe/20260101T000000-0123.json", b"{}")

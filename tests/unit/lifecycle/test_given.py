@@ -55,6 +55,7 @@ def test_a_folder_that_is_missing_is_refused_with_an_example_of_its_own(empty: s
         ({"checkpoint_options": 3}, "checkpoint_options: expected a mapping of names to values, such as "),
         ({"moved_from": 3}, "moved_from=3: expected text, such as moved_from='s3://lake/wal/orders'"),
         ({"name": 3}, "name=3: expected text, such as 'orders'"),
+        ({"lease": 15}, "lease: expected a Lease or None, found a int; write lease=Lease()"),
     ],
 )
 def test_an_argument_of_a_wrong_kind_is_refused_by_its_name(wrong: dict[str, object], said: str) -> None:

@@ -1,0 +1,261 @@
+"""Options of `drain` from the environment and from a file: each one, with which rights, and no secret in a message."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from tests.support.processes import python_environment
+from tests.support.waiting import wait_until
+from wal_sink.cli.drain import drain
+from wal_sink.cli.main import main
+from wal_sink.cli.sources import MOST_BYTES, PREFIX
+from wal_sink.errors import ConfigError
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+
+PLANTED = "hunter2-is-the-password"
+SAMPLES: dict[str, Any] = {
+    "wal": "s3://lake/wal",
+    "to": "kafka://broker/topic",
+    "name": "orders",
+    "checkpoint": "s3://lake/checkpoint",
+    "moved-from": "s3://old/wal",
+    "follow": True,
+    "standby": True,
+    "lease": 7.5,
+    "timeout": 12,
+    "liveness-file": "/run/alive",
+    "guarantee": "at_least_once",
+    "start-from": "earliest",
+    "take-over": True,
+    "on-rejected": "dead_letter",
+    "on-gone": "prepare_again",
+    "order": "total",
+    "rows-per-s": 100,
+    "max-attempts": 3,
+    "budget": 60.0,
+    "attempt-timeout": 5,
+    "progress": False,
+    "metrics": "127.0.0.1:9464",
+    "json": True,
+}
+"""A value for every key of the file. A new option needs one."""
+NOT_IN_A_FILE = {"config", "option", "checkpoint-option", "storage-options-json", "checkpoint-options-json"}
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(PREFIX) and not name.startswith(f"{PREFIX}TEST")]:
+        monkeypatch.delenv(name)
+
+
+def written(text: str, name: str = "drain.toml", mode: int = 0o600) -> str:
+    path = Path(name)
+    path.write_text(text)
+    path.chmod(mode)
+    return name
+
+
+def toml(values: dict[str, Any]) -> str:
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def understood(*args: str) -> dict[str, Any]:
+    """The values that the command would run with."""
+    params = drain.make_context("drain", list(args)).params
+    return {name: value for name, value in params.items() if value not in (None, (), False) or name == "progress"}
+
+
+def as_arguments(values: dict[str, Any]) -> list[str]:
+    args = [values["wal"]]
+    for key, value in values.items():
+        if key == "progress":
+            args.append("--progress" if value else "--no-progress")
+        elif value is True:
+            args.append(f"--{key}")
+        elif key != "wal":
+            args += [f"--{key}", str(value)]
+    return args
+
+
+def keys() -> set[str]:
+    return {max(param.opts, key=len).lstrip("-") for param in drain.params}
+
+
+def test_there_is_a_sample_of_every_option() -> None:
+    assert keys() == {*SAMPLES, *NOT_IN_A_FILE}
+
+
+def test_every_option_comes_from_the_environment_as_from_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = understood(*as_arguments(SAMPLES))
+    assert len(told) == len(SAMPLES)
+    for key, value in SAMPLES.items():
+        monkeypatch.setenv(PREFIX + key.replace("-", "_").upper(), str(value))
+
+    assert understood() == told
+
+
+@pytest.mark.parametrize("form", ["toml", "json"])
+def test_every_option_comes_from_a_file_as_from_an_argument(form: str) -> None:
+    text = toml(SAMPLES) if form == "toml" else json.dumps(SAMPLES)
+
+    assert understood("--config", written(text, f"drain.{form}")) == understood(*as_arguments(SAMPLES))
+
+
+def test_the_file_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{PREFIX}CONFIG", written(toml(SAMPLES)))
+
+    assert understood() == understood(*as_arguments(SAMPLES))
+
+
+def test_an_argument_goes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(toml({"wal": "w", "to": "a:b", "name": "file", "order": "total"}))
+    assert understood("--config", file)["name"] == "file"
+    monkeypatch.setenv(f"{PREFIX}NAME", "environment")
+    assert understood("--config", file)["name"] == "environment"
+    assert understood("--config", file, "--name", "argument")["name"] == "argument"
+    assert understood("--config", file)["order"] == "total"
+
+
+def test_options_of_the_stores_are_tables_of_the_file() -> None:
+    text = 'wal = "w"\nto = "a:b"\n[storage-options]\nkey = "k"\n[storage-options.client_kwargs]\nregion_name = "x"\n'
+    found = understood("--config", written(text + "[checkpoint-options]\nanon = true\n"))
+
+    assert json.loads(found["storage_options_json"]) == {"key": "k", "client_kwargs": {"region_name": "x"}}
+    assert json.loads(found["checkpoint_options_json"]) == {"anon": True}
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o610, 0o602])
+def test_a_file_that_others_may_read_or_change_is_refused(mode: int) -> None:
+    with pytest.raises(ConfigError, match=rf"has mode {mode:04o}, .*chmod 600 drain\.toml"):
+        understood("--config", written(toml(SAMPLES), mode=mode))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_one_of_its_owner_alone_is_read(mode: int) -> None:
+    assert understood("--config", written(toml(SAMPLES), mode=mode))["name"] == "orders"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("f.toml", "nmae = 'x'", r"'nmae' is not a key of this file\. Expected .* name, .*storage-options"),
+        ("f.toml", "option = 'a=b'", "'option' is not a key"),
+        ("f.toml", "config = 'other.toml'", "'config' is not a key"),
+        ("f.toml", "start_from = 'next'", "'start_from' is not a key"),
+        ("f.toml", "follow = 'yes'", "follow: expected true or false, found a str"),
+        ("f.toml", "name = 3", "name: expected text, found a int"),
+        ("f.toml", "name = true", "name: expected text, found a bool"),
+        ("f.toml", "max-attempts = 3.5", "max-attempts: expected a whole number, found a float"),
+        ("f.toml", "max-attempts = true", "max-attempts: expected a whole number, found a bool"),
+        ("f.toml", "timeout = '5'", "timeout: expected a number, found a str"),
+        ("f.toml", "storage-options = 'x'", "storage-options: expected a table of names and values, found a str"),
+        ("f.toml", f"to = {PLANTED}\n", r"expected TOML, and it cannot be parsed \(line 1, column"),
+        ("f.toml", "name = 'a'\nname = 'b'\n", r"expected TOML, and it cannot be parsed \(line 2, column"),
+        ("f.json", f'{{"to": {PLANTED}}}', r"expected JSON, and it cannot be parsed \(line 1\)"),
+        ("f.json", '{"name": "a", "name": "b"}', "a key that stands twice"),
+        ("f.json", "[" * 100_000, "the place is not known"),
+        ("f.json", "[]", "expected one JSON object, found a list"),
+        ("f.toml", "#" * (MOST_BYTES + 1), "expected at most 1048576 bytes"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_without_what_it_holds(name: str, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as told:
+        understood("--config", written(text, name))
+    assert name in str(told.value)
+    assert PLANTED not in str(told.value)
+
+
+def test_a_file_that_is_no_text_or_no_file_is_refused() -> None:
+    Path("f.toml").write_bytes(b"\xff\xfe")
+    Path("f.toml").chmod(0o600)
+    with pytest.raises(ConfigError, match="expected text in UTF-8"):
+        understood("--config", "f.toml")
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        understood("--config", "missing.toml")
+    os.mkfifo("pipe", 0o600)
+    holder = os.open("pipe", os.O_RDWR)
+    try:
+        with pytest.raises(ConfigError, match="expected a file"):
+            understood("--config", "pipe")
+    finally:
+        os.close(holder)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        understood("--config", ".")
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, ["drain", *args])
+
+
+def test_a_value_that_the_option_does_not_take_is_refused_as_ever() -> None:
+    result = run("--config", written(toml({"wal": "w", "to": "a:b", "order": "chaos"})))
+
+    assert result.exit_code == 2
+    assert "'chaos' is not one of 'batch', 'total'" in result.stderr
+
+
+def test_without_target_and_wal_the_command_says_so() -> None:
+    assert "Missing argument 'WAL'" in run("--to", "a:b").stderr
+    assert "Missing option '--to'" in run("w").stderr
+
+
+def test_the_completion_of_a_shell_reads_no_file() -> None:
+    context = drain.make_context("drain", ["--config", "missing.toml"], resilient_parsing=True)
+    assert isinstance(context, click.Context)
+
+
+MODULE = """
+def take(chunk):
+    with open("taken.txt", "a") as file:
+        file.write(f"{chunk.batch_id}\\n")
+"""
+
+
+def test_a_drain_with_a_secret_has_it_neither_among_its_arguments_nor_in_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way: a real process whose target, WAL and password come from a file and the environment."""
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    Path("file_targets.py").write_text(MODULE)
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    stager = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    stager.open()
+    stager.become_stager()
+    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(stager, 2))
+    told = {"wal": "wal", "to": "file_targets:take", "start-from": "earliest", "follow": True}
+    written(toml(told) + f"[storage-options]\nauto_mkdir = true\n# {PLANTED}\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wal_sink.cli", "drain"],
+        env=python_environment({f"{PREFIX}CONFIG": "drain.toml", f"{PREFIX}NAME": "orders", "PASSWORD": PLANTED}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: Path("taken.txt").exists() and Path("taken.txt").read_text() == "0\n1\n")
+        arguments = Path(f"/proc/{process.pid}/cmdline").read_text()
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait(30)
+    assert process.returncode == 0, err
+    assert arguments.rstrip("\0").split("\0")[-1] == "drain"
+    assert "sink 'orders': 2 batches delivered" in out
+    assert PLANTED not in out + err + arguments
