@@ -116,7 +116,7 @@ ROWS: Mapping[str, Row] = {
     "status": Row(lambda place: [place.wal], needs_wal=False),
     "batches": Row(lambda place: [place.wal]),
     "show": Row(lambda place: [place.wal, "1"]),
-    "report": Row(lambda place: [place.wal, "--output", "-"]),
+    "report": Row(lambda place: [place.wal, "--output", f"{place.copy}.html"]),
     "drain": Row(lambda place: [place.wal, "--to", place.module("take"), "--name", "late"], writes=True),
     "sinks list": Row(lambda place: [place.wal]),
     "sinks retire": Row(lambda place: [place.wal, "late", "--drop-pending", "2", "--why", "a test"], writes=True),

@@ -12,13 +12,6 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {_PLURALS.get(thing, f'{thing}s')}"
 
 
-def pending_text(batches: int) -> str:
-    """The batches that wait for the next start, at the end of a run that a signal ended."""
-    if not batches:
-        return "no batch is pending"
-    return f"{counted(batches, 'batch')} pending, delivered at the next start"
-
-
 def in_ranges(numbers: Sequence[int]) -> list[str]:
     """Ascending numbers as few texts, such as `3-7`."""
     found: list[list[int]] = []
@@ -28,3 +21,10 @@ def in_ranges(numbers: Sequence[int]) -> list[str]:
         else:
             found.append([number, number])
     return [str(first) if first == last else f"{first}-{last}" for first, last in found]
+
+
+def pending_text(batches: int) -> str:
+    """The batches that wait for the next start, at the end of a run that a signal ended."""
+    if not batches:
+        return "no batch is pending"
+    return f"{counted(batches, 'batch')} pending, delivered at the next start"
