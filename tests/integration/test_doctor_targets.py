@@ -29,7 +29,7 @@ from wal_sink_backends.kafka import KafkaSink
 from wal_sink_backends.redis import RedisSink
 from wal_sink_backends.sql import SqlSink
 
-SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 VARIABLE = "REDIS_LOGIN"
 DATABASES = ("postgresql", "mariadb")
 

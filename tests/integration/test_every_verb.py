@@ -115,6 +115,19 @@ def test_a_verb_that_only_looks_changes_nothing(verb: str, local: Place) -> None
 
 
 @pytest.mark.parametrize("verb", WITH_WAL)
+def test_a_verb_that_writes_refuses_a_copy_of_a_wal_and_one_that_looks_does_not(
+    verb: str, local: Place, tmp_path: Path
+) -> None:
+    shutil.copytree(local.wal, tmp_path / "other")
+    before = objects(tmp_path / "other")
+    there = replace(local, wal=str(tmp_path / "other"))
+    done = there.invoke(*arguments(there, verb))
+    refused = "Two copies of one WAL would deliver the same batches twice" in done.output
+    assert (done.exit_code, refused) == ((2, True) if ROWS[verb].writes else (0, False)), (done.output, done.exception)
+    assert objects(tmp_path / "other") == before
+
+
+@pytest.mark.parametrize("verb", WITH_WAL)
 def test_a_folder_that_is_no_wal_is_refused_and_left_as_it_is(verb: str, local: Place, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -143,11 +156,14 @@ def test_a_verb_that_may_not_list_says_so(verb: str, local: Place, monkeypatch: 
 
 
 @pytest.mark.parametrize("verb", EACH)
-def test_on_forty_columns_a_verb_still_says_all(verb: str, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_forty_columns_a_verb_still_says_all(
+    verb: str, local: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", str(NARROW))
     done = local.invoke(*arguments(local, verb))
     assert done.exit_code == 0, (done.output, done.exception)
-    long = [line for line in done.stdout.splitlines() if len(line) > TABLE and " " in line.strip()]
+    text = done.stdout.replace(str(tmp_path), "")
+    long = [line for line in text.splitlines() if len(line) > TABLE and " " in line.strip()]
     assert not long, long
 
 

@@ -239,9 +239,9 @@ def test_dead_letters_are_deleted_and_chosen_ones_sent_again(wal: Wal) -> None:
         args = ("--older-than", bad, "--why", "x")
         assert "expected a duration above 0" in wal.run("dead-letters", "delete", args=args, code=2).stderr
 
-    args = ("--to", "repair_targets:take", "--batch", "1", "--why", "repaired")
-    assert wal.json("dead-letters", "replay", args=(*args, "--dry-run"))["letters"] == 2
-    assert "2 dead letters sent to take: 2 rows" in wal.run("dead-letters", "replay", args=args).stdout
+    again = ("--to", "repair_targets:take", "--batch", "1", "--why", "repaired")
+    assert wal.json("dead-letters", "replay", args=(*again, "--dry-run"))["letters"] == 2
+    assert "2 dead letters sent to take: 2 rows" in wal.run("dead-letters", "replay", args=again).stdout
 
     args = ("--reason", "row of 0", "--why", "no longer needed")
     assert "2 dead letters to delete: 2 rows" in wal.run("dead-letters", "delete", args=(*args, "--dry-run")).stdout

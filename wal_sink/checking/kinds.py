@@ -112,7 +112,6 @@ KINDS = (
     Kind("moves/copy.json", CopyRecord),
     Kind("repairs/<number:10>.json", RepairRecord),
     Kind("repairs/<number:10>.done.json", RepairedRecord),
-    Kind("adoptions/<number:10>.json", ""),
     Kind("leases/<role>/<term:10>-<number:10>.json", LeaseRecord, _FREELY),
     Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),

@@ -11,6 +11,7 @@ from wal_sink.cli.output import print_json
 from wal_sink.cli.repairing import log_of, why_option
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
+from wal_sink.recovery.location import refuse_copy
 from wal_sink.repair.journal import Entry, command_of, give_up, read_journal
 from wal_sink.repair.resend import retire_given_up
 from wal_sink.reporting.counts import counted
@@ -68,13 +69,14 @@ def give_up_verb(*, wal: str, number: int, why: str, as_json: bool, **more: Any)
     """
     log = log_of(wal, more)
     with working(f"giving up repair {number}"):
+        refuse_copy(log)
         entry = give_up(log, number, why=why)
         if entry.begun.verb == "replay":
             retire_given_up(log, entry)
     if as_json:
         print_json(facts(entry))
         return
-    click.echo(f"repair {number} is given up: {command_of(entry.begun)}")
+    print_text(f"repair {number} is given up: {command_of(entry.begun)}")
 
 
 def facts(entry: Entry) -> dict[str, object]:

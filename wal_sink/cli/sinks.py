@@ -88,7 +88,7 @@ def retire_verb(
     dropped = (
         f"; this sink skips {counted(len(done.dropped), 'batch')}, from {done.dropped[0]} on" if done.dropped else ""
     )
-    click.echo(f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}")
+    print_text(f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}")
 
 
 @sinks.command("rename", short_help="Give a sink another name.")
@@ -120,7 +120,7 @@ def rename_verb(
     if as_json:
         print_json({"sink": new, "renamed_from": old})
         return
-    click.echo(f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name")
+    print_text(f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name")
 
 
 def _show_retirement(plan: RetirePlan, *, as_json: bool) -> None:

@@ -149,15 +149,16 @@ def resend(
     _register(log, entry, plan, name, to)
     role, is_resumed = paths.committer_role(name), entry.is_resumed
     term = claim(log, role, was_held=is_resumed, take_over=take_over)
-    _refuse_deleted(log, entry, plan, name, term)
-    sending = _Sending(log, name, term, plan=plan, to=to, delivery=delivery, is_resumed=is_resumed)
+    sending: _Sending | None = None
     try:
+        _refuse_deleted(log, entry, plan, name)
+        sending = _Sending(log, name, term, plan=plan, to=to, delivery=delivery, is_resumed=is_resumed)
         for number, batch_id in enumerate(plan.batches):
             on_batch(number, len(plan.batches))
             sending.send(batch_id)
         sending.end()
     finally:
-        note_end(log, role, sending.term.number)
+        note_end(log, role, (term if sending is None else sending.term).number)
     result = {"batches": len(plan.batches), **sending.counts()}
     finish(log, entry, {"sink": name, **result})
     return Resent(repair=entry.number, name=name, **result)
@@ -309,14 +310,13 @@ def _register(log: Log, entry: Entry, plan: ResendPlan, name: str, to: Sink) -> 
         )
 
 
-def _refuse_deleted(log: Log, entry: Entry, plan: ResendPlan, name: str, term: Term) -> None:
+def _refuse_deleted(log: Log, entry: Entry, plan: ResendPlan, name: str) -> None:
     """End the replay if a batch was deleted before its sink was registered. Raises `ConfigError`."""
     low_water, done = log.low_water(), newest_marked(log, name)
     doubtful = [batch_id for batch_id in plan.batches if done < batch_id <= low_water]
     if gone := [batch_id for batch_id in doubtful if log.find(Release, paths.release(batch_id)) is None]:
         # Collection looked at the sinks before this one was registered.
         _retire(log, name, NOTHING)
-        note_end(log, term.role, term.number)
         finish(log, entry, {"deleted_meanwhile": gone})
         raise ConfigError(
             f"{log.store.root}: batches {gone[0]} to {gone[-1]} were deleted meanwhile, since every sink has them. "

@@ -25,7 +25,7 @@ LEASES = "leases"
 REPAIRS = "repairs"
 MILESTONES = "milestones"
 PROBE = "probe"
-TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, MILESTONES, LEASES, "adoptions"})
+TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, MILESTONES, LEASES})
 """Folders in the root of a WAL. Nothing else there belongs to it, but its own record."""
 COPY = f"{MOVES}/copy.json"
 """Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`

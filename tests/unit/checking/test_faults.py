@@ -105,7 +105,6 @@ CASES = (
     Case("moves/copy.json", "skipped", "", NOT_NEEDED, doubled=ONLY_UNKNOWN),
     Case("repairs/<number:10>.json", "skipped", "01.json", NOT_NEEDED, foreign=SAME, other=("1.", "7.")),
     Case("repairs/<number:10>.done.json", "skipped", "01.done", NOT_NEEDED, foreign=SAME, other=("1.d", "7.d")),
-    Case("adoptions/<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("1.", "2."), doubled=_OWNERLESS),
     Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3.")),
     Case("milestones/<batch:19>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("0.", "1.")),
     Case("probe/<time>-<id>.json", "others", "", NOT_NEEDED, broken=NO_CONTENT, foreign=NO_CONTENT,
@@ -129,11 +128,6 @@ SHORT = {
     ],
 }
 """Lines of docs/FORMAT.md that stand for two kinds."""
-AGREED = {
-    "adoptions/<number:10>.json",
-}
-"""Kinds that are known here before docs/FORMAT.md describes them."""
-
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.pattern)
 
 
@@ -169,7 +163,7 @@ def check(case: Case, wal: MemoryStore, expected: Expected) -> None:
 
 def test_every_kind_of_the_document_is_known_and_each_known_kind_has_its_cases() -> None:
     known = [kind.pattern for kind in KINDS]
-    assert sorted(documented()) == sorted(set(known) - (AGREED - set(documented())))
+    assert sorted(documented()) == sorted(known)
     assert [case.pattern for case in CASES] == known
 
 

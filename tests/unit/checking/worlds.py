@@ -79,7 +79,6 @@ def _others(world: GoldenWal) -> None:
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
-    world.wal.create("adoptions/0000000001.json", envelope("adoption"))
     role = paths.committer_role("plain")
     renewal = LeaseRecord(role=role, term=1, number=2, run_id="d" * 32, id="e" * 32, created="then")
     world.wal.create(paths.lease(role, 1, 2), encode(renewal))
