@@ -29,7 +29,7 @@ from wal_sink_backends.kafka import KafkaSink
 from wal_sink_backends.redis import RedisSink
 from wal_sink_backends.sql import SqlSink
 
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+SCHEMA = pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())}).schema
 VARIABLE = "REDIS_LOGIN"
 DATABASES = ("postgresql", "mariadb")
 

@@ -31,7 +31,7 @@ from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.progress import recorded_chunks
-from wal_sink.delivery.retry import AttemptFailedError, Budget, all_told
+from wal_sink.delivery.retry import Budget, all_told
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.delivery.telling import failure_teller, tell_marked, tell_released
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
@@ -178,8 +178,8 @@ class Committer:
 
     def _failed_again(self, attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
         """Note a failure that is repeated; the last one of a budget is noted by `_noting`."""
-        error = error or AttemptFailedError("an attempt failed, and its error is not known")
-        if next_in_s is not None and (batch_id := self.next_batch()) is not None:
+        # An attempt without an error has nothing to note: the log has the failure itself.
+        if error is not None and next_in_s is not None and (batch_id := self.next_batch()) is not None:
             self._last_error.retried(error, batch_id=batch_id, attempts=attempt, term=self.term.number)
 
     def confirm_marked(self) -> None:
