@@ -1,8 +1,9 @@
 """Removes secrets from texts: from URLs, options, headers, and errors of libraries. Only this module does so.
 
-It has three tools, for different knowledge of the text:
+It has four tools, for different knowledge of the text:
 
 - `mask_url`: the text is one URL. It is cut at the last place where a password may end.
+- `mask_typed`: an argument that may be a URL. It stays as it was typed, but for its secrets.
 - `redacted`: any text, with nothing known. Everything that looks like a password is removed, rather too much than too
   little: from `scheme://user:` up to the last `@` of the line, since a password may hold any other character.
 - `Redactor`: any text, with known secrets. They are removed in every spelling, then the text is `redacted`.
@@ -59,6 +60,8 @@ _HEADER = re.compile(
 )
 _ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
 """Words that occur in headers and queries, and in ordinary texts."""
+_ONE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_PLAIN_VALUE = re.compile(r"true|false|[0-9.]{1,6}(?:ms|s|m|h)?", re.IGNORECASE)
 _PARTS, _ENDS = re.compile(r"[/@#?:&;\s]+"), re.compile(r"[/@#?:]")
 _UNQUOTED = ("", "/", "/:")
 """Characters that libraries leave as they are when they percent-encode a text."""
@@ -87,6 +90,42 @@ def mask_url(url: str) -> str:
     bare = _without_users(line).partition("?")[0]
     bare = bare.partition("#")[0] if scheme.lower() in {"http", "https"} else bare
     return _without_values(bare)
+
+
+def mask_typed(text: str) -> str:
+    """The argument of a command, so that it can be typed again: in a URL, `***` stands for user, password and secret
+    options. A second application changes nothing. Any other text is `redacted`.
+
+    The query of an `http` URL belongs to a foreign service, so each of its values may be secret.
+    """
+    if _ONE_URL.fullmatch(text) is None:
+        return redacted(text)
+    masked = mask_url(text)
+    if masked.endswith(f"://{MASK}"):
+        return masked
+    line = _without_users(text)
+    if line != text and "@" not in masked:
+        masked = masked.replace("://", f"://{MASK}@", 1)
+    masked = masked.partition("#")[0]
+    behind, hashed, fragment = line.partition("#")
+    is_foreign = text.lower().startswith(("http:", "https:"))
+    query = behind.partition("?")[2]
+    masked += f"?{_typed_options(query, hidden=is_foreign)}" if query else ""
+    return f"{masked}#{_typed_options(fragment, hidden=is_foreign)}" if hashed else masked
+
+
+def _typed_options(text: str, *, hidden: bool) -> str:
+    return "&".join(_typed_option(pair, hidden=hidden) for pair in text.split("&"))
+
+
+def _typed_option(pair: str, *, hidden: bool) -> str:
+    """An option of a URL, with `***` for a value that may be secret. `hidden`: only plain values are shown."""
+    name, found, value = pair.partition("=")
+    plain = unquote(value)
+    may_show = _PLAIN_VALUE.fullmatch(plain) if hidden else not ({"@", "?"} & set(plain) or "://" in plain)
+    if found and may_show and not is_secret_name(unquote(name)) and _without_values(pair) == pair:
+        return pair
+    return f"{name}={MASK}" if found else (pair if not hidden and may_show else MASK)
 
 
 def redacted(text: str) -> str:
