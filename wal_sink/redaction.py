@@ -60,7 +60,8 @@ _HEADER = re.compile(
 )
 _ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
 """Words that occur in headers and queries, and in ordinary texts."""
-_ONE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_BEGINS_URL = re.compile(_SCHEME)
+_OPTION = re.compile(r"[?&#][^?&#]*")
 _PLAIN_VALUE = re.compile(r"true|false|[0-9.]{1,6}(?:ms|s|m|h)?", re.IGNORECASE)
 _PARTS, _ENDS = re.compile(r"[/@#?:&;\s]+"), re.compile(r"[/@#?:]")
 _UNQUOTED = ("", "/", "/:")
@@ -93,39 +94,40 @@ def mask_url(url: str) -> str:
 
 
 def mask_typed(text: str) -> str:
-    """The argument of a command, so that it can be typed again: in a URL, `***` stands for user, password and secret
-    options. A second application changes nothing. Any other text is `redacted`.
+    """The argument of a command, so that it can be typed again: in a URL, `***` stands for user and password, and for
+    the first option that may be secret with all options behind it. A second application changes nothing. Any other text
+    is `redacted`.
 
     The query of an `http` URL belongs to a foreign service, so each of its values may be secret.
     """
-    if _ONE_URL.fullmatch(text) is None:
+    is_jdbc = text.lower().startswith("jdbc:")
+    if _BEGINS_URL.match(text) is None and not is_jdbc:
         return redacted(text)
+    text = _in_one_line(text)
     masked = mask_url(text)
-    if masked.endswith(f"://{MASK}"):
+    if is_jdbc or masked.endswith(f"://{MASK}"):
         return masked
     line = _without_users(text)
     if line != text and "@" not in masked:
         masked = masked.replace("://", f"://{MASK}@", 1)
-    masked = masked.partition("#")[0]
-    behind, hashed, fragment = line.partition("#")
     is_foreign = text.lower().startswith(("http:", "https:"))
-    query = behind.partition("?")[2]
-    masked += f"?{_typed_options(query, hidden=is_foreign)}" if query else ""
-    return f"{masked}#{_typed_options(fragment, hidden=is_foreign)}" if hashed else masked
+    begin = re.search(r"[?#]" if is_foreign else r"\?", line)
+    for option in _OPTION.findall(line[begin.start() :] if begin else ""):
+        shown = _typed_option(option, is_foreign=is_foreign)
+        masked += shown
+        if shown != option:
+            break  # an unencoded secret may go on behind any mark
+    return masked
 
 
-def _typed_options(text: str, *, hidden: bool) -> str:
-    return "&".join(_typed_option(pair, hidden=hidden) for pair in text.split("&"))
-
-
-def _typed_option(pair: str, *, hidden: bool) -> str:
-    """An option of a URL, with `***` for a value that may be secret. `hidden`: only plain values are shown."""
-    name, found, value = pair.partition("=")
-    plain = unquote(value)
-    may_show = _PLAIN_VALUE.fullmatch(plain) if hidden else not ({"@", "?"} & set(plain) or "://" in plain)
-    if found and may_show and not is_secret_name(unquote(name)) and _without_values(pair) == pair:
-        return pair
-    return f"{name}={MASK}" if found else (pair if not hidden and may_show else MASK)
+def _typed_option(option: str, *, is_foreign: bool) -> str:
+    """An option of a URL with the mark before it, and `***` for a value that may be secret."""
+    name, found, value = option.partition("=")
+    plain = unquote(value if found else name[1:])
+    is_public = _PLAIN_VALUE.fullmatch(plain) if is_foreign else not ({"@", "?"} & set(plain) or "://" in plain)
+    if is_public and not (found and is_secret_name(unquote(name[1:]))) and _without_values(option) == option:
+        return option
+    return f"{name}={MASK}" if found else f"{name[0]}{MASK}"
 
 
 def redacted(text: str) -> str:

@@ -246,15 +246,15 @@ def _meaning(begun: RepairRecord) -> str:
 
 def _as_stored(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Plain data as it is read back, without anything that looks like a secret: descriptions come from users' code."""
-    stored: dict[str, Any] = _masked(msgspec.json.decode(msgspec.json.encode(facts)))
+    stored: dict[str, Any] = _without_secrets(msgspec.json.decode(msgspec.json.encode(facts)))
     return stored
 
 
-def _masked(value: Any) -> Any:
+def _without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _masked(each) for name, each in value.items()}
+        return {name: _without_secrets(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_masked(each) for each in value]
+        return [_without_secrets(each) for each in value]
     return mask_typed(value) if isinstance(value, str) else value
 
 
