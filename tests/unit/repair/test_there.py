@@ -38,9 +38,6 @@ class Breaking(Forgetful):
         self.left -= chunk.batch_id == 1
         return super().commit(chunk)
 
-    def describe(self) -> str:
-        return "Forgetful"
-
 
 class Named(Forgetful):
     """One table of a database whose tables share a ledger."""
