@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from wal_sink.dead_letters.files import count_rows
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import Lost, newest_marked, require, require_wal
@@ -119,8 +121,7 @@ def plan_resend(
 
 def planned_resend(entry: Entry) -> ResendPlan:
     """The plan of a replay that was begun."""
-    plan = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.plan.items()}
-    return ResendPlan(**plan)
+    return msgspec.convert(entry.plan, ResendPlan)
 
 
 def _counted(
@@ -132,7 +133,7 @@ def _counted(
     again: bool,
     ledger_of: Sequence[str],
 ) -> Counted:
-    """The sinks whose positions count. No target is asked that keeps none, or whose rows are sent anyway."""
+    """The sinks whose positions count. Asks no target that keeps none, or whose rows are sent anyway."""
     if again and ledger_of:
         raise ConfigError("--again and --ledger-of exclude each other: with --again no position counts")
     if again or not isinstance(to, TransactionalSink):

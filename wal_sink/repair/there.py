@@ -20,7 +20,7 @@ from wal_sink.redaction import redacted
 from wal_sink.repair.ledgers import ASK_S
 from wal_sink.replay import DeadLetters
 from wal_sink.reporting.texts import name_of
-from wal_sink.sinks.base import SinkContext, TransactionalSink
+from wal_sink.sinks.base import Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import SinkFailedError, failure_error
 from wal_sink.sinks.guarantees import Ability
@@ -69,7 +69,7 @@ class There:
     """Rows of these that the target does not have: they are dead letters of the sink that were not sent again."""
 
 
-def replay_identity(to: TransactionalSink, number: int) -> str:
+def replay_identity(to: Sink, number: int) -> str:
     """The description with which the sink of a replay is registered, without secrets."""
     return f"{redacted(name_of(to))} (repair {number}: a replay)"
 
@@ -136,7 +136,7 @@ def asked(
     wal_id: str,
     sink: str,
     term: int = 0,
-    limit_s: float | None = ASK_S,
+    limit_s: float = ASK_S,
 ) -> Iterator[SinkSession]:
     """An open session for questions. Raises `DeliveryError` if the target gives no answer."""
     context = SinkContext(
