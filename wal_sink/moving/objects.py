@@ -74,7 +74,8 @@ class ObjectCopier:
             return len(data)
         raise CorruptError(
             f"{store.url_of(each.path)} is not equal to {self._source.store.url_of(each.path)}. The copy is not "
-            "complete, and no process takes it for a WAL. Delete the folder of the copy, then repeat the command"
+            "complete, and no process takes it for a WAL. If no query and no drain ever ran on the copy, delete its "
+            "folder, then repeat the command"
         )
 
     def _read(self, path: str) -> bytes:

@@ -77,6 +77,7 @@ def test_a_copy_is_made_and_continued_with_the_words_that_the_command_prints(wal
     assert "each read back and equal" in text
     kept = content(tmp_path / "new")
     assert b"a larger disk" in kept.pop(paths.COPY)
+    assert kept.pop(paths.COPIED)
     assert kept == content(wal)
     said = f"--moved-from file://{wal}"
     assert text.endswith(f"{said}\n")
@@ -227,7 +228,7 @@ def test_to_s3_with_options_for_it_alone(wal: Path, s3_server: S3Server, s3_url:
     invoke("copy", f"{s3_url}/other", tmp_path / "back", "--yes", "--storage-options-json", options)
 
     kept = content(tmp_path / "back")
-    del kept[paths.COPY]
+    del kept[paths.COPY], kept[paths.COPIED]
     assert kept == content(wal)
 
 
