@@ -69,6 +69,8 @@ class Copied:
 
     objects: int
     bytes: int
+    damaged: tuple[str, ...] = ()
+    """Damaged manifests that were copied as they are: every sink has their batches, or passed over them."""
 
 
 def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
@@ -188,7 +190,7 @@ class _Copying:
         record = CopiedRecord(wal_id=wal.wal_id, objects=objects, digest=digest, **self._target.stamp())
         self._target.create_or_find(paths.COPIED, record)
         self._bytes += self._copier.copy_record(paths.WAL)
-        return Copied(self._objects + 1, self._bytes)
+        return Copied(self._objects + 1, self._bytes, tuple(self._copier.damaged))
 
     def _copy(self, part: Part, present: Collection[str]) -> None:
         self._copied.note(part)
