@@ -140,8 +140,20 @@ def test_as_json_it_prints_one_document(wal: Path, tmp_path: Path) -> None:
         "batches": 2,
         "copied_objects": len(content(wal)),
         "copied_bytes": sum(map(len, content(wal).values())),
+        "damaged": [],
         "moved_from": f"file://{wal}",
     }
+
+
+def test_a_damaged_manifest_that_no_sink_needs_is_told(wal: Path, tmp_path: Path) -> None:
+    drain(wal)
+    manifest = next((wal / paths.batch(0)).glob("manifest-*"))
+    manifest.write_bytes(b"{}")
+    path = str(manifest.relative_to(wal))
+
+    assert f"1 manifest that cannot be read ({path})" in invoke("copy", wal, "new", "--yes").stdout
+    assert json.loads(invoke("copy", wal, "newer", "--yes", "--json").stdout)["damaged"] == [path]
+    assert (tmp_path / "new" / path).read_bytes() == b"{}"
 
 
 def test_it_asks_before_it_acts(wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
