@@ -87,8 +87,8 @@ def _told(plan: CopyPlan, target: Log, done: Copied) -> str:
     if plan.state is TargetState.COMPLETE:
         return f"{target.store.root} is a complete copy already: {counted(plan.objects, 'object')}. Nothing was copied"
     damaged = (
-        f". Copied as it is, since every sink has its batch or passed over it: {counted(len(done.damaged), 'manifest')} "
-        f"that cannot be read ({done.damaged[0]})"
+        f". {counted(len(done.damaged), 'manifest')} that cannot be read ({done.damaged[0]}) was copied all the same, "
+        "since every sink has the batch or passed over it"
         if done.damaged
         else ""
     )

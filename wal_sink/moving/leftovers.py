@@ -1,4 +1,4 @@
-"""What an unfinished copy has and the WAL has no more.
+"""Objects of an unfinished copy that the WAL has no more.
 
 The WAL collected it since the first part of the copy, so it is deleted from the copy. But the folder may also be a copy
 that was completed and used, and that lost `wal.json`. Then its objects exist nowhere else. So only objects that

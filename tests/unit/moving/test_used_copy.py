@@ -49,6 +49,11 @@ def test_a_copy_in_use_that_lost_its_record_keeps_every_batch(move: bool, keeps:
             copy_wal(source, target, plan(source, target), move=again)
 
     assert [name for name in there.list("", recursive=True) if "probe" not in name] == before
+    there.create(paths.WAL, place.wal.read(paths.WAL))  # the way out
+    late = Recorder()
+    run = Place(wal=there, checkpoint=place.checkpoint, rows=place.rows).open({"a": late, "b": Recorder()})
+    run.deliver_all()
+    assert sorted(set(late.batches)) == [2, 3, 4]
 
 
 def test_a_wal_that_goes_on_beside_its_used_copy_makes_no_difference() -> None:
