@@ -44,7 +44,7 @@ def command(wal: str, new: str, server: S3Server, *more: str) -> dict[str, Any]:
 
 def content(store: Store) -> dict[str, bytes]:
     names = [name for name in store.list("", recursive=True) if not name.startswith("probe/")]
-    return {name: store.read(name) for name in names if name != paths.COPY}
+    return {name: store.read(name) for name in names if name not in (paths.COPY, paths.COPIED)}
 
 
 def test_a_query_goes_on_at_the_new_place_although_the_move_was_killed(

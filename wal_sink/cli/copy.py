@@ -86,9 +86,15 @@ def _intent(plan: CopyPlan, source: Log, target: Log, *, move: bool) -> str:
 def _told(plan: CopyPlan, target: Log, done: Copied) -> str:
     if plan.state is TargetState.COMPLETE:
         return f"{target.store.root} is a complete copy already: {counted(plan.objects, 'object')}. Nothing was copied"
+    damaged = (
+        f". {counted(len(done.damaged), 'manifest')} that cannot be read ({done.damaged[0]}) was copied all the same, "
+        "since every sink has the batch or passed over it"
+        if done.damaged
+        else ""
+    )
     return (
         f"{target.store.root} is a complete copy: {counted(done.objects, 'object')}, {size(done.bytes)}, each read "
-        "back and equal"
+        f"back and equal{damaged}"
     )
 
 
@@ -130,5 +136,6 @@ def _facts(plan: CopyPlan, source: Log, target: Log, done: Copied | None, *, mov
         "batches": plan.found.batches,
         "copied_objects": done.objects if done else 0,
         "copied_bytes": done.bytes if done else 0,
+        "damaged": list(done.damaged) if done else [],
         "moved_from": None if move or said in {"", here} else said,
     }

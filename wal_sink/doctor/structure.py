@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from wal_sink.checking.kinds import KINDS
 from wal_sink.errors import StoreError
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
@@ -37,13 +38,10 @@ _NUMBERED = re.compile(
     r"(?:manifest-|prepared-|shard-)?[0-9a-f][0-9a-f-]*(?:\.[a-z]+)*/?|\d{8}T\d{6}Z-[0-9a-f]{32}\.json"
 )
 _FIXED = frozenset(
-    {
-        *("wal.json", "release.json", "sink.json", "retired.json", "renamed.json", "owner.json", "forgotten"),
-        *("batches/", "sinks/", "terms/", "low-water/", "moves/", "probe/", "repairs/", "leases/"),
-        *("progress/", "markers/", "dead-letters/", "begun/", "names/", "errors/"),
-    }
+    part for kind in KINDS for part in re.findall(r"[^/]+/?", kind.pattern) if not re.search("[<>]", part)
 )
-_NAMED_FOLDERS = frozenset({f"{paths.SINKS}/", f"{paths.TERMS}/"})
+"""Parts of the paths of objects that are the same in every WAL."""
+_NAMED_FOLDERS = frozenset({f"{paths.SINKS}/", f"{paths.TERMS}/", f"{paths.LEASES}/"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,90}/")
 
 

@@ -8,7 +8,8 @@ A move does the same, and ends the WAL at its earlier place: every process is fe
 is created there after everything else was copied. Then the names are compared once more.
 
 `moves/copy.json` is created in the target before anything else, and `wal.json` after everything else. A folder with the
-first and without the second is refused by every version as a WAL that lost its own record.
+first and without the second is refused by every version as a WAL that lost its own record. `moves/copied.json` is
+created right before `wal.json`. It tells a copy that was used and lost `wal.json` from one that is not complete.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from enum import StrEnum
 
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.moving.folders import Part, Survey, listed_again, survey, tops, walk
+from wal_sink.moving.leftovers import Leftovers, refuse_used
 from wal_sink.moving.objects import ObjectCopier, changed
 from wal_sink.recovery.inventory import find_wal
 from wal_sink.recovery.location import canonical, current_location
@@ -29,7 +31,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.log import Log
-from wal_sink.wal.move_records import CopyRecord
+from wal_sink.wal.move_records import CopiedRecord, CopyRecord
 from wal_sink.wal.records import Move, WalRecord
 
 OnProgress = Callable[[int, int], None]
@@ -67,6 +69,8 @@ class Copied:
 
     objects: int
     bytes: int
+    damaged: tuple[str, ...] = ()
+    """Damaged manifests that were copied as they are: every sink has their batches, or passed over them."""
 
 
 def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
@@ -80,14 +84,11 @@ def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
     if wal is None:
         raise ConfigError(f"{source.store.root} holds no wal.json: no batch was staged so far, so there is no WAL yet")
     _refuse_served(source, take_over)
-    state = _state_of(target, wal, canonical(source.store.root))
+    state = _state_of(source, target, wal)
     location = current_location(source, wal, moved=True)
     found = survey(source)
-    if state is TargetState.COMPLETE and (folder := survey(target).differs_in(found)):
-        raise ConfigError(
-            f"{target.store.root} is a complete copy of {source.store.root} already, and one of the two was changed "
-            f"since (in {folder}). Give another folder, or delete this one first"
-        )
+    if state is TargetState.COMPLETE:
+        _refuse_changed(source, target, found)
     return CopyPlan(wal, location, state, found)
 
 
@@ -113,13 +114,19 @@ def copy_wal(
     # 1. The target must be able to hold a WAL. From the first object on, it is an unfinished copy.
     probe(target.store, runtime=target.runtime, single_writer=True)
     _claim_target(source, target, plan.wal, why)
+    if _state_of(source, target, plan.wal) is TargetState.COMPLETE:  # another process completed it meanwhile
+        _refuse_changed(source, target, plan.found)
+    leftovers = Leftovers(source, target) if plan.state is TargetState.UNFINISHED else None
+    if leftovers is not None:
+        leftovers.refuse_others()
+        target.store.delete([paths.COPIED])  # it is created again once this part of the copy is complete
     if move is not None:
         _fence(source, move)
-    if is_resumed := plan.state is TargetState.UNFINISHED:
-        _delete_collected(source, target)
     # 2. Every object but wal.json.
     copying = _Copying(source, target, on_progress)
-    copying.copy_all(is_resumed=is_resumed)
+    copying.copy_all(is_resumed=leftovers is not None)
+    if leftovers is not None:
+        leftovers.delete()
     copying.check_source()
     # 3. The earlier place is refused from here on. A process that has begun there meanwhile is noticed.
     if move is not None:
@@ -127,7 +134,7 @@ def copy_wal(
         copying.check_source()
     # 4. The copy becomes a WAL.
     copying.check_target()
-    return copying.finish()
+    return copying.finish(plan.wal)
 
 
 class _Copying:
@@ -177,10 +184,13 @@ class _Copying:
                 "command"
             )
 
-    def finish(self) -> Copied:
-        """Copy `wal.json`. A read, a create and a read."""
+    def finish(self, wal: WalRecord) -> Copied:
+        """Record that everything is copied, then copy `wal.json`. A read, two creates and a read."""
+        digest, objects = self._copied.digest, self._copied.objects
+        record = CopiedRecord(wal_id=wal.wal_id, objects=objects, digest=digest, **self._target.stamp())
+        self._target.create_or_find(paths.COPIED, record)
         self._bytes += self._copier.copy_record(paths.WAL)
-        return Copied(self._objects + 1, self._bytes)
+        return Copied(self._objects + 1, self._bytes, tuple(self._copier.damaged))
 
     def _copy(self, part: Part, present: Collection[str]) -> None:
         self._copied.note(part)
@@ -221,9 +231,10 @@ def _refuse_served(source: Log, take_over: TakeOver) -> None:
         refuse_held(source, role.removesuffix("/"), take_over=take_over)
 
 
-def _state_of(target: Log, wal: WalRecord, source: str) -> TargetState:
-    """The state of the target. A listing, and a read if it is not empty. Raises `ConfigError` if it holds anything
-    else.
+def _state_of(source: Log, target: Log, wal: WalRecord) -> TargetState:
+    """The state of the target. A listing, and three requests if it is not empty; more if everything was copied.
+
+    Raises `ConfigError` if it holds anything else, and `ObjectLost` if it was a WAL and lost `wal.json`.
     """
     names = [name for name in target.store.list("") if name != f"{paths.PROBE}/"]
     if not names:
@@ -234,13 +245,24 @@ def _state_of(target: Log, wal: WalRecord, source: str) -> TargetState:
             f"{target.store.root} is not empty ({names[0]} lies there), and it is no copy of a WAL. Give a folder that "
             "is empty. Nothing was copied"
         )
-    if (record.wal_id, record.copied_from) != (wal.wal_id, source):
+    if (record.wal_id, record.copied_from) != (wal.wal_id, canonical(source.store.root)):
         raise ConfigError(
             f"{target.store.root} is a copy of another WAL ({record.wal_id}, copied from {record.copied_from}). Give a "
             "folder that is empty. Nothing was copied"
         )
     tops(target)
-    return TargetState.COMPLETE if paths.WAL in names else TargetState.UNFINISHED
+    if paths.WAL in names:
+        return TargetState.COMPLETE
+    refuse_used(source, target)
+    return TargetState.UNFINISHED
+
+
+def _refuse_changed(source: Log, target: Log, found: Survey) -> None:
+    if folder := survey(target).differs_in(found):
+        raise ConfigError(
+            f"{target.store.root} is a complete copy of {source.store.root} already, and one of the two was changed "
+            f"since (in {folder}). Give another folder. Delete this one only if no query and no drain ever ran on it"
+        )
 
 
 def _claim_target(source: Log, target: Log, wal: WalRecord, why: str) -> None:
@@ -258,15 +280,3 @@ def _claim_target(source: Log, target: Log, wal: WalRecord, why: str) -> None:
             f"{target.store.root}: another process has just begun to copy another WAL into this folder "
             f"({found.copied_from}). Give a folder that is empty"
         )
-
-
-def _delete_collected(source: Log, target: Log) -> None:
-    """Delete what an earlier part of this copy made, and what the WAL has no more: it was collected since.
-
-    A listing of each folder in both.
-    """
-    for part in walk(target):
-        kept = set(listed_again(source, part))
-        gone = [path for name, path in zip(part.names, part.paths, strict=True) if name not in kept]
-        if gone:
-            target.store.delete(gone)

@@ -17,6 +17,7 @@ from wal_sink.wal.log import Log
 _AT_ONCE = 64
 """Folders of batches whose names are in memory at once."""
 _KNOWN = {paths.WAL, *(f"{name}/" for name in paths.TOP)}
+_OF_THE_COPY = {paths.COPY, paths.COPIED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,12 @@ class Survey:
             self.objects += len(part.names)
             self.batches += part.is_of_batch and part.folder.rpartition("/")[0] == paths.BATCHES
 
+    @property
+    def digest(self) -> str:
+        """One digest of all names."""
+        folders = "\0".join(f"{folder}\0{names.hex()}" for folder, names in sorted(self.digests.items()))
+        return hashlib.blake2b(folders.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
     def differs_in(self, other: Survey) -> str:
         """The first folder whose objects are others in `other`; empty if there is none."""
         folders = sorted(self.digests.keys() | other.digests.keys())
@@ -65,7 +72,7 @@ def survey(log: Log) -> Survey:
 
 
 def walk(log: Log) -> Iterator[Part]:
-    """All objects of a WAL but `wal.json` and the record of a copy, folder by folder.
+    """All objects of a WAL but `wal.json` and the records of a copy, folder by folder.
 
     Raises `ConfigError` for objects in the root that belong to no WAL: what they are, and whether they may be left out,
     is not known here.
@@ -112,4 +119,4 @@ def _parts(folders: Iterable[str], found: Iterable[list[str]]) -> Iterator[Part]
 
 
 def _objects(folder: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if not name.endswith("/") and f"{folder}/{name}" != paths.COPY]
+    return [name for name in names if not name.endswith("/") and f"{folder}/{name}" not in _OF_THE_COPY]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from wal_sink.errors import CorruptError, HeldError
 from wal_sink.moving.folders import Part
+from wal_sink.recovery.inventory import marked_through
+from wal_sink.recovery.sink_names import read_names
+from wal_sink.reporting.logs import logger_of
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.create_once import create_once
 from wal_sink.wal import paths
-from wal_sink.wal.log import Log
+from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, SegmentRef, check_envelope
 from wal_sink.wal.segment_reader import check_segment
 
@@ -20,6 +24,9 @@ _RECORD_BYTES = 64 << 10
 """Estimated size of a record."""
 _RECORD = ".json"
 _KEPT_MANIFESTS = 16
+_MANIFEST = re.compile(rf"{paths.BATCHES}/(\d{{{paths.BATCH_DIGITS}}})/manifest-[^/]*\.json", re.ASCII)
+
+_logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,9 @@ class ObjectCopier:
         self._target = target
         self._segments: dict[str, Mapping[str, SegmentRef]] = {}
         """The segments that the manifests name which were read last, by path."""
+        self._had_by_all: int | None = None
+        self.damaged: list[str] = []
+        """Damaged manifests that were copied as they are, since every sink has their batches or passed over them."""
 
     def copy_part(self, part: Part, present: Collection[str]) -> Iterator[tuple[int, int]]:
         """Copy the objects of a folder. `present`: the names that the target has already; they are compared.
@@ -74,7 +84,8 @@ class ObjectCopier:
             return len(data)
         raise CorruptError(
             f"{store.url_of(each.path)} is not equal to {self._source.store.url_of(each.path)}. The copy is not "
-            "complete, and no process takes it for a WAL. Delete the folder of the copy, then repeat the command"
+            "complete, and no process takes it for a WAL. If no query and no drain ever ran on the copy, delete its "
+            "folder, then repeat the command"
         )
 
     def _read(self, path: str) -> bytes:
@@ -86,7 +97,10 @@ class ObjectCopier:
     def _check(self, each: _Object, data: bytes) -> None:
         where = self._source.store.url_of(each.path)
         if each.path.endswith(_RECORD):
-            check_envelope(data, where)
+            try:
+                check_envelope(data, where)
+            except CorruptError as error:
+                self._accept(each.path, error)
         elif each.segment is not None:
             check_segment(data, each.segment, where)
 
@@ -97,11 +111,34 @@ class ObjectCopier:
     def _segments_of(self, path: str) -> Mapping[str, SegmentRef]:
         """The segments that a manifest names. None if there is no manifest: the staging attempt was not completed."""
         if path not in self._segments:
-            found = self._source.find(Manifest, path)
+            found = self._readable(path)
             if len(self._segments) == _KEPT_MANIFESTS:
                 self._segments.pop(next(iter(self._segments)))
             self._segments[path] = {} if found is None else {each.path: each for each in found.segments}
         return self._segments[path]
+
+    def _readable(self, path: str) -> Manifest | None:
+        try:
+            return self._source.find(Manifest, path)
+        except CorruptError as error:
+            self._accept(path, error)
+            return None
+
+    def _accept(self, path: str, error: CorruptError) -> None:
+        """Raise the error of a damaged object, unless it is a manifest that nobody needs: no sink gets its batch."""
+        found = _MANIFEST.fullmatch(path)
+        if found is None or int(found[1]) > self._everywhere():
+            raise error
+        if path not in self.damaged:
+            self.damaged.append(path)
+            _logger.warning("%s. It was copied as it is, since every sink has its batch or passed over it", error)
+
+    def _everywhere(self) -> int:
+        """The newest batch that every sink has or passed over; -1 without sinks. Asked once, if anything is damaged."""
+        if self._had_by_all is None:
+            sinks = [sink.folder for sink in read_names(self._source).sinks if not sink.is_retired]
+            self._had_by_all = min((marked_through(self._source, sink) for sink in sinks), default=NOTHING)
+        return self._had_by_all
 
 
 def _windows(every: Iterable[_Object]) -> Iterator[list[_Object]]:

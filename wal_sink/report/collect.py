@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,6 @@ from wal_sink.inspection.status import SinkStatus, Status
 from wal_sink.inspection.timeline import SinkTimeline, timeline_of
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
-from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Marker
 
 NEWEST = 200
@@ -28,16 +28,33 @@ Data = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class PastBatch:
+    """A batch of a WAL: what the page shows of it, and no list of its segments."""
+
+    shown: Data
+    batch_id: int
+    created: str
+    """When its manifest was made."""
+    rows: int
+    bytes: int
+    segments: int
+    columns: int
+    offsets_bytes: int
+    chunk_rows: int
+    is_passed_over: bool
+    objects: int
+    """Objects of it that were written: attempts, release and segments."""
+    sizes: Mapping[int, int]
+    """Its segments by size, see `size_powers`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """The newest batches of a WAL that have a manifest, oldest first."""
 
     held: int
     """Batches in the WAL."""
-    staged: tuple[StagedBatch, ...]
-
-    @property
-    def manifests(self) -> list[Manifest]:
-        return [each.manifest for each in self.staged if each.manifest is not None]
+    batches: tuple[PastBatch, ...]
 
 
 def read_past(
@@ -52,39 +69,59 @@ def read_past(
     held = log.numbers(paths.BATCHES, after=status.low_water)
     wanted, done = held[-newest:], 0
 
-    def look(batch_id: int) -> StagedBatch:
+    def look(batch_id: int) -> PastBatch | None:
         nonlocal done
         found = find_staged(log, batch_id)
         done += 1
         on_batch(done, len(wanted))
-        return found
+        return None if found.manifest is None else _past_batch(found, found.manifest)
 
-    staged = log.runtime.side_by_side(look, wanted)
-    return Past(len(held), tuple(each for each in staged if each.manifest is not None))
+    batches = log.runtime.side_by_side(look, wanted)
+    return Past(len(held), tuple(each for each in batches if each is not None))
+
+
+def _past_batch(found: StagedBatch, manifest: Manifest) -> PastBatch:
+    return PastBatch(
+        shown=_batch_data(found, manifest),
+        batch_id=manifest.batch_id,
+        created=manifest.created,
+        rows=manifest.rows,
+        bytes=manifest.bytes,
+        segments=len(manifest.segments),
+        columns=len(manifest.columns),
+        offsets_bytes=len(manifest.offsets),
+        chunk_rows=manifest.chunk_rows,
+        is_passed_over=manifest.passed_over,
+        objects=found.attempts + (found.release is not None) + len(manifest.segments),
+        sizes=size_powers(ref.bytes for ref in manifest.segments if ref.kept),
+    )
 
 
 def read_deliveries(store: Store, sink: SinkStatus, past: Past) -> list[Data]:
     """The delivery of each batch to one sink. A listing, and a read for each marker of these batches."""
     log = reading_log(store)
-    manifests = past.manifests
-    if not manifests:
+    if not past.batches:
         return []
-    first = manifests[0].batch_id
-    numbers = log.numbers(paths.markers(sink.folder), after=first - 1)
-    last = manifests[-1].batch_id
-    wanted = [number for number in numbers if number <= last] + [number for number in numbers if number > last][:1]
-    markers = _markers(log, sink.folder, wanted)
-    found = []
-    for manifest in manifests:
-        marker = next((markers[number] for number in wanted if number >= manifest.batch_id), None)
-        found.append(_delivery(manifest, timeline_of(sink.name, manifest.created, marker, manifest.batch_id)))
-    return found
+    numbers = log.numbers(paths.markers(sink.folder), after=past.batches[0].batch_id - 1)
+    covered = _by_marker(numbers, past.batches)
+
+    def look(number: int | None) -> list[Data]:
+        # A marker that was collected meanwhile is None.
+        marker = None if number is None else log.find(Marker, paths.marker(sink.folder, number))
+        return [
+            _delivery(each, timeline_of(sink.name, each.created, marker, each.batch_id)) for each in covered[number]
+        ]
+
+    return [each for found in log.runtime.side_by_side(look, list(covered)) for each in found]
 
 
-def _markers(log: Log, folder: str, numbers: Sequence[int]) -> dict[int, Marker | None]:
-    """Markers by number. One that was collected meanwhile is None."""
-    found = log.runtime.side_by_side(lambda number: log.find(Marker, paths.marker(folder, number)), numbers)
-    return dict(zip(numbers, found, strict=True))
+def _by_marker(numbers: Sequence[int], batches: Iterable[PastBatch]) -> dict[int | None, list[PastBatch]]:
+    """The batches by the first marker that stands for each, in their order; those without one under None."""
+    covered: dict[int | None, list[PastBatch]] = {}
+    for each in batches:
+        place = bisect_left(numbers, each.batch_id)
+        covered.setdefault(numbers[place] if place < len(numbers) else None, []).append(each)
+    return covered
 
 
 def read_letters(store: Store, sink: SinkStatus) -> list[tuple[int, int]]:
@@ -99,11 +136,8 @@ def _number(name: str) -> int | None:
     return paths.parse_number(name)
 
 
-def batch_data(each: StagedBatch) -> Data:
+def _batch_data(each: StagedBatch, manifest: Manifest) -> Data:
     """A batch for the page."""
-    manifest = each.manifest
-    if manifest is None:
-        return {"id": each.batch_id}
     timing = manifest.timing
     slowest = timing.slowest if timing else None
     host = f" on {slowest.host}" if slowest and slowest.host else ""
@@ -120,11 +154,11 @@ def batch_data(each: StagedBatch) -> Data:
     }
 
 
-def _delivery(manifest: Manifest, found: SinkTimeline) -> Data:
+def _delivery(batch: PastBatch, found: SinkTimeline) -> Data:
     slowest, host = found.slowest, f" on {found.slowest.host}" if found.slowest and found.slowest.host else ""
     return {
-        "id": manifest.batch_id,
-        "lag": seconds_between(manifest.created, found.marked_at),
+        "id": batch.batch_id,
+        "lag": seconds_between(batch.created, found.marked_at),
         "queue": found.queue_s,
         "checkpoint": found.checkpoint_s,
         "delivery": found.delivery_s,
@@ -138,7 +172,19 @@ def _delivery(manifest: Manifest, found: SinkTimeline) -> Data:
 
 def size_classes(sizes: Iterable[int]) -> list[tuple[int, int]]:
     """How many segments have at least so many bytes, and fewer than twice as many: powers of two, without gaps."""
-    counts = Counter(int(math.log2(size)) for size in sizes if size > 0)
+    return size_table([size_powers(sizes)])
+
+
+def size_powers(sizes: Iterable[int]) -> Counter[int]:
+    """How many segments have a size of each power of two, rounded down."""
+    return Counter(int(math.log2(size)) for size in sizes if size > 0)
+
+
+def size_table(of_batches: Iterable[Mapping[int, int]]) -> list[tuple[int, int]]:
+    """The same as `size_classes`, of several `size_powers` together."""
+    counts: Counter[int] = Counter()
+    for each in of_batches:
+        counts.update(each)
     if not counts:
         return []
     return [(2**power, counts[power]) for power in range(min(counts), max(counts) + 1)]

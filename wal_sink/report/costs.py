@@ -16,10 +16,9 @@ from wal_sink.estimation.estimate import MONTH_S, Estimate, estimate
 from wal_sink.estimation.plan import S3_MODEL, Plan
 from wal_sink.inspection.ages import seconds_between
 from wal_sink.inspection.status import Status
-from wal_sink.report.collect import Past
+from wal_sink.report.collect import Past, PastBatch
 from wal_sink.settings import Settings
 from wal_sink.sinks.guarantees import Ability
-from wal_sink.wal.records import Manifest
 
 _LEAST_S = 0.001
 
@@ -43,33 +42,33 @@ class Costs:
 
 def costs_of(status: Status, past: Past) -> Costs:
     """The costs of the batches so far, at the list prices of S3. Sends no request."""
-    manifests = [manifest for manifest in past.manifests if not manifest.passed_over]
+    batches = [each for each in past.batches if not each.is_passed_over]
     sinks = [sink for sink in status.sinks if sink.state != "retired"]
-    if len(manifests) < 2 or not sinks:
+    if len(batches) < 2 or not sinks:
         return Costs((), "There are too few batches or sinks for an estimate.")
     try:
-        found = estimate(_plan(manifests, len(sinks), _ability(sinks[0].kind)), S3_MODEL)
+        found = estimate(_plan(batches, len(sinks), _ability(sinks[0].kind)), S3_MODEL)
     except (ConfigError, ValueError) as error:
         return Costs((), f"There is no estimate: {error}")
     so_far = status.newest_batch - (status.first_batch or 0) + 1
     return Costs(tuple(_lines(found, past, so_far, len(sinks))), _note(found, status))
 
 
-def _plan(manifests: Sequence[Manifest], sinks: int, ability: Ability) -> Plan:
-    rows = max(1.0, statistics.fmean(manifest.rows for manifest in manifests))
-    row_bytes = max(1.0, statistics.fmean(manifest.bytes for manifest in manifests) / rows)
-    segments = max(1, round(statistics.fmean(len(manifest.segments) for manifest in manifests)))
-    interval_s = _interval_s(manifests)
-    settings = Settings(chunk_rows=manifests[-1].chunk_rows)
+def _plan(batches: Sequence[PastBatch], sinks: int, ability: Ability) -> Plan:
+    rows = max(1.0, statistics.fmean(each.rows for each in batches))
+    row_bytes = max(1.0, statistics.fmean(each.bytes for each in batches) / rows)
+    segments = max(1, round(statistics.fmean(each.segments for each in batches)))
+    interval_s = _interval_s(batches)
+    settings = Settings(chunk_rows=batches[-1].chunk_rows)
     return Plan(
         executors=1, cores_per_executor=segments, segments=segments, batch_interval_s=interval_s,
-        rows_per_s=rows / interval_s, row_bytes=row_bytes, compression=1.0, columns=max(1, len(manifests[-1].columns)),
-        offsets_bytes=len(manifests[-1].offsets), inline_bytes=0, settings=settings, sinks=sinks, ability=ability,
+        rows_per_s=rows / interval_s, row_bytes=row_bytes, compression=1.0, columns=max(1, batches[-1].columns),
+        offsets_bytes=batches[-1].offsets_bytes, inline_bytes=0, settings=settings, sinks=sinks, ability=ability,
     )  # fmt: skip
 
 
-def _interval_s(manifests: Sequence[Manifest]) -> float:
-    pairs = itertools.pairwise(manifests)
+def _interval_s(batches: Sequence[PastBatch]) -> float:
+    pairs = itertools.pairwise(batches)
     between = [seconds_between(one.created, other.created) for one, other in pairs]
     return max(_LEAST_S, statistics.median(seconds for seconds in between if seconds is not None))
 
@@ -79,10 +78,7 @@ def _ability(kind: str) -> Ability:
 
 
 def _lines(found: Estimate, past: Past, so_far: int, sinks: int) -> list[Line]:
-    batches = len(past.staged)
-    written = sum(each.attempts + (each.release is not None) for each in past.staged)
-    written += sum(len(manifest.segments) for manifest in past.manifests)
-    of_batch = written / batches + sinks
+    of_batch = sum(each.objects for each in past.batches) / len(past.batches) + sinks
     prices, dollars = found.store.prices, found.dollars
     lines = [
         Line("objects written a batch", f"{of_batch:,.1f} or more", f"{found.requests.puts:,.1f}"),
@@ -100,7 +96,7 @@ def _lines(found: Estimate, past: Past, so_far: int, sinks: int) -> list[Line]:
 
 
 def _bytes_of(past: Past) -> float:
-    return statistics.fmean(manifest.bytes for manifest in past.manifests)
+    return statistics.fmean(each.bytes for each in past.batches)
 
 
 def _note(found: Estimate, status: Status) -> str:

@@ -15,12 +15,11 @@ from wal_sink.redaction import redacted
 from wal_sink.report.collect import (
     NEWEST,
     Data,
-    batch_data,
     read_deliveries,
     read_letters,
     read_past,
     sink_data,
-    size_classes,
+    size_table,
 )
 from wal_sink.report.costs import costs_of
 from wal_sink.stores.base import Store
@@ -48,12 +47,12 @@ def read_report(
         "spark": health.spark.newest,
         "spark_note": redacted(health.spark.unknown_because),
         "held": past.held,
-        "shown": len(past.staged),
+        "shown": len(past.batches),
         "sinks": sink_data(status, health),
-        "batches": [batch_data(each) for each in past.staged],
+        "batches": [each.shown for each in past.batches],
         "deliveries": {sink.name: read_deliveries(store, sink, past) for sink in status.sinks},
         "letters": {sink.name: read_letters(store, sink) for sink in status.sinks},
-        "sizes": size_classes(ref.bytes for manifest in past.manifests for ref in manifest.segments if ref.kept),
+        "sizes": size_table(each.sizes for each in past.batches),
         "costs": {"lines": [(line.what, line.found, line.estimated) for line in costs.lines], "note": costs.note},
     }
 

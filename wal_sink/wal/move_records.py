@@ -21,3 +21,20 @@ class CopyRecord(Record, frozen=True, kw_only=True):
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.COPY
+
+
+class CopiedRecord(Record, frozen=True, kw_only=True):
+    """Everything but `wal.json` was copied into this folder.
+
+    If there is no `wal.json`, the copy was ended right before it, or the WAL was in use and lost it. The digest tells.
+    """
+
+    kind = "copied"
+    wal_id: str
+    objects: int
+    """Number of objects, without `wal.json`."""
+    digest: str
+    """Digest of their names, see `wal_sink.moving.folders.Survey.digest`."""
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.COPIED

@@ -31,6 +31,8 @@ COPY = f"{MOVES}/copy.json"
 """Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`
 it proves, to every version, that a WAL without its own record is not complete.
 """
+COPIED = f"{MOVES}/copied.json"
+"""Path of the record that everything but `wal.json` was copied into this folder. From then on it may be in use."""
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
 SINK_RECORD = "sink.json"

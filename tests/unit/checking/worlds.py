@@ -30,7 +30,7 @@ from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.log import Log
 from wal_sink.wal.milestone_records import Milestone
-from wal_sink.wal.move_records import CopyRecord
+from wal_sink.wal.move_records import CopiedRecord, CopyRecord
 from wal_sink.wal.records import WalRecord, decode, encode
 
 _numbers = itertools.count()
@@ -73,6 +73,7 @@ def _skipped(world: GoldenWal) -> None:
     stamp = {"id": "0" * 32, "created": wal.created}
     copy = CopyRecord(wal_id=wal.wal_id, location=wal.location, copied_from="s3://a/b", who="ada@host/1", **stamp)
     world.wal.create(paths.COPY, encode(copy))
+    world.wal.create(paths.COPIED, encode(CopiedRecord(wal_id=wal.wal_id, objects=9, digest="0" * 32, **stamp)))
 
 
 def _others(world: GoldenWal) -> None:

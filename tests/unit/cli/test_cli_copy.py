@@ -77,6 +77,7 @@ def test_a_copy_is_made_and_continued_with_the_words_that_the_command_prints(wal
     assert "each read back and equal" in text
     kept = content(tmp_path / "new")
     assert b"a larger disk" in kept.pop(paths.COPY)
+    assert kept.pop(paths.COPIED)
     assert kept == content(wal)
     said = f"--moved-from file://{wal}"
     assert text.endswith(f"{said}\n")
@@ -139,8 +140,20 @@ def test_as_json_it_prints_one_document(wal: Path, tmp_path: Path) -> None:
         "batches": 2,
         "copied_objects": len(content(wal)),
         "copied_bytes": sum(map(len, content(wal).values())),
+        "damaged": [],
         "moved_from": f"file://{wal}",
     }
+
+
+def test_a_damaged_manifest_that_no_sink_needs_is_told(wal: Path, tmp_path: Path) -> None:
+    drain(wal)
+    manifest = next((wal / paths.batch(0)).glob("manifest-*"))
+    manifest.write_bytes(b"{}")
+    path = str(manifest.relative_to(wal))
+
+    assert f"1 manifest that cannot be read ({path})" in invoke("copy", wal, "new", "--yes").stdout
+    assert json.loads(invoke("copy", wal, "newer", "--yes", "--json").stdout)["damaged"] == [path]
+    assert (tmp_path / "new" / path).read_bytes() == b"{}"
 
 
 def test_it_asks_before_it_acts(wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +240,7 @@ def test_to_s3_with_options_for_it_alone(wal: Path, s3_server: S3Server, s3_url:
     invoke("copy", f"{s3_url}/other", tmp_path / "back", "--yes", "--storage-options-json", options)
 
     kept = content(tmp_path / "back")
-    del kept[paths.COPY]
+    del kept[paths.COPY], kept[paths.COPIED]
     assert kept == content(wal)
 
 

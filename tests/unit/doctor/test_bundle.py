@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from wal_sink.checking.kinds import KINDS, Kind
 from wal_sink.doctor.bundle import bundle, check_free, write
 from wal_sink.doctor.report import Report, shown_report
 from wal_sink.doctor.secrets import known_secrets
@@ -232,3 +234,16 @@ def test_ctrl_c_leaves_no_half_file(step: str, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "report.tar.gz", b"data", SYSTEM)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.pattern)
+def test_an_object_of_every_known_kind_is_none_of_another_program(kind: Kind) -> None:
+    """`KINDS` are those of docs/FORMAT.md: tests/unit/checking/test_faults.py compares them."""
+    wal = MemoryStore(StoreSpec(f"memory://kinds-bundle-{next(_numbers)}"))
+    texts = {"name": "default", "role": "stager", "shard": "shard-3", "time": "20260101T000000Z"}
+    path = re.sub(r"<(\w+)(?::(\d+))?>", lambda token: texts.get(token[1], "0" * int(token[2] or 32)), kind.pattern)
+    assert kind.compiled.fullmatch(path)
+    wal.create(path, b"{}")
+    entries = list(structure(wal))
+    assert [entry for entry in entries if entry.get("of other programs")] == []
+    assert path in [entry.get("object") for entry in entries]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.small_run import Place, Recorder
 from tests.unit.moving.test_copy import Hook, a_place, content, dying_at, end, log_of, memory, plan
-from wal_sink.errors import ConfigError, FencedError, HeldError
+from wal_sink.errors import ConfigError, FencedError, HeldError, MissingBatch
 from wal_sink.moving.copy import Copied, copy_wal
 from wal_sink.stores.base import Store
 from wal_sink.testing import Crash
@@ -99,6 +99,28 @@ def test_a_process_that_still_serves_the_wal_is_fenced() -> None:
     late = Recorder()
     Place(wal=there, checkpoint=place.checkpoint, rows=place.rows).open({"a": late}).deliver_all()
     assert late.batches == [1]
+
+
+def test_a_batch_that_a_fenced_query_still_staged_is_brought_by_hand() -> None:
+    """As docs/operations/moving.md says: a query that runs at the time of the move may stage one more."""
+    place, there = Place(rows=lambda _: [3, 2]), memory()
+    run = place.open({"a": Recorder()})
+    staged = place.query().batches(run, 2)
+    next(staged)
+    run.deliver_all()
+
+    moved(place.wal, there, take_over=TakeOver.ALWAYS)
+    assert [next(staged), next(staged, None)] == [1, None]  # Spark completes it
+
+    late = Recorder()
+    new = Place(wal=there, checkpoint=place.checkpoint, rows=place.rows)
+    with pytest.raises(MissingBatch, match="Spark completed batch 1"):
+        new.open({"a": late}).deliver_all()
+    folder = paths.batch(1)
+    for name in place.wal.list(folder, recursive=True):
+        there.create(f"{folder}/{name}", place.wal.read(f"{folder}/{name}"))
+    new.open({"a": late}).deliver_all()
+    assert set(late.batches) == {1}
 
 
 def test_a_process_that_starts_at_the_old_place_meanwhile_is_noticed() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -24,7 +26,7 @@ from wal_sink.cli.main import main
 from wal_sink.errors import DeliveryError
 from wal_sink.inspection import SparkCommit, read_commit, read_health, read_status
 from wal_sink.lifecycle.run import Run
-from wal_sink.report.collect import NEWEST, Data, size_classes
+from wal_sink.report.collect import NEWEST, Data, read_deliveries, read_past, size_classes
 from wal_sink.report.page import page_of, read_report
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
@@ -238,3 +240,35 @@ def _invoke(*args: str, code: int = 0) -> str:
     result = CliRunner().invoke(main, args)
     assert result.exit_code == code, (result.output, result.exception)
     return result.output
+
+
+def test_a_report_of_every_batch_keeps_no_manifest_and_reads_each_marker_once() -> None:
+    place = Place(rows=lambda _: [2])
+    run = place.open({"a": Recorder()})
+    for _ in place.query().batches(run, 4):
+        run.deliver_all()
+    read: list[str] = []
+    seen = FaultyStore(place.wal, lambda what, where: read.append(where) if what == "before read" else None)
+
+    past = read_past(seen, status := read_status(place.wal))
+    deliveries = read_deliveries(seen, status.sinks[0], past)
+
+    kept = {type(each).__name__ for each in gc_reachable(past)}
+    assert "PastBatch" in kept
+    assert not kept & {"Manifest", "SegmentRef"}
+    assert [each["id"] for each in deliveries] == [0, 1, 2, 3]
+    assert all(each["lag"] is not None for each in deliveries)
+    markers = [path for path in read if "/markers/" in path]
+    assert sorted(markers) == sorted(set(markers))
+    assert len(markers) == 4
+
+
+def gc_reachable(root: object) -> list[object]:
+    """Everything that an object of the report holds."""
+    found, todo = {id(root): root}, [root]
+    while todo:
+        for each in gc.get_referents(todo.pop()):
+            if id(each) not in found and not isinstance(each, (type, ModuleType)):
+                found[id(each)] = each
+                todo.append(each)
+    return list(found.values())
