@@ -19,13 +19,17 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from wal_sink.reporting.texts import text_of
 
 MASK = "***"
+HEAD_PER_CHARACTER = 8
+"""How many characters are masked for each one that `redacted_head` returns: masking may remove most of them."""
 SHORTEST_SECRET = 4
 """Minimum length of a secret. Shorter texts are parts of too many words, and a secret so short protects nothing."""
 
 _CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "az", "wasb", "wasbs"})
 """Schemes in which the part before `@` names a container and is not a secret. A password after `:` still is."""
-_SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
-_PASSWORD = re.compile(_SCHEME + r"(?P<user>[^/\s?#:]*):(?P<password>[^\n]*)@(?P<behind>\S*)")
+_SCHEME = r"(?<![A-Za-z0-9+.-])(?P<lead>[0-9+.-]*)(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
+"""A scheme begins with the first letter of its word. The search tries each word once, however long it is."""
+_PASSWORD = re.compile(_SCHEME + r"(?P<user>[^/\s?#:]*):(?P<password>[^\n]*)@")
+_WORD = re.compile(r"\S*")
 _TRUNCATED = re.compile(_SCHEME + r"(?P<user>(?!arn:)[^/\s?#:@\[]+):[^\s\d/?#'\")\]},;:][^\s@]*(?!\S)")
 """A user and a text that cannot be a port: a URL that was cut within its password."""
 _PLAIN_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
@@ -86,7 +90,7 @@ def mask_url(url: str) -> str:
     if not found:
         return redacted(url)
     line = _in_one_line(url)
-    if (match := _PASSWORD.search(line)) and _is_doubtful(match):
+    if (match := _password_in(line)) and _is_doubtful(match):
         return f"{scheme}://{MASK}"
     bare = _without_users(line).partition("?")[0]
     bare = bare.partition("#")[0] if scheme.lower() in {"http", "https"} else bare
@@ -138,6 +142,24 @@ def redacted(text: str) -> str:
     if "://" in text:
         text = _QUERY.sub("", _without_users(text))
     return _without_values(text)
+
+
+def redacted_head(text: str, longest: int) -> str:
+    """The first characters of `redacted(text)`, with "…" at the end if more follow. A long text is cut before it is
+    masked, so that the cost is bounded.
+
+    The cut hides no secret from the mask: it is between two words, and where a password may reach beyond it, up to the
+    last `@` of the line, a `@` is put in the place of what is cut off.
+    """
+    most = longest * HEAD_PER_CHARACTER
+    if len(text) <= most:
+        masked, is_whole = redacted(text), True
+    else:
+        head = text[:most].rsplit(None, 1)[0] if not text[:most].isspace() else ""
+        rest = text[len(head) :].partition("\n")[0]
+        mark = "@" if "@" in rest else ""
+        masked, is_whole = redacted(head + mark).removesuffix(mark), False
+    return masked if is_whole and len(masked) <= longest else f"{masked[: longest - 1]}…"
 
 
 class Redactor:
@@ -205,7 +227,7 @@ def secrets_in_url(url: str) -> set[str]:
     Parts count because a library that fails on a character of a password shows the text before or after it.
     """
     rest = url.partition("://")[2]
-    match = _PASSWORD.match(_in_one_line(url))
+    match = _PASSWORD.match(_in_one_line(url))  # one start, so its cost is that of the text
     head, _, behind = rest.rpartition("@") if match else re.split(r"[/?#]", rest)[0].rpartition("@")
     user, _, password = head.partition(":")
     values = {pair.partition("=")[2] for pair in re.split(r"[&;]", (behind if match else rest).partition("?")[2])}
@@ -264,13 +286,24 @@ def _in_one_line(url: str) -> str:
 
 
 def _without_users(text: str) -> str:
-    for pattern, change in ((_PASSWORD, _without_password), (_TRUNCATED, _without_all), (_USER, _without_user)):
-        text = pattern.sub(change, text)
-    return text
+    text = "\n".join(map(_without_password, text.split("\n")))
+    return _USER.sub(_without_user, _TRUNCATED.sub(_without_all, text))
 
 
-def _without_password(match: re.Match[str]) -> str:
-    return _without_all(match) if _is_doubtful(match) else _without_user(match) + match["behind"]
+def _without_password(line: str) -> str:
+    """The line without its password. There is at most one, since it ends at the last `@`."""
+    match = _password_in(line)
+    if match is None:
+        return line
+    begin, behind = line[: match.start()], line[match.end() :]
+    if _is_doubtful(match):
+        return begin + _without_all(match) + _WORD.sub("", behind, count=1)
+    return begin + _without_user(match) + behind
+
+
+def _password_in(line: str) -> re.Match[str] | None:
+    """The first user that is followed by a `@`. The search ends there, or each URL behind it would look for another."""
+    return _PASSWORD.search(line, 0, line.rfind("@") + 1)
 
 
 def _is_doubtful(match: re.Match[str]) -> bool:
@@ -279,12 +312,13 @@ def _is_doubtful(match: re.Match[str]) -> bool:
 
 
 def _without_all(match: re.Match[str]) -> str:
-    return f"{match['scheme']}://{MASK}"
+    return f"{match['lead']}{match['scheme']}://{MASK}"
 
 
 def _without_user(match: re.Match[str]) -> str:
     scheme, container = match["scheme"], _ENDS.split(match["user"])[0]
-    return f"{scheme}://{container}@" if scheme.lower() in _CONTAINER_SCHEMES else f"{scheme}://"
+    behind = f"{container}@" if scheme.lower() in _CONTAINER_SCHEMES else ""
+    return f"{match['lead']}{scheme}://{behind}"
 
 
 def _without_values(text: str) -> str:

@@ -45,7 +45,7 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.timed import TimedStore
 from wal_sink.stores.watched import watched
-from wal_sink.telemetry.hooks import OnEvent
+from wal_sink.telemetry.hooks import OFF, OnEvent
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import Lease
 
@@ -124,6 +124,7 @@ class WalSink:
             metrics=metrics,
         )
         self._on_event = on_event
+        self._events = OFF
         self._metrics = metrics
         folder = folder_of("wal", wal)
         self._spec = StoreSpec(folder, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
@@ -257,6 +258,7 @@ class WalSink:
         check_timeout("timeout_s", timeout_s)
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: it has no sink. To drain, pass the target: WalSink(to, …)")
+        self._refuse_own_thread("drain()")
         began_s = SYSTEM.monotonic_s()
         if liveness_file is not None:
             self._liveness = Liveness(check_text("liveness_file", liveness_file, "/run/wal-sink/alive"))
@@ -282,20 +284,27 @@ class WalSink:
         """
         check_timeout("timeout_s", timeout_s)
         self._refuse_fork()
-        with self._closing:
-            if self._closed:
-                raise_again(self._failure, repr(self))
-                return
-            try:
-                self._own_query.refuse_inside(self._is_complete)
-                self._own_query.leave()
-                self._own_query.stop()
-                self._finish(timeout_s)
-            except BaseException as error:
-                self._failure = error
-                raise
-            finally:
-                self._end_early()
+        self._refuse_own_thread("close()")
+        try:
+            with self._closing:
+                self._close(timeout_s)
+        finally:
+            self._events.tell_queued()
+
+    def _close(self, timeout_s: float | None) -> None:
+        if self._closed:
+            raise_again(self._failure, repr(self))
+            return
+        try:
+            self._own_query.refuse_inside(self._is_complete)
+            self._own_query.leave()
+            self._own_query.stop()
+            self._finish(timeout_s)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._end()
 
     def __enter__(self) -> Self:
         try:
@@ -354,33 +363,51 @@ class WalSink:
         and `stage` calls this method.
         """
         self._refuse_fork()
-        with self._opening:
-            self._refuse_closed()
-            if self._pool is None:
-                self._owner = Owner()
-                spark = spark or current_session()
-                with ExitStack() as held:
-                    held.callback(hold(self._sinks.values(), repr(self)))
-                    run = self._open_run(spark)
-                    self._let_go = held.pop_all().close
-                self._knows_spark = spark is not None
-                self._pool = CommitterPool(
-                    run, stopping=self._stopping, on_failure=self._own_query.stop_soon, keeper=self._keeper
-                )
-                self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
-                self._pool.start()
-            elif spark is not None and not self._knows_spark:
-                raise ConfigError(
-                    f"{self!r} was opened before a SparkSession existed. So the sinks run in this process, and the "
-                    "checkpoint was read without Spark. Create the SparkSession before you enter the with block and "
-                    "before you call any method"
-                )
-            return self._pool
+        made = None
+        try:
+            with self._opening:
+                self._refuse_closed()
+                if self._pool is None:
+                    made = self._pool = self._make_pool(spark or current_session())
+                elif spark is not None and not self._knows_spark:
+                    raise ConfigError(
+                        f"{self!r} was opened before a SparkSession existed. So the sinks run in this process, and the "
+                        "checkpoint was read without Spark. Create the SparkSession before you enter the with block "
+                        "and before you call any method"
+                    )
+                pool = self._pool
+        finally:
+            try:
+                self._events.tell_queued()  # before a committer's first event
+            finally:
+                if made is not None:
+                    made.start()
+        return pool
+
+    def _make_pool(self, spark: SparkSession | None) -> CommitterPool:
+        self._owner = Owner()
+        with ExitStack() as held:
+            held.callback(hold(self._sinks.values(), repr(self)))
+            run = self._open_run(spark)
+            self._let_go = held.pop_all().close
+        self._knows_spark = spark is not None
+        pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop_soon, keeper=self._keeper)
+        self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
+        return pool
 
     def _refuse_fork(self) -> None:
         """Call it before taking a lock: a lock that a thread of the parent held at the fork stays locked here."""
         if self._pool is not None:
             self._owner.refuse_child(repr(self))
+
+    def _refuse_own_thread(self, call: str) -> None:
+        """Call it before taking a lock: another thread may hold that lock while it waits for this thread."""
+        if self._pool is not None and self._pool.is_own_thread:
+            raise ConfigError(
+                f"{self!r}: {call} was called on a thread that delivers for it, such as by on_event or a handler of "
+                "logging. The call would wait for its own thread. Let the hook only set a flag or an Event, and make "
+                "the call on another thread"
+            )
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -388,7 +415,7 @@ class WalSink:
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         opened = open_store(self._spec)  # first, since it names a missing package; no request
-        events = events_of(opened.root, self._on_event, self._metrics)
+        events = self._events = events_of(opened.root, self._on_event, self._metrics)
         store = watched(TimedStore(opened, events=events), meter_of(opened.root, self._metrics))
         if spark is not None:
             check_environment(spark, self._spec, self._settings)
@@ -497,6 +524,11 @@ class WalSink:
         self._let_go()
 
     def _end_early(self) -> None:
+        """Call `_end` while no lock is held, then tell its events."""
+        self._end()
+        self._events.tell_queued()
+
+    def _end(self) -> None:
         """Stop the query, finish the chunks in flight, keep the rest; only once.
 
         Raises nothing: another error is being raised already.

@@ -62,6 +62,7 @@ class Place(OneSinkPlace):
             events=events_of(faulty.root, on_event, metrics),
         )
         run.open([served_sink(run, name, to, **delivery) for name, to in sinks.items()])
+        run.log.events.tell_queued()  # as a `WalSink` does
         run.become_stager()
         return run
 

@@ -10,7 +10,7 @@ import re
 
 from wal_sink.delivery.retry import AttemptFailedError
 from wal_sink.errors import FencedError, WalSinkError
-from wal_sink.redaction import redacted
+from wal_sink.redaction import redacted_head
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
 from wal_sink.stores.base import ObjectExists
@@ -65,7 +65,7 @@ class LastError:
 
     def _note(self, error: BaseException, term: int) -> None:
         name = error.kind if isinstance(error, AttemptFailedError) else type(error).__name__
-        text = _bounded(redacted(text_of(error)))
+        text = redacted_head(text_of(error), LONGEST_TEXT)
         told = (name, _CHANGING.sub("#", text), self._failing)
         if told == self._told:
             return
@@ -102,7 +102,3 @@ class LastError:
             if older:
                 self._log.store.delete(older)
             return
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

@@ -20,6 +20,8 @@ def failure_teller(events: Events, served_sink: ServedSink, batch: Callable[[], 
     """A function that tells the failed attempts of a budget."""
 
     def tell(attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
+        if not events.is_heard:
+            return  # before the text is masked
         events.tell(
             AttemptFailed,
             sink=served_sink.name,

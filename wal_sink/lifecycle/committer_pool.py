@@ -41,6 +41,11 @@ class CommitterPool:
         self._over = threading.Event()
         """Set once following must end: every sink gave up, one failed, or the run is ending."""
         self._has_ended = False
+        self._lease_thread: threading.Thread | None = None
+        """The thread that learns that a newer process serves a sink, while it ends the run and tells of it."""
+        self._telling = threading.Lock()
+        self._told: set[str] = set()
+        """The sinks of which it was told that they gave up."""
         self._is_following = False
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
@@ -54,6 +59,12 @@ class CommitterPool:
     def running(self) -> list[str]:
         """The names of the threads that run."""
         return [thread.thread_name for thread in self._threads if thread.is_running]
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the end of the run waits for the calling thread: a committer's, or one that ends a lost lease."""
+        on_lease_thread = threading.current_thread() is self._lease_thread
+        return on_lease_thread or any(thread.runs_here for thread in self._threads)
 
     @property
     def is_caught_up(self) -> bool:
@@ -197,23 +208,39 @@ class CommitterPool:
                 )
 
     def _note(self, thread: CommitterThread) -> None:
-        name, error = thread.committer.name, thread.error
-        tell = self.run.log.events.tell
-        said = redacted(_said(name, error))
-        tell(GaveUp, sink=name, parked=thread.parked, kind=type(error).__name__, error=said)
+        name = thread.committer.name
         if thread.parked:
             _logger.error("sink %s is parked, the other sinks continue: %s", name, _said(name, thread.error))
             if all(other.parked for other in self._threads):
                 self._over.set()
-            return
-        _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error))
-        self._end_run(f"the delivery to sink {name} failed")
+        else:
+            _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error))
+            self._end_run(f"the delivery to sink {name} failed")
+        self._tell_given_up(name, thread.error, parked=thread.parked)
 
     def _note_superseded(self, error: FencedError) -> None:
         """A newer process serves a sink. An idle committer learns it here; a busy one at its next look at the term."""
         self._superseded = error
-        _logger.error("%s", error)
-        self._end_run("this process was superseded")
+        self._lease_thread = threading.current_thread()
+        try:
+            _logger.error("%s", error)
+            self._end_run("this process was superseded")
+            for committer in self.run.committers:
+                self._tell_given_up(committer.name, error, parked=False)
+        finally:
+            self._lease_thread = None
+
+    def _tell_given_up(self, name: str, error: BaseException | None, *, parked: bool) -> None:
+        """Tell it once a sink, and last, since a hook may not return."""
+        events = self.run.log.events
+        if not events.is_heard:
+            return
+        with self._telling:
+            was_told = name in self._told
+            self._told.add(name)
+        if not was_told:
+            kind, said = type(error).__name__, redacted(_said(name, error))
+            events.tell(GaveUp, sink=name, parked=parked, kind=kind, error=said)
 
     def _end_run(self, because: str) -> None:
         self._over.set()

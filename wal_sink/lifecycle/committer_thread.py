@@ -76,6 +76,11 @@ class CommitterThread:
         return f"wal-sink-committer-{self._committer.name}"
 
     @property
+    def runs_here(self) -> bool:
+        """Whether the calling thread is this one."""
+        return threading.current_thread() is self._thread
+
+    @property
     def is_running(self) -> bool:
         return self._running
 

@@ -93,7 +93,8 @@ class Run:
         terms, and only then read how far they came.
 
         `moved_from`: the URL from which the WAL was moved here; see `recovery.location.check_location`. `take_over`:
-        the processes that may be fenced if they serve one of the sinks; `HeldError` for any other one.
+        the processes that may be fenced if they serve one of the sinks; `HeldError` for any other one. Its events are
+        queued, since a caller may hold a lock.
         """
         store, runtime = self.log.store, self.log.runtime
         store.begin()
@@ -123,7 +124,7 @@ class Run:
         newest = self.history.newest_known
         for committer in self.committers:
             following = committer.next_batch()
-            self.log.events.tell(Began, sink=committer.name, next_batch=following, newest_batch=newest)
+            self.log.events.tell_later(Began, sink=committer.name, next_batch=following, newest_batch=newest)
 
     def open_or_end(self, served_sinks: Sequence[ServedSink], *, moved_from: str | None, take_over: TakeOver) -> None:
         """Call `open`. If it raises (Ctrl-C too), records say that no process serves the terms it had claimed."""
@@ -142,13 +143,15 @@ class Run:
                 _logger.warning("%s", said)
 
     def end(self) -> None:
-        """Leave records that this run no longer serves its sinks. One create per sink, and one more with a lease."""
+        """Leave records that this run no longer serves its sinks. One create per sink, and one more with a lease. Its
+        events are queued, since a caller may hold a lock.
+        """
         for committer in self.committers:
             role = paths.committer_role(committer.name)
             note_end(self.log, role, committer.term.number)
             if self.log.lease is not None:
                 self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
-            self.log.events.tell(Ended, sink=committer.name)
+            self.log.events.tell_later(Ended, sink=committer.name)
 
     def renew_leases(self) -> float:
         """Renew the lease of each sink if it is due. Returns the seconds until the next one is due.

@@ -20,9 +20,9 @@ from wal_sink.reporting.texts import told
 
 FIELDS = ("wal", "sink", "batch", "segment")
 """Attributes of each record."""
-_subject: ContextVar[Mapping[str, str | int | None]] = ContextVar(
-    "wal_sink_subject", default=MappingProxyType(dict.fromkeys(FIELDS))
-)
+Subject = Mapping[str, str | int | None]
+"""The value of each field."""
+_subject: ContextVar[Subject] = ContextVar("wal_sink_subject", default=MappingProxyType(dict.fromkeys(FIELDS)))
 
 
 @contextlib.contextmanager
@@ -33,7 +33,21 @@ def logging_about(
     outside.
     """
     given = {"wal": wal, "sink": sink, "batch": batch, "segment": segment}
-    token = _subject.set({**_subject.get(), **{name: value for name, value in given.items() if value is not None}})
+    with logging_as({**_subject.get(), **{name: value for name, value in given.items() if value is not None}}):
+        yield
+
+
+def subject() -> Subject:
+    """The subject of this thread's records, for `logging_as` on another thread."""
+    return _subject.get()
+
+
+@contextlib.contextmanager
+def logging_as(given: Subject) -> Iterator[None]:
+    """Make this the subject of every record of this thread while the block runs. Nothing else of its context changes:
+    a sink may keep values there from one call to the next.
+    """
+    token = _subject.set(given)
     try:
         yield
     finally:

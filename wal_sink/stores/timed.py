@@ -77,5 +77,5 @@ class TimedStore(PassingStore):
             self._longest_s,
             self._longest,
         )
-        last, longest_s = len(self._last), self._longest_s
-        self._events.tell(SlowStore, slow_requests=slow, last_requests=last, longest_s=longest_s)
+        last, longest_s = len(self._last), self._longest_s  # queued, since the caller may hold a lock
+        self._events.tell_later(SlowStore, slow_requests=slow, last_requests=last, longest_s=longest_s)

@@ -1,7 +1,8 @@
 """Events of a run for `on_event`, and times of requests and chunks for metrics.
 
 Off unless a user asks for it, and then it adds no request. An event tells of a batch, an attempt or a failure, never of
-a row. The core tells an event while it holds no lock. A hook that fails harms nothing.
+a row. A thread tells an event while it holds no lock; an event that comes up under one is told afterwards. A hook that
+fails harms nothing.
 """
 
 from wal_sink.telemetry.events import (

@@ -175,7 +175,7 @@ class Collected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowStore(Event):
-    """Some requests to the store took longer than a second. Told once a run."""
+    """Some requests to the store took longer than a second. Told once a run, before the next event."""
 
     slow_requests: int
     last_requests: int

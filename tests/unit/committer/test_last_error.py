@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -141,6 +142,17 @@ def test_an_error_holds_no_secret_and_is_bounded() -> None:
     assert "hush-hush" not in record.text
     assert len(record.text) == LONGEST_TEXT
     assert record.text.endswith("…")
+
+
+def test_a_text_of_any_length_costs_as_much_as_its_head() -> None:
+    place = Place()
+    error = OSError("row failed: http://host:9000/a/b?sig=hush-hush-0123, " * 400_000)
+    began_s = time.process_time()
+    LastError(Log(place.wal, simulated_runtime(), "r"), "a").gave_up(error, batch_id=0, term=1)
+    assert time.process_time() - began_s < 1.0
+    (record,) = records(place)
+    assert len(record.text) == LONGEST_TEXT
+    assert "hush-hush" not in record.text
 
 
 @pytest.mark.parametrize("what", ["before list", "before create", "before delete"])

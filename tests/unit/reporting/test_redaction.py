@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from wal_sink.errors import (
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.location import canonical
 from wal_sink.redaction import (
+    HEAD_PER_CHARACTER,
     MASK,
     SHORTEST_SECRET,
     Redactor,
@@ -35,6 +37,7 @@ from wal_sink.redaction import (
     may_hold_secret,
     named_secrets,
     redacted,
+    redacted_head,
     secrets_in_options,
     secrets_in_url,
 )
@@ -512,3 +515,81 @@ def test_an_argument_stays_as_it_was_typed_but_for_its_secrets(typed: str, expec
 )
 def test_only_the_plain_user_of_a_hadoop_file_system_is_no_secret(url: str, expected: bool) -> None:
     assert may_hold_secret(url) is expected
+
+
+COSTLY = {
+    "urls": "row failed: http://host:9000/a/b, " * 8000,
+    "urls behind a user": "me@host " + "http://host:9000/a/b, " * 8000,
+    "one word": "https://" + "a" * 250_000,
+    "one word of parts": "https://x " + "a-" * 125_000,
+    "one number": "https://x " + "1." * 125_000,
+    "one url": "http://u:p" * 25_000 + "@host",
+    "names": "https://x " + "password " * 28_000,
+    "one word of names": "https://x " + "password" * 31_000,
+}
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_the_cost_of_masking_grows_with_the_length_of_a_text_only(kind: str) -> None:
+    """250,000 characters took a minute or more where it grew with its square."""
+    began_s = time.process_time()
+    redacted(COSTLY[kind])
+    assert time.process_time() - began_s < 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("1http://me:QXZQ@host", "1http://host"),
+        ("see +s3://QXZQ@bucket/x", "see +s3://bucket/x"),
+        ("2abfs://lake:QXZQ@a.b/c", "2abfs://lake@a.b/c"),
+        ("9a://me:QXZQ", f"9a://{MASK}"),
+        ("x http://me:QX?ZQ@host/z y", f"x http://{MASK} y"),
+    ],
+)
+def test_what_stands_before_a_scheme_stays(text: str, masked: str) -> None:
+    assert redacted(text) == masked
+
+
+SPREAD = "QXZQxz01 89QXzx@QZX/0189qxz"
+HOLDERS = {
+    "password": f"postgresql://me:{SPREAD}@host/db",
+    "token": f"https://{SPREAD.replace(' ', '').replace('/', '')}@host/db",
+    "query": f"https://host/db?sig={SPREAD.replace(' ', '')}",
+    "quoted": f"password='{SPREAD}'",
+    "bare": f"password={SPREAD.replace(' ', '')}",
+    "in a list": f"Server=x;Password={SPREAD};Database=y",
+    "header": f"Authorization: Bearer {SPREAD.replace(' ', '')}",
+    "container": f"abfss://lake:{SPREAD}@account/x",
+}
+
+
+@pytest.mark.parametrize("blanks", [True, False], ids=["words", "one word"])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_cut_before_the_mask_lets_no_part_of_a_secret_escape(holder: str, blanks: bool) -> None:
+    """The cut moves through the secret. All before it is removed, so that the place of the cut is in the result."""
+    text, longest = HOLDERS[holder], 60
+    far = longest * HEAD_PER_CHARACTER
+    for at in range(len(text) + 1):
+        before = "https://host/?" + "q" * (far - at - 15) + (" " if blanks else "\n")
+        whole = f"{before}{text} and more {'words ' * far}\nme@host"
+        head = redacted_head(whole, longest)
+        assert len(head) <= longest
+        assert not [part for part in parts(SPREAD.replace(" ", "").replace("/", "")) if part in head], (at, head)
+        assert not [part for part in parts(SPREAD) if part in head], (at, head)
+
+
+def test_a_cut_text_ends_with_an_ellipsis_and_a_short_one_is_whole() -> None:
+    assert redacted_head("see password=QXZQ", 40) == f"see password={MASK}"
+    assert redacted_head("word " * 20, 11) == "word word …"
+    assert redacted_head("https://h/?" + "q" * 1000 + " end", 20) == "https://h/…"
+    assert redacted_head("word " * 1000 + "\nme@host", 20) == "word word word word…"
+    assert redacted_head("a:// " + "?q" * 50 + " x" * 50 + "@", 10) == "a://…"
+    assert redacted_head("", 20) == ""
+
+
+def test_the_mark_of_a_later_sign_does_not_stay() -> None:
+    """A `@` stands for those behind the cut, so that a password which reaches beyond it is found."""
+    text = "https://h/?" + "q" * 130 + "\nab cd efghijklmnopqrs t@u"
+    assert redacted_head(text, 20) == "https://h/\nab cd…"
+    assert redacted_head(" " * 1000, 20) == "…"

@@ -207,6 +207,7 @@ def test_the_end_of_a_run_is_told_for_each_sink(heard: Heard) -> None:
     place = Place()
     run = place.open({"a": Recorder(), "b": Recorder()}, on_event=heard)
     run.end()
+    run.log.events.tell_queued()
     assert [event.sink for event in heard.of(Ended)] == ["a", "b"]
 
 
