@@ -76,6 +76,7 @@ class Run:
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches, limits=self._limits)
         self._collecting = threading.Lock()
         self._given_up: set[str] = set()
+        self._let_go: set[str] = set()
         self.inline_rows = True
         """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
         self._stager: Stager | None = None
@@ -144,14 +145,29 @@ class Run:
     def end(self) -> None:
         """Leave records that this run no longer serves its sinks. One create per sink, and one more with a lease."""
         for committer in self.committers:
-            role = paths.committer_role(committer.name)
-            note_end(self.log, role, committer.term.number)
-            if self.log.lease is not None:
-                self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
+            self._note_end(committer)
             self.log.events.tell(Ended, sink=committer.name)
 
+    def let_go(self, committer: Committer) -> None:
+        """Let a standby take over a sink that this run does not serve any more, since its committer gave up.
+
+        Two creates, with a lease. Without one, nobody waits for it before this run ends.
+        """
+        if self.log.lease is not None:
+            self._note_end(committer)
+
+    def _note_end(self, committer: Committer) -> None:
+        if committer.name in self._let_go:
+            return
+        self._let_go.add(committer.name)
+        role = paths.committer_role(committer.name)
+        note_end(self.log, role, committer.term.number)
+        if self.log.lease is not None:
+            self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
+
     def renew_leases(self) -> float:
-        """Renew the lease of each sink if it is due. Returns the seconds until the next one is due.
+        """Renew the lease of each sink if it is due, but of none that was let go. Returns the seconds until the next one
+        is due.
 
         Raises `FencedError` if another process serves a sink by now. Another thread than the committers' calls it, from
         the first claim on: opening may take longer than a lease.
