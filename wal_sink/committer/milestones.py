@@ -203,7 +203,7 @@ class Milestones:
         return limits.age_s is None or self._age_s(milestone, index, newest) < limits.age_s
 
     def _age_s(self, milestone: Milestone, index: int, newest: Milestone) -> float:
-        """Seconds since a milestone. If a later one has an earlier time, a clock was ahead, and the earlier time counts.
+        """Seconds since a milestone. If a later one has an earlier time, a clock was ahead, and that time counts.
 
         Reads the next milestone, and further ones while the time lies ahead of this clock or of the newest milestone.
         """

@@ -122,6 +122,7 @@ def _health(
     sink, pending_age_s = standing.status, age_s(pending.oldest_staged, now)
     is_retired = sink.state == "retired"
     lag_s, note = _lag(pending, pending_age_s, spark)
+    lacks_none = pending.oldest is None and pending.missing is None
     return SinkHealth(
         name=sink.name,
         delivered_at=standing.delivered_at,
@@ -131,7 +132,7 @@ def _health(
         behind_spark=None if spark.newest is None or is_retired else max(0, spark.newest - standing.expected + 1),
         lag_s=None if is_retired else lag_s,
         lag_note="" if is_retired else note,
-        last_error=read_error(log, sink.folder, expected=standing.expected, now=now),
+        last_error=read_error(log, sink.folder, expected=standing.expected, lacks_none=lacks_none, now=now),
         dead_letters=_dead_letters(log, sink.folder),
         keeps_back=0 if is_retired else keeps_back,
         is_retired=is_retired,

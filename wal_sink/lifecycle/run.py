@@ -168,8 +168,7 @@ class Run:
             self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
 
     def renew_leases(self) -> float:
-        """Renew the lease of each sink if it is due, but of none that was let go. Returns the seconds until the next one
-        is due.
+        """Renew the lease of each sink if it is due, but of none that was let go. Returns the seconds until the next.
 
         Raises `FencedError` if another process serves a sink by now. Another thread than the committers' calls it, from
         the first claim on: opening may take longer than a lease.

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import wal_sink.committer.collection
-import wal_sink.lifecycle.run
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer import milestones
+from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.committer.milestones import Limits, Milestones
 from wal_sink.errors import StoreError
 from wal_sink.lifecycle.run import Run
@@ -27,6 +27,7 @@ from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.records import decode, encode
 
 KEPT, EVERY = 4, 3
+LOOK_AGAIN = COLLECT_EVERY_BATCHES
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -423,7 +424,7 @@ def test_a_query_that_only_stages_makes_one_milestone_and_looks_again_after_so_m
     place, clock = Place(), Clock()
     query, _ = two_runs(place, clock, {}, retention_age_s=100)
     place.requests.clear()
-    for _ in place.query().batches(query, 1 + 2 * wal_sink.lifecycle.run.COLLECT_EVERY_BATCHES):
+    for _ in place.query().batches(query, 1 + 2 * LOOK_AGAIN):
         clock.now += timedelta(seconds=10)
 
     asked = [each for each in place.requests if f" {paths.MILESTONES}" in each]
@@ -457,7 +458,7 @@ def test_limits_that_cannot_be_told_harm_no_batch_and_are_told_later(caplog: pyt
     assert "the retention by age or bytes was not recorded" in caplog.text
     denied.clear()
     denied.append(False)
-    go_on(place, query, wal_sink.lifecycle.run.COLLECT_EVERY_BATCHES + 1, clock=clock)
+    go_on(place, query, LOOK_AGAIN + 1, clock=clock)
     assert len(found(place)) == 1
 
 
@@ -487,9 +488,7 @@ def test_the_newest_milestone_that_can_be_read_stays_since_it_has_the_limits() -
 
 
 @pytest.mark.parametrize("damaged", ["release", "manifest"])
-def test_a_damaged_record_of_a_delivered_batch_ends_no_delivery(
-    damaged: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_record_of_a_delivered_batch_ends_no_delivery(damaged: str, caplog: pytest.LogCaptureFixture) -> None:
     place, clock = Place(), Clock()
     streamed(place, 10, clock=clock, retention_bytes=10**9)
     newest = max(found(place))
