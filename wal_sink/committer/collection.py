@@ -80,13 +80,13 @@ class Collector:
         self._delete_through(min(target, self._delivered_everywhere()))
         return target
 
-    def publish_limits(self) -> bool:
+    def announce_limits(self) -> bool:
         """Let runs without a retention by age or bytes follow that of this run. False: not yet.
 
         While a sink has nothing, they are recorded with the WAL's first batch. Its age then begins now.
         """
         everywhere = self._delivered_everywhere()
-        return self._milestones.publish(self._first_batch() if everywhere == NOTHING else everywhere)
+        return self._milestones.announce(self._first_batch() if everywhere == NOTHING else everywhere)
 
     def _delivered_everywhere(self) -> int:
         """The newest batch that every registered sink has, also those that nobody serves; -1 if one has none."""

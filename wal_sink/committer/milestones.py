@@ -80,7 +80,7 @@ class Milestones:
             newest = self._make(everywhere, newest, limits)
         return self._expired(newest, limits, most)
 
-    def publish(self, everywhere: int) -> bool:
+    def announce(self, everywhere: int) -> bool:
         """Let runs without a setting follow the limits of this one, before its first collection. False: not yet.
 
         `everywhere`: the newest batch that every sink has, or another one from which on they count.

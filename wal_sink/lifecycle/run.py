@@ -75,8 +75,8 @@ class Run:
         self._limits = Limits(settings.retention_age_s, settings.retention_bytes)
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches, limits=self._limits)
         self._collecting = threading.Lock()
-        self._publish_from: float = NOTHING  # the batch after which the limits are published next
-        self._publish_pause = 1
+        self._announce_from: float = NOTHING  # the batch after which the limits are announced next
+        self._announce_pause = 1
         self._given_up: set[str] = set()
         self._let_go: set[str] = set()
         self.inline_rows = True
@@ -259,22 +259,22 @@ class Run:
         """Make an attempt known whose rows are staged. See `Stager.end`."""
         with logging_about(wal=self.log.store.root, batch=attempt.batch_id):
             manifest = self._required_stager().end(attempt, staged)
-            self._publish_limits(attempt.batch_id)
+            self._announce_limits(attempt.batch_id)
         if not self.committers:  # then no committer will forget the batch
             self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
         return manifest
 
-    def _publish_limits(self, batch_id: int) -> None:
+    def _announce_limits(self, batch_id: int) -> None:
         """Let other runs follow this run's retention by age or bytes: from its first batch on, and again every so many
         batches if no committer of this run collects. About five requests, and two for each sink.
         """
-        if not self._limits.are_given or batch_id < self._publish_from or not self._collecting.acquire(blocking=False):
+        if not self._limits.are_given or batch_id < self._announce_from or not self._collecting.acquire(blocking=False):
             return  # where a collection of this run is under way, the next batch tries again
         try:
-            self._publish_pause = min(2 * self._publish_pause, COLLECT_EVERY_BATCHES)
-            self._publish_from = batch_id + self._publish_pause
-            if self._collector.publish_limits():  # collections of this run do it from now on, if it has committers
-                self._publish_from = math.inf if self.committers else batch_id + COLLECT_EVERY_BATCHES
+            self._announce_pause = min(2 * self._announce_pause, COLLECT_EVERY_BATCHES)
+            self._announce_from = batch_id + self._announce_pause
+            if self._collector.announce_limits():  # collections of this run do it from now on, if it has committers
+                self._announce_from = math.inf if self.committers else batch_id + COLLECT_EVERY_BATCHES
         except (StoreError, OutcomeUnknownError, CorruptError, ConfigError) as error:
             _logger.warning(
                 "the retention by age or bytes was not recorded in %s, and this will be tried again. Until then, a "
@@ -310,7 +310,7 @@ class Run:
         self._forget_delivered()
         committer.abort_abandoned()
         self._collect(committer)
-        self._publish_limits(committer.marked_through)  # where another process stages
+        self._announce_limits(committer.marked_through)  # where another process stages
         return True
 
     def _keeps_segments(self) -> bool:

@@ -412,7 +412,7 @@ def test_a_query_that_only_stages_tells_its_limits_again_if_others_come_in_betwe
     query, drain = two_runs(place, clock, {}, retention_age_s=7 * 86_400)
     side_by_side(place, query, drain, 10, clock=clock)
     third = Limits(age_s=5.0)  # a drain that is given something else
-    Milestones(drain.log, drain.history, third, every=lambda: EVERY).publish(drain.committers[0].marked_through)
+    Milestones(drain.log, drain.history, third, every=lambda: EVERY).announce(drain.committers[0].marked_through)
     assert found(place)[max(found(place))].age_s == 5.0
 
     side_by_side(place, query, drain, 60, clock=clock)
