@@ -56,7 +56,7 @@ class Settings:
     """
     retention_age_s: float | None = None
     """Seconds for which older batches are kept after every sink had them. None: as `retention_bytes` says. If both are
-    None: as the WAL's last run with one of them said, otherwise not at all.
+    None: as the WAL's last run with one of them said, otherwise not at all. A run that lives already follows, too.
     """
     retention_bytes: int | None = None
     """Segment bytes of delivered batches that are kept. If both are given, a batch is deleted once one permits it."""

@@ -269,6 +269,8 @@ class WalSink:
             pool.follow(left_s)
         else:
             pool.catch_up(left_s)
+        if pool.error is not None:
+            pool.stop_renewing()  # this object delivers nothing more, so standbys take over although it is not closed
         self._refuse_given_up(pool)
 
     def status(self) -> Status:

@@ -6,7 +6,8 @@ once more after low water moved. One of the two sees the other, so that every ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from wal_sink.committer.context import CommitContext
 from wal_sink.committer.milestones import NO_LIMITS, Limits, Milestones
@@ -21,6 +22,9 @@ from wal_sink.wal.sink_records import OwnerRecord, RetiredRecord
 COLLECT_EVERY_BATCHES = 16
 """How many batches are collected together, so that listings cost almost nothing per batch."""
 
+GROUP_PATHS = 1000
+"""How many objects are deleted together: as many as one request of S3 takes."""
+
 KEPT_LOW_WATERS = 16
 """How many low-water records stay, so that a listing during a collection cannot miss them all."""
 
@@ -32,6 +36,7 @@ class Collector:
         self._shared = shared
         self._log = shared.log
         self._retention = retention_batches
+        self._limits = limits
         self._milestones = Milestones(shared.log, shared.history, limits, every=lambda: COLLECT_EVERY_BATCHES)
         self._low_water: int | None = None
         self._put_off_at = NOTHING
@@ -63,7 +68,10 @@ class Collector:
         """Collect the batches that every registered sink has, less those that are kept. Returns the new low water."""
         present = self._log.low_water()
         everywhere = self._delivered_everywhere()
-        target = self._milestones.expired_through(everywhere, everywhere - self._retention)
+        most = everywhere - self._retention
+        if most <= present and not self._limits.are_given:
+            return present  # whatever the limits of another run are
+        target = self._milestones.expired_through(everywhere, most)
         self._low_water = max(present, target)
         if target <= present:
             return present
@@ -71,6 +79,14 @@ class Collector:
         self._log.raise_low_water(target, self._marked)
         self._delete_through(min(target, self._delivered_everywhere()))
         return target
+
+    def announce_limits(self) -> bool:
+        """Let runs without a retention by age or bytes follow that of this run. False: not yet.
+
+        While a sink has nothing, they are recorded with the WAL's first batch. Its age then begins now.
+        """
+        everywhere = self._delivered_everywhere()
+        return self._milestones.announce(self._first_batch() if everywhere == NOTHING else everywhere)
 
     def _delivered_everywhere(self) -> int:
         """The newest batch that every registered sink has, also those that nobody serves; -1 if one has none."""
@@ -104,25 +120,35 @@ class Collector:
         return record is not None and record.folder != name
 
     def _delete_through(self, batch_id: int) -> None:
-        """Delete the objects of batches up to this one. After a crash the next collection deletes the rest."""
-        store = self._log.store
-        doomed = self._doomed(paths.BATCHES, batch_id)
-        for sink in registered(self._log):
-            doomed += self._doomed(paths.progress_batches(sink), batch_id)
-            markers = paths.markers(sink)
-            doomed += [f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id)]
-        waters = store.list(paths.LOW_WATER)
-        doomed += [f"{paths.LOW_WATER}/{name}" for name in waters[:-KEPT_LOW_WATERS]]
-        doomed += self._milestones.passed(batch_id)
-        store.delete(doomed)
+        """Delete the objects of batches up to this one: batches, then progress and markers of each sink. After a crash
+        the next collection deletes the rest.
 
-    def _doomed(self, root: str, batch_id: int) -> list[str]:
+        They are listed and deleted in groups, so that a collection of many batches makes progress.
+        """
+        doomed = self._doomed(batch_id)
+        while group := list(islice(doomed, GROUP_PATHS)):
+            self._log.store.delete(group)
+            self._go_on()
+
+    def _doomed(self, batch_id: int) -> Iterator[str]:
+        """Paths to delete. Each folder is listed when it is reached. Those in shards are deleted on the way."""
+        store = self._log.store
+        yield from self._doomed_in(paths.BATCHES, batch_id)
+        for sink in registered(self._log):
+            yield from self._doomed_in(paths.progress_batches(sink), batch_id)
+            markers = paths.markers(sink)
+            yield from (f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id))
+        waters = store.list(paths.LOW_WATER)
+        yield from (f"{paths.LOW_WATER}/{name}" for name in waters[:-KEPT_LOW_WATERS])
+        yield from self._milestones.passed(batch_id)
+
+    def _doomed_in(self, root: str, batch_id: int) -> Iterator[str]:
         """The objects in the folders of batches in `root` that are to be deleted. Those in its shards, which the same
         listing shows, are deleted here.
         """
         names = self._log.store.list(root)
         self._delete_in_shards([f"{root}/{name}" for name in names if paths.is_shard(name)], batch_id)
-        return self._all(f"{root}/{name}" for name in names if _is_through(name, batch_id))
+        yield from self._all(f"{root}/{name}" for name in names if _is_through(name, batch_id))
 
     def _delete_in_shards(self, shards: list[str], batch_id: int) -> None:
         """Delete batch by batch, since the names of many batches' objects may not fit into memory.
@@ -137,11 +163,16 @@ class Collector:
                     batches.setdefault(name, []).append(shard + name)
         for name in sorted(batches):
             self._log.store.delete(sorted(self._all(batches[name]), key=_last_part))
+            self._go_on()
 
-    def _all(self, folders: Iterable[str]) -> list[str]:
+    def _go_on(self) -> None:
+        """Show that this committer makes progress. Raises `StoppedError` if the run is ending."""
+        self._shared.sleep_s(0)
+
+    def _all(self, folders: Iterable[str]) -> Iterator[str]:
         """Every object below some folders, each of which ends in `/`."""
         store = self._log.store
-        return [folder + name for folder in folders for name in store.list(folder.removesuffix("/"), recursive=True)]
+        return (folder + name for folder in folders for name in store.list(folder.removesuffix("/"), recursive=True))
 
     def _first_batch(self) -> int:
         wal = self._shared.history.wal

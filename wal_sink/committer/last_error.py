@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from wal_sink.delivery.retry import AttemptFailedError
-from wal_sink.errors import FencedError, WalSinkError
+from wal_sink.errors import ConfigError, CorruptError, FencedError, WalSinkError
 from wal_sink.redaction import redacted_head
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
@@ -76,10 +76,15 @@ class LastError:
             _logger.warning("sink %s: its last error was not recorded: %s", self._sink, problem)
 
     def _replace(self, name: str, text: str, term: int) -> None:
-        """Create the next record, then delete those before it. A listing at first, then a create and a delete."""
+        """Create the next record, then delete those before it. A listing at first, with a read if there is one, then a
+        create and a delete. Does nothing if a process with a higher term left the newest one.
+        """
         for _ in range(_LOOKS):
             if self._kept is None:
                 self._kept = [paths.error(self._sink, each) for each in self._log.numbers(paths.errors(self._sink))]
+                if self._kept and self._is_of_newer(self._kept[-1], term):
+                    self._kept = None
+                    return
             number = 1 + max((paths.parse_number(path.rpartition("/")[2]) or 0 for path in self._kept), default=0)
             record = ErrorRecord(
                 number=number,
@@ -102,3 +107,11 @@ class LastError:
             if older:
                 self._log.store.delete(older)
             return
+
+    def _is_of_newer(self, path: str, term: int) -> bool:
+        """Whether a process that took over left a record. One that cannot be read is replaced."""
+        try:
+            newest = self._log.find(ErrorRecord, path)
+        except (CorruptError, ConfigError):
+            return False
+        return newest is not None and newest.term > term

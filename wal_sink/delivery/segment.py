@@ -158,7 +158,6 @@ class SegmentDelivery:
     def _sleep_s(self, seconds: float) -> None:
         self._log.runtime.sleep_s(seconds)
         self._refuse_stopped()
-        self._refuse_stopped()
 
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""

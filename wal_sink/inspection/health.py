@@ -131,6 +131,7 @@ def _health(
     sink, pending_age_s = standing.status, age_s(pending.oldest_staged, now)
     is_retired = sink.state == "retired"
     lag_s, note = (None, _NO_LAG) if sink.is_replay else _lag(pending, pending_age_s, spark)
+    lacks_none = pending.oldest is None and pending.missing is None
     return SinkHealth(
         name=sink.name,
         delivered_at=standing.delivered_at,
@@ -142,7 +143,7 @@ def _health(
         else max(0, spark.newest - standing.expected + 1),
         lag_s=None if is_retired else lag_s,
         lag_note="" if is_retired else note,
-        last_error=read_error(log, sink.folder, expected=standing.expected, now=now),
+        last_error=read_error(log, sink.folder, expected=standing.expected, lacks_none=lacks_none, now=now),
         dead_letters=_dead_letters(log, sink.folder),
         keeps_back=0 if is_retired else keeps_back,
         is_retired=is_retired,

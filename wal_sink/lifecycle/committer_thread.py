@@ -165,7 +165,8 @@ class CommitterThread:
                 self._drive_until_stopped()
             except BaseException as error:  # noqa: BLE001 - every error that ends this thread must reach the user's
                 self._end(error)
-                self._on_failure(self)  # last: it stops the query, whose thread may be waiting for this one
+                self._on_failure(self)  # now: it stops the query, whose thread may be waiting for this one
+                self._run.let_go(self._committer)  # last: the store may not answer
 
     def _drive_until_stopped(self) -> None:
         try:

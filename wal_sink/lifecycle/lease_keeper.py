@@ -7,6 +7,13 @@ from collections.abc import Callable
 
 from wal_sink.errors import FencedError
 from wal_sink.lifecycle.run import Run
+from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import told
+
+AFTER_ERROR_S = 0.1
+"""The pause after an error that nobody expected. The lease of another sink may be due."""
+
+_logger = logger_of(__name__)
 
 
 class LeaseKeeper:
@@ -38,13 +45,18 @@ class LeaseKeeper:
             on_superseded(error)
 
     def _work(self) -> None:
-        wait_s = 0.0
+        wait_s, has_failed = 0.0, False
         while not self._done.wait(wait_s):
             try:
                 wait_s = self._run.renew_leases()
             except FencedError as error:
                 self._note(error)
                 return
+            except Exception as error:  # noqa: BLE001 - without this thread, a standby would fence a process that lives
+                wait_s = AFTER_ERROR_S
+                if not has_failed:
+                    has_failed = True
+                    _logger.warning("the lease was not renewed, and this will be tried again: %s", told(error))
 
     def _note(self, error: FencedError) -> None:
         with self._lock:

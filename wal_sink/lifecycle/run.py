@@ -10,13 +10,13 @@ from functools import partial
 
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint, Gate
-from wal_sink.committer.collection import Collector
+from wal_sink.committer.collection import COLLECT_EVERY_BATCHES, Collector
 from wal_sink.committer.committer import Committer
 from wal_sink.committer.context import CommitContext
 from wal_sink.committer.milestones import Limits
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
@@ -75,7 +75,10 @@ class Run:
         self._limits = Limits(settings.retention_age_s, settings.retention_bytes)
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches, limits=self._limits)
         self._collecting = threading.Lock()
+        self._announce_from: float = NOTHING  # the batch after which the limits are announced next
+        self._announce_pause = 1
         self._given_up: set[str] = set()
+        self._let_go: set[str] = set()
         self.inline_rows = True
         """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
         self._stager: Stager | None = None
@@ -147,14 +150,28 @@ class Run:
         events are queued, since a caller may hold a lock.
         """
         for committer in self.committers:
-            role = paths.committer_role(committer.name)
-            note_end(self.log, role, committer.term.number)
-            if self.log.lease is not None:
-                self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
+            self._note_end(committer)
             self.log.events.tell_later(Ended, sink=committer.name)
 
+    def let_go(self, committer: Committer) -> None:
+        """Let a standby take over a sink that this run does not serve any more, since its committer gave up.
+
+        Two creates, with a lease. Without one, nobody waits for it before this run ends.
+        """
+        if self.log.lease is not None:
+            self._note_end(committer)
+
+    def _note_end(self, committer: Committer) -> None:
+        if committer.name in self._let_go:
+            return
+        self._let_go.add(committer.name)
+        role = paths.committer_role(committer.name)
+        note_end(self.log, role, committer.term.number)
+        if self.log.lease is not None:
+            self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
+
     def renew_leases(self) -> float:
-        """Renew the lease of each sink if it is due. Returns the seconds until the next one is due.
+        """Renew the lease of each sink if it is due, but of none that was let go. Returns the seconds until the next.
 
         Raises `FencedError` if another process serves a sink by now. Another thread than the committers' calls it, from
         the first claim on: opening may take longer than a lease.
@@ -245,9 +262,29 @@ class Run:
         """Make an attempt known whose rows are staged. See `Stager.end`."""
         with logging_about(wal=self.log.store.root, batch=attempt.batch_id):
             manifest = self._required_stager().end(attempt, staged)
+            self._announce_limits(attempt.batch_id)
         if not self.committers:  # then no committer will forget the batch
             self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
         return manifest
+
+    def _announce_limits(self, batch_id: int) -> None:
+        """Let other runs follow this run's retention by age or bytes: from its first batch on, and again every so many
+        batches if no committer of this run collects. About five requests, and two for each sink.
+        """
+        if not self._limits.are_given or batch_id < self._announce_from or not self._collecting.acquire(blocking=False):
+            return  # where a collection of this run is under way, the next batch tries again
+        try:
+            self._announce_pause = min(2 * self._announce_pause, COLLECT_EVERY_BATCHES)
+            self._announce_from = batch_id + self._announce_pause
+            if self._collector.announce_limits():  # collections of this run do it from now on, if it has committers
+                self._announce_from = math.inf if self.committers else batch_id + COLLECT_EVERY_BATCHES
+        except (StoreError, OutcomeUnknownError, CorruptError, ConfigError) as error:
+            _logger.warning(
+                "the retention by age or bytes was not recorded in %s, and this will be tried again. Until then, a "
+                "drain may delete delivered batches sooner: %s", self.log.store.root, error,
+            )  # fmt: skip
+        finally:
+            self._collecting.release()
 
     def _required_stager(self) -> Stager:
         if self._stager is None:
@@ -276,6 +313,7 @@ class Run:
         self._forget_delivered()
         committer.abort_abandoned()
         self._collect(committer)
+        self._announce_limits(committer.marked_through)  # where another process stages
         return True
 
     def _keeps_segments(self) -> bool:

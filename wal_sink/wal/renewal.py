@@ -17,6 +17,9 @@ from wal_sink.wal.records import TermRecord
 KEPT = 2
 """Renewals that are kept, so that a standby which is late by one still finds the one that it looks for."""
 
+MOST_UNDELETED = 1000
+"""Most renewals that are remembered to be deleted, where the store refuses that. Others go with the next holder."""
+
 _logger = logger_of(__name__)
 
 
@@ -30,14 +33,16 @@ class Renewal:
         self._lock = threading.Lock()
         self._number = 0
         self._due_s = -math.inf
-        self._kept: deque[str] = deque()
+        self._kept: deque[str] = deque(maxlen=KEPT + MOST_UNDELETED)
+        self._is_tidy = False  # whether the renewals of earlier holders are deleted
         self._has_failed = False
+        self._has_kept_old = False
         self._is_over = False
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until the next renewal; 0 if it is due."""
-        return max(0.0, self._due_s - self._log.runtime.monotonic_s())
+        """Seconds until the next renewal; 0 if it is due, infinite after the release."""
+        return math.inf if self._is_over else max(0.0, self._due_s - self._log.runtime.monotonic_s())
 
     def renew_if_due(self, term: Term) -> None:
         """Renew the lease of the present term, if that is due. One read, one create and one deletion; the first time a
@@ -47,16 +52,17 @@ class Renewal:
         another process claimed the role.
         """
         with self._lock:
-            if self._is_over or self.due_in_s > 0:
+            if self.due_in_s > 0:
                 return
             self._due_s = self._log.runtime.monotonic_s() + self._lease.renew_every_s
             try:
                 self._refuse_superseded(term)
-                self._create(term, released=False)
+                self._create(term)
             except (StoreError, OutcomeUnknownError) as error:
                 self._warn(error)
             else:
                 self._has_failed = False
+                self._delete_old(term)
 
     def _warn(self, error: Exception) -> None:
         if not self._has_failed:
@@ -71,9 +77,13 @@ class Renewal:
     def release(self, term: Term) -> None:
         """Tell standbys that the holder ended in order. A failure is only a warning: they take over a little later."""
         with self._lock:
+            if self._is_over:
+                return
             self._is_over = True
             try:
-                self._create(term, released=True)
+                # A renewal whose outcome was unknown may have this number: then the next one tells the end.
+                if not self._create(term, released=True):
+                    self._create(term, released=True)
             except (StoreError, OutcomeUnknownError, RuntimeError) as error:  # as in `note_end`
                 what = paths.described_role(self._role)
                 _logger.warning("%s of %s: the lease was not released: %s", what, self._log.store.root, error)
@@ -87,7 +97,8 @@ class Renewal:
         if newer is not None and newer.run_id != self._log.run_id:
             raise term.superseded(self._log.store)
 
-    def _create(self, term: Term, *, released: bool) -> None:
+    def _create(self, term: Term, *, released: bool = False) -> bool:
+        """Create the next renewal. False if it was there: an earlier try of this process made it."""
         number = self._number + 1
         path = paths.lease(self._role, term.number, number)
         record = LeaseRecord(
@@ -98,18 +109,38 @@ class Renewal:
             released=released,
             **self._log.stamp(),
         )
-        self._log.create(path, record)  # if it was there, an earlier try of this process made it
-        self._delete_old(term, is_first=self._number == 0)
-        self._number = number
+        is_new = self._log.create(path, record)
+        self._number = number  # at once: a standby looks for the next one, whatever becomes of the old ones
         self._kept.append(path)
+        return is_new
 
-    def _delete_old(self, term: Term, *, is_first: bool) -> None:
-        """Delete renewals that no standby looks for any more. One that a crash leaves goes with the next holder."""
-        if is_first:
-            names = self._log.store.list(paths.leases(self._role))
-            found = [(paths.parse_lease(name), name) for name in names]
-            old = [name for lease, name in found if lease is not None and lease.term < term.number]
-            self._log.store.delete(f"{paths.leases(self._role)}/{name}" for name in old)
-        while len(self._kept) >= KEPT:
-            self._log.store.delete([self._kept[0]])
-            self._kept.popleft()
+    def _delete_old(self, term: Term) -> None:
+        """Delete renewals that no standby looks for any more. One that stays goes with the next holder.
+
+        A failure is only a warning, told once: the lease is renewed in any case.
+        """
+        try:
+            if not self._is_tidy:
+                self._delete_of_others(term)
+            old = list(self._kept)[:-KEPT]
+            if old:
+                self._log.store.delete(old)
+                for _ in old:
+                    self._kept.popleft()
+        except (StoreError, OutcomeUnknownError) as error:
+            if not self._has_kept_old:
+                self._has_kept_old = True
+                what = paths.described_role(self._role)
+                _logger.warning(
+                    "%s of %s: the lease was renewed, but older renewals were not deleted: %s",
+                    what, self._log.store.root, error,
+                )  # fmt: skip
+        else:
+            self._has_kept_old = False
+
+    def _delete_of_others(self, term: Term) -> None:
+        names = self._log.store.list(paths.leases(self._role))
+        found = [(paths.parse_lease(name), name) for name in names]
+        old = [name for lease, name in found if lease is not None and lease.term < term.number]
+        self._log.store.delete(f"{paths.leases(self._role)}/{name}" for name in old)
+        self._is_tidy = True

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.small_run import Place, Recorder
+from wal_sink.committer import collection
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS, Collector
 from wal_sink.errors import FencedError
 from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.stopped import StoppedError
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING
@@ -253,3 +255,50 @@ def test_a_registration_that_one_read_misses_holds_back_what_its_sink_needs() ->
     place.wal.read = misses_once  # type: ignore[method-assign]
 
     assert collector.collect(run.committers[0].term) == NOTHING
+
+
+# A collection of many batches.
+
+
+def test_objects_are_deleted_in_groups_in_the_order_batches_progress_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each group before the next folder is listed: memory stays bounded, and a stop loses no work."""
+    monkeypatch.setattr(collection, "GROUP_PATHS", 5)
+    place = Place()
+    run, collector = collecting(place, "a")
+    fill(place, "a", *range(20))
+    mark(place, "a", *range(30))
+    beats: list[float] = []
+
+    def beat(seconds: float) -> bool:
+        beats.append(seconds)
+        return False
+
+    object.__setattr__(run.shared, "pause", beat)
+
+    collector.collect(run.committers[0].term)
+
+    acts = [each.split() for each in place.requests if each.startswith(("list batches/", "delete"))]
+    deletes = [path for verb, path in acts if verb == "delete"]
+    kinds = ["batches" if each.startswith("batches") else "markers" if "/markers" in each else "p" for each in deletes]
+    assert kinds == sorted(kinds, key=["batches", "p", "markers"].index)
+    assert "delete" in [verb for verb, _ in acts][:7], "before the last of 20 batches was listed"
+    assert len(beats) >= len(deletes) / 5
+    assert place.wal.list(paths.BATCHES) == []
+    assert len(place.wal.list(paths.markers("a"))) == KEPT
+
+
+def test_a_run_that_ends_leaves_the_rest_to_the_next_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "GROUP_PATHS", 5)
+    place = Place()
+    run, collector = collecting(place, "a")
+    fill(place, "a", *range(20))
+    mark(place, "a", *range(30))
+    object.__setattr__(run.shared, "pause", lambda _: True)
+    with pytest.raises(StoppedError):
+        collector.collect(run.committers[0].term)
+    assert 0 < len(place.wal.list(paths.BATCHES)) < 20
+
+    object.__setattr__(run.shared, "pause", lambda _: False)
+    mark(place, "a", 40)
+    collector.collect(run.committers[0].term)
+    assert place.wal.list(paths.BATCHES) == []

@@ -15,7 +15,14 @@ import pytest
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, PermanentError
 from wal_sink.committer.last_error import LONGEST_TEXT, LastError
-from wal_sink.errors import CorruptError, DeliveryError, FencedError, StoreError, WalSinkError
+from wal_sink.errors import (
+    CorruptError,
+    DeliveryError,
+    FencedError,
+    OutcomeUnknownError,
+    StoreError,
+    WalSinkError,
+)
 from wal_sink.inspection import SinkError, read_commit, read_health, read_status
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import Runtime
@@ -206,11 +213,64 @@ def test_two_processes_that_record_at_once_leave_the_later_error() -> None:
     place = stopped(None)
     runtime = simulated_runtime(seed=77)
     one, other = (LastError(Log(place.wal, runtime, name * 32), "a") for name in "cd")
-    one.gave_up(DeliveryError("one"), batch_id=1, term=1)
+    one.gave_up(DeliveryError("one"), batch_id=1, term=2)
     other.gave_up(DeliveryError("other"), batch_id=1, term=2)
-    one.gave_up(DeliveryError("one again"), batch_id=1, term=1)  # it knows only its first record
+    one.gave_up(DeliveryError("one again"), batch_id=1, term=2)  # it knows only its first record
     (record,) = records(place)
     assert (record.text, record.number) == ("one again", 3)
+
+
+def test_a_process_that_was_superseded_and_does_not_know_it_leaves_the_record_of_the_newer_one() -> None:
+    place = stopped(None)
+    runtime = simulated_runtime(seed=77)
+    old, new, late = (LastError(Log(place.wal, runtime, name * 32), "a") for name in "cde")
+    old.gave_up(DeliveryError("old"), batch_id=1, term=1)
+    new.gave_up(DeliveryError("new"), batch_id=1, term=2)
+    old.gave_up(DeliveryError("old again"), batch_id=1, term=1)
+    late.gave_up(DeliveryError("old too"), batch_id=1, term=1)
+    (record,) = records(place)
+    assert (record.text, record.number, record.term) == ("new", 2, 2)
+
+
+def test_a_record_that_cannot_be_read_is_replaced() -> None:
+    place = stopped(PermanentError("no such table"))
+    place.wal.delete([paths.error("a", 1)])
+    place.wal.create(paths.error("a", 1), b"rotten")
+    LastError(Log(place.wal, simulated_runtime(seed=81), "c" * 32), "a").gave_up(DeliveryError("x"), batch_id=0, term=1)
+    (record,) = records(place)
+    assert (record.text, record.number) == ("x", 2)
+
+
+def idle(error: Exception) -> Place:
+    """A sink that has every batch, and whose committer met an error when it looked for the next one."""
+    place = Place()
+    run = place.open({"a": Delivery(Recorder(), max_attempts=3)})
+    place.stream(run, 1)
+    (committer,) = run.committers
+    with pytest.raises(type(error)), committer._noting():
+        raise error
+    return place
+
+
+@pytest.mark.parametrize("error", [StoreError("checkpoint: timeout"), OutcomeUnknownError("no answer")])
+def test_an_outage_while_there_was_nothing_to_deliver_is_over(error: Exception) -> None:
+    place = idle(error)
+    seen = last_error(place)
+    assert seen is not None
+    assert (seen.batch_id, seen.is_over) == (2, True)
+    run = place.open({})
+    place.query().start_batch(2, 2)
+    place.query().stage(run, 2)
+    place.query().complete_batch(2)
+    seen = last_error(place)
+    assert seen is not None
+    assert not seen.is_over, "there is a batch that the sink lacks, and it may be for this reason"
+
+
+def test_any_other_error_without_a_batch_is_not_over() -> None:
+    seen = last_error(idle(CorruptError("the target lost rows")))
+    assert seen is not None
+    assert not seen.is_over
 
 
 def test_a_number_that_is_always_taken_is_given_up() -> None:

@@ -313,7 +313,7 @@ def test_dollars_of_the_smallest_batch() -> None:
     found = estimate(Plan(1, segments=1, rows_per_s=10), S3_MODEL)
     batches = MONTH_S / 10
     sixteenth = 1 / COLLECT_EVERY_BATCHES
-    puts_and_lists = 4 + sixteenth * (1 + 2 + 3 + 3 + 1 + 1 + 16)
+    puts_and_lists = 4 + sixteenth * (1 + 2 + 3 + 3 + 1 + 1 + 16 + 1)
     gets = 2 + sixteenth * (1 + 2) + found.checkpoint_gets
     assert found.dollars is not None
     assert found.dollars.requests == pytest.approx(batches * (puts_and_lists * 5e-6 + gets * 4e-7))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pytest
 
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.waiting import wait_until
-from wal_sink.errors import FencedError
+from wal_sink.errors import FencedError, PermanentError
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import LOOKS_PER_RENEWAL, Run
@@ -23,6 +24,7 @@ from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import Holding, holder_of
 from wal_sink.wal.lease import Lease, LeaseRecord
 from wal_sink.wal.log import Log
+from wal_sink.wal.standby import Watch
 
 SHORT = Lease(1.0)
 PATIENCE_S = 20.0
@@ -185,4 +187,50 @@ def test_a_run_whose_sink_hangs_renews_its_lease_until_it_gives_up_waiting() -> 
         threading.Event().wait(2 * SHORT.renew_every_s)
         assert renewals(place) == there
         let_go.set()
+        assert pool.stop(PATIENCE_S)
+
+
+def test_an_error_that_nobody_expected_ends_no_renewals(caplog: pytest.LogCaptureFixture) -> None:
+    """The system may give this process no thread for a moment."""
+    place = Place()
+    reads: list[str] = []
+
+    def no_thread(what: str, where: str) -> None:
+        if what == "before read" and where == paths.term(paths.committer_role("a"), 2):
+            reads.append(where)
+            if len(reads) in {2, 3}:
+                raise RuntimeError("can't start new thread")
+
+    run = a_run(place, FaultyStore(place.wal, no_thread))
+    open_run(run, "a", "b")
+    with keeping(run):
+        for name in ("a", "b"):
+            wait_until(lambda name=name: "0000000001-0000000004.json" in renewals(place, name))  # type: ignore[misc]
+    assert caplog.text.count("the lease was not renewed, and this will be tried again: RuntimeError") == 1
+
+
+@pytest.mark.parametrize("on_failure", ["park", "stop"])
+def test_a_sink_that_gave_up_is_let_go_so_that_a_standby_takes_over(on_failure: Literal["park", "stop"]) -> None:
+    place = Place()
+    run = a_run(place)
+
+    def refuse(_: object) -> None:
+        raise PermanentError("no such table")
+
+    bad = Delivery(refuse, start_from="earliest", on_failure=on_failure)
+    run.open([served_sink(run, "a", bad), served_sink(run, "b", Delivery(Recorder(), start_from="earliest"))])
+    run.become_stager()
+    list(place.query().batches(run, 1))
+    role = paths.committer_role("a")
+    with keeping(run) as keeper:
+        pool = a_pool(run, keeper)
+        pool.start()
+        wait_until(lambda: holder_of(run.log, role, 1).state is Holding.ENDED)
+        standby = Watch(Log(place.wal, SYSTEM, ""), role, SHORT)
+        assert standby.look() == 1
+        supersede(place, "a")
+        there = renewals(place, "b")
+        wait_until(lambda: renewals(place, "b")[-1] > max(there))
+        assert keeper._error is None, "the other sinks go on"
+        assert run.renew_leases() > 0
         assert pool.stop(PATIENCE_S)

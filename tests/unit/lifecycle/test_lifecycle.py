@@ -31,6 +31,7 @@ from wal_sink import (
     Delivery,
     DeliveryError,
     MissingBatch,
+    PermanentError,
     Settings,
     UndeliveredError,
     WalSink,
@@ -43,6 +44,8 @@ from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
+from wal_sink.wal import paths
+from wal_sink.wal.lease import Lease
 
 PATIENCE_S = 10.0
 _homes = itertools.count()
@@ -246,6 +249,30 @@ def test_what_completed_after_a_drain_is_delivered_by_closing(home: Home) -> Non
     sink.close()
 
     assert target.batches == [0, 1, 2]
+
+
+def lease_paths(home: Home, role: str) -> list[str]:
+    return [f"{paths.leases(role)}/{name}" for name in home.wal.list(paths.leases(role))]
+
+
+def test_after_a_drain_that_raised_no_lease_is_renewed_although_nobody_closes_it(home: Home) -> None:
+    """A program that caught the error would keep standbys away from every sink."""
+    home.left_behind(1)
+
+    def refuse(_: object) -> None:
+        raise PermanentError("no such table")
+
+    sinks = {"default": Delivery(refuse), "b": Delivery(Recorder(), start_from="earliest")}
+    sink = home.sink(sinks, lease=Lease(1.0))
+    with pytest.raises(DeliveryError):
+        sink.drain(follow=True)
+    roles = [paths.committer_role(name) for name in ("default", "b")]
+    wait_until(lambda: b'"released":true' in home.wal.read(lease_paths(home, roles[0])[-1]))
+    there = [lease_paths(home, role) for role in roles]
+    time.sleep(2 * Lease(1.0).renew_every_s)
+    assert [lease_paths(home, role) for role in roles] == there
+    with pytest.raises(DeliveryError):
+        sink.close()
 
 
 def test_leaving_the_block_after_a_drain_that_timed_out_delivers_everything(home: Home) -> None:

@@ -232,6 +232,75 @@ def test_one_whose_outcome_is_unknown_counts(place: Place) -> None:
     assert place.renewals() == ["0000000001-0000000001.json", "0000000001-0000000002.json"]
 
 
+def refuse_deletes(what: str, where: str) -> None:
+    if what == "before delete" and where.startswith(paths.LEASES):
+        raise StoreError("AccessDenied: s3:DeleteObject")
+
+
+def test_where_the_store_deletes_nothing_the_lease_is_renewed_all_the_same(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A standby would fence a holder that lives."""
+    clock = Clock()
+    Holder(place, clock).renew()  # an earlier one, whose renewal cannot be deleted either
+    holder = Holder(place, clock)
+    watch = Watch(place.log(clock), ROLE, LEASE)
+    place.fail = refuse_deletes
+    with caplog.at_level(logging.WARNING):
+        for _ in range(30):
+            holder.renew()
+            assert watch.look() is None
+            clock.now_s += LEASE.renew_every_s
+    assert watch.seen is not None
+    assert watch.seen.number == 30
+    assert caplog.text.count("older renewals were not deleted") == 1
+
+    holder.renewal.release(holder.term)
+    assert watch.look() == holder.term.number
+
+
+def test_once_the_store_deletes_again_all_that_was_left_goes_in_one_request(place: Place) -> None:
+    clock = Clock()
+    Holder(place, clock).renew()
+    holder = Holder(place, clock)
+    place.fail = refuse_deletes
+    for _ in range(9):
+        holder.renew()
+        clock.now_s += LEASE.renew_every_s
+    assert len(place.renewals()) == 10
+    place.fail = lambda *_: None
+    place.requests.clear()
+    holder.renew()
+
+    assert place.renewals() == ["0000000002-0000000009.json", "0000000002-0000000010.json"]
+    clock.now_s += LEASE.renew_every_s
+    place.fail = refuse_deletes
+    holder.renew()
+    assert len(place.renewals()) == 3
+
+
+def test_a_release_after_a_renewal_of_unknown_outcome_is_told_under_the_next_number(place: Place) -> None:
+    clock = Clock()
+    holder = Holder(place, clock)
+    watch = Watch(place.log(clock), ROLE, LEASE)
+    assert watch.look() is None
+
+    def lose(what: str, where: str) -> None:
+        if what in {"after create", "before read"} and where.startswith(paths.LEASES):
+            raise StoreError("no answer")
+
+    place.fail = lose
+    holder.renew()
+    place.fail = lambda *_: None
+    assert watch.look() is None  # it saw the renewal, and looks for the next one
+
+    holder.renewal.release(holder.term)
+    assert watch.look() == 1
+    before = place.renewals()
+    holder.renewal.release(holder.term)
+    assert place.renewals() == before
+
+
 def test_after_the_release_nothing_is_renewed(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     holder = Holder(place, Clock())
     holder.renewal.release(holder.term)
