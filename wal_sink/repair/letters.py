@@ -178,7 +178,8 @@ def replay_in_journal(
 
 def _order(log: Log, verb: str, name: str, arguments: dict[str, object], why: str) -> Order:
     refuse_copy(log)
-    return Order(verb, arguments, (f"{paths.dead_letter_batches(_folder(log, name))}/",), why)
+    touches = (f"{paths.dead_letter_batches(_folder(log, name))}/",)
+    return Order(verb, arguments, touches, why, names_sink=True)
 
 
 def _folder(log: Log, name: str) -> str:

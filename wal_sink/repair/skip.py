@@ -84,7 +84,7 @@ def skip_order(log: Log, name: str, batch_id: int, *, why: str) -> Order:
     """The order to skip a batch. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
     refuse_copy(log)
     folder = _folder(log, name)
-    return Order("skip", {"batch": batch_id, "--name": name}, touches_of(folder), why)
+    return Order("skip", {"batch": batch_id, "--name": name}, touches_of(folder), why, names_sink=True)
 
 
 def touches_of(folder: str) -> tuple[str, ...]:
