@@ -61,9 +61,10 @@ def abort_open(log: Log, sink: str, to: TwoPhaseSink, term: int, *, limit_s: flo
     done = _abort(log, sink, lambda: to, term, opened, limit_s=limit_s) if opened else []
     log.store.delete(path for name in done for path in (name.token_path, name.path))
     if len(done) < len(opened):
+        left = counted(len(opened) - len(done), "transaction")
         raise DeliveryError(
-            f"sink {sink!r} of {log.store.root}: {counted(len(opened) - len(done), 'transaction')} could not be aborted in "
-            f"{name_of(to)}; the log names the reason. Repair the target, then repeat the command"
+            f"sink {sink!r} of {log.store.root}: {left} could not be aborted in {name_of(to)}; the log names the "
+            "reason. Repair the target, then repeat the command"
         )
     return len(done)
 
