@@ -85,7 +85,7 @@ def give_up_verb(*, wal: str, number: int, to: str | None, why: str, as_json: bo
         print_json(facts(entry))
         return
     print_text(f"repair {number} is given up: {command_of(entry.begun)}")
-    if aborted := entry.result.get("aborted"):
+    if there is not None and (aborted := entry.result.get("aborted")):
         print_text(f"{counted(aborted, 'transaction')} aborted in {name_of(there)}")
 
 

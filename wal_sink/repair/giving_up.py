@@ -15,7 +15,7 @@ from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.repair.journal import Entry, command_of, ended_already, find_repair, note_given_up
 from wal_sink.reporting.texts import name_of
-from wal_sink.sinks.base import TwoPhaseSink
+from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.two_phase.abort import abort_open, find_open
 from wal_sink.wal import paths
@@ -31,7 +31,7 @@ _REPLAY = "replay"
 _SHOWN = 5
 
 
-def give_up(log: Log, number: int, *, why: str, to: object = None) -> Entry:
+def give_up(log: Log, number: int, *, why: str, to: Sink | BatchSink | None = None) -> Entry:
     """End an unfinished repair that will not be completed. `to`: the two-phase target of a replay, which drops the
     transactions that the replay left open.
 
@@ -71,7 +71,7 @@ def _is_of(entry: Entry, sink: SinkRecord) -> bool:
     return sink.is_replay and sink.identity.endswith(f"(repair {entry.number}: a replay)")
 
 
-def _checked(sink: SinkRecord, to: object) -> TwoPhaseSink | None:
+def _checked(sink: SinkRecord, to: Sink | BatchSink | None) -> TwoPhaseSink | None:
     """The target whose transactions are aborted, if there is one."""
     if to is None:
         return None

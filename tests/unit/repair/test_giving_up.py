@@ -252,9 +252,9 @@ class Elsewhere(VaultSink):
 
 @pytest.mark.parametrize(
     ("to", "told"),
-    [(Elsewhere, "another vault"), (lambda _: Recorder(), "is not a two-phase sink")],
+    [(Elsewhere, "another vault"), (lambda _: as_sink(Recorder()), "is not a two-phase sink")],
 )
-def test_another_target_is_refused(to: Callable[[Vault], object], told: str) -> None:
+def test_another_target_is_refused(to: Callable[[Vault], Sink], told: str) -> None:
     vault = Vault()
     place = stopped(Closed(vault))
 
