@@ -1,8 +1,8 @@
 """Dead letters that a person chooses: by batch, file, reason and age. They are sent again, or deleted.
 
 All dead letters of a chunk are deleted together, the newest first, since each row belongs to the newest one that holds
-it. The record that a dead letter was sent again goes after the letter, so that none becomes due again. A chunk that
-holds a dead letter which the plan does not name stays: it came after the person was asked.
+it. The record that a dead letter was sent again goes after the letter, so that none becomes due again. A chunk
+that holds a dead letter which the plan does not name stays: nobody chose that one.
 
 A live query and a drain beside it: a committer reads the dead letters of batches only that it has not marked yet, and
 these are never deleted. A replay of dead letters holds the term that a deletion claims first, so they exclude each
