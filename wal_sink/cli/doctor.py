@@ -21,7 +21,7 @@ from wal_sink.doctor import bundle
 from wal_sink.doctor.bucket_rules import bucket_findings
 from wal_sink.doctor.credentials import credential_findings
 from wal_sink.doctor.machine import machine_findings
-from wal_sink.doctor.report import Report, redacted_report
+from wal_sink.doctor.report import Report, shown_report
 from wal_sink.doctor.secrets import known_secrets
 from wal_sink.doctor.store_probes import probe_store
 from wal_sink.doctor.target_checks import newest_schema, target_findings
@@ -91,7 +91,7 @@ def doctor(*, wal: str | None, bundle_file: Path | None, as_json: bool, **more: 
 
 def _write_bundle(file: Path, examination: _Examination, report: Report) -> None:
     store, status = examination.store, examination.status
-    data = bundle.bundle(report, status, store, os.environ, examination.redactor())
+    data = bundle.bundle(report, status, store, os.environ, examination.secrets_removed())
     bundle.write(file, data, SYSTEM)
 
 
@@ -132,9 +132,9 @@ class _Examination:
 
     def report(self) -> Report:
         """Examine all parts that the options name."""
-        return redacted_report([*self._findings()], self._left_out(), self.redactor())
+        return shown_report([*self._findings()], self._left_out(), self.secrets_removed())
 
-    def redactor(self) -> Redactor:
+    def secrets_removed(self) -> Redactor:
         """Removes each secret that this process knows."""
         given = [self.checkpoint_options or {}, self.spec.options if self.spec else {}]
         urls = [url for url in (self.wal, self.more["checkpoint"]) if url is not None]

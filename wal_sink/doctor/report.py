@@ -37,7 +37,7 @@ class Report:
         }
 
 
-def redacted_report(findings: Sequence[Finding], not_examined: Sequence[str], redactor: Redactor) -> Report:
+def shown_report(findings: Sequence[Finding], not_examined: Sequence[str], redactor: Redactor) -> Report:
     """The report without any known secret: texts of other libraries may hold one."""
     shown = (Finding(one.check, one.level, redactor(one.found), redactor(one.next_step)) for one in findings)
     return Report(tuple(shown), tuple(not_examined))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.doctor.bundle import bundle, check_free, write
-from wal_sink.doctor.report import Report, redacted_report
+from wal_sink.doctor.report import Report, shown_report
 from wal_sink.doctor.secrets import known_secrets
 from wal_sink.doctor.structure import NEWEST, structure
 from wal_sink.errors import ConfigError, StoreError
@@ -100,7 +100,7 @@ def test_nothing_planted_is_in_the_archive() -> None:
     texts = [*sorted(secrets), "postgresql://etl:hush-env@db/shop", "password=hush-unknown"]
     findings = [fault("target", f"the server says: {text}", f"look at {text}") for text in texts]
     redact = Redactor(secrets)
-    report = redacted_report(findings, ["hush-option"], redact)
+    report = shown_report(findings, ["hush-option"], redact)
     files = files_in(bundle(report, status, wal, environ, redact))
     shown = {name: text.replace("HUSH_IS_A_NAME", "") for name, text in files.items()}
     assert [name for name, text in shown.items() if HUSH in text.lower()] == []

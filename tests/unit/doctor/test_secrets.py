@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from wal_sink.doctor.report import Report, redacted_report
+from wal_sink.doctor.report import Report, shown_report
 from wal_sink.doctor.secrets import known_secrets, secrets_in_target
 from wal_sink.redaction import Redactor
 from wal_sink.reporting.findings import Level, fault, fine, risk
@@ -33,10 +33,10 @@ def test_options_of_a_target_are_public_unless_their_names_say_otherwise() -> No
 
 def test_a_report_shows_no_secret_and_knows_its_worst_line() -> None:
     findings = [fine("a", "good"), risk("b", "in-the-url is here", "look at in-the-url"), fault("c", "bad", "go")]
-    report = redacted_report(findings, ["something"], Redactor({"in-the-url"}))
+    report = shown_report(findings, ["something"], Redactor({"in-the-url"}))
     assert "in-the-url" not in json.dumps(report.plain())
     assert report.worst is Level.ERROR
     assert [report.count(level) for level in Level] == [1, 1, 1]
     assert report.plain()["not_examined"] == ["something"]
     assert Report((), ()).worst is Level.OK
-    assert redacted_report(findings[:2], [], Redactor([])).worst is Level.WARNING
+    assert shown_report(findings[:2], [], Redactor([])).worst is Level.WARNING

@@ -336,7 +336,8 @@ MANIFEST = (
     r'"spark_schema":"{\"type\":\"struct\",\"fields\":['
     r"{\"name\":\"column_0\",\"type\":\"string\",\"nullable\":true,\"metadata\":{}},"
     r"{\"name\":\"column_1\",\"type\":\"string\",\"nullable\":true,\"metadata\":{}}"
-    r']}","chunk_rows":20,"segments":[]}}'
+    r']}","chunk_rows":20,"segments":[],"timing":{"tasks":10,"task_seconds":12.345,'
+    '"slowest":{"partition":10,"seconds":1.234},"began":"2026-01-01T00:00:00.000+00:00"}}}'
     "\n"
 )
 SEGMENT = (
