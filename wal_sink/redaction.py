@@ -1,8 +1,9 @@
 """Removes secrets from texts: from URLs, options, headers, and errors of libraries. Only this module does so.
 
-It has three tools, for different knowledge of the text:
+It has four tools, for different knowledge of the text:
 
 - `mask_url`: the text is one URL. It is cut at the last place where a password may end.
+- `mask_typed`: an argument that may be a URL. It stays as it was typed, but for its secrets.
 - `redacted`: any text, with nothing known. Everything that looks like a password is removed, rather too much than too
   little: from `scheme://user:` up to the last `@` of the line, since a password may hold any other character.
 - `Redactor`: any text, with known secrets. They are removed in every spelling, then the text is `redacted`.
@@ -59,6 +60,9 @@ _HEADER = re.compile(
 )
 _ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
 """Words that occur in headers and queries, and in ordinary texts."""
+_BEGINS_URL = re.compile(_SCHEME)
+_OPTION = re.compile(r"[?&#][^?&#]*")
+_PLAIN_VALUE = re.compile(r"true|false|[0-9.]{1,6}(?:ms|s|m|h)?", re.IGNORECASE)
 _PARTS, _ENDS = re.compile(r"[/@#?:&;\s]+"), re.compile(r"[/@#?:]")
 _UNQUOTED = ("", "/", "/:")
 """Characters that libraries leave as they are when they percent-encode a text."""
@@ -87,6 +91,43 @@ def mask_url(url: str) -> str:
     bare = _without_users(line).partition("?")[0]
     bare = bare.partition("#")[0] if scheme.lower() in {"http", "https"} else bare
     return _without_values(bare)
+
+
+def mask_typed(text: str) -> str:
+    """The argument of a command, so that it can be typed again: in a URL, `***` stands for user and password, and for
+    the first option that may be secret with all options behind it. A second application changes nothing. Any other text
+    is `redacted`.
+
+    The query of an `http` URL belongs to a foreign service, so each of its values may be secret.
+    """
+    is_jdbc = text.lower().startswith("jdbc:")
+    if _BEGINS_URL.match(text) is None and not is_jdbc:
+        return redacted(text)
+    text = _in_one_line(text)
+    masked = mask_url(text)
+    if is_jdbc or masked.endswith(f"://{MASK}"):
+        return masked
+    line = _without_users(text)
+    if line != text and "@" not in masked:
+        masked = masked.replace("://", f"://{MASK}@", 1)
+    is_foreign = text.lower().startswith(("http:", "https:"))
+    begin = re.search(r"[?#]" if is_foreign else r"\?", line)
+    for option in _OPTION.findall(line[begin.start() :] if begin else ""):
+        shown = _typed_option(option, is_foreign=is_foreign)
+        masked += shown
+        if shown != option:
+            break  # an unencoded secret may go on behind any mark
+    return masked
+
+
+def _typed_option(option: str, *, is_foreign: bool) -> str:
+    """An option of a URL with the mark before it, and `***` for a value that may be secret."""
+    name, found, value = option.partition("=")
+    plain = unquote(value if found else name[1:])
+    is_public = _PLAIN_VALUE.fullmatch(plain) if is_foreign else not ({"@", "?"} & set(plain) or "://" in plain)
+    if is_public and not (found and is_secret_name(unquote(name[1:]))) and _without_values(option) == option:
+        return option
+    return f"{name}={MASK}" if found else f"{name[0]}{MASK}"
 
 
 def redacted(text: str) -> str:

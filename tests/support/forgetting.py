@@ -70,6 +70,10 @@ class Forgetful(TransactionalSink):
         self.target.meet("wrote")
         return rejected
 
+    def describe(self) -> str:
+        """The same for each double of this target, whatever it does wrong."""
+        return "Forgetful"
+
     def commit(self, chunk: Chunk) -> Rejected | None:
         slot = chunk.position.slot
         if LedgerEntry.is_known(self.target.entry(slot), chunk, "this target"):

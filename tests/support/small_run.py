@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -78,7 +78,7 @@ class Place(OneSinkPlace):
 def served_sink(run: Run, name: str, to: object, **delivery: Any) -> ServedSink:
     given, sink = resolve(to if isinstance(to, Delivery) else Delivery(to, **delivery))
     assert not isinstance(sink, BatchSink)
-    return replace(serve(name, sink, given, run.log, stages=given.where != "driver"), identity="")
+    return serve(name, sink, given, run.log, stages=given.where != "driver")
 
 
 def numbers(batch_id: int, count: int) -> pa.Table:

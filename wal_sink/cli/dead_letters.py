@@ -164,6 +164,8 @@ def replay(
                 chosen=chosen,
                 unknown=unknown,
                 why=why,
+                typed=to,
+                age=more["older_than"][0] if more["older_than"] else "",
             )
         count, rows, rejected = done.letters, done.rows, done.rejected
     if as_json:

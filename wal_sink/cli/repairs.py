@@ -50,7 +50,9 @@ def list_repairs(*, wal: str, last: int, as_json: bool, **more: Any) -> None:
     shown = Listing(">repair", "state", "+when", "+who", "+why", "+command")
     for entry in found:
         begun = entry.begun
-        shown.add(str(entry.number), entry.state, begun.created, begun.who, begun.why or "-", command_of(begun))
+        shown.add(
+            str(entry.number), entry.state, begun.created, begun.who, begun.why or "-", command_of(begun, why=False)
+        )
     shown.print()
     click.echo(counted(len(found), "repair"))
     for entry in found:

@@ -44,7 +44,7 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     shown = Listing(*columns)
     for sink in status.sinks:
         first = sink.folder if sink.folder != sink.name else None
-        pending = None if sink.state == "retired" else sink.pending_batches
+        pending = None if sink.state == "retired" or sink.is_replay else sink.pending_batches
         through = batch_text(sink.delivered_through)
         shown.add(sink.name, sink.state, through, pending, sink.held_by, sink.held_since, first, sink.identity)
     shown.print()
@@ -137,13 +137,22 @@ def _show_retirement(plan: RetirePlan, *, as_json: bool) -> None:
 def held_back(found: tuple[SinkStatus, ...]) -> list[str]:
     """A warning for each sink that no known process serves and that lacks batches which other sinks have."""
     newest = max((sink.delivered_through for sink in found), default=-1)
+    lagging = [sink for sink in found if sink.state not in {"retired", "running"} and sink.delivered_through < newest]
     return [
-        f"nothing after batch {batch_text(sink.delivered_through)} is deleted until sink {sink.name!r} has it, but no "
-        f"running process is known to serve this sink (the last process: {sink.state}). Serve or drain the sink, or "
-        "see wal-sink sinks --help"
-        for sink in found
-        if sink.state not in {"retired", "running"} and sink.delivered_through < newest
+        f"nothing after batch {batch_text(sink.delivered_through)} is deleted until {_way_on(sink)}" for sink in lagging
     ]
+
+
+def _way_on(sink: SinkStatus) -> str:
+    if sink.is_replay:
+        return (
+            f"the replay of sink {sink.name!r} is finished with its command, or given up: both commands are told by "
+            "wal-sink repairs list WAL"
+        )
+    return (
+        f"sink {sink.name!r} has it, but no running process is known to serve this sink (the last process: "
+        f"{sink.state}). Serve or drain the sink, or see wal-sink sinks --help"
+    )
 
 
 def _log(wal: str, more: dict[str, Any]) -> Log:

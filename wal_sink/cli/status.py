@@ -131,7 +131,7 @@ def print_status(found: Status, out: Console | None = None) -> None:
     sinks = Listing("sink", "+kind", "state", ">delivered through", ">pending", "~term", "+last held by", "+target")
     for sink in found.sinks:
         through = batch_text(sink.delivered_through)
-        pending = None if sink.state == "retired" else sink.pending_batches
+        pending = None if sink.state == "retired" or sink.is_replay else sink.pending_batches
         sinks.add(sink.name, sink.kind, sink.state, through, pending, sink.term, sink.held_by, sink.identity)
     sinks.print(out)
     for warning in held_back(found.sinks):
@@ -144,9 +144,12 @@ def _print_health(health: Health, out: Console) -> None:
     out.print()
     shown = Listing("sink", ">lag", ">last delivery", "~rows pending", "~size", "~behind Spark", "~dead letters")
     for sink in (each for each in health.sinks if not each.is_retired):
+        last = "none" if sink.delivered_at is None else f"{age_text(sink.delivered_age_s)} ago"
+        if sink.is_replay:
+            shown.add(sink.name, "-", last, "-", "-", "-", sink.dead_letters)
+            continue
         behind = "unknown" if sink.behind_spark is None else counted(sink.behind_spark, "batch")
         pending, least = sink.pending, "" if sink.pending.is_exact else "at least "
-        last = "none" if sink.delivered_at is None else f"{age_text(sink.delivered_age_s)} ago"
         rows, amount = f"{least}{pending.rows:,}", f"{least}{size(pending.bytes)}"
         shown.add(sink.name, age_text(sink.lag_s), last, rows, amount, behind, sink.dead_letters)
     shown.print(out)
@@ -183,7 +186,7 @@ def _notes(health: Health) -> list[str]:
 
 
 def _active(found: Snapshot) -> list[SinkHealth]:
-    return [sink for sink in found.health.sinks if not sink.is_retired] if found.health else []
+    return [sink for sink in found.health.sinks if sink.has_lag] if found.health else []
 
 
 def _print_verdict(found: Snapshot, late: list[SinkHealth], max_lag_s: float) -> None:

@@ -24,6 +24,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 
 _LETTER = ".parquet"
+_NO_LAG = "an unfinished replay has no lag. To finish it or give it up: wal-sink repairs list WAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,17 @@ class SinkHealth:
     keeps_back: int
     """Batches that stay in the WAL because only this sink lacks them, or sinks that are as far."""
     is_retired: bool
+    is_replay: bool = False
+    """Whether it exists for a replay only: then it has no backlog and no lag."""
+
+    @property
+    def has_lag(self) -> bool:
+        """Whether the sink is to get every batch, so that it can be behind."""
+        return not (self.is_retired or self.is_replay)
 
     def is_late(self, max_lag_s: float) -> bool:
         """Whether the sink is further behind than allowed. An unknown lag is late, and so is one of the future."""
-        return not self.is_retired and (self.lag_s is None or abs(self.lag_s) > max_lag_s)
+        return self.has_lag and (self.lag_s is None or abs(self.lag_s) > max_lag_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +106,9 @@ def read_health(store: Store, status: Status, spark: SparkCommit, *, now: dateti
     look = cache(lambda batch_id: find_staged(log, batch_id))
     found = []
     for each in standings:
-        batches = [batch_id for batch_id in held if batch_id >= each.expected] if each in active else []
-        committed = spark.newest if each in active else None
+        gets_all = each in active and not each.status.is_replay
+        batches = [batch_id for batch_id in held if batch_id >= each.expected] if gets_all else []
+        committed = spark.newest if gets_all else None
         pending = backlog_of(batches, expected=each.expected, committed=committed, most=most, look=look)
         found.append(_health(log, each, pending, spark, now=now, keeps_back=_kept_back(each, active, held)))
     return Health(looked_at=now.isoformat(timespec="seconds"), spark=spark, sinks=tuple(found))
@@ -121,21 +130,28 @@ def _health(
 ) -> SinkHealth:
     sink, pending_age_s = standing.status, age_s(pending.oldest_staged, now)
     is_retired = sink.state == "retired"
-    lag_s, note = _lag(pending, pending_age_s, spark)
+    lag_s, note = (None, _NO_LAG) if sink.is_replay else _lag(pending, pending_age_s, spark)
     return SinkHealth(
         name=sink.name,
         delivered_at=standing.delivered_at,
         delivered_age_s=age_s(standing.delivered_at, now),
         pending=pending,
         pending_age_s=pending_age_s,
-        behind_spark=None if spark.newest is None or is_retired else max(0, spark.newest - standing.expected + 1),
+        behind_spark=None
+        if spark.newest is None or is_retired or sink.is_replay
+        else max(0, spark.newest - standing.expected + 1),
         lag_s=None if is_retired else lag_s,
         lag_note="" if is_retired else note,
         last_error=read_error(log, sink.folder, expected=standing.expected, now=now),
         dead_letters=_dead_letters(log, sink.folder),
         keeps_back=0 if is_retired else keeps_back,
         is_retired=is_retired,
+        is_replay=sink.is_replay,
     )
+
+
+def _behind(spark: SparkCommit, expected: int) -> int | None:
+    return None if spark.newest is None else max(0, spark.newest - expected + 1)
 
 
 def _lag(pending: Backlog, pending_age_s: float | None, spark: SparkCommit) -> tuple[float | None, str]:

@@ -10,6 +10,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import Inventory, find_new_sink
 from wal_sink.recovery.sink_names import read_names
+from wal_sink.redaction import redacted
 from wal_sink.settings import Delivery
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
@@ -71,8 +72,19 @@ def _known(log: Log, history: History, inventory: Inventory, sink: Registration)
     if record is None:
         record = find_new_sink(log, inventory, sink.name, history.oldest_held)
     if record is not None:
+        _refuse_replay(log, record)
         _refuse_other_kind(log, record, sink)
     return record
+
+
+def _refuse_replay(log: Log, record: SinkRecord) -> None:
+    """Refuse the sink of an unfinished replay: a run would deliver every batch to it, and not only those chosen."""
+    if record.is_replay:
+        raise ConfigError(
+            f"sink {record.name!r} of {log.store.root} belongs to an unfinished replay ({record.identity}), and no "
+            "query or drain can serve it. Finish the replay with its command, or give it up; both commands: wal-sink "
+            "repairs list WAL. For a sink of this run choose another name"
+        )
 
 
 def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None:
@@ -101,7 +113,7 @@ def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRec
         sink_kind=sink.ability.value,
         at_most_once=sink.at_most_once,
         first_batch=_first_batch(log, history, gate, sink.name, sink.delivery),
-        identity=sink.identity,
+        identity=redacted(sink.identity),
         **log.stamp(),
     )
 

@@ -91,6 +91,12 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
     if record is None or (holder is not None and holder.state is Holding.RUNNING):
         return ""
     through = max(marked_through(log, sink.folder), record.first_batch - 1)
+    if record.is_replay:
+        return (
+            f"sink {sink.name!r} of {log.store.root} belongs to an unfinished replay. Until the replay is finished "
+            f"with its command, or given up, the WAL deletes nothing after batch {through}. Both commands: wal-sink "
+            "repairs list WAL"
+        )
     last = f" ({holder.process} served it since {holder.since}: {holder.state})" if holder else ""
     return (
         f"sink {sink.name!r} of {log.store.root} is registered, but this run does not serve it{last}. Until this sink "

@@ -1,7 +1,7 @@
 """Targets that get only the rows that they lack, when a batch is sent again on purpose.
 
-A transactional target tells by its ledger which rows of a batch it has. Every sink of the WAL, retired ones included,
-may have delivered to this target before. A replay has separate slots, so it never moves the position of another sink.
+A transactional target tells by its ledger which rows of a batch it has (see `there`). A replay has separate slots, so
+it never moves the position of another sink.
 """
 
 from __future__ import annotations
@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import PermanentError
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import Lookup, Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import Ability
-from wal_sink.sinks.positions import slot_name, stored_position
-from wal_sink.sinks.session import SinkSession
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, Marker
 
 
 class Beyond(TransactionalSink):
@@ -94,46 +88,3 @@ class Asked(Sink):
             self.rows_there += chunk.num_rows
             return None
         return self._inner.write(chunk)
-
-
-def rows_there(
-    log: Log, session: SinkSession, sink: TransactionalSink, wal_id: str, manifest: Manifest, *, others: Sequence[str]
-) -> list[int]:
-    """For each segment of a batch, the rows that the target has by the slots of these sinks.
-
-    A position behind the batch stands for it only if the sink has the batch. Raises `ConfigError` if a sink skipped the
-    batch and nobody knows how many of its rows the target has. Raises `SinkFailedError` if the target gives no answer.
-    """
-    most = [0] * len(manifest.segments)
-    for name in others if manifest.segments else ():
-        marker = log.find(Marker, paths.marker(name, manifest.batch_id))
-        if marker is None:
-            continue  # the sink does not have this batch, so later positions of it prove nothing
-        slots = [slot_name(wal_id, name, ordinal) for ordinal in range(len(most))]
-        found: Mapping[str, object] = session.call(f"positions of sink {name!r}", sink.positions, slots)
-        for ordinal, slot in enumerate(slots):
-            position = stored_position(f"last({slot!r})", slot, found.get(slot))
-            most[ordinal] = max(most[ordinal], _rows(manifest, ordinal, position, marker, name))
-    return most
-
-
-def transactional(kind: str) -> bool:
-    """Whether the target of a sink of this kind keeps positions."""
-    return kind == Ability.TRANSACTIONAL.value
-
-
-def _rows(manifest: Manifest, ordinal: int, position: Position | None, marker: Marker, name: str) -> int:
-    segment = manifest.segments[ordinal]
-    if position is None or position.batch_id < manifest.batch_id:
-        return 0
-    if position.batch_id == manifest.batch_id:
-        return position.rows if position.segment_id == segment.id else 0
-    if not marker.skipped:
-        return segment.rows
-    if marker.skipped_rows is None:
-        raise ConfigError(
-            f"batch {manifest.batch_id}: sink {name!r} skipped this batch, and its target may have some of the rows, "
-            "but nobody recorded how many. Look into the target. To send all rows of the batch, whether they are there "
-            "or not, give this repair up (wal-sink repairs give-up), then repeat the command with --again"
-        )
-    return marker.skipped_rows[ordinal] if ordinal < len(marker.skipped_rows) else 0

@@ -14,6 +14,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.repair.journal import Entry, command_of, ended_already, find_repair, note_given_up
+from wal_sink.repair.there import replay_identity
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
 from wal_sink.sinks.guarantees import Ability
@@ -50,7 +51,7 @@ def give_up(log: Log, number: int, *, why: str, to: Sink | BatchSink | None = No
                 f"{name_of(to)}. Leave out --to"
             )
         return note_given_up(log, entry, {}, why=why)
-    result = {"retired": sink.name, "aborted": _end_sink(log, entry, sink, _checked(sink, to))}
+    result = {"retired": sink.name, "aborted": _end_sink(log, entry, sink, _checked(entry, sink, to))}
     # Of one that was given up before, only its sink was left: it was registered at the same time.
     return entry if entry.ended is not None else note_given_up(log, entry, result, why=why)
 
@@ -68,10 +69,12 @@ def _sink_of(log: Log, entry: Entry) -> SinkRecord | None:
 
 
 def _is_of(entry: Entry, sink: SinkRecord) -> bool:
+    if sink.repair and not entry.damage:
+        return sink.repair == entry.begun.id
     return sink.is_replay and sink.identity.endswith(f"(repair {entry.number}: a replay)")
 
 
-def _checked(sink: SinkRecord, to: Sink | BatchSink | None) -> TwoPhaseSink | None:
+def _checked(entry: Entry, sink: SinkRecord, to: Sink | BatchSink | None) -> TwoPhaseSink | None:
     """The target whose transactions are aborted, if there is one."""
     if to is None:
         return None
@@ -80,7 +83,7 @@ def _checked(sink: SinkRecord, to: Sink | BatchSink | None) -> TwoPhaseSink | No
             f"--to: {name_of(to)} is not a two-phase sink, or the replay was not to one ({sink.sink_kind}), so there "
             "is nothing to abort. Leave out --to"
         )
-    if not sink.identity.startswith(f"{name_of(to)} ("):
+    if sink.identity != replay_identity(to, entry.number):
         raise ConfigError(f"--to: expected the target of the replay, {sink.identity}; got {name_of(to)}")
     return to
 

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from wal_sink.errors import ConfigError, CorruptError, HeldError, ObjectLost
-from wal_sink.redaction import redacted
+from wal_sink.redaction import mask_typed, redacted
 from wal_sink.runtime.clock import process_identity
 from wal_sink.wal import paths
 from wal_sink.wal.holders import Holding, state_of
@@ -36,6 +36,8 @@ from wal_sink.wal.repair_records import RepairedRecord, RepairRecord
 
 DONE = "done"
 GIVEN_UP = "given up"
+TARGET = "(target)"
+"""Argument that nobody types: the description of the target that `--to` named. Another one makes another command."""
 WHOLE_WAL = ("",)
 """`touches` of a repair that excludes every other one."""
 
@@ -47,8 +49,9 @@ class Order:
     verb: str
     """The command, as in `sinks retire`."""
     arguments: Mapping[str, Any]
-    """The arguments that make it the same command: plain data without secrets. A name that begins with `--` is an
-    option. Arguments that change nothing in the WAL (such as a time limit) do not belong here.
+    """The arguments that make it the same command: plain data, which is kept without secrets. A name that begins with
+    `--` is an option, and one in parentheses is not typed. Arguments that change nothing in the WAL (such as a time
+    limit) do not belong here.
     """
     touches: tuple[str, ...] = WHOLE_WAL
     """Beginnings of the paths that it may change."""
@@ -196,18 +199,21 @@ def read_journal(log: Log, *, last: int | None = None) -> list[Entry]:
     return list(log.runtime.side_by_side(lambda number: _read(log, number, has_ended=number in ended), wanted))
 
 
-def command_of(begun: RepairRecord) -> str:
-    """The command of a repair, as a user types it, with `WAL` for the address. `-` if its record cannot be read."""
+def command_of(begun: RepairRecord, *, why: bool = True) -> str:
+    """The command of a repair, as a user types it, with `WAL` for the address and `***` for a secret. `-` if its record
+    cannot be read.
+    """
     if not begun.verb:
         return "-"
     words = ["wal-sink", begun.verb, "WAL"]
-    places = {name: value for name, value in begun.arguments.items() if not name.startswith("--")}
+    typed = {name: value for name, value in begun.arguments.items() if not name.startswith("(")}
+    places = {name: value for name, value in typed.items() if not name.startswith("--")}
     for value in places.values():
         words += _spelled(value)
-    for name, value in begun.arguments.items():
+    for name, value in typed.items():
         if name not in places and value is not False:
             words += [name] if value is True else [word for each in _spelled(value) for word in (name, each)]
-    return " ".join(words)
+    return " ".join([*words, "--why", *_spelled(begun.why)] if why and begun.why else words)
 
 
 def who() -> str:
@@ -270,7 +276,7 @@ def _same_or_none(log: Log, order: Order, found: _Found) -> Entry | None:
             raise HeldError(
                 f"repair {number} of {log.store.root} is not finished ({begun.verb}, begun by {begun.who} at "
                 f"{begun.created}), and it changes the same objects. Complete it first with the same command: "
-                f"{command_of(begun)}. Or give it up: wal-sink repairs give-up WAL {number} --why TEXT"
+                f"{command_of(begun)}{_meaning(begun)}. Or give it up: wal-sink repairs give-up WAL {number} --why TEXT"
             )
     return same
 
@@ -298,10 +304,23 @@ def _is_same(begun: RepairRecord, order: Order) -> bool:
     return found == wanted
 
 
+def _meaning(begun: RepairRecord) -> str:
+    """The meaning of `--to`, where that is one: the same text may name another target elsewhere."""
+    return f" (--to is {begun.arguments[TARGET]} there)" if TARGET in begun.arguments else ""
+
+
 def _as_stored(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain data as it is read back."""
-    stored: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
+    """Plain data as it is read back, without anything that looks like a secret: descriptions come from users' code."""
+    stored: dict[str, Any] = _without_secrets(msgspec.json.decode(msgspec.json.encode(facts)))
     return stored
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(each) for each in value]
+    return mask_typed(value) if isinstance(value, str) else value
 
 
 def _overlap(some: Sequence[str], others: Sequence[str]) -> bool:

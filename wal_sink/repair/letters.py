@@ -22,7 +22,7 @@ from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
-from wal_sink.repair.journal import Order, begin, begun, find_unfinished, finish
+from wal_sink.repair.journal import TARGET, Order, begin, begun, find_unfinished, finish
 from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.reporting.texts import text_of
 from wal_sink.wal import paths
@@ -170,11 +170,14 @@ def replay_in_journal(
     chosen: Chosen,
     unknown: bool,
     why: str,
+    typed: str = "",
+    age: str = "",
 ) -> ReplayResult:
     """Call `replay`, which sends dead letters again, with an entry in the journal. A failure ends the entry too, since
-    each dead letter has its own record.
+    each dead letter has its own record. `typed` and `age`: target and age as the user typed them.
     """
-    arguments = {"--name": name, "--to": target, **chosen.arguments(), **({"--unknown": True} if unknown else {})}
+    arguments = {"--name": name, "--to": typed or target, **chosen.arguments(), TARGET: target}
+    arguments |= {**({"--older-than": age} if age else {}), **({"--unknown": True} if unknown else {})}
     order = _order(log, "dead-letters replay", name, arguments, why)
     find_unfinished(log, order)
     entry = begin(log, order, {"before": chosen.before})

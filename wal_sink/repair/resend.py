@@ -10,30 +10,25 @@ start warns of the sink while the replay is unfinished, as of every sink that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from wal_sink.dead_letters.files import count_rows
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.serve import serve
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, HeldError
-from wal_sink.recovery.inventory import Lost, newest_marked, require, require_wal
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sink_names import read_names
-from wal_sink.repair.beyond import Asked, Beyond, rows_there, transactional
+from wal_sink.recovery.inventory import newest_marked, require_wal
+from wal_sink.repair.beyond import Asked, Beyond
 from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.repair.resend_plan import ResendPlan, planned_resend, released
+from wal_sink.repair.there import There, asked, replay_identity, rows_there
 from wal_sink.reporting.counts import in_ranges
-from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import BatchSink, Lookup, Sink, SinkContext, TransactionalSink, TwoPhaseSink
+from wal_sink.sinks.base import Lookup, Sink, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks.chunk import Position
-from wal_sink.sinks.failures import SinkFailedError, failure_error
-from wal_sink.sinks.guarantees import ability_of
 from wal_sink.sinks.positions import slot_name
-from wal_sink.sinks.session import SinkSession
 from wal_sink.two_phase.abort import abort_abandoned
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen, renew
@@ -41,28 +36,6 @@ from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord
 from wal_sink.wal.sink_records import RetiredRecord
-
-TOUCHES = "replays/"
-"""Stands for the targets of replays in the journal: one replay at a time, since two could send the same rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResendPlan:
-    """The batches that will be sent, and to which target."""
-
-    batches: tuple[int, ...]
-    rows: int
-    bytes: int
-    target: str
-    kind: str
-    name: str
-    """The name of the sink for the time of the replay. Empty: `replay-` and the number of the repair."""
-    again: bool
-    """Whether rows are sent although the target has them by its ledger."""
-    dead_letter_rows: int
-    """Rows of these batches that lie in dead letters of other sinks. They are sent too."""
-    lacking: tuple[str, ...]
-    """Sinks that have not got all of these batches yet, and will get them by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,53 +51,10 @@ class Resent:
     rows_sent: int
     rows_there: int
     """Rows that were not sent, since the target has them by its ledger or by its own answer."""
+    rows_in_letters: int
+    """Rows that were not sent, since they lie in dead letters of the sink that delivered the others."""
     rejected: int
     """Rows that the target refused. They are dead letters of the sink `name`."""
-
-
-def resend_order(log: Log, batches: Sequence[int], to: Sink | BatchSink, *, name: str, again: bool, why: str) -> Order:
-    """The order to send batches again. Raises `ConfigError` if the WAL is a copy."""
-    refuse_copy(log)
-    arguments = {"batches": in_ranges(batches), "--to": name_of(to), "--name": name, "--again": again}
-    return Order("replay", {key: value for key, value in arguments.items() if value}, (TOUCHES,), why)
-
-
-def plan_resend(log: Log, batches: Sequence[int], to: Sink | BatchSink, *, name: str, again: bool) -> ResendPlan:
-    """The batches that a replay would send. Creates nothing. Two reads for each batch.
-
-    Raises `ConfigError` if the WAL does not hold one of the batches, if one was not released, if the target takes only
-    whole batches, or if the name is taken.
-    """
-    if isinstance(to, BatchSink):
-        raise ConfigError(f"{name_of(to)} writes whole batches with Spark. Replay to another target, such as a URL")
-    names = read_names(log)
-    if name and (name in names.leads_to or any(sink.folder == name for sink in names.sinks)):
-        raise ConfigError(
-            f"{log.store.root}: the name {name!r} is taken, and a replay never delivers as another sink. Choose a new "
-            "name, or leave out --name"
-        )
-    if name:
-        paths.check_sink_name(name)
-    manifests = _manifests(log, batches)
-    folders = [sink.folder for sink in names.sinks]
-    unserved = {sink.name: newest_marked(log, sink.folder) for sink in names.sinks if not sink.is_retired}
-    return ResendPlan(
-        batches=tuple(batches),
-        rows=sum(rows for rows, _ in manifests),
-        bytes=sum(size for _, size in manifests),
-        target=name_of(to),
-        kind=ability_of(to).value,
-        name=name,
-        again=again,
-        dead_letter_rows=sum(_dead_letter_rows(log, folder, batches) for folder in folders),
-        lacking=tuple(each for each, through in unserved.items() if through < max(batches)),
-    )
-
-
-def planned_resend(entry: Entry) -> ResendPlan:
-    """The plan of a replay that was begun."""
-    plan = dict(entry.plan)
-    return ResendPlan(**{**plan, "batches": tuple(plan["batches"]), "lacking": tuple(plan["lacking"])})
 
 
 def resend(
@@ -152,6 +82,7 @@ def resend(
     sending: _Sending | None = None
     try:
         _refuse_deleted(log, entry, plan, name)
+        _refuse_retired(log, entry, plan, name)
         sending = _Sending(log, name, term, plan=plan, to=to, delivery=delivery, is_resumed=is_resumed)
         for number, batch_id in enumerate(plan.batches):
             on_batch(number, len(plan.batches))
@@ -178,18 +109,17 @@ class _Sending:
         self._is_resumed = is_resumed
         self._wal_id = require_wal(log, paths.sink(name)).wal_id
         self._rate = RowRate(delivery.rows_per_s, log.runtime)
-        self._others = [] if plan.again else _earlier_sinks(log, name)
         self._to = to
         self._sink = _wrapped(to)
         self._served = _served(log, name, self._sink, delivery)
-        self._earlier = self._there = self._rejected = self._rows = 0
+        self._earlier = self._there = self._in_letters = self._rejected = self._rows = 0
 
     def send(self, batch_id: int) -> None:
         """Send one batch, unless an earlier process of this replay did."""
         if self._log.find(Marker, paths.marker(self._name, batch_id)) is not None:
             self._earlier += 1
             return
-        manifest = _released(self._log, batch_id)
+        manifest = released(self._log, batch_id)
         if isinstance(self._sink, Beyond):
             self._begin_after_what_is_there(self._sink, manifest)
         sent = BatchDelivery(
@@ -229,43 +159,29 @@ class _Sending:
         there = self._there + (self._sink.rows_there if isinstance(self._sink, Asked) else 0)
         return {
             "earlier_batches": self._earlier,
-            "rows_sent": self._rows - there - self._rejected,
+            "rows_sent": self._rows - there - self._in_letters - self._rejected,
             "rows_there": there,
+            "rows_in_letters": self._in_letters,
             "rejected": self._rejected,
         }
 
     def _begin_after_what_is_there(self, sink: Beyond, manifest: Manifest) -> None:
-        rows = self._ask(sink.inner, manifest) if self._others else [0] * len(manifest.segments)
+        found = self._ask(sink.inner, manifest) if self._plan.counted else [There()] * len(manifest.segments)
         there = {}
-        for ordinal, (segment, count) in enumerate(zip(manifest.segments, rows, strict=True)):
-            if count:
+        for ordinal, (segment, each) in enumerate(zip(manifest.segments, found, strict=True)):
+            if each.rows:
                 slot = slot_name(self._wal_id, self._name, ordinal)
-                there[slot] = Position(slot, manifest.batch_id, count, segment.id)
+                there[slot] = Position(slot, manifest.batch_id, each.rows, segment.id)
         sink.begin_after(there)
-        self._there += sum(rows)
+        in_letters = sum(each.in_letters for each in found)
+        self._there += sum(each.rows for each in found) - in_letters
+        self._in_letters += in_letters
 
-    def _ask(self, target: TransactionalSink, manifest: Manifest) -> list[int]:
+    def _ask(self, target: TransactionalSink, manifest: Manifest) -> list[There]:
         """Ask a transactional target what it has of the batch. Raises `DeliveryError`."""
-        limit_s, call = self._delivery.attempt_timeout_s, self._log.runtime.new_timed_call()
-        session = SinkSession(target, call, self._context(manifest), timeout_s=limit_s)
-        try:
-            session.open()
-            return rows_there(self._log, session, target, self._wal_id, manifest, others=self._others)
-        except SinkFailedError as error:
-            raise failure_error(error.failure, f"batch {manifest.batch_id}: {name_of(target)}") from error
-        finally:
-            session.close()
-
-    def _context(self, manifest: Manifest) -> SinkContext:
-        return SinkContext(
-            wal_id=self._wal_id,
-            sink=self._name,
-            term=self.term.number,
-            batch_id=manifest.batch_id,
-            columns=manifest.columns,
-            on_executor=False,
-            spark_schema=manifest.spark_schema,
-        )
+        wal_id, term, limit_s = self._wal_id, self.term.number, self._delivery.attempt_timeout_s
+        with asked(self._log, target, manifest, wal_id=wal_id, sink=self._name, term=term, limit_s=limit_s) as session:
+            return rows_there(self._log, session, target, wal_id, manifest, others=self._plan.counted)
 
     def _renew_term(self, above: int) -> Term:
         """The next term, or one above the term that the target knows; see `Committer`."""
@@ -292,21 +208,35 @@ class _Sending:
 
 def _register(log: Log, entry: Entry, plan: ResendPlan, name: str, to: Sink) -> None:
     """Register the sink of the replay, which keeps the batches from being deleted. Raises `HeldError` if another sink
-    got the name meanwhile.
+    has the name: one that was registered meanwhile, or that of an earlier replay whose journal was lost.
     """
     wanted = SinkRecord(
         name=name,
         sink_kind=plan.kind,
         first_batch=min(plan.batches),
-        identity=f"{name_of(to)} (repair {entry.number}: a replay)",
+        identity=replay_identity(to, entry.number),
         is_replay=True,
+        repair=entry.begun.id,
         **log.stamp(),
     )
     record, _ = log.create_or_find(paths.sink(name), wanted)
-    if (record.identity, record.sink_kind) != (wanted.identity, wanted.sink_kind):
+    if (record.repair, record.sink_kind) != (wanted.repair, wanted.sink_kind):
         raise HeldError(
-            f"{log.store.root}: another sink was registered under the name {name!r} meanwhile. Give this repair up "
-            f"(wal-sink repairs give-up WAL {entry.number}), then replay with another --name"
+            f"{log.store.root}: another sink was registered under the name {name!r} meanwhile, or by an earlier replay "
+            f"whose record in repairs/ is gone. Give this repair up (wal-sink repairs give-up WAL {entry.number}), "
+            "then replay with another --name"
+        )
+
+
+def _refuse_retired(log: Log, entry: Entry, plan: ResendPlan, name: str) -> None:
+    """End the replay if its sink was retired before it had every batch: the WAL may have deleted the others."""
+    if log.find(RetiredRecord, paths.retired(name)) is None:
+        return
+    had = set(log.numbers(paths.markers(name)))
+    if lacking := [batch_id for batch_id in plan.batches if batch_id not in had]:
+        raise ConfigError(
+            f"{log.store.root}: the sink {name!r} of this replay was retired, and it lacks {in_ranges(lacking)}. Give "
+            f"this repair up (wal-sink repairs give-up WAL {entry.number}), then replay these batches"
         )
 
 
@@ -337,49 +267,3 @@ def _wrapped(to: Sink) -> Sink:
 def _served(log: Log, name: str, sink: Sink, delivery: Delivery) -> ServedSink:
     here = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)
     return serve(name, sink, delivery, here, travels=None, here=lambda: sink)
-
-
-def _earlier_sinks(log: Log, own: str) -> list[str]:
-    """The transactional sinks of the WAL, retired ones included: each may have delivered to the same target."""
-    found = []
-    for sink in read_names(log).sinks:
-        if sink.folder != own:
-            record = log.find(SinkRecord, paths.sink(sink.folder))
-            if record is not None and transactional(record.sink_kind):
-                found.append(sink.folder)
-    return found
-
-
-def _manifests(log: Log, batches: Sequence[int]) -> list[tuple[int, int]]:
-    """Rows and bytes of each batch. Raises `ConfigError` if one cannot be sent."""
-    low_water = log.low_water()
-    if gone := [batch_id for batch_id in batches if batch_id <= low_water]:
-        raise ConfigError(
-            f"{log.store.root}: batch {gone[0]} was deleted, since every sink had it. The WAL holds batches from "
-            f"{low_water + 1} on"
-        )
-    found = log.runtime.side_by_side(lambda batch_id: _released(log, batch_id), batches)
-    return [(manifest.rows, manifest.bytes) for manifest in found]
-
-
-def _released(log: Log, batch_id: int) -> Manifest:
-    """The released manifest of a batch, whose rows the WAL keeps. Two reads."""
-    path = paths.release(batch_id)
-    release = log.find(Release, path)
-    if release is None:
-        raise ConfigError(
-            f"batch {batch_id} of {log.store.root} was not released: Spark has not completed it, no sink was due to "
-            "get it yet, or the WAL does not hold it. Only released batches can be sent again"
-        )
-    manifest = require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, path)
-    if any(not segment.kept for segment in manifest.segments):
-        raise ConfigError(
-            f"batch {batch_id} of {log.store.root}: the WAL did not keep its rows (keep_segments=False), so they "
-            "cannot be sent again"
-        )
-    return manifest
-
-
-def _dead_letter_rows(log: Log, folder: str, batches: Sequence[int]) -> int:
-    wanted = set(batches) & set(log.numbers(paths.dead_letter_batches(folder)))
-    return sum(sum(count_rows(log.store, folder, batch_id).values()) for batch_id in wanted)

@@ -345,6 +345,8 @@ class SinkRecord(Record, frozen=True, kw_only=True):
     """Description of the sink, for people; never contains a secret."""
     is_replay: bool = msgspec.field(default=False, name="replay")
     """True for a sink of a replay: it gets only some of the batches, each with a marker."""
+    repair: str = ""
+    """Of such a sink: the id of the record in `repairs/` that began the replay."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.sink(self.name)

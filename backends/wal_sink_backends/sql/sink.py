@@ -175,6 +175,13 @@ class SqlSink(TransactionalSink):
                 found |= self._dialect.stored(connection, slots[first : first + step])
         return {slot: found[slot].position if slot in found else None for slot in slots}
 
+    def has_table(self) -> bool:
+        """Whether the table exists. The ledger is common to all tables of a schema, and may outlive this one."""
+        connection = self._connected()
+        what = f"table {self._table!r} in {self._dialect.address}"
+        with self._dialect.translated(what), self._dialect.reading(connection):
+            return bool(self._dialect.columns(connection, self._table))
+
     def write(self, chunk: Chunk) -> Rejected | None:
         """Insert the rows and move the ledger on, in one transaction; nothing if the ledger is there already.
 

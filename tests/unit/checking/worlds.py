@@ -17,7 +17,8 @@ from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.findings import Finding
 from wal_sink.checking.kinds import KINDS, Kind
 from wal_sink.checking.verify import Check, Comparison
-from wal_sink.repair.resend import plan_resend, resend, resend_order
+from wal_sink.repair.resend import resend
+from wal_sink.repair.resend_plan import plan_resend, resend_order
 from wal_sink.repair.skip import plan_skip, skip, skip_order
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery

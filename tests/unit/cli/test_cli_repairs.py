@@ -65,7 +65,7 @@ def test_repairs_are_listed_and_an_unfinished_one_with_its_command(wal: str) -> 
     assert (second["state"], second["why"], second["command"]) == (
         "unfinished",
         "poison",
-        "wal-sink skip WAL 7 --name orders",
+        "wal-sink skip WAL 7 --name orders --why poison",
     )
     assert second["result"] is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tests.support.repairs import end_roles, killed_everywhere, log_on
@@ -14,14 +15,15 @@ from wal_sink import PermanentError, Transaction
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, HeldError
 from wal_sink.repair.giving_up import give_up
 from wal_sink.repair.journal import Order, begin, find_unfinished, finish, read_journal
-from wal_sink.repair.resend import plan_resend, resend, resend_order
+from wal_sink.repair.resend import resend
+from wal_sink.repair.resend_plan import plan_resend, resend_order
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink, as_sink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import SinkRecord
+from wal_sink.wal.records import SinkRecord, encode
 
 
 def down(_: Chunk) -> None:
@@ -105,17 +107,41 @@ def test_another_sink_that_got_the_name_meanwhile_goes_on() -> None:
     assert states(place) == ["given up"]
 
 
-@pytest.mark.parametrize("identity", ["take (repair 2: a replay)", "take"])
-def test_the_sink_of_another_repair_goes_on(identity: str) -> None:
+@pytest.mark.parametrize(
+    ("identity", "repair"),
+    [("take (repair 2: a replay)", ""), ("take", ""), ("take (repair 1: a replay)", "of a journal that was lost")],
+)
+def test_the_sink_of_another_repair_goes_on(identity: str, repair: str) -> None:
     place = delivered()
     log = log_on(place.wal)
     begin(log, resend_order(log, [1], as_sink(Recorder()), name="b", again=False, why=""), {"name": "b"})
-    record = SinkRecord(name="b", sink_kind="plain", first_batch=0, identity=identity, is_replay=True, **log.stamp())
+    record = SinkRecord(
+        name="b",
+        sink_kind="plain",
+        first_batch=0,
+        identity=identity,
+        is_replay=True,
+        repair=repair,
+        **log.stamp(),
+    )
     log.create(paths.sink("b"), record)
 
     give_up(log, 1, why="x")
 
     assert not is_retired(place, "b")
+
+
+def test_the_sink_of_a_replay_by_an_earlier_version_is_retired_too() -> None:
+    """Its registration names the number of the repair only."""
+    place = stopped()
+    path = paths.sink("replay-1")
+    record = log_on(place.wal).require(SinkRecord, path)
+    place.wal.delete([path])
+    place.wal.create(path, encode(msgspec.structs.replace(record, repair="")))
+
+    give_up(log_on(place.wal), 1, why="x")
+
+    assert is_retired(place)
 
 
 def test_killed_at_any_request_the_same_command_completes_it() -> None:

@@ -123,7 +123,7 @@ def test_chosen_ones_are_sent_again_and_written_down() -> None:
     assert due(place) == 2
     [entry] = read_journal(log_on(place.wal))
     assert (entry.state, entry.begun.verb) == ("done", "dead-letters replay")
-    assert entry.begun.arguments == {"--name": "a", "--to": "take", "--batch": 1}
+    assert entry.begun.arguments == {"--name": "a", "--to": "take", "--batch": 1, "(target)": "take"}
     assert entry.ended is not None
     assert entry.ended.result == {"letters": 2, "rows": 2, "rejected": 0}
 

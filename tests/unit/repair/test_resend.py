@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,8 @@ from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
 from wal_sink.recovery.sink_changes import retire
 from wal_sink.repair.beyond import Asked
 from wal_sink.repair.journal import begin, find_unfinished, read_journal
-from wal_sink.repair.resend import (
-    Resent,
-    plan_resend,
-    planned_resend,
-    resend,
-    resend_order,
-)
+from wal_sink.repair.resend import Resent, resend
+from wal_sink.repair.resend_plan import plan_resend, planned_resend, resend_order
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected, Sink, as_sink
 from wal_sink.sinks.chunk import Chunk
@@ -72,14 +67,18 @@ def replayed(
     log: Log | None = None,
     again: bool = False,
     name: str = "",
+    typed: str = "",
+    ledger_of: Sequence[str] = (),
     **delivery: Any,
 ) -> Resent:
     """Do the same as the command."""
     log = log or log_on(place.wal)
     sink = as_sink(to)
-    order = resend_order(log, batches, sink, name=name, again=again, why="on purpose")
+    order = resend_order(log, batches, sink, name=name, again=again, why="on purpose", typed=typed, ledger_of=ledger_of)
     entry = find_unfinished(log, order)
-    plan = planned_resend(entry) if entry else plan_resend(log, batches, sink, name=name, again=again)
+    plan = (
+        planned_resend(entry) if entry else plan_resend(log, batches, sink, name=name, again=again, ledger_of=ledger_of)
+    )
     assert isinstance(sink, Sink)
     return resend(log, order, plan, sink, delivery=Delivery(sink, **delivery), take_over=TakeOver.IF_GONE)
 

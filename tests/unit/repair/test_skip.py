@@ -28,7 +28,8 @@ from wal_sink.errors import (
 )
 from wal_sink.recovery.sink_changes import rename, retire
 from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
-from wal_sink.repair.resend import plan_resend, resend, resend_order
+from wal_sink.repair.resend import resend
+from wal_sink.repair.resend_plan import plan_resend, resend_order
 from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected

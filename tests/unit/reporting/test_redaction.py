@@ -30,6 +30,7 @@ from wal_sink.redaction import (
     SHORTEST_SECRET,
     Redactor,
     is_secret_name,
+    mask_typed,
     mask_url,
     may_hold_secret,
     named_secrets,
@@ -92,6 +93,8 @@ def shown(text: str, secret: str) -> set[str]:
 def test_no_part_of_a_password_in_a_url(scheme: str, user: str, password: str, host: str, path: str) -> None:
     url = f"{scheme}://{user}:{password}@{host}{path}"
     assert not shown(mask_url(url), password)
+    assert not shown(mask_typed(url), password)
+    assert mask_typed(mask_typed(url)) == mask_typed(url)
     assert not shown(redacted(f"cannot open {url} today"), password)
     assert not shown(redacted(f"tried {url!r}, then {url}"), repr(password)[1:-1])
     assert mask_url(url).startswith("jdbc:…" if scheme.startswith("jdbc") else f"{scheme}://")
@@ -102,6 +105,7 @@ def test_no_part_of_a_password_in_a_url(scheme: str, user: str, password: str, h
 def test_no_token_in_the_place_of_a_user(scheme: str, token: str, host: str) -> None:
     if not scheme.startswith("abfs"):  # there it is a container
         assert not shown(mask_url(f"{scheme}://{token}@{host}/db"), token)
+        assert not shown(mask_typed(f"{scheme}://{token}@{host}/db?table=t"), token)
         assert not shown(redacted(f"to {scheme}://{token}@{host}/db go"), token)
 
 
@@ -115,6 +119,8 @@ def test_no_secret_in_a_query(name: str, secret: str, spelling: str) -> None:
     value = SPELLINGS[spelling](secret)
     url = f"https://host/path?sv=1&{name}={value}&se=2"
     assert not shown(mask_url(url), value)
+    assert not shown(mask_typed(url), value)
+    assert not shown(mask_typed(url.replace("https", "postgresql")), value)
     if not re.search(r"\s", value):  # in a text of others it ends there
         assert not shown(redacted(f"GET {url} failed"), value)
 
@@ -461,6 +467,34 @@ def test_no_log_and_no_traceback_of_a_failed_delivery_shows_one(
     assert "cannot reach redis://host:6379/0" in told
     for secret in ("QXZ/ qxz0", "xqz10 89Zx"):
         assert not shown(told, secret)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("prod:send", "prod:send"),
+        ("sqlite:///orders.db?table=orders", "sqlite:///orders.db?table=orders"),
+        ("sqlite:orders.db?table=orders", "sqlite:orders.db?table=orders"),
+        ("sqlite:///a#b.db?table=orders", "sqlite:///a#b.db?table=orders"),
+        ("postgresql://etl@db/shop?table=orders", "postgresql://***@db/shop?table=orders"),
+        ("postgresql://etl:hush@db/shop?table=o&sslpassword=hush", "postgresql://***@db/shop?table=o&sslpassword=***"),
+        ("kafka://one:9092,two:9092?topic=orders", "kafka://one:9092,two:9092?topic=orders"),
+        ("redis://host/0?stream=http://u:hush@x", "redis://***@host/0?stream=***"),
+        ("sqlite:////tmp/a b.db?table=t", "sqlite:////tmp/a b.db?table=t"),
+        ("redis://host/0?stream=a%3A%2F%2Fu%3Ahush%40x", "redis://host/0?stream=***"),
+        ("abfss://container:hush@account/x?format=csv", "abfss://container@account/x?format=csv"),
+        ("https://host/path?tenant=7#idempotent=true&header=hush&x=1", None),
+        ("https://host/path?abcdefgh", "https://host/path?***"),
+        ("redis://host/0?fast", "redis://host/0?fast"),
+        ("https://me:pw?x@host/y", "https://***"),
+        ("jdbc:sqlserver://db;password=hush", "jdbc:…"),
+        ("see https://u:hush@host/x?y=z", "see https://host/x"),
+    ],
+)
+def test_an_argument_stays_as_it_was_typed_but_for_its_secrets(typed: str, expected: str | None) -> None:
+    expected = expected or "https://host/path?tenant=7#idempotent=true&header=***"
+    assert mask_typed(typed) == expected
+    assert mask_typed(expected) == expected
 
 
 @pytest.mark.parametrize(
