@@ -209,15 +209,28 @@ def delete(
         _print_plan(plan)
     if dry_run or not plan.chunks:
         if as_json:
-            print_json({"dry_run": True, **plain(plan)})
+            print_json({"dry_run": True, **_plan_facts(plan)})
         return
     confirm(f"Delete {counted(plan.letters, 'dead letter')} of sink {name!r} for ever?", yes=yes)
     with working("deleting dead letters"):
         done = delete_letters(log, name, order, plan, take_over=options.whom(take_over=take_over))
     if as_json:
-        print_json({"dry_run": False, "repair": done.repair, "files": done.files, **plain(plan)})
+        done_facts = {"repair": done.repair, "files": done.files, "stayed": done.stayed}
+        print_json({"dry_run": False, **done_facts, **_plan_facts(plan)})
+        return
+    if done.stayed:
+        click.echo(f"{counted(done.files, 'file')} deleted")
+        print_text(
+            f"{counted(done.stayed, 'dead letter')} stay: rows of the same chunks were refused again after the plan "
+            "was made. To see them and to delete them too, repeat the command"
+        )
         return
     click.echo(f"{counted(plan.letters, 'dead letter')} deleted: {counted(plan.rows, 'row')}")
+
+
+def _plan_facts(plan: DeletePlan) -> dict[str, object]:
+    """The plan for `--json`. The journal has the names of all files."""
+    return {name: value for name, value in plain(plan).items() if name != "named"}
 
 
 def _print_plan(plan: DeletePlan) -> None:

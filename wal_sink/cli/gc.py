@@ -62,6 +62,9 @@ def _print(plan: GcPlan) -> None:
     for path in examples_of(plan):
         print_text(f"  {path}")
     print_text(f"{counted(plan.objects, 'object')} of debris, {size(plan.bytes)}")
+    if plan.damaged:
+        are = "is damaged and was" if plan.damaged == 1 else "are damaged and were"
+        print_text(f"{counted(plan.damaged, 'batch')} {are} left alone; see wal-sink verify")
 
 
 def _end_of_a_look(plan: GcPlan, *, as_json: bool) -> None:
@@ -72,4 +75,4 @@ def _end_of_a_look(plan: GcPlan, *, as_json: bool) -> None:
 
 
 def _facts(plan: GcPlan) -> dict[str, object]:
-    return {"objects": plan.objects, "bytes": plan.bytes, "kinds": plan.kinds}
+    return {"objects": plan.objects, "bytes": plan.bytes, "kinds": plan.kinds, "damaged_batches": plan.damaged}

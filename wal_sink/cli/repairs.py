@@ -10,11 +10,13 @@ from wal_sink.cli import options
 from wal_sink.cli.output import print_json
 from wal_sink.cli.repairing import log_of, why_option
 from wal_sink.cli.tables import Listing, print_text
+from wal_sink.cli.targets import target
 from wal_sink.cli.working import working
 from wal_sink.recovery.location import refuse_copy
-from wal_sink.repair.journal import Entry, command_of, give_up, read_journal
-from wal_sink.repair.resend import retire_given_up
+from wal_sink.repair.giving_up import give_up
+from wal_sink.repair.journal import Entry, command_of, read_journal
 from wal_sink.reporting.counts import counted
+from wal_sink.reporting.texts import name_of
 
 
 @click.group("repairs", short_help="Changes that people made in a WAL: list, give up.")
@@ -54,31 +56,45 @@ def list_repairs(*, wal: str, last: int, as_json: bool, **more: Any) -> None:
     shown.print()
     click.echo(counted(len(found), "repair"))
     for entry in found:
+        if entry.damage:
+            print_text(f"the record of repair {entry.number} cannot be read: {entry.damage}")
         if entry.ended is None:
-            print_text(f"repair {entry.number} is unfinished. The same command completes it: {command_of(entry.begun)}")
+            print_text(f"repair {entry.number} is unfinished. {_way_out(entry)}")
 
 
 @repairs.command("give-up", short_help="Note that an unfinished repair will not be completed.")
 @click.argument("wal")
 @click.argument("number", type=click.IntRange(min=1))
+@click.option(
+    "--to",
+    "to",
+    metavar="URL|MODULE:OBJECT",
+    help="The two-phase target of a replay: the transactions that the replay left open there are aborted.",
+)
 @why_option
 @options.storage_options
 @options.as_json
-def give_up_verb(*, wal: str, number: int, why: str, as_json: bool, **more: Any) -> None:
+def give_up_verb(*, wal: str, number: int, to: str | None, why: str, as_json: bool, **more: Any) -> None:
     """Give up an unfinished repair, so that it no longer excludes other repairs.
 
-    The changes that it made so far stay. To complete it instead, repeat its command.
+    The changes that it made so far stay. The sink of a replay is retired. To complete it instead, repeat its command.
     """
-    log = log_of(wal, more)
+    log, there = log_of(wal, more), target(to) if to else None
     with working(f"giving up repair {number}"):
         refuse_copy(log)
-        entry = give_up(log, number, why=why)
-        if entry.begun.verb == "replay":
-            retire_given_up(log, entry)
+        entry = give_up(log, number, why=why, to=there)
     if as_json:
         print_json(facts(entry))
         return
     print_text(f"repair {number} is given up: {command_of(entry.begun)}")
+    if there is not None and (aborted := entry.result.get("aborted")):
+        print_text(f"{counted(aborted, 'transaction')} aborted in {name_of(there)}")
+
+
+def _way_out(entry: Entry) -> str:
+    if entry.damage:
+        return f"Restore its record, or give it up: wal-sink repairs give-up WAL {entry.number} --why TEXT"
+    return f"The same command completes it: {command_of(entry.begun)}"
 
 
 def facts(entry: Entry) -> dict[str, object]:
@@ -89,7 +105,8 @@ def facts(entry: Entry) -> dict[str, object]:
         "state": entry.state,
         "verb": begun.verb,
         "arguments": begun.arguments,
-        "command": command_of(begun),
+        "command": None if entry.damage else command_of(begun),
+        "damage": entry.damage or None,
         "who": begun.who,
         "when": begun.created,
         "why": begun.why,

@@ -61,7 +61,7 @@ def skip_verb(
     confirm(f"Skip batch {batch} for sink {name!r}?", yes=yes)
     with working(f"skipping batch {batch}"):
         done = skip(log, order, plan, take_over=options.whom(take_over=take_over), to=there)
-    _report(done, as_json=as_json)
+    _report(done, was_asked=there is not None, as_json=as_json)
 
 
 def _lines(plan: SkipPlan) -> list[str]:
@@ -78,9 +78,14 @@ def _lines(plan: SkipPlan) -> list[str]:
     return lines
 
 
-def _report(done: Skipped, *, as_json: bool) -> None:
+def _report(done: Skipped, *, was_asked: bool, as_json: bool) -> None:
     plan = done.plan
     if as_json:
         print_json({"dry_run": False, "outcome": done.outcome, "repair": done.repair, **plain(plan)})
         return
     print_text(_OUTCOMES[done.outcome].format(name=plan.name, batch=plan.batch_id, next=plan.batch_id + 1))
+    if was_asked and done.outcome == "skipped" and plan.target_rows is None:
+        print_text(
+            f"the target has {counted(plan.sent_rows, 'row')}, {plan.may_have}. So the number is not recorded: a "
+            "replay of the batch to this target refuses, unless you add --again"
+        )

@@ -53,6 +53,8 @@ class DeadLetter:
     """The path of the dead letter in whose replay the rows were refused again; else empty."""
     created: str = ""
     """When it was kept, ISO 8601, UTC."""
+    id: str = ""
+    """Its lasting identity: another dead letter may get its name once it is deleted."""
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +144,9 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         term=facts.term,
         start=span.first_row,
     )
-    return DeadLetter(path, span, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of, facts.created)
+    return DeadLetter(
+        path, span, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of, facts.created, facts.id
+    )
 
 
 def _encode(

@@ -8,16 +8,18 @@
   a sink that was registered while it moved. Such a sink has no marker yet, so its batches are left alone.
 - `probes`: probes that are older than a day. A start deletes its probe within seconds.
 
-A batch whose release or manifest cannot be read is left alone, and so is an attempt whose process may still live.
+A batch whose release or manifest is lost or cannot be read is left alone and counted. An attempt whose process may
+still live is left alone too.
 Nothing here depends on the moment at which it looks: a query, a drain or a collection may go on at the same time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from wal_sink.errors import CorruptError
 from wal_sink.recovery.inventory import Lost, find_again, newest_marked
@@ -31,6 +33,10 @@ from wal_sink.wal.records import Manifest, Release, SinkRecord
 LOST_ATTEMPTS, DEAD_ATTEMPTS, COLLECTED, PROBES = "lost attempts", "dead attempts", "collected", "probes"
 OLD_PROBE = timedelta(days=1)
 """Age of a probe by the time in its name. Clocks of two machines differ by less."""
+AT_ONCE = 64
+"""Batches whose names are in memory at once."""
+T = TypeVar("T")
+R = TypeVar("R")
 _PROBE_FOLDER = "probe"
 _PROBE = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{32}\.json")
 _DEAD = frozenset({Holding.ENDED, Holding.GONE})
@@ -53,8 +59,15 @@ class Debris:
         return sum(log.runtime.side_by_side(lambda path: _size(log, path), self.paths))
 
 
-def find_debris(log: Log) -> Iterator[Debris]:
-    """All debris of a WAL, batch by batch. Reads only.
+@dataclass(frozen=True, slots=True)
+class _Damaged:
+    """A batch that is damaged, in place of its debris."""
+
+    batch_id: int
+
+
+def find_debris(log: Log, *, on_damaged: Callable[[int], None] = lambda _batch_id: None) -> Iterator[Debris]:
+    """All debris of a WAL, batch by batch. Reads only. `on_damaged` gets each batch that is damaged.
 
     One to four requests for each batch that the WAL holds, and more where an attempt was lost.
     """
@@ -62,8 +75,17 @@ def find_debris(log: Log) -> Iterator[Debris]:
     through = min(log.low_water(), _has_everywhere(log))
     yield from _collected(log, through)
     dead: dict[int, bool] = {}
-    for batch_id, folders in _held(log, through):
-        yield from _attempts(log, batch_id, folders, dead)
+    for found in _in_windows(log, lambda held: _attempts(log, *held, dead), list(_held(log, through))):
+        if isinstance(found, _Damaged):
+            on_damaged(found.batch_id)
+        else:
+            yield from found
+
+
+def _in_windows(log: Log, find: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """The result of each item, in order: some requests at once, in bounded memory."""
+    for start in range(0, len(items), AT_ONCE):
+        yield from log.runtime.side_by_side(find, items[start : start + AT_ONCE])
 
 
 def _probes(log: Log) -> Iterator[Debris]:
@@ -96,8 +118,9 @@ def _has_everywhere(log: Log) -> int:
 def _collected(log: Log, through: int) -> Iterator[Debris]:
     folders = [name.removesuffix("/") for name in log.store.list(paths.SINKS) if name.endswith("/")]
     for root in (paths.BATCHES, *(paths.progress_batches(folder) for folder in folders)):
-        for _, found in _folders(log, root, through=through):
-            if objects := _all(log, found):
+        held = [found for _, found in _folders(log, root, through=through)]
+        for objects in _in_windows(log, lambda found: _all(log, found), held):
+            if objects:
                 yield Debris(COLLECTED, (tuple(objects),))
     for folder in folders:
         markers = paths.markers(folder)
@@ -125,34 +148,37 @@ def _folders(log: Log, root: str, *, through: int | None = None) -> Iterator[tup
     yield from sorted(found.items())
 
 
-def _attempts(log: Log, batch_id: int, folders: Sequence[str], dead: dict[int, bool]) -> Iterator[Debris]:
+def _attempts(log: Log, batch_id: int, folders: Sequence[str], dead: dict[int, bool]) -> list[Debris] | _Damaged:
     objects = _all(log, folders)
     try:
         if paths.release(batch_id) in objects:
-            yield from _of_released(log, batch_id, objects)
-        elif any(_is_dead(log, term, dead) for term in _terms_of(objects)):
+            return _of_released(log, batch_id, objects)
+        if any(_is_dead(log, term, dead) for term in _terms_of(objects)):
             # The process is gone, so a second look shows every manifest that it created.
-            yield from _of_dead(log, batch_id, _all(log, folders), dead)
+            return _of_dead(log, batch_id, _all(log, folders), dead)
     except CorruptError:
-        return  # the batch is damaged: whatever is left of it may be needed to restore it
+        return _Damaged(batch_id)  # whatever is left of it may be needed to restore it
+    return []
 
 
-def _of_released(log: Log, batch_id: int, objects: Sequence[str]) -> Iterator[Debris]:
+def _of_released(log: Log, batch_id: int, objects: Sequence[str]) -> list[Debris] | _Damaged:
     release = log.find(Release, paths.release(batch_id))
-    counts = None if release is None else paths.manifest(batch_id, release.term, release.attempt)
-    manifest = None if counts is None else log.find(Manifest, counts)
+    if release is None:
+        return []  # it was collected meanwhile
+    counts = paths.manifest(batch_id, release.term, release.attempt)
+    manifest = log.find(Manifest, counts)
     if manifest is None:
-        return  # it was collected meanwhile, or its manifest is lost
+        is_lost = log.find(Release, paths.release(batch_id)) is not None
+        return _Damaged(batch_id) if is_lost else []
     named = {segment.path for segment in manifest.segments}
     losers = tuple(path for path in objects if _manifest_name(path) is not None and path != counts)
     segments = tuple(path for path in objects if _attempt_of(path) is not None and path not in named)
-    if losers or segments:
-        yield Debris(LOST_ATTEMPTS, (losers, segments))
+    return [Debris(LOST_ATTEMPTS, (losers, segments))] if losers or segments else []
 
 
-def _of_dead(log: Log, batch_id: int, objects: Sequence[str], dead: dict[int, bool]) -> Iterator[Debris]:
+def _of_dead(log: Log, batch_id: int, objects: Sequence[str], dead: dict[int, bool]) -> list[Debris]:
     if paths.release(batch_id) in objects:
-        return  # it was released meanwhile; the next look treats it so
+        return []  # it was released meanwhile; the next look treats it so
     manifests = [log.find(Manifest, path) for path in objects if _manifest_name(path) is not None]
     named = {segment.path for manifest in manifests if manifest is not None for segment in manifest.segments}
     found = []
@@ -160,8 +186,7 @@ def _of_dead(log: Log, batch_id: int, objects: Sequence[str], dead: dict[int, bo
         attempt = _attempt_of(path)
         if attempt is not None and path not in named and dead.get(attempt.term, False):
             found.append(path)
-    if found:
-        yield Debris(DEAD_ATTEMPTS, (tuple(found),))
+    return [Debris(DEAD_ATTEMPTS, (tuple(found),))] if found else []
 
 
 def _is_dead(log: Log, term: int, known: dict[int, bool]) -> bool:

@@ -35,6 +35,8 @@ class GcPlan:
     """All debris that was found, by kind."""
 
     kinds: dict[str, DebrisCount]
+    damaged: int = 0
+    """Batches that are damaged and were left alone."""
 
     @property
     def objects(self) -> int:
@@ -66,13 +68,15 @@ def plan_gc(log: Log, *, on_group: Callable[[int], None] = lambda _objects: None
     The requests of `find_debris`, and one for each object of debris, to learn its size.
     """
     objects, size, examples = Counter[str](), Counter[str](), dict[str, list[str]]()
-    for found in find_debris(log):
+    damaged: list[int] = []
+    for found in find_debris(log, on_damaged=damaged.append):
         objects[found.kind] += len(found.paths)
         size[found.kind] += found.bytes(log)
         shown = examples.setdefault(found.kind, [])
         shown += found.paths[: SHOWN - len(shown)]
         on_group(objects.total())
-    return GcPlan({kind: DebrisCount(objects[kind], size[kind], tuple(examples[kind])) for kind in objects})
+    kinds = {kind: DebrisCount(objects[kind], size[kind], tuple(examples[kind])) for kind in objects}
+    return GcPlan(kinds, len(damaged))
 
 
 def gc(log: Log, order: Order, plan: GcPlan, *, on_group: Callable[[int], None] = lambda _objects: None) -> Deleted:

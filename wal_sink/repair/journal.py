@@ -21,12 +21,12 @@ import getpass
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from wal_sink.errors import ConfigError, HeldError
+from wal_sink.errors import ConfigError, CorruptError, HeldError, ObjectLost
 from wal_sink.redaction import mask_typed, redacted
 from wal_sink.runtime.clock import process_identity
 from wal_sink.wal import paths
@@ -56,6 +56,10 @@ class Order:
     touches: tuple[str, ...] = WHOLE_WAL
     """Beginnings of the paths that it may change."""
     why: str = ""
+    names_sink: bool = False
+    """Whether `--name` names the sink that `touches` names too. Then it is the same command under every name of the
+    sink: a rename in between changes nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Entry:
     ended: RepairedRecord | None = None
     is_resumed: bool = field(default=False, compare=False)
     """Whether an earlier call began it, which may have made some of its changes."""
+    damage: str = ""
+    """Why the record of its beginning cannot be read; empty if it can. `begun` is empty then."""
 
     @property
     def number(self) -> int:
@@ -75,6 +81,11 @@ class Entry:
     def plan(self) -> dict[str, Any]:
         """Everything that the repair does."""
         return self.begun.plan
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The effect, as it was reported at the end. Empty as long as it is unfinished."""
+        return self.ended.result if self.ended is not None else {}
 
     @property
     def state(self) -> str:
@@ -145,22 +156,33 @@ def begun(log: Log, order: Order, plan: Mapping[str, Any]) -> Iterator[Entry]:
         raise
 
 
-def give_up(log: Log, number: int, *, why: str) -> Entry:
-    """Write down that an unfinished repair will not be completed. Its changes so far stay.
+def find_repair(log: Log, number: int) -> Entry:
+    """A repair that may be given up, ended or not. One whose record cannot be read has `damage`.
 
-    Raises `ConfigError` if there is no such repair or if it ended, and `HeldError` if its process runs on this machine.
+    Raises `ConfigError` if there is no such repair or if it was completed, and `HeldError` if its process runs on this
+    machine. Two reads.
     """
-    begun = log.find(RepairRecord, paths.repair(number)) if number > 0 else None
+    begun = _read_begun(log, number) if number > 0 else None
     if begun is None:
         raise ConfigError(f"{log.store.root} has no repair {number}; see wal-sink repairs list")
-    _refuse_running(log, begun)
-    if (ended := log.find(RepairedRecord, paths.repaired(number))) is None:
-        entry = _end(log, Entry(begun), outcome=GIVEN_UP, result={}, why=why)
-        if entry.state == GIVEN_UP:
-            return entry
-        ended = entry.ended
-    raise ConfigError(
-        f"repair {number} of {log.store.root} is not unfinished: it ended at {ended.created if ended else '-'} "
+    _refuse_running(log, begun.begun)
+    entry = replace(begun, ended=log.find(RepairedRecord, paths.repaired(number)))
+    return _not_done(log, entry)
+
+
+def note_given_up(log: Log, entry: Entry, result: Mapping[str, Any], *, why: str) -> Entry:
+    """Write down that an unfinished repair will not be completed. Its changes so far stay. One create.
+
+    Raises `ConfigError` if it was completed meanwhile.
+    """
+    return _not_done(log, _end(log, entry, outcome=GIVEN_UP, result=result, why=why))
+
+
+def ended_already(log: Log, entry: Entry) -> ConfigError:
+    """The error for a repair that is not unfinished."""
+    ended = entry.ended
+    return ConfigError(
+        f"repair {entry.number} of {log.store.root} is not unfinished: it ended at {ended.created if ended else '-'} "
         f"({ended.outcome if ended else '-'})"
     )
 
@@ -178,7 +200,11 @@ def read_journal(log: Log, *, last: int | None = None) -> list[Entry]:
 
 
 def command_of(begun: RepairRecord, *, why: bool = True) -> str:
-    """The command of a repair, as a user types it, with `WAL` for the address and `***` for a secret."""
+    """The command of a repair, as a user types it, with `WAL` for the address and `***` for a secret. `-` if its record
+    cannot be read.
+    """
+    if not begun.verb:
+        return "-"
     words = ["wal-sink", begun.verb, "WAL"]
     typed = {name: value for name, value in begun.arguments.items() if not name.startswith("(")}
     places = {name: value for name, value in typed.items() if not name.startswith("--")}
@@ -219,15 +245,31 @@ def _numbers(names: Sequence[str]) -> tuple[list[int], set[int]]:
 
 
 def _read(log: Log, number: int, *, has_ended: bool) -> Entry:
-    begun = log.require(RepairRecord, paths.repair(number))
-    return Entry(begun, log.require(RepairedRecord, paths.repaired(number)) if has_ended else None)
+    entry = _read_begun(log, number) or Entry(log.require(RepairRecord, paths.repair(number)))
+    return replace(entry, ended=log.require(RepairedRecord, paths.repaired(number)) if has_ended else None)
+
+
+def _read_begun(log: Log, number: int) -> Entry | None:
+    """The beginning of a repair, also if its record cannot be read. None if there is none."""
+    try:
+        begun = log.find(RepairRecord, paths.repair(number))
+    except CorruptError as error:
+        empty = RepairRecord(number=number, verb="", who="unknown", run_id="", id="", created="unknown")
+        return Entry(empty, damage=str(error))
+    return None if begun is None else Entry(begun)
+
+
+def _not_done(log: Log, entry: Entry) -> Entry:
+    if entry.state == DONE:
+        raise ended_already(log, entry)
+    return entry
 
 
 def _same_or_none(log: Log, order: Order, found: _Found) -> Entry | None:
     same = None
     for number in found.open:
-        begun = log.require(RepairRecord, paths.repair(number))
-        if (begun.verb, begun.arguments) == (order.verb, _as_stored(order.arguments)):
+        begun = _begun_of_open(log, number)
+        if _is_same(begun, order):
             _refuse_running(log, begun)
             same = Entry(begun, is_resumed=True)
         elif _overlap(begun.touches, order.touches):
@@ -237,6 +279,29 @@ def _same_or_none(log: Log, order: Order, found: _Found) -> Entry | None:
                 f"{command_of(begun)}{_meaning(begun)}. Or give it up: wal-sink repairs give-up WAL {number} --why TEXT"
             )
     return same
+
+
+def _begun_of_open(log: Log, number: int) -> RepairRecord:
+    try:
+        return log.require(RepairRecord, paths.repair(number))
+    except ObjectLost:
+        raise
+    except CorruptError as error:
+        raise CorruptError(
+            f"repair {number} of {log.store.root} is not finished, and nobody knows what it changes: {error}. Restore "
+            f"the record. If that is not possible, give the repair up: wal-sink repairs give-up WAL {number} --why TEXT"
+        ) from error
+
+
+def _is_same(begun: RepairRecord, order: Order) -> bool:
+    """Whether a record is that of the same command."""
+    if begun.verb != order.verb:
+        return False
+    wanted, found = _as_stored(order.arguments), dict(begun.arguments)
+    if order.names_sink and tuple(begun.touches) == order.touches:
+        wanted.pop("--name", None)
+        found.pop("--name", None)
+    return found == wanted
 
 
 def _meaning(begun: RepairRecord) -> str:

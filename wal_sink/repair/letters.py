@@ -1,7 +1,8 @@
 """Dead letters that a person chooses: by batch, file, reason and age. They are sent again, or deleted.
 
 All dead letters of a chunk are deleted together, the newest first, since each row belongs to the newest one that holds
-it. The record that a dead letter was sent again goes after the letter, so that none becomes due again.
+it. The record that a dead letter was sent again goes after the letter, so that none becomes due again. A chunk
+that holds a dead letter which the plan does not name stays: nobody chose that one.
 
 A live query and a drain beside it: a committer reads the dead letters of batches only that it has not marked yet, and
 these are never deleted. A replay of dead letters holds the term that a deletion claims first, so they exclude each
@@ -10,11 +11,13 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Any
 
+from wal_sink.dead_letters.files import find_dead_letter
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.location import refuse_copy
@@ -78,6 +81,8 @@ class DeletePlan:
     """Chosen dead letters that stay, since others of the same chunk are not chosen."""
     more: bool
     """Whether there are more than one command deletes: then repeat it."""
+    named: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of each chunk, its files with the id of each dead letter. No id: every row of it lies in a newer one too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ class LettersDeleted:
     repair: int
     files: int
     """Objects that this call deleted."""
+    stayed: int
+    """Dead letters that stayed, since others of the same chunk came after the plan was made."""
 
 
 def older_than(log: Log, seconds: float | None) -> str:
@@ -104,11 +111,12 @@ def delete_order(log: Log, name: str, chosen: Chosen, *, age: str, why: str) -> 
 
 def plan_delete(log: Log, name: str, chosen: Chosen) -> DeletePlan:
     """The dead letters that a deletion would take. Reads them; deletes nothing."""
-    newest = newest_marked(log, _folder(log, name))
-    chunks: list[str] = []
+    folder = _folder(log, name)
+    newest = newest_marked(log, folder)
+    named: dict[str, dict[str, str]] = {}
     letters = rows = undelivered = shared = 0
     more = False
-    for chunk, kept in _by_chunk(DeadLetters(log, name=name)):
+    for chunk, kept, files in _by_chunk(log, folder, DeadLetters(log, name=name)):
         held = [each for each in kept if chosen.holds(each)]
         if not held:
             continue
@@ -116,13 +124,13 @@ def plan_delete(log: Log, name: str, chosen: Chosen) -> DeletePlan:
             undelivered += len(held)
         elif len(held) < len(kept):
             shared += len(held)
-        elif len(chunks) == MOST_CHUNKS:
+        elif len(named) == MOST_CHUNKS:
             more = True
             break
         else:
-            chunks.append(chunk)
+            named[chunk] = dict.fromkeys(files, "") | {_file(each): each.letter.id for each in kept}
             letters, rows = letters + len(held), rows + sum(len(each.own) for each in held)
-    return DeletePlan(tuple(chunks), letters, rows, undelivered, shared, more)
+    return DeletePlan(tuple(named), letters, rows, undelivered, shared, more, named)
 
 
 def delete_letters(log: Log, name: str, order: Order, plan: DeletePlan, *, take_over: TakeOver) -> LettersDeleted:
@@ -134,20 +142,23 @@ def delete_letters(log: Log, name: str, order: Order, plan: DeletePlan, *, take_
     folder = _folder(log, name)
     role = paths.replayer_role(folder)
     refuse_held(log, role, take_over=take_over)
-    with begun(log, order, {"chunks": plan.chunks, "letters": plan.letters, "rows": plan.rows}) as entry:
+    facts = {"chunks": plan.chunks, "letters": plan.letters, "rows": plan.rows, "named": plan.named}
+    with begun(log, order, facts) as entry:
         term = claim(log, role, take_over=take_over)
+    plan = planned_delete(entry.plan)
     try:
-        files = sum(_delete_chunk(log, folder, chunk, term) for chunk in entry.plan["chunks"])
+        done = [_delete_chunk(log, folder, chunk, plan.named.get(chunk, {}), term) for chunk in plan.chunks]
     finally:
         note_end(log, role, term.number)
-    finish(log, entry, {"files": files})
-    return LettersDeleted(entry.number, files)
+    files, stayed = sum(deleted for deleted, _ in done), sum(stays for _, stays in done)
+    finish(log, entry, {"files": files, "stayed": stayed})
+    return LettersDeleted(entry.number, files, stayed)
 
 
-def planned_delete(plan: dict[str, object]) -> DeletePlan:
+def planned_delete(plan: dict[str, Any]) -> DeletePlan:
     """The plan of a deletion that was begun."""
-    chunks: Sequence[str] = plan["chunks"]  # type: ignore[assignment]
-    return DeletePlan(tuple(chunks), int(str(plan["letters"])), int(str(plan["rows"])), 0, 0, more=False)
+    chunks, letters, rows = tuple(plan["chunks"]), plan["letters"], plan["rows"]
+    return DeletePlan(chunks, letters, rows, 0, 0, more=False, named=plan.get("named", {}))
 
 
 def replay_in_journal(
@@ -181,7 +192,8 @@ def replay_in_journal(
 
 def _order(log: Log, verb: str, name: str, arguments: dict[str, object], why: str) -> Order:
     refuse_copy(log)
-    return Order(verb, arguments, (f"{paths.dead_letter_batches(_folder(log, name))}/",), why)
+    touches = (f"{paths.dead_letter_batches(_folder(log, name))}/",)
+    return Order(verb, arguments, touches, why, names_sink=True)
 
 
 def _folder(log: Log, name: str) -> str:
@@ -192,15 +204,20 @@ def _folder(log: Log, name: str) -> str:
     return folder
 
 
-def _by_chunk(letters: DeadLetters) -> Iterator[tuple[str, list[KeptLetter]]]:
-    """The dead letters that rows belong to, those of each chunk together, with the chunk's name."""
-    for chunk, kept in groupby(letters.all(), key=_chunk_of):
-        yield chunk, list(kept)
+def _by_chunk(log: Log, folder: str, letters: DeadLetters) -> Iterator[tuple[str, list[KeptLetter], list[str]]]:
+    """The dead letters that rows belong to, those of each chunk together, with the chunk's name and all of its files.
+
+    The files are listed first: one that comes meanwhile may be among the letters, but not among the files.
+    """
+    for batch_id in log.numbers(paths.dead_letter_batches(folder)):
+        at = paths.dead_letter_folder(folder, batch_id)
+        files = [name for name in log.store.list(at) if name.endswith(".parquet")]
+        for stem, kept in groupby(letters.all(batch_id=batch_id), key=lambda each: _stem(_file(each))):
+            yield f"{at.rpartition('/')[2]}/{stem}", list(kept), [name for name in files if _stem(name) == stem]
 
 
-def _chunk_of(kept: KeptLetter) -> str:
-    folder, _, file = kept.letter.path.rpartition("/")
-    return f"{folder.rpartition('/')[2]}/{_stem(file)}"
+def _file(kept: KeptLetter) -> str:
+    return kept.letter.path.rpartition("/")[2]
 
 
 def _stem(file: str) -> str:
@@ -208,17 +225,27 @@ def _stem(file: str) -> str:
     return "-".join(file.partition(".")[0].split("-")[:3])
 
 
-def _delete_chunk(log: Log, folder: str, chunk: str, term: Term) -> int:
-    """Delete all dead letters of a chunk. Returns the number of objects."""
+def _delete_chunk(log: Log, folder: str, chunk: str, named: Mapping[str, str], term: Term) -> tuple[int, int]:
+    """Delete all dead letters of a chunk. Returns the number of objects, and of dead letters that stay."""
     batch, _, stem = chunk.partition("/")
     root = f"{paths.dead_letter_batches(folder)}/{batch}"
     names = [name for name in log.store.list(root) if _stem(name) == stem]
     letters = sorted((name for name in names if name.endswith(".parquet")), key=_number, reverse=True)
+    if not all(_is_planned(log, f"{root}/{name}", named.get(name)) for name in letters):
+        return 0, len(letters)
     records = [name for name in names if name.endswith(paths.REPLAYED)]
     for name in (*letters, *records):
         term.check(log.store)
         log.store.delete([f"{root}/{name}"])
-    return len(letters) + len(records)
+    return len(letters) + len(records), 0
+
+
+def _is_planned(log: Log, path: str, wanted: str | None) -> bool:
+    """Whether a dead letter is the one that the plan names: another may have got its name since. One read."""
+    if not wanted:
+        return wanted is not None
+    found = find_dead_letter(log.store, path)
+    return found is None or found.id == wanted
 
 
 def _number(file: str) -> int:

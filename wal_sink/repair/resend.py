@@ -254,16 +254,6 @@ def _refuse_deleted(log: Log, entry: Entry, plan: ResendPlan, name: str) -> None
         )
 
 
-def retire_given_up(log: Log, entry: Entry) -> None:
-    """Retire the sink of a replay that was given up, so that it keeps no batch from being deleted."""
-    name = planned_resend(entry).name or f"replay-{entry.number}"
-    if log.find(SinkRecord, paths.sink(name)) is not None:
-        role = paths.committer_role(name)
-        term = claim(log, role, was_held=True)  # a process that still sends is ended
-        _retire(log, name, newest_marked(log, name))
-        note_end(log, role, term.number)
-
-
 def _retire(log: Log, name: str, through: int) -> None:
     log.create(paths.retired(name), RetiredRecord(through=through, run_id=log.run_id, **log.stamp()))
 

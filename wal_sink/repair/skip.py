@@ -23,7 +23,7 @@ from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wa
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
 from wal_sink.repair.journal import Entry, Order, begin, finish
-from wal_sink.repair.ledgers import rows_in_ledger
+from wal_sink.repair.ledgers import have_ended, rows_in_ledger
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
@@ -42,6 +42,8 @@ _SENT = {
 }
 """Rows that a target may have beyond the rows that the WAL records, by the kind of its sink."""
 _AT_MOST_ONCE = "some of which it may have lost"
+_IN_FLIGHT = "and up to one more chunk of each segment, since nobody knows whether every earlier process ended"
+_NO_PROOF = "but its ledger holds nothing of this sink yet, so nobody knows whether it is the right target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class SkipPlan:
     is_empty: bool
     """Whether the WAL holds no object of the batch any more."""
     target_rows: tuple[int, ...] | None = None
-    """Rows of each segment that a transactional target has by its ledger. None: nobody asked it."""
+    """Rows of each segment that a transactional target has by its ledger. None: nobody asked it, or they may be more.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def skip_order(log: Log, name: str, batch_id: int, *, why: str) -> Order:
     """The order to skip a batch. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
     refuse_copy(log)
     folder = _folder(log, name)
-    return Order("skip", {"batch": batch_id, "--name": name}, touches_of(folder), why)
+    return Order("skip", {"batch": batch_id, "--name": name}, touches_of(folder), why, names_sink=True)
 
 
 def touches_of(folder: str) -> tuple[str, ...]:
@@ -112,7 +115,7 @@ def plan_skip(log: Log, name: str, batch_id: int, *, to: object = None) -> SkipP
     if manifest is None:
         _refuse_incomplete(log, batch_id, names)
     plan = _plan(log, name, sink, batch_id, manifest, is_empty=not names)
-    return plan if to is None else _with_ledger(log, plan, manifest, to)
+    return plan if to is None else _with_ledger(log, plan, manifest, to, newest_marker(log, folder))
 
 
 def skip(log: Log, order: Order, plan: SkipPlan, *, take_over: TakeOver, to: object = None) -> Skipped:
@@ -142,7 +145,7 @@ def planned(entry: Entry) -> SkipPlan:
     return SkipPlan(**{**entry.plan, "target_rows": None if rows is None else tuple(rows)})
 
 
-def _with_ledger(log: Log, plan: SkipPlan, manifest: Manifest | None, to: object) -> SkipPlan:
+def _with_ledger(log: Log, plan: SkipPlan, manifest: Manifest | None, to: object, before: Marker | None) -> SkipPlan:
     """The plan with what the target has by its ledger. One call of the target."""
     if not isinstance(to, TransactionalSink) or plan.kind != Ability.TRANSACTIONAL.value:
         raise ConfigError(
@@ -152,7 +155,9 @@ def _with_ledger(log: Log, plan: SkipPlan, manifest: Manifest | None, to: object
     if manifest is None:
         return plan  # without the manifest nobody knows the segments
     wal_id = require_wal(log, f"{paths.SINKS}/").wal_id
-    rows = rows_in_ledger(log, to, plan.folder, manifest, wal_id=wal_id)
+    rows = rows_in_ledger(log, to, plan.folder, manifest, wal_id=wal_id, before=before)
+    if rows is None:
+        return replace(plan, target_rows=None, sent_rows=0, may_have=_NO_PROOF)
     return replace(plan, target_rows=rows, sent_rows=sum(rows), may_have="")
 
 
@@ -165,7 +170,10 @@ def _pass_over(log: Log, plan: SkipPlan, term: Term, to: object) -> tuple[str, S
         if before.batch_id >= plan.batch_id:
             return _outcome(log.find(Marker, path)), plan
     if to is not None:
-        plan = _with_ledger(log, plan, _left_of(log, plan.batch_id)[0], to)
+        is_final = have_ended(log, term, since=before.term if before is not None else 1)  # looked up before the ledger
+        plan = _with_ledger(log, plan, _left_of(log, plan.batch_id)[0], to, before)
+        if plan.target_rows is not None and not is_final:
+            plan = replace(plan, target_rows=None, may_have=_IN_FLIGHT)
     if plan.is_empty:
         skipped = SkippedBatch(batch_id=plan.batch_id, sink=plan.folder, run_id=log.run_id, **log.stamp())
         log.create(paths.skipped(plan.batch_id), skipped)

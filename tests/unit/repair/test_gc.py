@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import wal_sink.committer.collection
+import wal_sink.repair.debris
 from tests.simulation.histories.lives import lower_retention
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
@@ -172,7 +174,9 @@ def test_a_damaged_batch_is_left_alone(damage: str) -> None:
     if damage == "release.json":
         place.wal.create(path, b"damaged")
 
-    assert kinds(place) == {}
+    plan = plan_gc(log_on(place.wal))
+
+    assert (plan.kinds, plan.damaged) == ({}, 1)
 
 
 def test_a_damaged_manifest_of_a_batch_that_is_not_released_keeps_everything() -> None:
@@ -181,7 +185,28 @@ def test_a_damaged_manifest_of_a_batch_that_is_not_released_keeps_everything() -
     place.wal.delete([f"{paths.batch(1)}/{name}"])
     place.wal.create(f"{paths.batch(1)}/{name}", b"damaged")
 
-    assert kinds(place) == {}
+    plan = plan_gc(log_on(place.wal))
+
+    assert (plan.kinds, plan.damaged) == ({}, 1)
+
+
+def test_requests_of_several_batches_are_sent_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.repair.debris, "AT_ONCE", 3)
+    place = Place(rows=lambda _: ROWS)
+    place.stream(place.open({"a": Recorder()}), 7)
+    end_roles(place.wal)
+    log = log_on(place.wal)
+    together: list[int] = []
+
+    def counting(function: Callable[[Any], Any], items: Any) -> list[Any]:
+        together.append(len(items))
+        return [function(item) for item in items]
+
+    log = replace(log, runtime=replace(log.runtime, side_by_side=counting))
+    plan = plan_gc(log)
+
+    assert (plan.kinds, plan.damaged) == ({}, 0)
+    assert [count for count in together if count] == [3, 3, 2]
 
 
 def half_collected() -> Place:

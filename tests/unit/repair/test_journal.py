@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.small_run import Place
 from wal_sink.errors import ConfigError, CorruptError, HeldError, StoreError
-from wal_sink.repair.journal import Order, begin, command_of, find_unfinished, finish, give_up, read_journal, who
+from wal_sink.repair.giving_up import give_up
+from wal_sink.repair.journal import Order, begin, command_of, find_unfinished, finish, read_journal, who
 from wal_sink.runtime.clock import ProcessIdentity, process_identity
 from wal_sink.stores.base import Store
 from wal_sink.testing import FaultyStore, simulated_runtime

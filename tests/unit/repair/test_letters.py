@@ -13,7 +13,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError
 from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
-from wal_sink.repair.journal import find_unfinished, read_journal
+from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
 from wal_sink.repair.letters import (
     Chosen,
     DeletePlan,
@@ -24,9 +24,11 @@ from wal_sink.repair.letters import (
     planned_delete,
     replay_in_journal,
 )
+from wal_sink.repair.sinks import rename_in_journal
 from wal_sink.replay import DeadLetters, ReplayResult
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.testing import Crash
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver
@@ -263,6 +265,104 @@ def test_a_replay_that_begins_meanwhile_ends_the_deletion() -> None:
     end_roles(place.wal)
 
     assert deleted(place).letters == 4
+    assert files(place) == []
+
+
+def planned(place: Place, chosen: Chosen = EVERY) -> tuple[Order, DeletePlan]:
+    log = log_on(place.wal)
+    return delete_order(log, "a", chosen, age="", why="x"), plan_delete(log, "a", chosen)
+
+
+def texts(place: Place) -> list[str]:
+    return [reason for kept in DeadLetters(log_on(place.wal), name="a").all() for reason in kept.reasons]
+
+
+def test_a_letter_that_came_after_the_plan_stays_with_its_chunk() -> None:
+    """While a person reads the question, a replay is refused for another reason."""
+    place = kept(0)
+    order, plan = planned(place, Chosen(reason="bad row"))
+    replayed(place, lambda chunk: Rejected({0: "new"}) if chunk.rows[0] == 0 else None)
+    before = [name for name in files(place) if "000000000000-000000000002" in name]
+
+    done = delete_letters(log_on(place.wal), "a", order, plan, take_over=TakeOver.IF_GONE)
+
+    assert files(place) == before
+    assert texts(place) == ["new"]
+    assert (done.files, done.stayed) == (2, 2)
+    [*_, entry] = read_journal(log_on(place.wal))
+    assert entry.result == {"files": 2, "stayed": 2}
+
+
+def test_a_resumed_deletion_takes_no_letter_that_came_meanwhile_under_an_old_name() -> None:
+    place = Place(rows=lambda _: [2])
+    place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
+    end_roles(place.wal)
+    replayed(place, lambda _: Rejected({0: "again", 1: "again"}))
+    end_roles(place.wal)
+    [record] = [name for name in files(place) if name.endswith(paths.REPLAYED)]
+    place.wal.delete([f"{paths.dead_letter_batches('a')}/{record}"])  # that replay was killed before it
+    order, plan = planned(place)
+
+    def die(what: str, _where: str) -> None:
+        if what == "after delete":
+            raise Crash
+
+    with pytest.raises(Crash):
+        delete_letters(log_on(place.wal, die), "a", order, plan, take_over=TakeOver.IF_GONE)
+    end_roles(place.wal)
+    DeadLetters(log_on(place.wal), name="a").replay(lambda _: Rejected({0: "new", 1: "new"}))  # not in the journal
+    end_roles(place.wal)
+
+    entry = find_unfinished(log_on(place.wal), order)
+    assert entry is not None
+    done = delete_letters(log_on(place.wal), "a", order, planned_delete(entry.plan), take_over=TakeOver.IF_GONE)
+
+    assert (done.files, done.stayed) == (0, 2)
+    assert texts(place) == ["new", "new"]
+
+
+def test_a_plan_that_names_no_files_deletes_none() -> None:
+    """An earlier version recorded the chunks only."""
+    place = kept(0)
+    order, plan = planned(place)
+    begin(log_on(place.wal), order, {"chunks": plan.chunks, "letters": 2, "rows": 2})
+
+    done = delete_letters(log_on(place.wal), "a", order, plan, take_over=TakeOver.IF_GONE)
+
+    assert (done.files, done.stayed) == (0, 2)
+    assert len(files(place)) == 2
+
+
+def test_a_letter_that_vanishes_while_it_is_deleted_is_gone() -> None:
+    place = kept(0)
+    order, plan = planned(place)
+
+    def vanish(what: str, where: str) -> None:
+        if what == "before read" and where.endswith(".parquet"):
+            place.wal.delete([where])
+
+    delete_letters(log_on(place.wal, vanish), "a", order, plan, take_over=TakeOver.IF_GONE)
+
+    assert files(place) == []
+
+
+def test_a_deletion_is_completed_under_the_new_name_of_a_sink() -> None:
+    """The sink was renamed in between."""
+    place = kept(0)
+    order, plan = planned(place)
+    begin(log_on(place.wal), order, {"chunks": plan.chunks, "letters": 2, "rows": 2, "named": plan.named})
+    rename_in_journal(log_on(place.wal), "a", "b", take_over=TakeOver.IF_GONE, why="r")
+    log = log_on(place.wal)
+    with pytest.raises(ConfigError, match=r"sink 'a' was renamed to 'b'\. Use that name"):
+        delete_order(log, "a", EVERY, age="", why="x")
+    with pytest.raises(HeldError, match="is not finished"):
+        find_unfinished(log, delete_order(log, "b", Chosen(batch_id=0), age="", why="x"))
+
+    again = delete_order(log, "b", EVERY, age="", why="x")
+    entry = find_unfinished(log, again)
+    assert entry is not None
+    delete_letters(log, "b", again, planned_delete(entry.plan), take_over=TakeOver.IF_GONE)
+
     assert files(place) == []
 
 

@@ -21,9 +21,9 @@ from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
 from wal_sink.recovery.sink_changes import retire
 from wal_sink.repair.beyond import Asked
-from wal_sink.repair.journal import begin, find_unfinished, give_up, read_journal
-from wal_sink.repair.resend import Resent, resend, retire_given_up
-from wal_sink.repair.resend_plan import ResendPlan, plan_resend, planned_resend, resend_order
+from wal_sink.repair.journal import begin, find_unfinished, read_journal
+from wal_sink.repair.resend import Resent, resend
+from wal_sink.repair.resend_plan import plan_resend, planned_resend, resend_order
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected, Sink, as_sink
 from wal_sink.sinks.chunk import Chunk
@@ -484,33 +484,6 @@ def test_a_lost_attempt_goes_on_under_the_next_term(monkeypatch: pytest.MonkeyPa
 
     assert terms[0] == 2
     assert terms[1] > 7
-
-
-def test_a_replay_that_is_given_up_holds_nothing_back() -> None:
-    place = delivered()
-
-    def down(_: Chunk) -> None:
-        raise PermanentError("down")
-
-    with pytest.raises(DeliveryError):
-        replayed(place, down, [1])
-
-    retire_given_up(log_on(place.wal), give_up(log_on(place.wal), 1, why="x"))
-
-    assert paths.RETIRED in place.wal.list("sinks/replay-1")
-
-
-def test_one_that_is_given_up_before_it_registered_anything_leaves_nothing() -> None:
-    place = delivered()
-    log = log_on(place.wal)
-    sink = as_sink(Recorder())
-    order = resend_order(log, [1], sink, name="", again=False, why="")
-    plan = plan_resend(log, [1], sink, name="", again=False)
-    begin(log, order, {name: getattr(plan, name) for name in ResendPlan.__slots__})
-
-    retire_given_up(log, give_up(log, 1, why="x"))
-
-    assert place.wal.list("sinks") == ["a/"]
 
 
 def test_while_it_is_unfinished_its_batches_stay_and_afterwards_they_are_deleted(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import wal_sink.repair.ledgers
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
@@ -38,7 +39,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker, SinkRecord, SkippedBatch, decode, encode
+from wal_sink.wal.records import Marker, SinkRecord, SkippedBatch, TermRecord, decode, encode
 
 ROWS = [5, 3]
 """Rows of the two segments of each batch, in chunks of two."""
@@ -63,6 +64,7 @@ def stuck(make: Callable[[], object], healthy: Callable[[], object], **delivery:
     place = Place(rows=lambda _: ROWS)
     run = place.open({"a": healthy(), "b": Recorder()}, **delivery)
     place.stream(run, 0)
+    end_roles(place.wal)
     run = place.open({"a": make(), "b": Recorder()}, **delivery)
     list(place.query().batches(run, 3))
     with pytest.raises(DeliveryError):
@@ -245,6 +247,165 @@ def test_a_target_that_cannot_tell_or_of_another_history_is_refused() -> None:
         skipped(place, to=Forgetful(target))
     lose(place, 1, "manifest")
     assert skipped(place, to=Forgetful(target)).plan.target_rows is None
+
+
+class Slow(Poisoned):
+    """A target to which the chunk in flight comes late: `late` sends it."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.flying: list[Chunk] = []
+
+    def commit(self, chunk: Chunk) -> Rejected | None:
+        if chunk.batch_id == 1 and chunk.start >= 2:
+            self.flying.append(chunk)
+        return super().commit(chunk)
+
+    def late(self) -> None:
+        for chunk in self.flying:
+            Forgetful(self.target).commit(chunk)
+
+
+def replay(place: Place, target: Target) -> None:
+    log, to = log_on(place.wal), Forgetful(target)
+    order = resend_order(log, [1], to, name="", again=False, why="repaired")
+    plan = plan_resend(log, [1], to, name="", again=False)
+    resend(log, order, plan, to, delivery=Delivery(to), take_over=TakeOver.IF_GONE)
+
+
+def unended(place: Place, number: int) -> None:
+    """As if nobody knew whether the process of a term of sink `a` ended."""
+    place.wal.delete([paths.ended(paths.committer_role("a"), number)])
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_the_rows_in_the_ledger_are_exact_only_if_nobody_can_add_some(is_ended: bool) -> None:
+    target = Target()
+    slow = Slow(target)
+    place = stuck(lambda: slow, lambda: Forgetful(target))
+    if not is_ended:
+        unended(place, 2)
+
+    done = skipped(place, take_over=TakeOver.ALWAYS, to=Forgetful(target))
+
+    made = marker(place, 1)
+    assert made is not None
+    assert (done.plan.sent_rows, made.rows) == (2, 2)
+    if is_ended:
+        assert (made.skipped_rows, done.plan.target_rows, done.plan.may_have) == ((2, 0), (2, 0), "")
+        return
+    assert (made.skipped_rows, done.plan.target_rows) == (None, None)
+    assert "nobody knows whether every earlier process ended" in done.plan.may_have
+    slow.late()
+    drained(place, Forgetful(target))
+    with pytest.raises(ConfigError, match="nobody recorded how many"):
+        replay(place, target)
+    assert len(set(target.rows)) == len(target.rows)
+
+
+def test_a_process_before_the_last_one_counts_too() -> None:
+    """The sink was started once more after it, and that start did nothing."""
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    unended(place, 2)
+    claim(replace(log_on(place.wal), run_id="another"), paths.committer_role("a"))
+    end_roles(place.wal)
+
+    assert skipped(place, to=Forgetful(target)).plan.target_rows is None
+
+
+def test_terms_that_one_run_claimed_end_with_it() -> None:
+    """A lost attempt goes on under the next term. Only the last one has a record of its end."""
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    unended(place, 2)
+    log = log_on(place.wal)
+    record = log.require(TermRecord, paths.term(paths.committer_role("a"), 2))
+    log.create(paths.term(paths.committer_role("a"), 3), msgspec.structs.replace(record, term=3, **log.stamp()))
+    end_roles(place.wal)
+
+    assert skipped(place, to=Forgetful(target)).plan.target_rows == (2, 0)
+
+
+def test_a_term_whose_record_is_damaged_may_be_held() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    path = paths.term(paths.committer_role("a"), 2)
+    claim(log_on(place.wal), paths.committer_role("a"))
+    end_roles(place.wal)
+    place.wal.delete([path])
+    place.wal.create(path, b"damaged")
+
+    assert skipped(place, to=Forgetful(target)).plan.target_rows is None
+
+
+def test_of_many_starts_nobody_knows_whether_all_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.repair.ledgers, "MOST_TERMS", 1)
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+
+    assert skipped(place, to=Forgetful(target)).plan.target_rows is None
+
+
+def test_a_target_that_is_behind_is_another_one_and_nothing_is_skipped() -> None:
+    """A mistyped path of SQLite makes an empty database."""
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    with pytest.raises(HistoryError, match=r"batch 0 was delivered.*holds nothing.*--to"):
+        skipped(place, to=Forgetful(Target()))
+    assert read_journal(log_on(place.wal)) == []
+
+    log = log_on(place.wal)
+    order, plan = skip_order(log, "a", 1, why=""), plan_skip(log, "a", 1)
+    with pytest.raises(HistoryError, match="holds nothing"):
+        skip(log, order, plan, take_over=TakeOver.IF_GONE, to=Forgetful(Target()))
+    assert marker(place, 1) is None
+    end_roles(place.wal)
+    assert skipped(place, to=Forgetful(target)).plan.target_rows == (2, 0)
+
+
+def test_a_slot_that_the_batch_does_not_use_must_be_there_too() -> None:
+    target = Target()
+    place = Place(rows=lambda batch: [2] if batch == 1 else ROWS)
+    place.stream(place.open({"a": Forgetful(target)}), 0)
+
+    class Refusing(Forgetful):
+        def commit(self, chunk: Chunk) -> Rejected | None:
+            raise PermanentError(f"no {chunk.key}")
+
+    run = place.open({"a": Refusing(target)})
+    list(place.query().batches(run, 2))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    end_roles(place.wal)
+    target.forget(9, slot=1)
+
+    with pytest.raises(HistoryError, match="batch 0 was delivered"):
+        skipped(place, to=Forgetful(target))
+
+
+@pytest.mark.parametrize(("start", "known"), [(0, None), (2, (2, 0))])
+def test_before_the_first_delivery_an_empty_ledger_proves_nothing(start: int, known: tuple[int, ...] | None) -> None:
+    class Refusing(Forgetful):
+        def commit(self, chunk: Chunk) -> Rejected | None:
+            if chunk.start >= start:
+                raise PermanentError(f"no {chunk.key}")
+            return super().commit(chunk)
+
+    target = Target()
+    place = Place(rows=lambda _: ROWS)
+    run = place.open({"a": Refusing(target)})
+    list(place.query().batches(run, 1))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    end_roles(place.wal)
+
+    done = skipped(place, 0, to=Forgetful(target))
+
+    made = marker(place, 0)
+    assert made is not None
+    assert made.skipped_rows == known
+    assert ("nothing of this sink" in done.plan.may_have) == (known is None)
 
 
 def test_a_target_that_gives_no_answer_leaves_the_skip_unfinished() -> None:

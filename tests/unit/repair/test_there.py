@@ -14,8 +14,8 @@ from tests.unit.repair.test_resend import ROWS, delivered, replayed
 from wal_sink import PermanentError
 from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.recovery.sink_changes import retire
-from wal_sink.repair.journal import give_up, read_journal
-from wal_sink.repair.resend import retire_given_up
+from wal_sink.repair.giving_up import give_up
+from wal_sink.repair.journal import read_journal
 from wal_sink.repair.resend_plan import plan_resend
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
@@ -70,7 +70,7 @@ def test_rows_of_a_replay_that_was_given_up_count() -> None:
         replayed(place, Breaking(target, after=2), [1])
     sent = len(target.rows)
     assert 0 < sent < 8
-    retire_given_up(log_on(place.wal), give_up(log_on(place.wal), 1, why="x"))
+    give_up(log_on(place.wal), 1, why="x")
 
     done = replayed(place, Forgetful(target), [1])
 
