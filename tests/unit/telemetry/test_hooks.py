@@ -99,6 +99,7 @@ def test_a_hook_that_raises_anything_keeps_no_run_from_its_end(
     pool.start()
     pool.follow(PATIENCE_S)
     assert pool.stop(PATIENCE_S)
+    assert pool.stop(PATIENCE_S), "a second stop changes nothing"
     assert ended == ["query"]
     assert isinstance(pool.error, DeliveryError)
     assert "on_event raised" in caplog.text
