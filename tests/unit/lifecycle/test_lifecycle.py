@@ -256,7 +256,7 @@ def lease_paths(home: Home, role: str) -> list[str]:
 
 
 def test_after_a_drain_that_raised_no_lease_is_renewed_although_nobody_closes_it(home: Home) -> None:
-    """A program that caught the error would keep standbys away from every sink."""
+    """Where a program caught the error, no standby could take over any sink."""
     home.left_behind(1)
 
     def refuse(_: object) -> None:
