@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wal_sink.reporting.texts import text_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -43,7 +45,7 @@ def setting_of(spark: SparkSession, key: str) -> Setting:
     try:
         return Setting(spark.conf.get(key))
     except Exception as error:
-        if any(part in f"{type(error).__name__}: {error}" for part in _UNKNOWN):
+        if any(part in f"{type(error).__name__}: {text_of(error)}" for part in _UNKNOWN):
             return Setting(None, is_known=False)
         raise
 
