@@ -96,7 +96,7 @@ RIGHTS: Mapping[str, Rights] = {
     "gc": Rights(["WAL"], [GET], after="refuse"),
     "dead-letters delete": Rights(["WAL", "--batch", "0", *_WHY], [GET, PUT, DELETE], after="refuse"),
     "repairs list": Rights(["WAL"], [GET], after="refuse"),
-    "repairs give-up": Rights(["WAL", "1", *_WHY[:2]], [GET, PUT], bucket=(), after="repair"),
+    "repairs give-up": Rights(["WAL", "1", *_WHY[:2]], [GET, PUT], after="repair"),
     "estimate": Rights(["--rows-per-second", "10"], bucket=()),
     "doctor": Rights(
         ["WAL", "--checkpoint", "CHECKPOINT"], [GET, PUT, DELETE], [GET], [LIST], wishes=tuple(PERMISSIONS.values())
