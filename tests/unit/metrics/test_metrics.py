@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import json
 import math
-import socket
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.servers.ports import free_port, listening
 from tests.support.small_run import Place, Recorder
 from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, RetryLaterError, SegmentSink
 from wal_sink.metrics import prometheus
@@ -61,7 +61,7 @@ def clock() -> Clock:
 def metrics(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Metrics]:
     monkeypatch.setattr(prometheus, "SYSTEM", replace(SYSTEM, now=clock))
     with Metrics() as made:
-        made.serve("127.0.0.1:0")
+        made.serve(f"127.0.0.1:{free_port()}")
         yield made
 
 
@@ -352,7 +352,7 @@ def test_a_registry_of_the_program_shows_both() -> None:
     registry = CollectorRegistry()
     Counter("own", "a metric of the program", registry=registry).inc()
     with Metrics(registry) as metrics:
-        metrics.serve("127.0.0.1:0")
+        metrics.serve(f"127.0.0.1:{free_port()}")
         place = Place()
         place.stream(place.open({"a": Recorder()}, metrics=metrics), 0)
         found = read(metrics)
@@ -383,21 +383,18 @@ def test_an_address_that_is_none_is_refused(address: Any) -> None:
 
 
 def test_a_port_in_use_is_refused_with_the_way_out() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        with pytest.raises(ConfigError, match="Choose another port"):
-            Metrics().serve(f"127.0.0.1:{other.getsockname()[1]}")
+    with listening() as other, pytest.raises(ConfigError, match="Choose another port"):
+        Metrics().serve(f"127.0.0.1:{other.getsockname()[1]}")
 
 
 def test_it_is_served_once(metrics: Metrics) -> None:
     with pytest.raises(ConfigError, match=r"served at 127\.0\.0\.1:"):
-        metrics.serve("127.0.0.1:0")
+        metrics.serve(f"127.0.0.1:{free_port()}")
 
 
 def test_after_its_end_nobody_answers() -> None:
     metrics = Metrics()
-    address = metrics.serve("127.0.0.1:0")
+    address = metrics.serve(f"127.0.0.1:{free_port()}")
     assert repr(metrics) == f"Metrics({address})"
     metrics.close()
     metrics.close()
@@ -406,13 +403,8 @@ def test_after_its_end_nobody_answers() -> None:
         urllib.request.urlopen(f"http://{address}/metrics", timeout=2)
 
 
-def test_an_address_of_ip_version_6() -> None:
-    with Metrics() as metrics:
-        try:
-            address = metrics.serve("[::1]:0")
-        except ConfigError:
-            pytest.skip("this machine has no IPv6")
-        assert address.startswith("[::1]:")
+def test_an_address_of_ip_version_6_is_taken_apart() -> None:
+    assert prometheus._host_and_port("[::1]:9464") == ("::1", 9464)
 
 
 def test_something_else_than_a_registry_is_refused() -> None:
