@@ -90,13 +90,14 @@ class Live:
 
     def check(self, *, audits: str = "") -> list[Finding]:
         """Check the WAL. It changes before each request. `audits`: the kind of the sink, for an audit."""
-        log = Log(SimulatedStore(self.world.wal, self), self.world.runtime, "")
+        process: Any = self  # stores and sinks need no more of a process
+        log = Log(SimulatedStore(self.world.wal, process), self.world.runtime, "")
         comparisons: list[Comparison] = []
         if audits:
-            comparisons.append(AgainstCheckpoint(SimulatedStore(self.world.checkpoint, self)))
+            comparisons.append(AgainstCheckpoint(SimulatedStore(self.world.checkpoint, process)))
         if audits == "transactional":
             target: Any = self.world.target
-            comparisons.append(AgainstTarget(LedgerSink(self, target), NAMES[0]))
+            comparisons.append(AgainstTarget(LedgerSink(process, target), NAMES[0]))
         return list(Check(log, comparisons=comparisons).run())
 
     def check_until_it_ends(self, *, audits: str = "") -> int:

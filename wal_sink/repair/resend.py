@@ -88,9 +88,9 @@ def resend(
             on_batch(number, len(plan.batches))
             sending.send(batch_id)
         sending.end()
+        result = {"batches": len(plan.batches), **sending.counts()}
     finally:
         note_end(log, role, (term if sending is None else sending.term).number)
-    result = {"batches": len(plan.batches), **sending.counts()}
     finish(log, entry, {"sink": name, **result})
     return Resent(repair=entry.number, name=name, **result)
 

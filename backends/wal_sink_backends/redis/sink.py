@@ -97,10 +97,11 @@ class RedisSink(TransactionalSink):
 
     def examine(self, schema: Any) -> Sequence[Finding]:
         """Connect and check the kind of the server, as `open` does, which changes nothing."""
-        missing = [name for name in self._template.columns if schema is not None and name not in schema.names]
+        columns = self._template.columns if schema is None else schema.names  # without a schema, all may be there
+        missing = [name for name in self._template.columns if name not in columns]
         if missing:
             raise PermanentError(
-                f"key={self._template.text!r}: the column {missing[0]!r} is not among the columns {schema.names}. "
+                f"key={self._template.text!r}: the column {missing[0]!r} is not among the columns {columns}. "
                 "Correct key, or select this column in the query"
             )
         self._connect()

@@ -141,7 +141,7 @@ def test_a_target_that_gives_no_answer(world: World) -> None:
             raise ConnectionError(f"{slot}: unreachable, password=hunter2")
 
     class Strange(Transactional):
-        def positions(self, _slots: Sequence[str]) -> Any:
+        def positions(self, slots: Sequence[str]) -> Any:  # noqa: ARG002 - it answers nonsense
             return {}
 
     class Wrong(Transactional):

@@ -191,7 +191,8 @@ def _rest(screen: int) -> bytes:
 def watching(wal: str, *more: str, terminal: str = "dumb", **streams: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "wal_sink.cli", "status", wal, "--watch", "--every", "100ms", *more]
     environment = {**python_environment(), "TERM": terminal}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **streams)
+    process: subprocess.Popen[Any] = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **streams)
+    return process
 
 
 def test_watching_goes_on_after_a_store_that_gave_no_answer(wal: str) -> None:

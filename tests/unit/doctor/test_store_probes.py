@@ -227,12 +227,17 @@ def test_a_listing_that_comes_late_is_an_error(memory: MemoryStore) -> None:
     assert "missing in the listing" in failing(ListsLate(memory), "store.list", memory).found
 
 
+DOUBT = "it checks first and writes then"
+
+
 def test_a_store_with_a_doubt_is_an_error_unless_one_process_writes(memory: MemoryStore) -> None:
     class Doubtful(Clocked):
-        create_doubt = "it checks first and writes then"
+        @property
+        def create_doubt(self) -> str:
+            return DOUBT
 
     sharing = found(Doubtful(memory))["store.sharing"]
-    assert (sharing.level, sharing.found) == (Level.ERROR, Doubtful.create_doubt)
+    assert (sharing.level, sharing.found) == (Level.ERROR, DOUBT)
     assert "--single-writer" in sharing.next_step
     assert found(Doubtful(memory), single_writer=True)["store.sharing"].level is Level.WARNING
 
