@@ -1,7 +1,6 @@
 """Kinds of objects in a WAL, by the pattern of their paths. docs/FORMAT.md lists the same patterns.
 
-A new kind of object is one line in `KINDS`, and one in the table of faults of tests/unit/checking. An object of a kind
-whose record this room does not read is still checked: its envelope has a checksum.
+A new kind of object is one line in `KINDS`, and one in the table of faults of tests/unit/checking.
 """
 
 from __future__ import annotations
@@ -49,10 +48,8 @@ class Kind:
 
     pattern: str
     """The path, as docs/FORMAT.md writes it. `<batch:19>` is a number of at least 19 digits, `<name>` any text."""
-    record: type[Record] | str | None = None
-    """The record in it. A text: the `kind` in the envelope of a record that is read nowhere here; empty for any. None:
-    the object is no record.
-    """
+    record: type[Record] | None = None
+    """The record in it. None: the object is no record."""
     lives: Lives = Lives.FOR_EVER
     compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 

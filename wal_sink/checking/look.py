@@ -8,11 +8,8 @@ deleted, or the mark that a sink was forgotten.
 from __future__ import annotations
 
 import re
-import zlib
 from dataclasses import dataclass, field
 from typing import TypeVar
-
-import msgspec
 
 from wal_sink.checking.findings import Fault, Finding, Seen
 from wal_sink.checking.kinds import Lives, kind_of
@@ -28,15 +25,6 @@ _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
 _REPLAY = re.compile(r"\(repair \d+: a replay\)$")
 """Ends the description of the sink that exists for the time of a replay."""
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
-
-
-class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The envelope of a record of any kind."""
-
-    format: int
-    kind: str
-    crc32: int
-    body: msgspec.Raw
 
 
 @dataclass(slots=True)
@@ -170,27 +158,11 @@ class Look:
         sink = paths.sink_of(path)
         return bool(sink) and paths.FORGOTTEN in self.log.store.list(f"{paths.SINKS}/{sink}")
 
-    def envelope(self, path: str, kind: str) -> None:
-        """Check a record that only has to be whole: its checksum, and its kind unless that is empty."""
-        data = self.data(path)
-        if data is None:
-            return
-        self.seen.records += 1
-        try:
-            found = msgspec.json.decode(data, type=_Envelope)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self.fault(Fault.DAMAGED, path, f"expected a record, found {len(data)} bytes that are none: {error}")
-            return
-        if zlib.crc32(bytes(found.body)) != found.crc32 or kind not in {"", found.kind}:
-            self.fault(Fault.DAMAGED, path, "the checksum or kind of this record does not match")
-
     def object(self, path: str) -> None:
         """Check an object that a listing showed, by its kind alone. One read, unless it is no record."""
         kind = kind_of(path)
         if kind is None:
             self.unknown(path)
-        elif isinstance(kind.record, str):
-            self.envelope(path, kind.record)
         elif kind.record is not None:
             self.listed(kind.record, path)
 
