@@ -123,7 +123,7 @@ def test_a_poison_batch_is_skipped(wal: Wal) -> None:
     assert (shown["skipped"], shown["rows"]) == (True, 0)
     assert "skipped" in wal.run("show", args=("1",)).stdout
     [entry] = wal.json("repairs", "list")
-    assert (entry["state"], entry["command"]) == ("done", "wal-sink skip WAL 1 --name default")
+    assert (entry["state"], entry["command"]) == ("done", "wal-sink skip WAL 1 --name default --why poison")
 
 
 def test_a_skip_needs_a_reason(wal: Wal) -> None:
