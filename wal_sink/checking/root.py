@@ -40,7 +40,7 @@ def check_root(look: Look) -> None:
     if f"{paths.REPAIRS}/" in top:
         _check_repairs(look)
     _check_low_water(look)
-    _check_batches(look)
+    check_batches(look)
 
 
 def _wal(look: Look, top: frozenset[str]) -> WalRecord | None:
@@ -161,7 +161,7 @@ def _check_low_water(look: Look) -> None:
     known.low_water = max(known.low_water, newest)
 
 
-def _check_batches(look: Look) -> None:
+def check_batches(look: Look) -> None:
     """Which batches there are: from the one after low water on, without a gap. Up to 18 listings."""
     known = look.known
     known.batches, known.shards = [], {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
+from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.cli import options
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.output import print_json
@@ -19,13 +20,14 @@ from wal_sink.cli.targets import target
 from wal_sink.cli.working import working
 from wal_sink.doctor import bundle
 from wal_sink.doctor.bucket_rules import bucket_findings
+from wal_sink.doctor.contents import examine_contents
 from wal_sink.doctor.credentials import credential_findings
 from wal_sink.doctor.machine import machine_findings
 from wal_sink.doctor.report import Report, shown_report
 from wal_sink.doctor.secrets import known_secrets
 from wal_sink.doctor.store_probes import probe_store
-from wal_sink.doctor.target_checks import newest_schema, target_findings
-from wal_sink.doctor.wal_checks import checkpoint_findings, wal_findings
+from wal_sink.doctor.target_checks import NO_ROWS, newest_schema, target_findings
+from wal_sink.doctor.wal_checks import checkpoint_findings, recorded_checkpoint, wal_findings
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import Status
 from wal_sink.recovery.location import is_plain
@@ -63,8 +65,9 @@ _CORRECT = "correct the cause, then repeat this command"
 def doctor(*, wal: str | None, bundle_file: Path | None, as_json: bool, **more: Any) -> None:
     """Examine where a query or a drain is to run. Each line is OK, a warning or an error, with the next step.
 
-    Without WAL only this machine is examined. The store is probed by about 40 requests; all probes are deleted. No row
-    is sent, no term is claimed, and neither the WAL nor the target is changed. Exit code 1 if there is an error.
+    Without WAL only this machine is examined. The store is probed by about 40 requests; all probes are deleted. The
+    batches that are delivered next are compared with each other and with the checkpoint; wal-sink audit compares all.
+    No row is sent, no term is claimed, and neither the WAL nor the target is changed. Exit code 1 if there is an error.
 
     \b
         wal-sink doctor s3://lake/wal/orders --to 'postgresql://etl@db/shop?table=orders'
@@ -118,6 +121,9 @@ class _Examination:
     """None: those of the WAL."""
     store: Store | None = None
     status: Status | None = None
+    checkpoint: CheckpointFiles | None = None
+    """None: it was not opened, or something is wrong with it."""
+    not_looked_at: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.wal is not None:
@@ -132,7 +138,8 @@ class _Examination:
 
     def report(self) -> Report:
         """Examine all parts that the options name."""
-        return shown_report([*self._findings()], self._left_out(), self.secrets_removed())
+        findings = [*self._findings()]
+        return shown_report(findings, [*self._left_out(), *self.not_looked_at], self.secrets_removed())
 
     def secrets_removed(self) -> Redactor:
         """Removes each secret that this process knows."""
@@ -169,21 +176,35 @@ class _Examination:
         yield from of_wal
         yield from probe_store(self.store, SYSTEM, single_writer=self.more["single_writer"])
         yield from bucket_findings(self.store)
-        yield from self._of_checkpoint(spec)
+        yield from self._of_checkpoint(spec, self.store)
+        yield from self._of_contents(self.store)
 
-    def _of_checkpoint(self, spec: StoreSpec) -> Sequence[Finding]:
+    def _of_contents(self, store: Store) -> Sequence[Finding]:
+        """The batches that matter next. A WAL that cannot be read has a line already."""
+        if self.status is None:
+            self.not_looked_at.append("the batches of the WAL, which cannot be read")
+        if self.status is None or self.status.wal_id is None:
+            return ()
+        examined = examine_contents(store, self.status, self.checkpoint, SYSTEM)
+        self.not_looked_at += examined.left_out
+        return examined.findings
+
+    def _of_checkpoint(self, spec: StoreSpec, store: Store) -> Sequence[Finding]:
         check, given = "checkpoint", self.more["checkpoint"]
-        recorded = self.status.checkpoint if self.status else None
+        recorded, why_not = recorded_checkpoint(store, self.status, SYSTEM)
         if given is None and recorded is None:
-            return [risk(check, "unknown: the WAL records none yet", "give --checkpoint")]
+            return [risk(check, f"unknown: {why_not}", "give --checkpoint")]
         if given is None and not is_plain(str(recorded)):
             return [risk(check, f"not opened: the WAL records {mask_url(str(recorded))}", "give --checkpoint")]
         try:
             location = checkpoint_location(given or str(recorded), None)
             files = checkpoint_files(location, self.checkpoint_options, spec, None)
-            return checkpoint_findings(files, spec.url, self.status)
         except WalSinkError as failure:
             return [fault(check, told(failure), _CORRECT)]
+        found = checkpoint_findings(files, spec.url, self.status)
+        if all(one.level is Level.OK for one in found):
+            self.checkpoint = files
+        return found
 
     def _of_target(self, named: str) -> Iterator[Finding]:
         schema = None
@@ -195,4 +216,6 @@ class _Examination:
         except WalSinkError as failure:
             yield fault("target", told(failure), _CORRECT)
             return
-        yield from target_findings(sink, schema, SYSTEM)
+        unread = self.wal is not None and self.status is None
+        why = "the WAL could not be read" if unread else NO_ROWS
+        yield from target_findings(sink, schema, SYSTEM, no_schema=why)

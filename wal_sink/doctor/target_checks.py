@@ -24,8 +24,13 @@ _BATCHES = 8
 """Newest batches among which one with rows is looked for."""
 
 
-def target_findings(sink: Sink | BatchSink, schema: Any, runtime: Runtime) -> list[Finding]:
-    """Findings about the target of a sink. `schema` is that of `newest_schema`."""
+NO_ROWS = "no staged rows were found"
+
+
+def target_findings(
+    sink: Sink | BatchSink, schema: Any, runtime: Runtime, *, no_schema: str = NO_ROWS
+) -> list[Finding]:
+    """Findings about the target of a sink. `schema` is that of `newest_schema`, or None because of `no_schema`."""
     named = name_of(sink)
     if not isinstance(sink, Examined):
         return [
@@ -42,15 +47,15 @@ def target_findings(sink: Sink | BatchSink, schema: Any, runtime: Runtime) -> li
         return [fault(CHECK, str(failure), "correct the cause, then repeat this command")]
     finally:
         timed_call.close()
-    return [*found, _fit(schema, named)]
+    return [*found, _fit(schema, named, no_schema)]
 
 
-def _fit(schema: Any, named: str) -> Finding:
+def _fit(schema: Any, named: str, no_schema: str) -> Finding:
     """Whether rows were compared with the target."""
     check = f"{CHECK}.rows"
     if schema is None:
         step = "repeat this command with the address of a WAL that holds a batch with rows"
-        return risk(check, f"unknown whether rows fit {named}: no staged rows were found", step)
+        return risk(check, f"unknown whether rows fit {named}: {no_schema}", step)
     return fine(check, f"the newest staged rows have {counted(len(schema), 'column')}, and none of these is refused")
 
 

@@ -54,6 +54,22 @@ def _location(store: Store, status: Status, runtime: Runtime) -> list[Finding]:
     return [risk(check, f"the WAL lies at {here}, and records {status.location}", step)]
 
 
+def recorded_checkpoint(store: Store, status: Status | None, runtime: Runtime) -> tuple[str | None, str]:
+    """The address that the WAL records; if it is not known, None and the reason. One read if there is no status.
+
+    The record itself may be readable where the WAL as a whole is not.
+    """
+    if status is not None:
+        return status.checkpoint, "the WAL records none yet"
+    try:
+        record = Log(store, runtime, run_id="").find(WalRecord, paths.WAL)
+    except WalSinkError:
+        return None, "the WAL, which records its address, could not be read"
+    if record is None:
+        return None, f"{store.url_of(paths.WAL)}, which records its address, does not exist"
+    return record.checkpoint, ""
+
+
 def checkpoint_findings(files: CheckpointFiles, wal: str, status: Status | None) -> list[Finding]:
     """Findings about a checkpoint, and whether it belongs to the WAL at the address `wal`. At most ten requests."""
     check = "checkpoint"
@@ -84,7 +100,8 @@ def _entries(checkpoint: Checkpoint) -> Finding:
 def _owner(checkpoint: Checkpoint, query_id: str, status: Status | None) -> Finding:
     check = "checkpoint.query"
     if status is None or status.query_id is None:
-        return risk(check, "unknown whether it belongs to the WAL, which records no query", "see the lines above")
+        why = "could not be read" if status is None else "records no query yet"
+        return risk(check, f"unknown whether it belongs to the WAL, which {why}", "see the lines above")
     if status.query_id != query_id:
         return fault(
             check,

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from tests.support.servers.ports import free_port
 from tests.support.servers.s3_server import Fault, S3Server
 from wal_sink.cli.main import main
+from wal_sink.errors import StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
 from wal_sink.stores.opening import open_store
@@ -100,7 +101,8 @@ def test_json_holds_the_worst_level_and_what_was_left_out(wal: str) -> None:
     report = json.loads(invoke(wal, "--json").stdout)
     assert report["wal"] == f"file://{wal}"
     assert report["worst"] == "OK"
-    assert len(report["not_examined"]) == 2
+    assert report["not_examined"][2:] == ["the bytes of segments (wal-sink audit)"]
+    assert len(report["not_examined"]) == 3
 
 
 def fake_java(folder: Path, version: str) -> dict[str, str]:
@@ -186,6 +188,43 @@ def test_the_checkpoint_of_another_query_is_an_error(wal: str, tmp_path: Path) -
     (tmp_path / "checkpoint" / "metadata").write_text('{"id":"another"}')
     text = failed("checkpoint.query", wal, "--checkpoint", str(tmp_path / "checkpoint"))
     assert "is that of query another" in text
+
+
+def test_a_lost_manifest_is_an_error(wal: str) -> None:
+    (manifest,) = Path(wal).glob("batches/*0/manifest-*")
+    manifest.unlink()
+    assert "batches/0000000000000000000/: this batch has no manifest" in failed("wal.batches", wal)
+
+
+def test_a_checkpoint_that_was_restored_to_an_older_state_is_an_error(wal: str, tmp_path: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (tmp_path / "checkpoint" / folder / "1").unlink()
+    assert "the newest batch of the checkpoint is 0, but the WAL knows batch 1" in failed("checkpoint.batches", wal)
+
+
+def test_a_checkpoint_with_other_input_under_a_known_batch_is_an_error(wal: str, tmp_path: Path) -> None:
+    entry = tmp_path / "checkpoint" / "offsets" / "1"
+    entry.write_text(entry.read_text().replace('"end": ', '"end": 7'))
+    assert "diverged: batches/0000000000000000001/manifest" in failed("checkpoint.batches", wal)
+
+
+def test_without_the_right_to_list_the_checkpoint_is_looked_at_and_the_batches_are_said_to_be_unread(
+    s3_wal: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The incident: GetObject is granted, ListBucket is not."""
+    from wal_sink.stores.s3 import S3Store  # noqa: PLC0415
+
+    def refused(_: S3Store, prefix: str, **__: object) -> list[str]:
+        raise StoreError(f"list {prefix}: AccessDenied")
+
+    monkeypatch.setattr(S3Store, "list", refused)
+    args = ("--json", s3_wal, "--to", f"sqlite:///{tmp_path}/rows.db?table=rows")
+    report = json.loads(invoke(*args, exit_code=1, env=s3_options(s3_server)).stdout)
+    results = {one["check"]: one for one in report["findings"]}
+    assert results["wal"]["level"] == "error"
+    assert "AccessDenied" in results["checkpoint"]["found"]  # it is opened, by the address in wal.json
+    assert results["target.rows"]["found"].endswith("the WAL could not be read")
+    assert "the batches of the WAL, which cannot be read" in report["not_examined"]
 
 
 def test_a_checkpoint_that_cannot_be_opened_is_an_error(wal: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from wal_sink.doctor.wal_checks import checkpoint_findings, wal_findings
+from wal_sink.doctor.wal_checks import checkpoint_findings, recorded_checkpoint, wal_findings
 from wal_sink.errors import StoreError
 from wal_sink.inspection import read_status
 from wal_sink.lifecycle.run import Run
@@ -129,9 +129,24 @@ def test_a_checkpoint_before_its_first_batch_can_be_read(base: Path) -> None:
 
 
 def test_without_a_wal_it_is_unknown_whose_the_checkpoint_is(base: Path) -> None:
-    for status in (None, read_status(opened(base / "nothing"))):
+    nothing = read_status(opened(base / "nothing"))
+    for status, why in ((None, "which could not be read"), (nothing, "which records no query yet")):
         _, owner = checkpoint_findings(opened(base / "checkpoint"), str(base / "wal"), status)
         assert owner.level is Level.WARNING
+        assert why in owner.found
+
+
+def test_the_recorded_checkpoint_is_known_wherever_the_record_can_be_read(base: Path) -> None:
+    """A WAL that cannot be read as a whole says nothing about whether it records a checkpoint."""
+    wal = opened(base / "wal")
+    location = opened(base / "checkpoint").root
+    assert recorded_checkpoint(wal, read_status(wal), SYSTEM)[0] == location
+    assert recorded_checkpoint(wal, None, SYSTEM) == (location, "")
+    nothing = opened(base / "nothing")
+    assert recorded_checkpoint(nothing, read_status(nothing), SYSTEM) == (None, "the WAL records none yet")
+    assert "wal.json, which records its address, does not exist" in recorded_checkpoint(nothing, None, SYSTEM)[1]
+    (base / "wal" / "wal.json").write_bytes(b"{}")
+    assert recorded_checkpoint(wal, None, SYSTEM) == (None, "the WAL, which records its address, could not be read")
 
 
 def test_sinks_and_a_wal_without_batches_are_named(base: Path) -> None:
