@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +18,25 @@ from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.base import Store
 from wal_sink.stores.watched import watched
 from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.testing.simulation.process import Place as OneSinkPlace
 from wal_sink.testing.simulation.served import resolve
 from wal_sink.testing.simulation.served import served_sink as serve
+from wal_sink.wal import paths
 
 _numbers = itertools.count()
+
+
+@contextmanager
+def out_of_use(store: Store) -> Iterator[None]:
+    """Take the WAL of a place out of use for a while, as somebody does who moved it by hand."""
+    record = store.read(paths.WAL)
+    store.delete([paths.WAL])
+    yield
+    store.create(paths.WAL, record)
 
 
 @dataclass

@@ -117,7 +117,7 @@ def _way_on(plan: CopyPlan, source: Log, target: Log, *, move: bool) -> str:
             "both open. Open only one of the two, otherwise all batches are delivered from both"
         )
     return (
-        f"The copy is a backup: {said} remains the WAL. To go on with the copy instead, never open {said} again, and "
+        f"The copy is a backup: {said} remains the WAL. To go on with the copy instead, delete or rename {said}, and "
         f"pass its address for one start: WalSink(…, wal={here!r}, moved_from={said!r}), or wal-sink drain {here} … "
         f"--moved-from {said}"
     )

@@ -8,13 +8,16 @@ and endpoints are no part of a location, since one bucket is reached through sev
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.recovery.inventory import find_wal
-from wal_sink.redaction import mask_url
+from wal_sink.redaction import mask_url, redacted
 from wal_sink.reporting.logs import logger_of
-from wal_sink.stores.base import ObjectMissing
+from wal_sink.reporting.texts import text_of
+from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 from wal_sink.wal import paths
@@ -33,6 +36,24 @@ _EXACT = frozenset({S3, _GOOGLE, _AZURE, MEMORY})
 """Schemes whose locations are the same for every process. With others, mounts and hosts differ: there it is a hint."""
 
 _logger = logger_of(__name__)
+
+
+class Earlier(StrEnum):
+    """What is seen of a WAL at the place from which it was moved."""
+
+    LIVES = "lives"
+    """It lies there, and nothing there says that it was moved: a process that opens it there would deliver."""
+    OVER = "over"
+    """It does not lie there any more, or it says there that it was moved."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierPlace:
+    """A look at the place from which a WAL was moved."""
+
+    state: Earlier
+    why_unknown: str = ""
 
 
 def canonical(url: str) -> str:
@@ -74,8 +95,9 @@ def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
 def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | None = None) -> None:
     """Refuse a WAL that lies elsewhere than it records. If `moved_from` names the recorded place, record the move.
 
-    Raises `ConfigError`. For a local path, or one on a cluster, a difference is only a warning, since mounts differ;
-    but it is an error if the recorded folder exists too and holds the same WAL.
+    Raises `ConfigError`, also if the WAL still lives at the place from which it is said to be moved. For a local path,
+    or one on a cluster, a difference without `moved_from` is only a warning, since mounts differ; but it is an error if
+    the recorded folder exists too and holds the same WAL.
     """
     here, said = canonical(log.store.root), current_location(log, wal, moved=moved)
     if said in {"", here}:
@@ -83,6 +105,7 @@ def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | N
     if moved_from is None:
         _refuse_or_warn(wal, here, said)
     elif canonical(moved_from) == said:
+        _refuse_living(log, wal, here, said)
         _note_move(log, here, said)
     else:
         raise ConfigError(
@@ -102,6 +125,52 @@ def refuse_copy(log: Log) -> WalRecord | None:
     if wal is not None:
         check_location(log, wal, moved=True)
     return wal
+
+
+def look_at_earlier(log: Log, wal: WalRecord, said: str) -> EarlierPlace:
+    """Look whether the WAL still lives at the place `said`, from which it was moved to that of `log`.
+
+    It is opened with the options of the WAL, so only on the same kind of store or in a local folder. A read, and a
+    listing and a read if the WAL is there.
+    """
+    store = _opened(log.store, said)
+    if store is None:
+        return EarlierPlace(Earlier.UNKNOWN, "it is on another kind of store, for which no options are given")
+    try:
+        there = Log(store, log.runtime, log.run_id)
+        found = there.find(WalRecord, paths.WAL)
+        if found is None or found.wal_id != wal.wal_id or _is_one_folder(canonical(log.store.root), said):
+            return EarlierPlace(Earlier.OVER)
+        lives = current_location(there, found, moved=True) in {"", said}
+        return EarlierPlace(Earlier.LIVES if lives else Earlier.OVER)
+    except WalSinkError as error:
+        return EarlierPlace(Earlier.UNKNOWN, redacted(text_of(error)))
+
+
+def _opened(store: Store, said: str) -> Store | None:
+    """The store at another place, with the options of this one; None if they do not fit it."""
+    own, there = store.spec, StoreSpec(said)
+    if own is not None and own.scheme == there.scheme:
+        return open_store(StoreSpec(said, own.options))
+    return open_store(there) if there.scheme in {LOCAL, MEMORY} else None
+
+
+def _refuse_living(log: Log, wal: WalRecord, here: str, said: str) -> None:
+    earlier = look_at_earlier(log, wal, said)
+    if earlier.state is Earlier.LIVES:
+        raise ConfigError(
+            f"{here}: moved_from (--moved-from) says that the WAL {wal.wal_id} was moved from {said}, but it still "
+            "lies there, and nothing there says that it was moved. Two copies of one WAL would deliver the same "
+            f"batches twice. First end every process that uses {said}. Then delete or rename that folder, or at least "
+            "its wal.json, without which no process opens it, and repeat this start. Or move the WAL with wal-sink "
+            f"copy {said} NEW --move, which does all of this"
+        )
+    if earlier.state is Earlier.UNKNOWN:
+        _logger.warning(
+            "could not look whether the WAL still lies at %s, from which it was moved by what you declare: %s. Make "
+            "sure yourself that no process opens it there",
+            said, earlier.why_unknown,
+        )  # fmt: skip
 
 
 def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
@@ -133,6 +202,16 @@ def _doubt(wal: WalRecord, here: str, said: str) -> str:
 
 def _folder(location: str) -> Path:
     return Path(location.removeprefix(f"{LOCAL}://"))
+
+
+def _is_one_folder(here: str, said: str) -> bool:
+    """Whether two local addresses are one folder, mounted twice."""
+    if not here.startswith(f"{LOCAL}://") or not said.startswith(f"{LOCAL}://"):
+        return False
+    try:
+        return _folder(here).samefile(_folder(said))
+    except OSError:
+        return False  # one of the two does not exist any more
 
 
 def _is_copy(wal: WalRecord, here: Path, said: Path) -> bool:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from wal_sink.errors import StoreError
+from wal_sink.stores.spec import StoreSpec
 
 
 class ObjectExists(StoreError):
@@ -58,6 +59,11 @@ class Store(ABC):
     @abstractmethod
     def root(self) -> str:
         """The root as a URL without credentials, for messages."""
+
+    @property
+    def spec(self) -> StoreSpec | None:
+        """The address and the options with which it was opened, secrets included; None if it has none."""
+        return None
 
     @property
     def create_doubt(self) -> str:

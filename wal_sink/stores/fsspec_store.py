@@ -65,6 +65,10 @@ class GenericStore(Store):
         self._listing = {"refresh": True} if _takes(self._fs.ls, "refresh") else {}
 
     @property
+    def spec(self) -> StoreSpec:
+        return self._spec
+
+    @property
     def root(self) -> str:
         return self._root
 

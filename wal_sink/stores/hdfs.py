@@ -69,6 +69,10 @@ class HdfsStore(Store):
         self._tidied_s: float | None = None
 
     @property
+    def spec(self) -> StoreSpec:
+        return self._spec
+
+    @property
     def root(self) -> str:
         return self._root
 

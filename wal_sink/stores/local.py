@@ -44,6 +44,7 @@ class LocalStore(Store):
     """A `Store` in a folder. Any number of processes may use it; over NFS, only through `create_once`."""
 
     def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
         self._root = spec.safe_url
         self._folder = Path(spec.location)
         self._durable: set[Path] = set()
@@ -51,6 +52,10 @@ class LocalStore(Store):
         self._has_begun = False
         self._device: int | None = None
         """Device of the root, once `begin` ran and the root exists. Not the inode: on some mounts it changes."""
+
+    @property
+    def spec(self) -> StoreSpec:
+        return self._spec
 
     @property
     def root(self) -> str:

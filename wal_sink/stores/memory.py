@@ -44,9 +44,14 @@ class MemoryStore(Store):
     """A `Store` whose objects live as long as the process. A forked child starts with a copy."""
 
     def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
         self._root = spec.safe_url
         with _spaces_lock:
             self._space = _spaces.setdefault(spec.url, _Space())
+
+    @property
+    def spec(self) -> StoreSpec:
+        return self._spec
 
     @property
     def root(self) -> str:

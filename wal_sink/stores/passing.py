@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.spec import StoreSpec
 
 
 class PassingStore(Store):
@@ -16,6 +17,10 @@ class PassingStore(Store):
     @property
     def root(self) -> str:
         return self._inner.root
+
+    @property
+    def spec(self) -> StoreSpec | None:
+        return self._inner.spec
 
     @property
     def create_doubt(self) -> str:

@@ -117,6 +117,10 @@ class S3Store(Store):
         self._fs = _connect(spec)
 
     @property
+    def spec(self) -> StoreSpec:
+        return self._spec
+
+    @property
     def root(self) -> str:
         return self._root
 

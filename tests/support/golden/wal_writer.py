@@ -81,6 +81,7 @@ def _collected(world: GoldenWal) -> None:
     for name in before.list("", recursive=True):
         here.create(name, before.read(name))
     world.wal = here
+    before.delete([paths.WAL])  # it is out of use
     world.process(stages=False, sinks=["plain"], moved_from=before.root).end()
     log = Log(here, simulated_runtime(seed=7), "d" * 32)
     sink_changes.retire(log, "retired", drop_pending=0, take_over=TakeOver.ALWAYS)

@@ -75,13 +75,15 @@ def test_a_copy_is_made_and_continued_with_the_words_that_the_command_prints(wal
 
     assert f"file://{tmp_path}/new is a complete copy: {len(content(wal))} objects, " in text
     assert "each read back and equal" in text
-    kept = content(tmp_path / "new")
+    kept, original = content(tmp_path / "new"), content(wal)
     assert b"a larger disk" in kept.pop(paths.COPY)
     assert kept.pop(paths.COPIED)
-    assert kept == content(wal)
+    assert kept == original
     said = f"--moved-from file://{wal}"
     assert text.endswith(f"{said}\n")
     assert "Two copies of one WAL" in drain("new", code=2).stderr
+    assert "but it still lies there" in drain("new", *said.split(), code=2).stderr
+    wal.rename(tmp_path / "old")
     drain("new", *said.split())
     assert (tmp_path / "taken.txt").read_text().split() == ["0", "1"]
 

@@ -379,6 +379,7 @@ def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:
 
     with pytest.raises(ConfigError, match="recorded location"):
         opened_or_ended(copy, "a")
+    place.wal.delete([paths.WAL])
     assert opened_or_ended(copy, "a", moved_from=place.wal.root).committers[0].marked_through == 0
 
 

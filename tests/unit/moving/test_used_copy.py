@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, out_of_use
 from tests.unit.moving.test_copy import a_place, content, copied, dying_at, end, log_of, memory, plan
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.inspection import read_status
@@ -26,7 +26,8 @@ def used(*, move: bool = True, keeps: tuple[str, ...] = ()) -> tuple[Place, Memo
     source, target = log_of(place.wal), log_of(there)
     copy_wal(source, target, plan(source, target), move=TakeOver.IF_GONE if move else None)
     if not move:
-        check_location(target, take(target).wal, moved=True, moved_from=place.wal.root)  # type: ignore[arg-type]
+        with out_of_use(place.wal):
+            check_location(target, take(target).wal, moved=True, moved_from=place.wal.root)  # type: ignore[arg-type]
     new = Place(wal=there, checkpoint=place.checkpoint, rows=place.rows)
     run = new.open({"a": Recorder(), "b": Recorder()})
     for _ in new.query().batches(run, 5):

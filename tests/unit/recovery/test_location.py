@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.support.small_run import Place, Recorder, served_sink
+from tests.support.servers.s3_server import S3Server
+from tests.support.small_run import Place, Recorder, out_of_use, served_sink
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.inspection import read_status
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.location import canonical, check_location, current_location, is_plain
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Settings
+from wal_sink.stores.base import Store
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
@@ -87,7 +90,7 @@ def record(location: str, wal_id: str = "w") -> WalRecord:
     )
 
 
-def log_at(store: LocalStore | MemoryStore) -> Log:
+def log_at(store: Store) -> Log:
     return Log(store, simulated_runtime(), "run")
 
 
@@ -144,7 +147,8 @@ def test_a_move_is_said_once() -> None:
     place.stream(place.open({"a": Recorder()}), 1)
     copy = copied(place)
 
-    moved_run(copy, place.wal.root)
+    with out_of_use(place.wal):
+        moved_run(copy, place.wal.root)
     copy.open({"a": Recorder()})
     moved_run(copy, "memory://whatever")  # it lies where it says: nothing is to be moved
 
@@ -158,9 +162,11 @@ def test_a_wal_that_was_moved_on_is_refused_where_it_was_before() -> None:
     first, second = Place(), None
     first.stream(first.open({"a": Recorder()}), 1)
     second = copied(first)
-    moved_run(second, first.wal.root)
+    with out_of_use(first.wal):
+        moved_run(second, first.wal.root)
     third = copied(second)
-    moved_run(third, second.wal.root)
+    with out_of_use(second.wal):
+        moved_run(third, second.wal.root)
 
     assert third.wal.list(paths.MOVES) == ["0000000001.json", "0000000002.json"]
     with pytest.raises(ConfigError, match=f"recorded location of this WAL is {third.wal.root}"):
@@ -209,7 +215,8 @@ def test_a_drain_that_waited_for_the_first_batch_knows_a_wal_that_was_moved_to_i
     waiting = elsewhere.open({})
     place.stream(place.open({"a": Recorder()}), 0)
     wal = decode(WalRecord, place.wal.read(paths.WAL), "it")
-    check_location(log_at(elsewhere.wal), wal, moved=False, moved_from=place.wal.root)
+    with out_of_use(place.wal):
+        check_location(log_at(elsewhere.wal), wal, moved=False, moved_from=place.wal.root)
     elsewhere.wal.create(paths.WAL, encode(wal))
 
     assert waiting.history.poll_owner() == wal
@@ -224,6 +231,99 @@ def test_dead_letters_of_a_copy_are_not_sent() -> None:
         letters.replay(Recorder())
 
     assert DeadLetters(log_at(place.wal), name="a").replay(Recorder()).letters == 0
+
+
+# A move that is declared while the WAL still lives at its earlier place.
+
+
+def test_a_move_is_refused_while_the_wal_lives_at_its_earlier_place() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 1)
+    copy = copied(place)
+    before = copy.wal.list("", recursive=True)
+
+    with pytest.raises(
+        ConfigError, match=rf"moved from {place.wal.root}, but it still lies there.*or at least its wal\.json.*--move"
+    ):
+        moved_run(copy, place.wal.root)
+
+    assert copy.wal.list("", recursive=True) == before
+    place.wal.delete([paths.WAL])
+    moved_run(copy, place.wal.root)
+
+
+def test_a_place_that_says_that_the_wal_was_moved_may_stay() -> None:
+    place, copy = Place(), Place()
+    place.stream(place.open({"a": Recorder()}), 0)
+    wal = decode(WalRecord, place.wal.read(paths.WAL), "it")
+    move = Move(number=1, location=copy.wal.root, moved_from=place.wal.root, id="m", created="now")
+    place.wal.create(paths.move(1), encode(move))
+
+    check_location(log_at(copy.wal), wal, moved=False, moved_from=place.wal.root)
+
+    assert copy.wal.list(paths.MOVES) == ["0000000001.json"]
+
+
+@pytest.mark.parametrize("is_another", [True, False])
+def test_another_wal_at_the_earlier_place_or_none_lets_the_move_be(tmp_path: Path, is_another: bool) -> None:
+    if is_another:
+        local(tmp_path / "old").store.create(paths.WAL, encode(record("", wal_id="another")))
+    wal = record(f"file://{tmp_path}/old")
+
+    check_location(local(tmp_path / "new"), wal, moved=False, moved_from=str(tmp_path / "old"))
+
+    assert (tmp_path / "new/moves/0000000001.json").exists()
+
+
+def test_a_local_place_is_looked_at_from_any_store(tmp_path: Path) -> None:
+    wal = record(f"file://{tmp_path}/old")
+    local(tmp_path / "old").store.create(paths.WAL, encode(wal))
+
+    with pytest.raises(ConfigError, match="but it still lies there"):
+        check_location(in_memory("from/local"), wal, moved=False, moved_from=str(tmp_path / "old"))
+
+
+@pytest.mark.parametrize("said", ["s3://lake/old", "file"])
+def test_an_earlier_place_that_cannot_be_looked_at_is_said_and_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, said: str
+) -> None:
+    if said == "file":
+        said = f"file://{tmp_path}/old"
+        local(tmp_path / "old").store.create(paths.WAL, b"no record")
+
+    check_location(local(tmp_path / "new"), record(said), moved=False, moved_from=said)
+
+    assert f"could not look whether the WAL still lies at {said}" in caplog.text
+    assert (tmp_path / "new/moves/0000000001.json").exists()
+
+
+def test_a_folder_that_is_mounted_twice_is_no_second_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wal = record(f"file://{tmp_path}/mounted")
+    local(tmp_path / "new").store.create(paths.WAL, encode(wal))
+    (tmp_path / "mounted").symlink_to("new")
+    monkeypatch.setattr(os.path, "realpath", str)
+
+    check_location(local(tmp_path / "new"), wal, moved=False, moved_from=f"file://{tmp_path}/mounted")
+
+    assert (tmp_path / "new/moves/0000000001.json").exists()
+
+
+def test_a_wal_that_is_not_made_yet_is_no_second_mount(tmp_path: Path) -> None:
+    wal = record(f"file://{tmp_path}/old")
+    local(tmp_path / "old").store.create(paths.WAL, encode(wal))
+
+    with pytest.raises(ConfigError, match="but it still lies there"):  # "new" does not exist yet
+        check_location(local(tmp_path / "new"), wal, moved=False, moved_from=f"file://{tmp_path}/old")
+
+
+@pytest.mark.s3
+def test_the_earlier_place_is_looked_at_with_the_options_of_the_wal(s3_server: S3Server, s3_url: str) -> None:
+    one, two = (log_at(open_store(StoreSpec(f"{s3_url}/{name}", s3_server.storage_options))) for name in ("1", "2"))
+    wal = record(f"{s3_url}/1")
+    one.store.create(paths.WAL, encode(wal))
+
+    with pytest.raises(ConfigError, match="but it still lies there"):
+        check_location(two, wal, moved=False, moved_from=f"{s3_url}/1")
 
 
 # Two who say so at once.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, served_sink
+from tests.support.small_run import Place, Recorder, out_of_use, served_sink
 from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
@@ -57,9 +57,11 @@ def copy_of(place: Place, to: Place | None = None) -> Place:
     return made
 
 
-def opened_copy(place: Place, sink: object, moved_from: str) -> Run:
+def opened_copy(place: Place, sink: object, original: Place) -> Run:
+    """Open a copy as the WAL that was moved. The original is out of use then, and somebody restores it later."""
     run = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=77))
-    run.open([served_sink(run, "a", sink)], moved_from=moved_from)
+    with out_of_use(original.wal):
+        run.open([served_sink(run, "a", sink)], moved_from=original.wal.root)
     run.become_stager()
     return run
 
@@ -90,7 +92,7 @@ def test_a_transactional_target_lets_only_one_of_two_copies_write_a_batch(first:
     runs = {"original": (original, original.open({"a": Ledger(target)}))}
     original.stream(runs["original"][1], 1)
     copy = copy_of(original)
-    runs["copy"] = (copy, opened_copy(copy, Ledger(target), original.wal.root))
+    runs["copy"] = (copy, opened_copy(copy, Ledger(target), original))
     second = next(name for name in runs if name != first)
 
     place, run = runs[first]
@@ -108,7 +110,7 @@ def test_a_copy_that_is_accepted_is_told_to_be_the_only_one(caplog: pytest.LogCa
     copy = copy_of(original)
 
     with caplog.at_level(logging.WARNING):
-        opened_copy(copy, Recorder(), original.wal.root)
+        opened_copy(copy, Recorder(), original)
 
     assert (
         f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. Runs at the old location" in caplog.text
@@ -121,7 +123,7 @@ def test_a_plain_target_gets_the_rows_of_both_copies_and_nobody_notices() -> Non
     run = original.open({"a": recorder})
     original.stream(run, 1)
     copy = copy_of(original)
-    copied = opened_copy(copy, recorder, original.wal.root)
+    copied = opened_copy(copy, recorder, original)
 
     original.stream(run, 2)
     copy.stream(copied, 2)

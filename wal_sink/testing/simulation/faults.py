@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.spec import StoreSpec
 
 
 class Crash(BaseException):
@@ -25,6 +26,10 @@ class FaultyStore(Store):
     @property
     def root(self) -> str:
         return self._inner.root
+
+    @property
+    def spec(self) -> StoreSpec | None:
+        return self._inner.spec
 
     def begin(self, *, is_there: bool = False) -> None:
         self._inner.begin(is_there=is_there)
