@@ -7,14 +7,21 @@ from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.given import refuse_shared_folder
-from wal_sink.recovery.location import canonical, check_location
+from wal_sink.recovery.location import (
+    Earlier,
+    EarlierPlace,
+    canonical,
+    check_location,
+    is_plain,
+    look_at_earlier,
+)
 from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import text_of, told
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import WalRecord
+from wal_sink.wal.records import Move, WalRecord
 
 _SEE = "see the message and docs/troubleshooting.md"
 
@@ -43,15 +50,40 @@ def _location(store: Store, status: Status, runtime: Runtime) -> list[Finding]:
     if status.location is None:
         step = "make sure that this is no copy: two copies deliver all rows twice"
         return [risk(check, "the WAL does not record where it was made: an older version made it", step)]
-    if status.location == here:
-        return [fine(check, "the WAL lies where it records")]
     log = Log(store, runtime, run_id="")
+    if status.location == here:
+        return [_earlier_place(log) or fine(check, "the WAL lies where it records")]
     try:
         check_location(log, log.require(WalRecord, paths.WAL), moved=True)
     except WalSinkError as failure:
         return [fault(check, text_of(failure), "open the recorded location, or declare the move once")]
     step = "use the recorded path; if this is a copy, do not open it"
     return [risk(check, f"the WAL lies at {here}, and records {status.location}", step)]
+
+
+def _earlier_place(log: Log) -> Finding | None:
+    """A finding about the place from which the WAL was moved last, unless nothing of it is there any more.
+
+    A listing, and up to four requests if the WAL was moved.
+    """
+    numbers = log.numbers(paths.MOVES)
+    if not numbers:
+        return None
+    check, said = "wal.location", log.require(Move, paths.move(numbers[-1])).moved_from
+    if not is_plain(said):
+        earlier = EarlierPlace(Earlier.UNKNOWN, "an address of this kind is not opened unasked")
+    else:
+        earlier = look_at_earlier(log, log.require(WalRecord, paths.WAL), said)
+    if earlier.state is Earlier.LIVES:
+        step = (
+            f"find out which of the two is in use. End every process at the other one, and delete or rename it: {said}"
+        )
+        return fault(check, f"the WAL was moved here from {said}, but it still lies there, too, and nothing there says "
+                     "that it was moved: two places deliver all rows twice", step)  # fmt: skip
+    if earlier.state is Earlier.UNKNOWN:
+        why = f"unknown whether the WAL still lies at {said}, from which it was moved: {earlier.why_unknown}"
+        return risk(check, why, "make sure that no process opens it there")
+    return None
 
 
 def recorded_checkpoint(store: Store, status: Status | None, runtime: Runtime) -> tuple[str | None, str]:
