@@ -27,8 +27,12 @@ class AgainstCheckpoint:
         self._is_comparable = False
         self._why_not = ""
         self._committed = NOTHING
+        self._planned = NOTHING
+        """The newest batch of the checkpoint, when it was read first."""
         self._forgotten: set[int] = set()
         """Batches whose offsets Spark has deleted."""
+        self._newer: set[int] = set()
+        """Batches that the checkpoint does not have yet, or not any more since it was restored."""
 
     def whole(self, look: Look) -> None:
         """Compare the query, and the newest batches. Three requests, and a listing of the WAL's batches."""
@@ -58,29 +62,35 @@ class AgainstCheckpoint:
             return
         batch_id, manifest = facts.batch_id, facts.manifest
         is_complete = self._is_complete(batch_id)
-        if facts.is_released and not is_complete:
+        if facts.is_released and not is_complete and batch_id not in self._newer:
             what = f"the batch was released, but the newest batch that Spark completed is {self._committed}"
             look.fault(Fault.ROLLED_BACK, paths.release(batch_id), what)
         elif is_complete and manifest is None and not any(facts.manifests.values()):
             self._refuse_unstaged(look, facts)
-        if manifest is not None and (is_complete or facts.is_released):
+        if manifest is not None and batch_id not in self._newer and (is_complete or facts.is_released):
             self._compare(look, manifest)
 
     def left_out(self) -> list[str]:
         """Parts that could not be compared, each with the reason."""
         if not self._is_comparable:
             return [f"the checkpoint {self._checkpoint.root}: {self._why_not or 'it cannot be read'}"]
-        if not self._forgotten:
-            return []
-        which = _described(self._forgotten)
-        return [f"the source offsets of {which}: Spark has deleted these entries of the checkpoint, as it does"]
+        lines = []
+        if self._forgotten:
+            which = _described(self._forgotten)
+            lines = [f"the source offsets of {which}: Spark has deleted these entries of the checkpoint, as it does"]
+        if self._newer:
+            newest = "has no batch" if self._planned == NOTHING else f"ends with batch {self._planned}"
+            lines.append(f"the source offsets of {_described(self._newer)}: the checkpoint is older, and {newest}")
+        return lines
 
     def _refuse_later(self, look: Look) -> None:
         """The WAL holds no batch that the checkpoint has not planned."""
         held = look.known.batches[-1] if look.known.batches else look.known.low_water
         planned = max(self._checkpoint.newest_planned(), self._checkpoint.newest_commit())
+        self._planned, self._newer = planned, set()
         if held > planned:
             first = max(planned + 1, look.known.wal.first_batch if look.known.wal else 0)
+            self._newer = {batch_id for batch_id in look.known.batches if batch_id > planned}
             which = _described(range(first, held + 1))
             what = f"the newest batch of the checkpoint is {planned}, but the WAL knows {which}"
             look.fault(Fault.ROLLED_BACK, self._where("offsets"), what)
