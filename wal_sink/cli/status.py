@@ -19,7 +19,7 @@ from wal_sink.cli.sinks import held_back
 from wal_sink.cli.tables import Listing, print_facts, print_text
 from wal_sink.cli.watch import watch as watched
 from wal_sink.cli.working import working
-from wal_sink.inspection import Health, SinkHealth, Status, read_health
+from wal_sink.inspection import Health, SinkHealth, Status, older_checkpoint, read_health
 from wal_sink.recovery.location import canonical
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
@@ -37,6 +37,14 @@ class Snapshot:
         """The sinks that are further behind than allowed, or whose lag is unknown."""
         return [sink for sink in self.health.sinks if sink.is_late(max_lag_s)] if self.health else []
 
+    @property
+    def checkpoint_fault(self) -> str:
+        """Why the checkpoint is older than the WAL; empty if it is not, or if that is unknown."""
+        if self.health is None:
+            return ""
+        through = max((sink.delivered_through for sink in self.status.sinks), default=-1)
+        return older_checkpoint(self.health.spark, newest_batch=self.status.newest_batch, delivered_through=through)
+
     def plain(self) -> dict[str, Any]:
         """The snapshot for JSON: each sink with its health."""
         if self.health is None:
@@ -45,6 +53,7 @@ class Snapshot:
             {**plain(sink), **plain(health)} for sink, health in zip(self.status.sinks, self.health.sinks, strict=True)
         ]
         more = {"looked_at": self.health.looked_at, "spark": plain(self.health.spark)}
+        more["checkpoint_fault"] = self.checkpoint_fault or None
         return {"exists": True, **plain(self.status), **more, "sinks": sinks, "kept_back_by": self.health.kept_back_by}
 
 
@@ -69,7 +78,8 @@ def status(*, wal: str, max_lag: float | None, watch: bool, every: float, as_jso
     what keeps batches from deletion.
 
     Ages compare the times in the WAL with the clock of this machine. Nothing is written. Exit code 1 if there is no
-    WAL. With --max-lag also if a sink is later than that, if its lag is unknown, or if no sink is registered.
+    WAL. With --max-lag also if a sink is later than that, if its lag is unknown, if no sink is registered, or if
+    the checkpoint is older than the WAL.
     """
     if watch and max_lag is not None:
         raise click.UsageError("--watch and --max-lag exclude each other: a live view has no exit code")
@@ -86,6 +96,8 @@ def status(*, wal: str, max_lag: float | None, watch: bool, every: float, as_jso
         _print_verdict(found, late, max_lag)
     has_none = max_lag is not None and not _active(found)
     if found.health is None or late or has_none:
+        sys.exit(FOUND_SOMETHING)
+    if max_lag is not None and found.checkpoint_fault:
         sys.exit(FOUND_SOMETHING)
 
 
@@ -107,6 +119,8 @@ def _show(found: Snapshot, out: Console, *, as_json: bool, in_a_line: bool = Fal
     else:
         print_status(found.status, out)
         _print_health(found.health, out)
+        if found.checkpoint_fault:
+            print_text(f"ERROR: {found.checkpoint_fault}", out)
 
 
 def print_status(found: Status, out: Console | None = None) -> None:

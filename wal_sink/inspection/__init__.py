@@ -14,7 +14,11 @@ from wal_sink.inspection.batches import (
     read_batches as read_batches,
     read_manifest as read_manifest,
 )
-from wal_sink.inspection.commits import SparkCommit as SparkCommit, read_commit as read_commit
+from wal_sink.inspection.commits import (
+    SparkCommit as SparkCommit,
+    older_checkpoint as older_checkpoint,
+    read_commit as read_commit,
+)
 from wal_sink.inspection.health import Health as Health, SinkHealth as SinkHealth, read_health as read_health
 from wal_sink.inspection.rows import StagedRows as StagedRows, plain_rows as plain_rows, read_rows as read_rows
 from wal_sink.inspection.sink_errors import SinkError as SinkError

@@ -78,6 +78,7 @@ def test_the_lag_and_the_backlog_of_each_sink(wal: str) -> None:
     assert (pending["batches"], pending["rows"], pending["oldest"], pending["is_exact"]) == (1, 2, 2, True)
     assert 0 < sink["lag_s"] == sink["pending_age_s"] < sink["delivered_age_s"]
     assert (sink["behind_spark"], sink["keeps_back"], sink["dead_letters"]) == (1, 1, 0)
+    assert found["checkpoint_fault"] is None
     assert (found["spark"], found["kept_back_by"]) == ({"newest": 2, "unknown_because": ""}, ["table"])
     output = invoke("status", wal).stdout
     assert "Spark completed batches through 2" in output
@@ -97,6 +98,38 @@ def test_an_unknown_lag_is_late_and_says_why(wal: str) -> None:
     output = invoke("status", wal, "--max-lag", "1d", exit_code=1).stdout
     assert "sink 'table': batch 2 is due, but the WAL does not hold it, or not readably" in output
     assert "LATE: sink 'table' has a lag of unknown" in output
+
+
+def go_back(checkpoint: Path, to: int) -> None:
+    for number in range(to + 1, BATCHES):
+        for folder in ("offsets", "commits"):
+            (checkpoint / folder / str(number)).unlink()
+
+
+def test_a_checkpoint_that_is_older_than_the_wal_is_an_error_line(wal: str, tmp_path: Path) -> None:
+    """The incident: Spark completed batches through 6, and the sink had everything through 13, with a lag of 0."""
+    go_back(tmp_path / "checkpoint", 0)
+    output = invoke("status", wal, "--max-lag", "1h", exit_code=1).stdout
+    assert "Spark completed batches through 0" in output
+    assert "ERROR: the checkpoint is older than the WAL, which was delivered through 1, while Spark" in output
+    assert "wal-sink audit" in output
+    invoke("status", wal)
+    assert "Spark completed batches through 0 only" in invoke_json("status", wal)["checkpoint_fault"]
+    invoke("status", wal, "--max-lag", "1h", "--json", exit_code=1)
+
+
+def test_a_checkpoint_that_is_older_than_what_nobody_has_yet_is_an_error_line_too(tmp_path: Path) -> None:
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(store_of(str(tmp_path / "wal")), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, BATCHES))
+    (tmp_path / "checkpoint" / "commits" / "2").unlink()
+    assert "ERROR" not in invoke("status", str(tmp_path / "wal")).stdout  # batch 2 may be running
+    for number in (0, 1):
+        (tmp_path / "checkpoint" / "commits" / str(number)).unlink()
+    fault = invoke_json("status", str(tmp_path / "wal"))["checkpoint_fault"]
+    assert "which holds batches through 2, while Spark completed no batch" in fault
 
 
 def test_a_wal_whose_batches_nobody_delivers_is_late(tmp_path: Path) -> None:
