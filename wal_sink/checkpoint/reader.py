@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from wal_sink.checkpoint import fingerprints
 from wal_sink.checkpoint.fingerprints import RULE, Fingerprints
-from wal_sink.checkpoint.formats import CheckpointFiles, planned_ms, read_commit, read_offsets, read_query_id
+from wal_sink.checkpoint.formats import CheckpointFiles, FileEntry, planned_ms, read_commit, read_offsets, read_query_id
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
@@ -65,6 +65,10 @@ class Checkpoint:
     def fingerprint(self, batch_id: int, text: str, rule: int) -> str:
         """The fingerprint, by the given rule, of the batch whose entry is `text`. See `Fingerprints.of`."""
         return self._fingerprints.of(batch_id, text, rule)
+
+    def files(self, batch_id: int, text: str) -> dict[str, list[FileEntry]]:
+        """The files that the batch whose entry is `text` reads, by file source. See `Fingerprints.files`."""
+        return self._fingerprints.files(batch_id, read_offsets(text, self._url(f"offsets/{batch_id}")))
 
     def offsets_text(self, batch_id: int) -> str | None:
         """The entry of a batch, verbatim, without its fingerprint. One read."""

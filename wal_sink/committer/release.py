@@ -89,7 +89,8 @@ class Releaser:
         if existing.rule != manifest.rule:  # by another version of wal-sink; a manifest keeps the offsets themselves
             own = self._checkpoint.fingerprint(manifest.batch_id, manifest.offsets, existing.rule)
         if existing.fingerprint != own:
-            raise divergence(self._log, self._checkpoint, manifest.batch_id, existing.fingerprint, own)
+            raise divergence(self._log, self._checkpoint, manifest.batch_id, existing.fingerprint, own,
+                             held=(existing.term, existing.attempt))  # fmt: skip
 
     def _adopt(self, release: Release) -> Released:
         path = paths.manifest(release.batch_id, release.term, release.attempt)
@@ -158,7 +159,8 @@ class Releaser:
         else:
             found = self._checkpoint.fingerprint(manifest.batch_id, text, manifest.rule)
         if found != manifest.fingerprint:
-            raise divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found)
+            raise divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found,
+                             held=(manifest.term, manifest.attempt))  # fmt: skip
 
 
 def _is_same_plan(manifest: Manifest, text: str | None) -> bool:

@@ -16,7 +16,7 @@ from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import Status
-from wal_sink.reporting.counts import counted
+from wal_sink.reporting.counts import counted, in_ranges
 from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import Runtime
@@ -142,15 +142,7 @@ def _uncapitalised(step: str) -> str:
 
 
 def _ranges(batches: list[int]) -> str:
-    """Batches in words: `batches 3 to 5 and 9`; empty if there is none."""
-    parts: list[list[int]] = []
-    for batch_id in batches:
-        if parts and batch_id == parts[-1][1] + 1:
-            parts[-1][1] = batch_id
-        else:
-            parts.append([batch_id, batch_id])
-    texts = [str(first) if first == last else f"{first} to {last}" for first, last in parts]
-    if not texts:
+    """Batches in words: `batches 3-5, 9`; empty if there is none."""
+    if not batches:
         return ""
-    listed = " and ".join(part for part in (", ".join(texts[:-1]), texts[-1]) if part)
-    return f"batch {listed}" if len(batches) == 1 else f"batches {listed}"
+    return f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(in_ranges(batches))}"

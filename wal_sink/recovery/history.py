@@ -6,6 +6,7 @@ import threading
 
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch
+from wal_sink.recovery.differences import difference
 from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, require_wal, sink_folders, take
 from wal_sink.recovery.location import canonical, check_location
 from wal_sink.reporting.logs import logger_of
@@ -309,11 +310,19 @@ class History:
         )
 
 
-def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str) -> DivergentReplay:
-    """The error for a batch id that the WAL knows, and for which the checkpoint names other source offsets."""
+def divergence(
+    log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str, *, held: tuple[int, int]
+) -> DivergentReplay:
+    """The error for a batch id that the WAL knows, and for which the checkpoint names other source offsets.
+
+    `held`: term and attempt of the WAL's manifest.
+    """
     return DivergentReplay(
         f"batch {batch_id} of {log.store.root}: the WAL holds this batch with source offsets {expected[:12]}, but the "
         f"checkpoint {checkpoint.root} now has {found[:12]} under the same id. The checkpoint was restored to an older "
-        "state or rewritten. No row of the other history was staged or delivered. Restore the checkpoint that belongs "
-        "to this WAL, or start a new WAL"
+        f"state or rewritten. {difference(log, checkpoint, batch_id, held)}. No row of the other history was staged or "
+        "delivered. After a restore, a changed option that decides how much a batch reads (maxFilesPerTrigger, "
+        "maxOffsetsPerTrigger) or new input in the source plans other batches under the same ids. Then set the option "
+        "back, and restore the whole checkpoint once more, since the other plan stands in it by now. Restore the "
+        "checkpoint that belongs to this WAL, or start a new WAL"
     )

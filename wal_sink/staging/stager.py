@@ -138,7 +138,8 @@ class Stager:
         if release.rule != offsets.rule:  # released by an earlier version
             found = self._checkpoint.fingerprint(batch_id, offsets.text, release.rule)
         if release.fingerprint != found:
-            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, found)
+            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, found,
+                             held=(release.term, release.attempt))  # fmt: skip
         return True
 
     def _refuse_marked(self, batch_id: int) -> None:

@@ -69,14 +69,14 @@ def roll_back(checkpoint: MemoryStore, to: int) -> None:
 
 def test_healthy_batches_are_fine_and_the_others_are_named(wal: MemoryStore, checkpoint: MemoryStore) -> None:
     found = examined(wal, checkpoint)
-    which = f"batches 0 to {NEXT - 1} and {_BATCHES - NEWEST} to {_BATCHES - 1}"
+    which = f"batches 0-{NEXT - 1}, {_BATCHES - NEWEST}-{_BATCHES - 1}"
     assert lines(found.findings) == {
         "wal.batches": f"OK: nothing is missing of {which}",
         "checkpoint.batches": f"OK: the checkpoint is not older than the WAL, and has the input of {which} as it was "
         "staged",
     }
     assert found.left_out == [
-        f"batches {NEXT} to {_BATCHES - NEWEST - 1} of the WAL (wal-sink audit)",
+        f"batches {NEXT}-{_BATCHES - NEWEST - 1} of the WAL (wal-sink audit)",
         "the bytes of segments (wal-sink audit)",
     ]
 
