@@ -195,9 +195,12 @@ class HttpSink(Sink):
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, and "
                 f"this answer names no row: {reason}. wal-sink does not halve the chunk, because the API may still "
-                "accept the whole chunk, and the halves have other keys. Use body='rows' to send each row alone and "
-                "find the refused rows. Or configure the API to accept this chunk; if the chunk is too large, stage "
-                "smaller chunks with Settings(chunk_rows=…)"
+                "accept the whole chunk, and the halves have other keys. Look at the rows: wal-sink show WAL "
+                f"{part.batch_id}. To send each row alone, which finds the refused ones, use body='rows' (in the URL "
+                "of the target: #body=rows, or &body=rows after other options). That alone stops at the refused row "
+                "again: to keep it as a dead letter and go on, also use Delivery(…, on_rejected='dead_letter'), "
+                "wal-sink drain … --on-rejected dead_letter. Or configure the API to accept this chunk; if the chunk "
+                "is too large, stage smaller chunks with Settings(chunk_rows=…)"
             )
 
     def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:

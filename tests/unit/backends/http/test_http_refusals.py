@@ -65,7 +65,8 @@ def test_an_idempotent_sink_never_halves(keyed: Collection, status: int) -> None
     keyed.server.faults.append(Fault(status=status, body="row 3"))
     with pytest.raises(
         PermanentError,
-        match=rf"all 5 rows were refused.*{status}.*row 3.*does not halve the chunk.*body='rows'.*chunk_rows",
+        match=rf"all 5 rows were refused.*{status}.*row 3.*does not halve the chunk.*wal-sink show WAL \d.*body='rows'"
+        r".*#body=rows.*&body=rows.*on_rejected='dead_letter'.*--on-rejected dead_letter.*chunk_rows",
     ):
         write(HttpSink(keyed.url, idempotent=True))
     assert keyed.ids == []
