@@ -80,8 +80,8 @@ def test_credentials_that_cannot_work_are_told_with_the_next_step(
     assert told in refusal(url_in(server), server.options_of(key, secret))
 
 
-def test_a_right_to_read_alone_is_told_with_the_rights_to_give(server: S3Product) -> None:
-    assert "give these credentials s3:GetObject, s3:PutObject" in refusal(url_in(server), of_reader(server))
+def test_a_right_to_read_alone_is_told_with_the_right_to_give(server: S3Product) -> None:
+    assert "this request needs s3:PutObject: grant it on arn:aws:s3:::" in refusal(url_in(server), of_reader(server))
 
 
 def test_a_missing_bucket_is_told_with_the_next_step(server: S3Product) -> None:

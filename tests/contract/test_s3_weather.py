@@ -190,6 +190,69 @@ def test_other_failures_are_not_waited_for(server: S3Server, spec: StoreSpec) ->
     assert paused == []
 
 
+# Refused requests: which one, for which key, and why it may be so although the right is there.
+
+
+_ALL = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket", "s3:AbortMultipartUpload")
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "403"])
+@pytest.mark.parametrize(
+    ("request_it", "needs", "named", "absent"),
+    [
+        (lambda store: store.create("terms/1.json", b"x"), "s3:PutObject", "/terms/1.json", False),
+        (lambda store: store.read("terms/1.json"), "s3:GetObject", "/terms/1.json", True),
+        (lambda store: store.size("terms/1.json"), "s3:GetObject", "/terms/1.json", True),
+        (lambda store: store.delete(["terms/1.json"]), "s3:DeleteObject", "/", False),
+        (lambda store: store.request("list_parts", "a", UploadId="u"), "s3:ListMultipartUploadParts", "/a", False),
+    ],
+)
+def test_a_refused_request_names_its_right_and_its_key_and_no_other_right(
+    server: S3Server,
+    spec: StoreSpec,
+    code: str,
+    *,
+    request_it: Callable[[S3Store], object],
+    needs: str,
+    named: str,
+    absent: bool,
+) -> None:
+    server.fault = lambda *_: Fault(403, code)
+    with pytest.raises(StoreError) as refused:
+        request_it(S3Store(spec))
+    text = str(refused.value)
+    assert f"this request needs {needs}: grant it on arn:aws:s3:::{spec.location}{named}" in text
+    assert "If the credentials have it, something narrows it: a condition of their policy" in text
+    others = {other for other in _ALL if other != needs and other in text}
+    assert others == ({"s3:ListBucket"} if absent else set())
+
+
+def test_a_refused_listing_names_the_prefix_and_a_condition_on_it(server: S3Server, spec: StoreSpec) -> None:
+    """The incident: s3:ListBucket was there, under a condition on another prefix. No multipart right is needed."""
+    server.fault = lambda *_: Fault(403, "AccessDenied")
+    with pytest.raises(StoreError) as refused:
+        S3Store(spec).list("terms")
+    text, (bucket, _, key) = str(refused.value), spec.location.partition("/")
+    assert (
+        f"this request needs s3:ListBucket: grant it on the bucket {bucket}, without a condition on s3:prefix" in text
+    )
+    assert f"(it was '{key}/terms/' here)" in text
+    assert "that this prefix does not meet" in text
+    assert "Multipart" not in text
+
+
+def test_an_object_that_may_not_be_deleted_is_named(spec: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(spec)
+    store.create("a", b"x")
+    answer = {"Errors": [{"Key": f"{spec.location.partition('/')[2]}/a", "Code": "AccessDenied"}]}
+    monkeypatch.setattr(S3Store, "_ask", lambda *_: answer)  # moto has no policies
+    with pytest.raises(StoreError, match=r"needs s3:DeleteObject: grant it on arn:aws:s3:::.*/a\. If the credentials"):
+        store.delete(["a"])
+    answer["Errors"][0]["Code"] = "InternalError"
+    with pytest.raises(StoreError, match=r"InternalError; check the rights$"):
+        store.delete(["a"])
+
+
 # Answers that are lost.
 
 

@@ -41,10 +41,10 @@ _CLIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standa
 
 _FAILURES = (OSError, BotoCoreError, ClientError, aiohttp.ClientError, http.client.HTTPException)
 _EXISTS = {"PreconditionFailed", "412"}
-_RIGHTS = (
-    "give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without the last, S3 "
-    "gives this answer for absent objects too), for multipart uploads s3:AbortMultipartUpload, "
-    "s3:ListMultipartUploadParts"
+_RIGHTS = "check which rights these credentials have"
+_CONDITIONS = (
+    "If the credentials have it, something narrows it: a condition of their policy (on s3:prefix, an address or a tag) "
+    "that this {what} does not meet, a Deny, the policy of the bucket, or the policy of the session"
 )
 _NEEDS = {
     "create": "s3:PutObject",
@@ -52,8 +52,15 @@ _NEEDS = {
     "read": "s3:GetObject",
     "list": "s3:ListBucket",
     "delete objects under": "s3:DeleteObject",
+    "head object of": "s3:GetObject",
+    "get object of": "s3:GetObject",
+    "create multipart upload of": "s3:PutObject",
+    "upload part of": "s3:PutObject",
+    "complete multipart upload of": "s3:PutObject",
+    "abort multipart upload of": "s3:AbortMultipartUpload",
+    "list parts of": "s3:ListMultipartUploadParts",
 }
-"""The permission that each action needs."""
+"""The permission that each action needs. Those with multipart uploads are of files as a target, never of a WAL."""
 _NEXT_STEP = {
     "NoSuchBucket": "this bucket does not exist: create it or correct the URL",
     "NoSuchKey": "this object does not exist",
@@ -227,10 +234,10 @@ class S3Store(Store):
         failed = answer.get("Errors", ())
         if failed:
             key, code = failed[0].get("Key"), failed[0].get("Code", "")
-            raise StoreError(
-                f"cannot delete s3://{self._bucket}/{key} and {len(failed) - 1} others: {code}; "
-                f"this request needs s3:DeleteObject: {_NEXT_STEP.get(code, 'check the rights')}"
-            )
+            step = _NEXT_STEP.get(code, "check the rights")
+            if step == _RIGHTS:
+                step = self._needed_right("delete objects under", str(key).removeprefix(self._prefix))
+            raise StoreError(f"cannot delete s3://{self._bucket}/{key} and {len(failed) - 1} others: {code}; {step}")
 
     def _ask(self, call: Callable[[Any], _T]) -> _T:
         """Return `call(file system)`. Repeat it while S3 throttles, and once if the credentials were replaced.
@@ -274,9 +281,25 @@ class S3Store(Store):
             else _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
         )
         if step == _RIGHTS and action in _NEEDS:
-            step = f"this request needs {_NEEDS[action]}: {step}"
+            step = self._needed_right(action, path)
         text = self._spec.scrub(str(error) or type(error).__name__)
         return StoreError(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}")
+
+    def _needed_right(self, action: str, path: str) -> str:
+        """The permission that a refused request needs, for which key, and why it may be missing."""
+        needed = _NEEDS[action]
+        key = f"{self._prefix}{path}"
+        if action == "list":
+            where = f"on the bucket {self._bucket}, without a condition on s3:prefix (it was {key!r} here)"
+            return f"this request needs {needed}: grant it {where}. {_CONDITIONS.format(what='prefix')}"
+        absent = (
+            ". Or the object does not exist: S3 gives the same answer for absent objects where s3:ListBucket is "
+            "missing, or has a condition"
+            if needed == "s3:GetObject"
+            else ""
+        )
+        where = f"on arn:aws:s3:::{self._bucket}/{key}"
+        return f"this request needs {needed}: grant it {where}. {_CONDITIONS.format(what='key')}{absent}"
 
 
 def _refuse_directory_bucket(bucket: str) -> None:
