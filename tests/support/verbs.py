@@ -134,6 +134,7 @@ ROWS: Mapping[str, Row] = {
     "replay": Row(lambda place: [place.wal, "0-1", "--to", place.module("take"), *WHY], writes=True),
     "gc": Row(lambda place: [place.wal, "--delete", *WHY], writes=True),
     "copy": Row(lambda place: [place.wal, str(place.copy), *WHY]),
+    "adopt": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--dry-run"]),
     "repairs list": Row(lambda place: [place.wal]),
     "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True, lists=False),
     "estimate": Row(lambda _: ["--executors", "1"], needs_wal=False),
