@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 MODULE = """
 def take(chunk):
     with open("taken.txt", "a") as file:
-        file.writelines(f"{row['id']}\\n" for row in chunk.rows())
+        file.writelines(f"{number}\\n" for number in chunk.table["id"].to_pylist())
 """
 
 

@@ -44,7 +44,7 @@ class PlacePlan:
     """The place from now on."""
     moved_from: str
     there: str
-    """What lies at the earlier place, as `There`."""
+    """The content of the earlier place, as `There`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Whether a WAL, its place and a checkpoint belong together; and if not, what each sink would get twice or never.
 
-Reads only. By the records of the WAL and the checkpoint: no target is asked.
+Reads only the records of the WAL and the checkpoint, and no target.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Match(StrEnum):
 
 
 class There(StrEnum):
-    """What lies at the place that a WAL records, if the WAL is at another one."""
+    """The content of the place that a WAL records, if the WAL lies at another one."""
 
     SAME_WAL = "same"
     OTHER_WAL = "other"
@@ -238,12 +238,13 @@ def _share(view: _View, sink: _Sink, match: Match, counted: _Counted) -> Share:
     if match is Match.AHEAD:
         twice, never = Batches(), Batches(newest + 1, committed, 0, is_exact=False)
     elif match is Match.BEHIND:
-        twice = counted.of(max(begin, committed + 1), sink.through)
         never = counted.of(after, min(newest, committed))
+        twice = counted.of(max(begin, committed + 1), sink.through)
     elif match is Match.SAME:
         twice = never = Batches()
     else:
-        twice, never = counted.of(begin, sink.through), counted.of(after, newest)
+        never = counted.of(after, newest)  # first: these rows are in no other place
+        twice = counted.of(begin, sink.through)
     return Share(sink.name, sink.kind, sink.through, twice, never)
 
 

@@ -117,7 +117,8 @@ def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
     _logger.warning(
         "%s holds a WAL whose recorded location is %s. There are three possible causes. If this is the same folder "
         "under another path, delivery is correct; use the recorded path to avoid this warning. If the WAL is a copy, "
-        "stop this process: two copies deliver all rows twice. If the WAL was moved, pass moved_from=%r for one start",
+        "stop this process: two copies deliver all rows twice. If the WAL was moved, run wal-sink adopt WAL, or "
+        "pass moved_from=%r for one start",
         here, said, said,
     )  # fmt: skip
 

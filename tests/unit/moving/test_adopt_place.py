@@ -52,10 +52,12 @@ def adopted(pair: Pair, *, log: Log | None = None, recorded: Log | None = None, 
     log, recorded = log or log_on(pair.there), recorded or log_on(pair.wal)
     order = place_order(why)
     entry = find_unfinished(log, order)
-    if entry is None:
+    if entry is not None:
+        plan = PlacePlan(**entry.plan)
+    else:
         seen = look_at_place(log, require_wal(log, "the test"), recorded)
         assert seen is not None
-    plan = PlacePlan(**entry.plan) if entry else plan_place(seen)
+        plan = plan_place(seen)
     adopt_place(log, order, plan, recorded, take_over=take_over)
 
 
@@ -94,7 +96,7 @@ def test_an_earlier_place_that_is_gone_is_left_alone() -> None:
 
 def test_what_the_sinks_got_at_the_earlier_place_since_is_twice_and_what_only_that_place_holds_is_never() -> None:
     pair = copied()
-    place = Place(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)  # type: ignore[arg-type]
+    place = Place(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)
     run = place.open({"a": Recorder(), "late": Recorder()}, start_from="earliest")
     place.stream(run, 3)
     list(place.query().batches(run, 5))
@@ -138,7 +140,7 @@ def assert_one_place_at_most(pair: Pair) -> None:
 
 def test_a_process_that_may_serve_the_earlier_place_is_fenced_only_if_told_so() -> None:
     pair = copied()
-    place = Place(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)  # type: ignore[arg-type]
+    place = Place(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)
     run = place.open({"a": Recorder()})
     list(place.query().batches(run, 3))
     with pytest.raises(HeldError, match="is running on this machine"):
@@ -187,7 +189,7 @@ def test_the_unknown_is_told() -> None:
 def test_an_earlier_place_that_was_moved_to_a_third_one_stays_refused() -> None:
     pair = copied()
     adopted(pair)
-    again = Pair(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)  # type: ignore[arg-type]
+    again = Pair(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)
     again.there = memory()
     for path in pair.there.list("", recursive=True):
         if not path.startswith((paths.MOVES, paths.REPAIRS)):
@@ -200,12 +202,12 @@ def test_an_earlier_place_that_was_moved_to_a_third_one_stays_refused() -> None:
 
 def test_a_move_that_another_process_records_at_the_same_moment_wins() -> None:
     pair = copied()
-    done = []
+    done: list[str] = []
 
     def first(what: str, where: str) -> None:
         if what == "before create" and where.startswith(paths.MOVES) and not done:
             done.append(where)
-            third = Pair(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)  # type: ignore[arg-type]
+            third = Pair(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)
             third.there = memory()
             for path in pair.there.list("", recursive=True):
                 if not path.startswith(paths.REPAIRS):

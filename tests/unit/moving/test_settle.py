@@ -128,7 +128,7 @@ def test_a_batch_whose_delivery_had_begun_goes_on_where_it_stopped() -> None:
 
     settled(place, folder)
     second = Recorder()
-    Place(wal=place.wal, checkpoint=folder).open({"a": second}).deliver_all()  # type: ignore[arg-type]
+    Place(wal=place.wal, checkpoint=folder).open({"a": second}).deliver_all()
 
     assert len(first.keys) == 2
     assert len(set(first.keys + second.keys)) == 4
@@ -200,7 +200,7 @@ def assert_as_before_or_after(place: Place, folder: Store) -> None:
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_query_beside_an_unfinished_settlement_loses_and_doubles_nothing(*, is_written: bool) -> None:
-    """Its checkpoint came back, or it never was away."""
+    """Its checkpoint came back, or it was never lost."""
     place, folder = pending(), memory()
     log = log_on(place.wal)
     plan = SettlePlan(folder.root, 2, "gone", "none")
@@ -226,7 +226,7 @@ def test_a_wal_that_no_sink_ever_served_is_settled_for_a_new_one() -> None:
     settled(place, folder, "complete")
 
     sink = Recorder()
-    run = Place(wal=place.wal, checkpoint=folder).open({"new": sink}, start_from="earliest")  # type: ignore[arg-type]
+    run = Place(wal=place.wal, checkpoint=folder).open({"new": sink}, start_from="earliest")
     run.deliver_all()
     assert sorted(set(sink.batches)) == [0, 1]
 
