@@ -113,7 +113,7 @@ class Site:
         to = [f"--port={server.port}", "--host=127.0.0.1", "--username=admin"]
         server.run(postgresql_program("pg_dump"), *to, "--clean", f"--file={dump}", self.database)
         psql = postgresql_program("psql")
-        command = [psql, *to, "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}", self.database]
+        command: list[str | Path] = [psql, *to, "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}", self.database]
         return lambda: server.run(*command)
 
 
