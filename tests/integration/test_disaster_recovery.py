@@ -169,6 +169,21 @@ def test_after_such_a_refusal_all_three_of_one_moment_put_it_right(site: Site) -
     assert site.rows() == wanted()
 
 
+@pytest.mark.parametrize("restored", [(TARGET,), (CHECKPOINT, TARGET)], ids=["target", "checkpoint and target"])
+def test_a_target_that_is_older_is_caught_up_by_one_command(site: Site, restored: Sequence[str]) -> None:
+    """Its ledger is as old as its rows. The checkpoint may be older, too: its batches are recognised."""
+    site.restore(*restored)
+    to = f"sqlite:///{site.root / TARGET}?table=orders"
+    command = ["catch-up", str(site.root / WAL), "--name", "database", "--to", to, "--why", "a disaster", "--yes"]
+
+    done = CliRunner().invoke(main, command)
+
+    assert done.exit_code == 0, done.output
+    assert site.rows() == wanted(LATER)
+    site.run(THROUGH)
+    assert site.rows() == wanted()
+
+
 def test_a_target_that_is_older_is_filled_again_from_the_wal_into_an_empty_table(site: Site) -> None:
     """As far as the WAL still holds the batches. The sink begins anew under another name; the old one is retired."""
     site.restore(TARGET)

@@ -14,6 +14,7 @@ import wal_sink
 from wal_sink.cli.adopt import adopt_verb
 from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
+from wal_sink.cli.catch_up import catch_up_verb
 from wal_sink.cli.copy import copy_verb
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.doctor import doctor
@@ -76,6 +77,7 @@ _VERBS = (
     doctor,
     skip_verb,
     replay_verb,
+    catch_up_verb,
     gc_verb,
     copy_verb,
     adopt_verb,

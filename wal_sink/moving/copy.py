@@ -70,7 +70,7 @@ class Copied:
     objects: int
     bytes: int
     damaged: tuple[str, ...] = ()
-    """Damaged manifests that were copied as they are: every sink has their batches, or passed over them."""
+    """Damaged objects that were copied as they are: every sink has their batches, or passed over them."""
 
 
 def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
@@ -105,7 +105,7 @@ def copy_wal(
 
     With `move`, the copy becomes the WAL: the earlier place records that it was moved, and is refused from then on.
     Every process that this `TakeOver` permits is fenced first. Raises `HeldError` if the WAL changes meanwhile,
-    `CorruptError` if an object is damaged, or is another one in the target, and `StoreError`.
+    `CorruptError` if an object that a sink may need is damaged, or is another one in the target, and `StoreError`.
     """
     source.store.begin(is_there=True)
     target.store.begin()
