@@ -21,10 +21,10 @@ from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.serve import serve
 from wal_sink.errors import ConfigError, HeldError
-from wal_sink.messages import LastDelivered
 from wal_sink.recovery.inventory import newest_marker, require_wal
 from wal_sink.repair.catch_up_plan import VERB, CatchUpPlan, plan_catch_up, planned_catch_up
 from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.repair.one_moment import owed_slots
 from wal_sink.repair.resend_plan import released
 from wal_sink.repair.there import asked, positions_of, replay_identity
 from wal_sink.runtime.rate_limit import RowRate
@@ -175,16 +175,16 @@ class _Sending:
 
     def _settle(self, marker: Marker) -> None:
         """Move the slots forward that only batches which were left out would have moved: a chunk without rows."""
-        owed, left_out = LastDelivered.of(marker), set(_numbers(self._plan.left_out))
-        if owed is None or not left_out.intersection(batch_id for batch_id, _ in owed.slots):
+        owed, left_out = owed_slots(marker), set(_numbers(self._plan.left_out))
+        if not left_out.intersection(batch_id for batch_id, _ in owed):
             return
         manifest = released(self._log, marker.last_delivered_batch)
         folder, wal_id, number = self._plan.folder, self._wal_id, self.term.number
         with asked(
             self._log, self._to, manifest, wal_id=wal_id, sink=folder, term=number, limit_s=self._limit_s
         ) as session:
-            found = positions_of(session, self._to, folder, wal_id, len(owed.slots))
-            for ordinal, (position, due) in enumerate(zip(found, owed.slots, strict=True)):
+            found = positions_of(session, self._to, folder, wal_id, len(owed))
+            for ordinal, (position, due) in enumerate(zip(found, owed, strict=True)):
                 if due[0] in left_out and (position is None or (position.batch_id, position.rows) < due):
                     self.term.check(self._log.store)
                     at = Position(slot_name(wal_id, folder, ordinal), *due, _LEFT_OUT)

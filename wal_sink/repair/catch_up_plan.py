@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from wal_sink.errors import ConfigError, HistoryError
-from wal_sink.messages import LastDelivered
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
 from wal_sink.redaction import redacted
 from wal_sink.repair.journal import TARGET, Entry, Order
-from wal_sink.repair.one_moment import Due, Ledger, find_due, refuse_two_moments
+from wal_sink.repair.one_moment import Due, Ledger, find_due, owed_slots, refuse_two_moments
 from wal_sink.repair.resend_plan import TOUCHES
 from wal_sink.repair.skip import touches_of
 from wal_sink.repair.there import HasTable, asked, is_for, positions_of
@@ -117,12 +116,12 @@ def plan_catch_up(
     """
     of = _sink_of(log, name)
     target = _transactional(log, of, to)
-    owed = LastDelivered.of(of.marker)
-    if of.marker is None or owed is None:
+    owed = owed_slots(of.marker)
+    if of.marker is None or not owed:
         return _plan(log, of, target, Ledger((), owed=()), Due(), is_empty=is_empty, leave_out=leave_out)
     folder, newest = of.record.name, _last_with_rows(of.marker)
     with asked(log, target, newest, wal_id=of.wal_id, sink=folder) as session:
-        ledger = _read(session, target, of, len(owed.slots), owed)
+        ledger = _read(session, target, of, len(owed), owed)
         due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch)
         if due.slots > len(ledger.found):
             ledger = _read(session, target, of, due.slots, owed)
@@ -242,8 +241,10 @@ def _last_with_rows(marker: Marker) -> Manifest:
     )
 
 
-def _read(session: SinkSession, to: TransactionalSink, of: _Of, count: int, owed: LastDelivered) -> Ledger:
-    return Ledger(tuple(positions_of(session, to, of.record.name, of.wal_id, count)), owed=owed.slots)
+def _read(
+    session: SinkSession, to: TransactionalSink, of: _Of, count: int, owed: tuple[tuple[int, int], ...]
+) -> Ledger:
+    return Ledger(tuple(positions_of(session, to, of.record.name, of.wal_id, count)), owed=owed)
 
 
 def _refuse_ahead(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger) -> None:

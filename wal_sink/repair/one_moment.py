@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wal_sink.errors import ConfigError, HistoryError
+from wal_sink.messages import LastDelivered
 from wal_sink.repair.resend_plan import released
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import described
@@ -66,6 +67,12 @@ class Due:
     """Those that the log does not hold any more."""
     slots: int = 0
     """The most segments of a batch."""
+
+
+def owed_slots(marker: Marker | None) -> tuple[tuple[int, int], ...]:
+    """The positions that a sink's newest marker stands for, by slot. Empty if no batch with rows was marked."""
+    owed = LastDelivered.of(marker)
+    return owed.slots if owed else ()
 
 
 def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int) -> Due:
