@@ -24,7 +24,7 @@ from wal_sink.errors import ConfigError, HeldError
 from wal_sink.recovery.inventory import newest_marker, require_wal
 from wal_sink.repair.catch_up_plan import VERB, CatchUpPlan, plan_catch_up, planned_catch_up
 from wal_sink.repair.journal import Entry, Order, begin, finish
-from wal_sink.repair.one_moment import owed_slots
+from wal_sink.repair.one_moment import deleted_through, owed_slots
 from wal_sink.repair.resend_plan import released
 from wal_sink.repair.there import asked, positions_of, replay_identity
 from wal_sink.runtime.rate_limit import RowRate
@@ -134,7 +134,8 @@ class _Sending:
             path = paths.marker(plan.folder, marker.batch_id)
             self.term = claim_above_seen(log, self.term, marker.term, path)
         leave_out = _numbers(plan.left_out)
-        now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out)
+        held_from = _first_held(plan)
+        now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out, held_from=held_from)
         self._refuse_older(now)
         for number, (batch_id, _) in enumerate(now.batches):
             on_batch(number, len(now.batches))
@@ -243,13 +244,18 @@ class _Sending:
         return self.term
 
 
+def _first_held(plan: CatchUpPlan) -> int:
+    """The first batch that is kept from being deleted."""
+    return min((batch_id for batch_id, _ in plan.batches), default=max(plan.through, 0))
+
+
 def _hold(log: Log, entry: Entry, plan: CatchUpPlan, to: TransactionalSink) -> None:
     """Keep the batches from being deleted, by a sink that gets nothing. Raises `HeldError` if its name is taken."""
     name = holder_name(entry.number)
     wanted = SinkRecord(
         name=name,
         sink_kind=Ability.TRANSACTIONAL.value,
-        first_batch=min((batch_id for batch_id, _ in plan.batches), default=plan.through),
+        first_batch=_first_held(plan),
         identity=replay_identity(to, entry.number),
         is_replay=True,
         repair=entry.begun.id,
@@ -265,8 +271,8 @@ def _hold(log: Log, entry: Entry, plan: CatchUpPlan, to: TransactionalSink) -> N
 
 def _refuse_deleted(log: Log, entry: Entry, plan: CatchUpPlan) -> None:
     """End the catch-up if batches were deleted before its sink was registered. Raises `ConfigError`."""
-    low_water = log.low_water()
-    gone = [batch_id for batch_id, _ in plan.batches if batch_id <= low_water]
+    through = deleted_through(log, held_from=_first_held(plan))
+    gone = [batch_id for batch_id, _ in plan.batches if batch_id <= through]
     if gone and not entry.is_resumed:
         _retire(log, entry)
         finish(log, entry, {"deleted_meanwhile": gone})

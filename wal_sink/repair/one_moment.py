@@ -75,13 +75,13 @@ def owed_slots(marker: Marker | None) -> tuple[tuple[int, int], ...]:
     return owed.slots if owed else ()
 
 
-def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int) -> Due:
+def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int, *, held_from: int) -> Due:
     """The batches from the newest position up to `through`. Three reads a batch.
 
-    Raises `HistoryError` if the newest position is of another segment than the log delivers, and `ConfigError` if the
-    log lacks the rows of a batch.
+    `held_from`: from this batch on none is deleted that is there. Raises `HistoryError` if the newest position is of
+    another segment than the log delivers, and `ConfigError` if the log lacks the rows of a batch.
     """
-    low_water = log.low_water()
+    low_water = deleted_through(log, held_from=held_from)
     first = max(ledger.at, first_batch)
     held = range(max(first, low_water + 1), through + 1)
     batches = log.runtime.side_by_side(lambda batch_id: _due(log, sink, ledger, batch_id), held)
@@ -91,6 +91,18 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
     slots = max((each.segments for each in batches), default=0)
     due = tuple(each for each in batches if each.rows != 0 or (each.is_skipped and each.batch_id > ledger.at))
     return Due(due, range(first, last_gone + 1), slots)
+
+
+def deleted_through(log: Log, *, held_from: int) -> int:
+    """The newest batch that is deleted, or may be at any moment. A listing.
+
+    Low water may rise past batches that a sink holds, if it was registered while they were looked at: those stay. One
+    read more for each of these.
+    """
+    low_water = log.low_water()
+    doubtful = range(low_water, held_from - 1, -1)
+    gone = (batch_id for batch_id in doubtful if log.find(Release, paths.release(batch_id)) is None)
+    return next(gone, min(low_water, held_from - 1))
 
 
 def refuse_two_moments(

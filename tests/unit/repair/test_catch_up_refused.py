@@ -45,9 +45,13 @@ def test_a_sink_whose_target_keeps_no_ledger_is_refused_with_the_way() -> None:
     place.stream(place.open({"a": Recorder(), "b": idempotent(Recorder())}), 1)
     end_roles(place.wal)
 
-    with pytest.raises(ConfigError, match=r"is a plain sink.*may have twice.*wal-sink replay WAL FIRST-LAST"):
+    with pytest.raises(
+        ConfigError, match=r"is plain, not transactional.*may have twice.*wal-sink replay WAL FIRST-LAST"
+    ):
         planned(place, Recorder())
-    with pytest.raises(ConfigError, match=r"is a idempotent sink.*ignores the keys that it knows: wal-sink replay"):
+    with pytest.raises(
+        ConfigError, match=r"is idempotent, not transactional.*ignores the keys that it knows: wal-sink replay"
+    ):
         planned(place, idempotent(Recorder()), "b")
 
 
