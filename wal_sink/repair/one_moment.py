@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.errors import ConfigError, HistoryError
+from wal_sink.errors import HistoryError
 from wal_sink.messages import LastDelivered
 from wal_sink.repair.resend_plan import released
 from wal_sink.sinks.chunk import Position
@@ -55,7 +55,7 @@ class DueBatch:
     bytes: int = 0
     segments: int = 0
     is_skipped: bool = False
-    """Whether the sink skipped the batch, and nothing of it is sent."""
+    """Whether the sink skipped the batch. Only rows are sent that its target had then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,34 +150,25 @@ def _lacking(log: Log, sink: str, older: dict[int, Position | None], batch_id: i
 
 def _due(log: Log, sink: str, ledger: Ledger, batch_id: int) -> DueBatch:
     marker = log.find(Marker, paths.marker(sink, batch_id))
-    if marker is not None and marker.skipped:
-        return DueBatch(batch_id, _due_of_skipped(sink, ledger, batch_id, marker.skipped_rows), is_skipped=True)
-    manifest = released(log, batch_id)
-    there = _there(sink, ledger, manifest)
-    return DueBatch(batch_id, manifest.rows - there, manifest.bytes, len(manifest.segments))
-
-
-def _due_of_skipped(sink: str, ledger: Ledger, batch_id: int, had: tuple[int, ...] | None) -> int | None:
-    """0 if the target is as it was when the batch was skipped. None: nobody knows how that was.
-
-    Raises `ConfigError` if it had rows that it lacks now: later replays count on them.
-    """
+    if marker is None or not marker.skipped:
+        manifest = released(log, batch_id)
+        there = sum(_there(sink, ledger, manifest))
+        return DueBatch(batch_id, manifest.rows - there, manifest.bytes, len(manifest.segments))
+    had = marker.skipped_rows
     if had is None:
-        return None
-    found = [each.rows if each and each.batch_id == batch_id else 0 for each in ledger.found]
-    if all(rows <= (found[number] if number < len(found) else 0) for number, rows in enumerate(had)):
-        return 0
-    raise ConfigError(
-        f"batch {batch_id}, sink {sink!r}: it was skipped after the target had got {sum(had):,} of its rows, and the "
-        "target lacks some of these now. Send the batches one after the other with wal-sink replay WAL FIRST-LAST --to "
-        "TARGET. Then retire the sink, and go on under a new name with start_from='next' (--start-from next)"
-    )
+        return DueBatch(batch_id, None, is_skipped=True)
+    if not any(had):
+        return DueBatch(batch_id, 0, is_skipped=True)
+    manifest = released(log, batch_id)
+    lacking = sum(max(0, rows - there) for rows, there in zip(had, _there(sink, ledger, manifest), strict=False))
+    return DueBatch(batch_id, lacking, manifest.bytes, len(manifest.segments), is_skipped=True)
 
 
-def _there(sink: str, ledger: Ledger, manifest: Manifest) -> int:
-    """Rows of a batch that the target has. Raises `HistoryError` if they are those of another history."""
+def _there(sink: str, ledger: Ledger, manifest: Manifest) -> list[int]:
+    """Rows of each segment that the target has. Raises `HistoryError` if they are those of another history."""
+    there = [0] * len(manifest.segments)
     if manifest.batch_id != ledger.at:
-        return 0
+        return there
     for segment, found in zip(manifest.segments, ledger.found, strict=False):
         if found and found.batch_id == manifest.batch_id and found.segment_id != segment.id:
             raise HistoryError(
@@ -185,7 +176,9 @@ def _there(sink: str, ledger: Ledger, manifest: Manifest) -> int:
                 f"{found.slot!r}, but the WAL delivers segment {segment.id}. This is not the target of this sink, or "
                 "one of another history. Nothing was sent"
             )
-    return sum(_has(found, manifest, number) for number, found in enumerate(ledger.found[: len(manifest.segments)]))
+    for number, found in enumerate(ledger.found[: len(there)]):
+        there[number] = _has(found, manifest, number)
+    return there
 
 
 def _has(found: Position | None, manifest: Manifest, number: int) -> int:
@@ -200,4 +193,4 @@ def _is_known_complete(log: Log, sink: str, ledger: Ledger) -> bool:
     """Whether the batch of the newest position, which the log gave up, is still there and tells that it is complete."""
     release = log.find(Release, paths.release(ledger.at))
     manifest = log.find(Manifest, paths.manifest(ledger.at, release.term, release.attempt)) if release else None
-    return manifest is not None and _there(sink, ledger, manifest) == manifest.rows
+    return manifest is not None and sum(_there(sink, ledger, manifest)) == manifest.rows
