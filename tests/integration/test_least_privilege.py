@@ -79,6 +79,7 @@ class Rights:
 
 _DRAIN = ("WAL", "--to", "DATABASE", "--checkpoint", "CHECKPOINT", "--start-from", "earliest")
 _WHY = ("--why", "a test", "--yes")
+_SETTLE = ("WAL", "--checkpoint", "COPY", "--settle", "REPORT")
 RIGHTS: Mapping[str, Rights] = {
     "status": Rights(["WAL"], [GET]),
     "batches": Rights(["WAL"], [GET]),
@@ -93,6 +94,7 @@ RIGHTS: Mapping[str, Rights] = {
     "verify": Rights(["WAL"], [GET], after="refuse"),
     "audit": Rights(["WAL", "--checkpoint", "CHECKPOINT"], [GET], [GET], after="refuse"),
     "copy": Rights(["WAL", "COPY", "--yes"], [GET], after="refuse"),
+    "adopt": Rights([*_SETTLE, "--newest", "complete", *_WHY], [GET, PUT], after="fail"),
     "skip": Rights(["WAL", "0", *_WHY], [GET, PUT], after="fail"),
     "replay": Rights(["WAL", "0", "--to", "targets_here:take", *_WHY], [GET, PUT], after="refuse"),
     "catch-up": Rights(["WAL", "--to", "DATABASE", "--empty", *_WHY], [GET, PUT], after="ledger"),

@@ -142,6 +142,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "gc": Row(lambda place: [place.wal, "--delete", *WHY], writes=True),
     "copy": Row(lambda place: [place.wal, str(place.copy), *WHY]),
+    "adopt": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--dry-run"]),
     "repairs list": Row(lambda place: [place.wal]),
     "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True, lists=False),
     "estimate": Row(lambda _: ["--executors", "1"], needs_wal=False),

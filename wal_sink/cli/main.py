@@ -11,6 +11,7 @@ from typing import get_args
 import click
 
 import wal_sink
+from wal_sink.cli.adopt import adopt_verb
 from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
 from wal_sink.cli.catch_up import catch_up_verb
@@ -79,6 +80,7 @@ _VERBS = (
     catch_up_verb,
     gc_verb,
     copy_verb,
+    adopt_verb,
     repairs,
     estimate_verb,
 )
