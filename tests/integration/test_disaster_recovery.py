@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from tests.support.small_run import served_sink
+from wal_sink.cli.main import main
 from wal_sink.errors import HistoryError, MissingBatch, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.sink_changes import retire
@@ -147,6 +149,21 @@ def test_after_such_a_refusal_all_three_of_one_moment_put_it_right(site: Site) -
 
     site.run(THROUGH)
 
+    assert site.rows() == wanted()
+
+
+@pytest.mark.parametrize("restored", [(TARGET,), (CHECKPOINT, TARGET)], ids=["target", "checkpoint and target"])
+def test_a_target_that_is_older_is_caught_up_by_one_command(site: Site, restored: Sequence[str]) -> None:
+    """Its ledger is as old as its rows. The checkpoint may be older, too: its batches are recognised."""
+    site.restore(*restored)
+    to = f"sqlite:///{site.root / TARGET}?table=orders"
+    command = ["catch-up", str(site.root / WAL), "--name", "database", "--to", to, "--why", "a disaster", "--yes"]
+
+    done = CliRunner().invoke(main, command)
+
+    assert done.exit_code == 0, done.output
+    assert site.rows() == wanted(LATER)
+    site.run(THROUGH)
     assert site.rows() == wanted()
 
 

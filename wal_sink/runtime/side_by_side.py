@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import copy_context
 from typing import Generic, Protocol, TypeVar
+
+from wal_sink.reporting.logs import Subject, logging_as, subject
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,7 +30,7 @@ def in_turn(function: Callable[[T], R], items: Iterable[T]) -> Sequence[R]:
 
 def side_by_side(function: Callable[[T], R], items: Iterable[T]) -> Sequence[R]:
     """The results of the function in the order of the items. Up to `MOST` calls run at once: one on the caller's
-    thread, the others on daemon threads.
+    thread, the others on daemon threads, of whose context only the subject of log records is the caller's.
 
     Raises the error of the first item that has one. Calls that have not begun by then are left out. It returns or
     raises only after the last call that began has ended. If the system has no more threads, fewer calls run at once.
@@ -49,7 +50,7 @@ def side_by_side(function: Callable[[T], R], items: Iterable[T]) -> Sequence[R]:
 def _make(calls: _Calls[T, R]) -> None:
     helpers: list[threading.Thread] = []
     for _ in range(min(MOST, calls.count) - 1):
-        helper = threading.Thread(target=copy_context().run, args=(calls.work,), name="wal-sink-beside", daemon=True)
+        helper = threading.Thread(target=calls.work_about, args=(subject(),), name="wal-sink-beside", daemon=True)
         try:
             helper.start()
         except RuntimeError:  # no more threads; the others do the work
@@ -75,6 +76,11 @@ class _Calls(Generic[T, R]):
     @property
     def count(self) -> int:
         return len(self._items)
+
+    def work_about(self, given: Subject) -> None:
+        """Call `work` with the subject of the caller's log records."""
+        with logging_as(given):
+            self.work()
 
     def work(self) -> None:
         """Make calls until none is left, or one failed. On the caller's thread, raises an exit such as Ctrl-C."""
