@@ -87,8 +87,13 @@ def _lines(plan: CatchUpPlan) -> list[str]:
     lines = [f"sink {plan.name!r} has every batch up to {plan.through}; {plan.target} is at {plan.position}"]
     if not plan.target_is_registered:
         lines.append(f"the sink was registered for {plan.registered}: serve it with this target from now on")
-    if not plan.batches:
-        lines.append("the target lacks no batch" if not plan.is_behind else "the target lacks only what is left out")
+    if not plan.batches and not plan.is_behind:
+        lines.append(
+            "the target lacks no batch, by its ledger. If rows are missing there, its ledger was not restored with "
+            "them: restore both of one backup"
+        )
+    elif not plan.batches:
+        lines.append("the target lacks only what is left out")
     if len(plan.batches) <= MOST_SHOWN:
         lines += [f"batch {batch_id}: {counted(rows, 'row')}" for batch_id, rows in plan.batches]
     if plan.batches:
@@ -119,7 +124,7 @@ def _report(done: CaughtUp, plan: CatchUpPlan, *, as_json: bool) -> None:
         )
         if done.rows_in_letters:
             print_text(
-                f"{counted(done.rows_in_letters, 'row')} of these batches lie in dead letters, and were not sent: see "
+                f"not sent, since in dead letters: {counted(done.rows_in_letters, 'row')} of these batches; see "
                 f"wal-sink dead-letters list WAL --name {done.name}"
             )
     if done.rejected:

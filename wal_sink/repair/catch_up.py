@@ -20,13 +20,15 @@ from wal_sink.dead_letters.files import count_rows
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.serve import serve
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, HeldError
-from wal_sink.messages import LastDelivered
 from wal_sink.recovery.inventory import newest_marker, require_wal
 from wal_sink.repair.catch_up_plan import VERB, CatchUpPlan, plan_catch_up, planned_catch_up
 from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.repair.one_moment import deleted_through, owed_slots
 from wal_sink.repair.resend_plan import released
 from wal_sink.repair.there import asked, positions_of, replay_identity
+from wal_sink.repair.within import Within
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink
@@ -117,8 +119,8 @@ class _Sending:
         self._limit_s = delivery.attempt_timeout_s
         self._wal_id = require_wal(log, paths.sink(plan.folder)).wal_id
         self._rate = RowRate(delivery.rows_per_s, log.runtime)
-        here = LocalDispatcher(lambda: to, log, should_stop=lambda: False)
-        self._served = serve(plan.folder, to, delivery, here, travels=None, here=lambda: to)
+        self._policies = delivery
+        self._served = self._serve(to)
         self._lettered = frozenset(log.numbers(paths.dead_letter_batches(plan.folder)))
         self._in_letters = self._rejected = 0
         self.term = term
@@ -134,12 +136,14 @@ class _Sending:
             path = paths.marker(plan.folder, marker.batch_id)
             self.term = claim_above_seen(log, self.term, marker.term, path)
         leave_out = _numbers(plan.left_out)
-        now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out)
+        held_from = _first_held(plan)
+        now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out, held_from=held_from)
         self._refuse_older(now)
+        skipped = set(_numbers(now.skipped))
         for number, (batch_id, _) in enumerate(now.batches):
             on_batch(number, len(now.batches))
             holding.check(log.store)
-            self._send(batch_id)
+            self._send(batch_id, was_skipped=batch_id in skipped)
         if marker is not None:
             self._settle(marker)
             self._confirm(marker)
@@ -161,11 +165,12 @@ class _Sending:
                 "up (wal-sink repairs list WAL, wal-sink repairs give-up), then repeat the command"
             )
 
-    def _send(self, batch_id: int) -> None:
+    def _send(self, batch_id: int, *, was_skipped: bool) -> None:
         manifest, folder = released(self._log, batch_id), self._plan.folder
         has_letters = batch_id in self._lettered
         kept = _kept(self._log, folder, batch_id) if has_letters else 0
-        sent = self._delivery(manifest, None, taken_over=has_letters)
+        served = self._serve(self._within(manifest)) if was_skipped else self._served
+        sent = self._delivery(served, manifest, None, taken_over=has_letters)
         if has_letters:
             sent.take_over()  # rows that lie in dead letters are not sent again
         sent.run(self._renew_term)
@@ -175,16 +180,16 @@ class _Sending:
 
     def _settle(self, marker: Marker) -> None:
         """Move the slots forward that only batches which were left out would have moved: a chunk without rows."""
-        owed, left_out = LastDelivered.of(marker), set(_numbers(self._plan.left_out))
-        if owed is None or not left_out.intersection(batch_id for batch_id, _ in owed.slots):
+        owed, left_out = owed_slots(marker), set(_numbers(self._plan.left_out))
+        if not left_out.intersection(batch_id for batch_id, _ in owed):
             return
         manifest = released(self._log, marker.last_delivered_batch)
         folder, wal_id, number = self._plan.folder, self._wal_id, self.term.number
         with asked(
             self._log, self._to, manifest, wal_id=wal_id, sink=folder, term=number, limit_s=self._limit_s
         ) as session:
-            found = positions_of(session, self._to, folder, wal_id, len(owed.slots))
-            for ordinal, (position, due) in enumerate(zip(found, owed.slots, strict=True)):
+            found = positions_of(session, self._to, folder, wal_id, len(owed))
+            for ordinal, (position, due) in enumerate(zip(found, owed, strict=True)):
                 if due[0] in left_out and (position is None or (position.batch_id, position.rows) < due):
                     self.term.check(self._log.store)
                     at = Position(slot_name(wal_id, folder, ordinal), *due, _LEFT_OUT)
@@ -222,11 +227,23 @@ class _Sending:
             batch_id=marker.batch_id, term=0, attempt=0, run_id="", fingerprint="", offsets="", columns=(),
             spark_schema="", chunk_rows=1, segments=(), id="", created="",
         )  # fmt: skip
-        self._delivery(nothing, marker, taken_over=False).ask()
+        self._delivery(self._served, nothing, marker, taken_over=False).ask()
 
-    def _delivery(self, manifest: Manifest, before: Marker | None, *, taken_over: bool) -> BatchDelivery:
+    def _within(self, manifest: Manifest) -> Within:
+        """The target. It gets no more of a skipped batch than it had when that was skipped."""
+        folder, path = self._plan.folder, paths.marker(self._plan.folder, manifest.batch_id)
+        slots = [slot_name(self._wal_id, folder, number) for number in range(len(manifest.segments))]
+        return Within(self._to, manifest, slots, self._log.require(Marker, path).skipped_rows or ())
+
+    def _serve(self, to: TransactionalSink) -> ServedSink:
+        here = LocalDispatcher(lambda: to, self._log, should_stop=lambda: False)
+        return serve(self._plan.folder, to, self._policies, here, travels=None, here=lambda: to)
+
+    def _delivery(
+        self, served: ServedSink, manifest: Manifest, before: Marker | None, *, taken_over: bool
+    ) -> BatchDelivery:
         return BatchDelivery(
-            self._served,
+            served,
             self._log,
             self._log.runtime.sleep_s,
             manifest,
@@ -243,13 +260,18 @@ class _Sending:
         return self.term
 
 
+def _first_held(plan: CatchUpPlan) -> int:
+    """The first batch that is kept from being deleted."""
+    return min((batch_id for batch_id, _ in plan.batches), default=max(plan.through, 0))
+
+
 def _hold(log: Log, entry: Entry, plan: CatchUpPlan, to: TransactionalSink) -> None:
     """Keep the batches from being deleted, by a sink that gets nothing. Raises `HeldError` if its name is taken."""
     name = holder_name(entry.number)
     wanted = SinkRecord(
         name=name,
         sink_kind=Ability.TRANSACTIONAL.value,
-        first_batch=min((batch_id for batch_id, _ in plan.batches), default=plan.through),
+        first_batch=_first_held(plan),
         identity=replay_identity(to, entry.number),
         is_replay=True,
         repair=entry.begun.id,
@@ -265,8 +287,8 @@ def _hold(log: Log, entry: Entry, plan: CatchUpPlan, to: TransactionalSink) -> N
 
 def _refuse_deleted(log: Log, entry: Entry, plan: CatchUpPlan) -> None:
     """End the catch-up if batches were deleted before its sink was registered. Raises `ConfigError`."""
-    low_water = log.low_water()
-    gone = [batch_id for batch_id, _ in plan.batches if batch_id <= low_water]
+    through = deleted_through(log, held_from=_first_held(plan))
+    gone = [batch_id for batch_id, _ in plan.batches if batch_id <= through]
     if gone and not entry.is_resumed:
         _retire(log, entry)
         finish(log, entry, {"deleted_meanwhile": gone})

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from wal_sink.errors import ConfigError, HistoryError
-from wal_sink.messages import LastDelivered
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
 from wal_sink.redaction import redacted
 from wal_sink.repair.journal import TARGET, Entry, Order
-from wal_sink.repair.one_moment import Due, Ledger, find_due, refuse_two_moments
+from wal_sink.repair.one_moment import Due, Ledger, deleted_through, find_due, owed_slots, refuse_two_moments
 from wal_sink.repair.resend_plan import TOUCHES
 from wal_sink.repair.skip import touches_of
 from wal_sink.repair.there import HasTable, asked, is_for, positions_of
@@ -34,6 +33,8 @@ from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, SinkRecord
 
 VERB = "catch-up"
+NOBODY_HOLDS = 1 << 62
+"""A batch that no WAL reaches."""
 _OTHERS = {
     Ability.IGNORE_KNOWN_KEYS: "It gets the batches after its backup by their ids, and ignores the keys that it knows",
     Ability.LOOK_UP: "It gets the batches after its backup by their ids, and only the chunks that it does not know",
@@ -103,13 +104,19 @@ def catch_up_order(
 
 
 def plan_catch_up(
-    log: Log, name: str, to: Sink | BatchSink, *, is_empty: bool = False, leave_out: Sequence[int] = ()
+    log: Log,
+    name: str,
+    to: Sink | BatchSink,
+    *,
+    is_empty: bool = False,
+    leave_out: Sequence[int] = (),
+    held_from: int = NOBODY_HOLDS,
 ) -> CatchUpPlan:
     """The batches that the target lacks. Creates nothing in the WAL. Three reads for each batch, and a few calls of the
     target.
 
     `is_empty`: the target has no row of the sink, so its ledger may hold nothing. `leave_out`: batches that cannot be
-    sent, and that the target need not get.
+    sent, and that the target need not get. `held_from`: from this batch on none is deleted that is there.
 
     Raises `ConfigError` if the target keeps no ledger, if its ledger holds nothing of the sink although it must, if a
     batch cannot be sent that is not left out, or if a replay sent rows to the target since. Raises `HistoryError` if
@@ -117,16 +124,16 @@ def plan_catch_up(
     """
     of = _sink_of(log, name)
     target = _transactional(log, of, to)
-    owed = LastDelivered.of(of.marker)
-    if of.marker is None or owed is None:
+    owed = owed_slots(of.marker)
+    if of.marker is None or not owed:
         return _plan(log, of, target, Ledger((), owed=()), Due(), is_empty=is_empty, leave_out=leave_out)
     folder, newest = of.record.name, _last_with_rows(of.marker)
     with asked(log, target, newest, wal_id=of.wal_id, sink=folder) as session:
-        ledger = _read(session, target, of, len(owed.slots), owed)
-        due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch)
+        ledger = _read(session, target, of, len(owed), owed)
+        due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
         if due.slots > len(ledger.found):
             ledger = _read(session, target, of, due.slots, owed)
-            due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch)
+            due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
         _refuse_ahead(log, of, target, ledger)
         _refuse_nothing(log, of, target, ledger, is_empty=is_empty)
         _refuse_without_table(session, target, ledger)
@@ -135,7 +142,7 @@ def plan_catch_up(
             since = min([*due.gone[:1], *(each.batch_id for each in due.batches)])
             _refuse_replayed(log, session, target, of, since=since, slots=max(len(ledger.found), 1))
     _refuse_unsendable(log, of, due, leave_out)
-    if leave_out and newest.batch_id <= log.low_water():
+    if leave_out and newest.batch_id <= deleted_through(log, held_from=held_from):
         raise ConfigError(
             f"{log.store.root}: every batch with rows that sink {name!r} delivered was deleted from the log, so there "
             "is nothing to send. Let the target begin anew: retire the sink, and serve it under a new name"
@@ -212,9 +219,9 @@ def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink
     ability = Ability(of.record.sink_kind)
     if ability is not Ability.TRANSACTIONAL:
         raise ConfigError(
-            f"sink {of.name!r} of {log.store.root} is a {ability.value} sink: its target keeps no ledger, so nobody "
-            f"knows what it has. {_OTHERS.get(ability, _DOUBLES)}: wal-sink replay WAL FIRST-LAST --to TARGET. "
-            "wal-sink batches WAL shows when each batch was staged"
+            f"sink {of.name!r} of {log.store.root} is {ability.value}, not transactional: its target keeps no ledger, "
+            f"so nobody knows what it has. {_OTHERS.get(ability, _DOUBLES)}: wal-sink replay WAL FIRST-LAST --to "
+            "TARGET. wal-sink batches WAL shows when each batch was staged"
         )
     if not isinstance(to, TransactionalSink):
         raise ConfigError(
@@ -242,8 +249,10 @@ def _last_with_rows(marker: Marker) -> Manifest:
     )
 
 
-def _read(session: SinkSession, to: TransactionalSink, of: _Of, count: int, owed: LastDelivered) -> Ledger:
-    return Ledger(tuple(positions_of(session, to, of.record.name, of.wal_id, count)), owed=owed.slots)
+def _read(
+    session: SinkSession, to: TransactionalSink, of: _Of, count: int, owed: tuple[tuple[int, int], ...]
+) -> Ledger:
+    return Ledger(tuple(positions_of(session, to, of.record.name, of.wal_id, count)), owed=owed)
 
 
 def _refuse_ahead(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.errors import ConfigError, HistoryError
+from wal_sink.errors import HistoryError
+from wal_sink.messages import LastDelivered
 from wal_sink.repair.resend_plan import released
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import described
@@ -54,7 +55,7 @@ class DueBatch:
     bytes: int = 0
     segments: int = 0
     is_skipped: bool = False
-    """Whether the sink skipped the batch, and nothing of it is sent."""
+    """Whether the sink skipped the batch. Only rows are sent that its target had then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,19 @@ class Due:
     """The most segments of a batch."""
 
 
-def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int) -> Due:
+def owed_slots(marker: Marker | None) -> tuple[tuple[int, int], ...]:
+    """The positions that a sink's newest marker stands for, by slot. Empty if no batch with rows was marked."""
+    owed = LastDelivered.of(marker)
+    return owed.slots if owed else ()
+
+
+def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int, *, held_from: int) -> Due:
     """The batches from the newest position up to `through`. Three reads a batch.
 
-    Raises `HistoryError` if the newest position is of another segment than the log delivers, and `ConfigError` if the
-    log lacks the rows of a batch.
+    `held_from`: from this batch on none is deleted that is there. Raises `HistoryError` if the newest position is of
+    another segment than the log delivers, and `ConfigError` if the log lacks the rows of a batch.
     """
-    low_water = log.low_water()
+    low_water = deleted_through(log, held_from=held_from)
     first = max(ledger.at, first_batch)
     held = range(max(first, low_water + 1), through + 1)
     batches = log.runtime.side_by_side(lambda batch_id: _due(log, sink, ledger, batch_id), held)
@@ -84,6 +91,18 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
     slots = max((each.segments for each in batches), default=0)
     due = tuple(each for each in batches if each.rows != 0 or (each.is_skipped and each.batch_id > ledger.at))
     return Due(due, range(first, last_gone + 1), slots)
+
+
+def deleted_through(log: Log, *, held_from: int) -> int:
+    """The newest batch that is deleted, or may be at any moment. A listing.
+
+    Low water may rise past batches that a sink holds, if it was registered while they were looked at: those stay. One
+    read more for each of these.
+    """
+    low_water = log.low_water()
+    doubtful = range(low_water, held_from - 1, -1)
+    gone = (batch_id for batch_id in doubtful if log.find(Release, paths.release(batch_id)) is None)
+    return next(gone, min(low_water, held_from - 1))
 
 
 def refuse_two_moments(
@@ -131,34 +150,25 @@ def _lacking(log: Log, sink: str, older: dict[int, Position | None], batch_id: i
 
 def _due(log: Log, sink: str, ledger: Ledger, batch_id: int) -> DueBatch:
     marker = log.find(Marker, paths.marker(sink, batch_id))
-    if marker is not None and marker.skipped:
-        return DueBatch(batch_id, _due_of_skipped(sink, ledger, batch_id, marker.skipped_rows), is_skipped=True)
-    manifest = released(log, batch_id)
-    there = _there(sink, ledger, manifest)
-    return DueBatch(batch_id, manifest.rows - there, manifest.bytes, len(manifest.segments))
-
-
-def _due_of_skipped(sink: str, ledger: Ledger, batch_id: int, had: tuple[int, ...] | None) -> int | None:
-    """0 if the target is as it was when the batch was skipped. None: nobody knows how that was.
-
-    Raises `ConfigError` if it had rows that it lacks now: later replays count on them.
-    """
+    if marker is None or not marker.skipped:
+        manifest = released(log, batch_id)
+        there = sum(_there(sink, ledger, manifest))
+        return DueBatch(batch_id, manifest.rows - there, manifest.bytes, len(manifest.segments))
+    had = marker.skipped_rows
     if had is None:
-        return None
-    found = [each.rows if each and each.batch_id == batch_id else 0 for each in ledger.found]
-    if all(rows <= (found[number] if number < len(found) else 0) for number, rows in enumerate(had)):
-        return 0
-    raise ConfigError(
-        f"batch {batch_id}, sink {sink!r}: it was skipped after the target had got {sum(had):,} of its rows, and the "
-        "target lacks some of these now. Send the batches one after the other with wal-sink replay WAL FIRST-LAST --to "
-        "TARGET. Then retire the sink, and go on under a new name with start_from='next' (--start-from next)"
-    )
+        return DueBatch(batch_id, None, is_skipped=True)
+    if not any(had):
+        return DueBatch(batch_id, 0, is_skipped=True)
+    manifest = released(log, batch_id)
+    lacking = sum(max(0, rows - there) for rows, there in zip(had, _there(sink, ledger, manifest), strict=False))
+    return DueBatch(batch_id, lacking, manifest.bytes, len(manifest.segments), is_skipped=True)
 
 
-def _there(sink: str, ledger: Ledger, manifest: Manifest) -> int:
-    """Rows of a batch that the target has. Raises `HistoryError` if they are those of another history."""
+def _there(sink: str, ledger: Ledger, manifest: Manifest) -> list[int]:
+    """Rows of each segment that the target has. Raises `HistoryError` if they are those of another history."""
+    there = [0] * len(manifest.segments)
     if manifest.batch_id != ledger.at:
-        return 0
+        return there
     for segment, found in zip(manifest.segments, ledger.found, strict=False):
         if found and found.batch_id == manifest.batch_id and found.segment_id != segment.id:
             raise HistoryError(
@@ -166,7 +176,9 @@ def _there(sink: str, ledger: Ledger, manifest: Manifest) -> int:
                 f"{found.slot!r}, but the WAL delivers segment {segment.id}. This is not the target of this sink, or "
                 "one of another history. Nothing was sent"
             )
-    return sum(_has(found, manifest, number) for number, found in enumerate(ledger.found[: len(manifest.segments)]))
+    for number, found in enumerate(ledger.found[: len(there)]):
+        there[number] = _has(found, manifest, number)
+    return there
 
 
 def _has(found: Position | None, manifest: Manifest, number: int) -> int:
@@ -181,4 +193,4 @@ def _is_known_complete(log: Log, sink: str, ledger: Ledger) -> bool:
     """Whether the batch of the newest position, which the log gave up, is still there and tells that it is complete."""
     release = log.find(Release, paths.release(ledger.at))
     manifest = log.find(Manifest, paths.manifest(ledger.at, release.term, release.attempt)) if release else None
-    return manifest is not None and _there(sink, ledger, manifest) == manifest.rows
+    return manifest is not None and sum(_there(sink, ledger, manifest)) == manifest.rows

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import msgspec
@@ -26,6 +28,7 @@ from wal_sink.repair.journal import find_unfinished, read_journal
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink, as_sink
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.testing import Crash
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver
@@ -393,6 +396,32 @@ def test_batches_that_were_deleted_just_before_they_were_held_end_it() -> None:
         caught_up(place, Forgetful(target))
 
 
+def test_low_water_that_rises_past_batches_which_are_held_deletes_nothing_of_them() -> None:
+    """A collection that looked at the sinks before raises it, looks again, and finds that they are held."""
+    place, target = half()
+
+    def rise(what: str, where: str) -> None:
+        if what == "after create" and where == paths.sink("catch-up-1"):
+            log_on(place.wal).raise_low_water(2)
+
+    caught_up(place, Forgetful(target), log=log_on(place.wal, rise))
+
+    assert target.rows == rows_of(ROWS, ROWS, ROWS, ROWS)
+
+
+def test_batches_that_are_deleted_though_they_were_held_end_it_by_name() -> None:
+    """For example by a life-cycle rule of the bucket."""
+    place, target = half()
+    target.met.clear()
+    target.happens("write", 2, raising(PermanentError("down")))
+    with pytest.raises(DeliveryError):
+        caught_up(place, Forgetful(target))
+    collected(place, 2)
+
+    with pytest.raises(ConfigError, match="batch 2 was deleted from the log"):
+        caught_up(place, Forgetful(target))
+
+
 def test_a_target_that_was_restored_once_more_is_not_taken_for_the_planned_one() -> None:
     place, target = half()
     target.met.clear()
@@ -478,3 +507,40 @@ def test_no_secret_of_a_target_reaches_the_wal() -> None:
     assert plan.target_is_registered is False
     caught_up(place, Secret(target))
     assert "s3cret" not in str([place.wal.read(each) for each in place.wal.list("", recursive=True)])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_history_with_any_kills_ends_with_each_row_once(seed: int) -> None:
+    """Batches of any width, a backup of any moment, and processes that die at any request or any call of the target."""
+    random = Random(seed)
+    rows = [[random.randrange(1, 6) for _ in range(random.randrange(4))] for _ in range(7)]
+    rows[0] = rows[0] or [1]
+    target = Target()
+    place = delivered(target, 5, rows=lambda batch: rows[batch])
+    target.forget(random.randrange(1, len(target.commits)))
+    for _ in range(random.randrange(4)):
+        _killed(place, target, random)
+    caught_up(place, Forgetful(target))
+
+    assert target.rows == rows_of(*rows[:6])
+    goes_on(place, target, 6, rows=lambda batch: rows[batch])
+
+
+def _killed(place: Place, target: Target, random: Random) -> None:
+    """A process that dies after some requests, or whose target goes away."""
+    left = random.randrange(1, 60)
+
+    def die(_what: str, _where: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Crash
+
+    target.met.clear()
+    target.due = {}
+    if random.random() < 0.5:
+        target.happens(random.choice(["write", "wrote"]), random.randrange(1, 8), raising(PermanentError("down")))
+    with suppress(Crash, DeliveryError):
+        caught_up(place, Forgetful(target), log=log_on(place.wal, die))
+    target.due = {}
+    end_roles(place.wal)
