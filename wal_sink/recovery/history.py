@@ -192,7 +192,7 @@ class History:
             raise HistoryGone(
                 f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}, but the "
                 f"checkpoint {self._checkpoint.root} was rolled back to an earlier batch. Restore a newer checkpoint, "
-                "or start a new WAL"
+                "or start a new WAL; before that, wal-sink adopt WAL shows what a sink would get twice or never"
             )
         self._wal = wal
         return wal
@@ -306,7 +306,8 @@ class History:
         return HistoryError(
             f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "
             f"belongs to {found}. The batch ids of another query mean other rows. Restore the checkpoint of query "
-            f"{wal.query_id}, or use a new WAL for this query"
+            f"{wal.query_id}, or use a new WAL for this query. Before that, wal-sink adopt WAL shows what a sink would "
+            "get twice or never, and delivers what this WAL still holds without its checkpoint"
         )
 
 
@@ -324,5 +325,6 @@ def divergence(
         "delivered. After a restore, a changed option that decides how much a batch reads (maxFilesPerTrigger, "
         "maxOffsetsPerTrigger) or new input in the source plans other batches under the same ids. Then set the option "
         "back, and restore the whole checkpoint once more, since the other plan stands in it by now. Restore the "
-        "checkpoint that belongs to this WAL, or start a new WAL"
+        "checkpoint that belongs to this WAL, or start a new WAL; before that, wal-sink adopt WAL shows what a sink "
+        "would get twice or never"
     )
