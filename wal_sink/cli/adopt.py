@@ -38,7 +38,7 @@ from wal_sink.redaction import mask_url, redacted
 from wal_sink.repair.journal import Entry, Order, find_unfinished
 from wal_sink.reporting.texts import text_of
 from wal_sink.stores.base import Store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.spec import LOCAL, StoreSpec
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import WalRecord
@@ -193,10 +193,11 @@ def _look(log: Log, spec: StoreSpec, more: dict[str, Any], begun: Entry | None) 
 def _recorded(log: Log, spec: StoreSpec, said: str) -> Log | str:
     """The log at the place that the WAL records, or the reason why it is not opened."""
     there = StoreSpec(said) if said else spec
-    if not is_plain(said) or there.scheme != spec.scheme:
+    if not is_plain(said) or there.scheme not in {spec.scheme, LOCAL}:
         return "it is on another kind of store"
+    given = spec.options if there.scheme == spec.scheme else {}  # a local folder needs none
     try:
-        return Log(opened(StoreSpec(said, spec.options)), log.runtime, log.run_id)
+        return Log(opened(StoreSpec(said, given)), log.runtime, log.run_id)
     except WalSinkError as error:
         return redacted(text_of(error))
 

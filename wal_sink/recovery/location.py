@@ -39,7 +39,7 @@ _logger = logger_of(__name__)
 
 
 class Earlier(StrEnum):
-    """What is seen of a WAL at the place from which it was moved."""
+    """State of a WAL at the place from which it was moved."""
 
     LIVES = "lives"
     """It lies there, and nothing there says that it was moved: a process that opens it there would deliver."""
@@ -152,7 +152,7 @@ def _opened(store: Store, said: str) -> Store | None:
     own, there = store.spec, StoreSpec(said)
     if own is not None and own.scheme == there.scheme:
         return open_store(StoreSpec(said, own.options))
-    return open_store(there) if there.scheme in {LOCAL, MEMORY} else None
+    return open_store(there) if there.scheme == LOCAL else None
 
 
 def _refuse_living(log: Log, wal: WalRecord, here: str, said: str) -> None:

@@ -26,6 +26,7 @@ from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.holders import note_end
 from wal_sink.wal.log import Log
+from wal_sink.wal.records import Move, decode
 
 MODULE = """
 def take(chunk):
@@ -117,6 +118,19 @@ def test_a_wal_that_was_moved_by_hand_records_its_place(wal: Path, tmp_path: Pat
     assert taken(tmp_path) == [0, 1, 2]
     assert "a larger disk" in invoke("repairs", "list", there).stdout
     assert "no sink gets anything twice or never" in invoke("adopt", there).stdout
+
+
+def test_a_local_place_from_which_a_wal_was_moved_to_another_kind_of_store_is_ended_too(
+    wal: Path, tmp_path: Path
+) -> None:
+    there = open_store(StoreSpec(f"memory://adopted/{tmp_path.name}"))
+    for path, data in objects(wal).items():
+        there.create(path, data)
+
+    assert "the same WAL lies there too" in invoke("adopt", there.root, "--yes").stdout
+
+    assert decode(Move, (wal / paths.move(1)).read_bytes(), "").location == there.root
+    assert there.list(paths.MOVES) == ["0000000001.json"]
 
 
 def test_a_copy_by_hand_is_told_what_the_other_place_delivered_since(wal: Path, tmp_path: Path) -> None:

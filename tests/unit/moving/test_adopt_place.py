@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.repairs import end_roles, killed_everywhere, log_on
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, out_of_use
 from tests.unit.moving.test_copy import memory
 from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, FencedError, HeldError
@@ -182,7 +182,10 @@ def test_the_unknown_is_told() -> None:
     assert seen is not None
     assert (seen.there, "no permission" in seen.unknown_because) == (There.UNKNOWN, True)
     order = place_order("")
-    adopt_place(log_on(pair.there), order, plan_place(seen), None, take_over=TakeOver.IF_GONE)
+    with pytest.raises(ConfigError, match="but it still lies there"):  # it could be looked at after all
+        adopt_place(log_on(pair.there), order, plan_place(seen), None, take_over=TakeOver.IF_GONE)
+    with out_of_use(pair.wal):
+        adopt_place(log_on(pair.there), order, plan_place(seen), None, take_over=TakeOver.IF_GONE)
     assert opens(pair.there, pair)
 
 

@@ -243,7 +243,8 @@ def test_a_move_is_refused_while_the_wal_lives_at_its_earlier_place() -> None:
     before = copy.wal.list("", recursive=True)
 
     with pytest.raises(
-        ConfigError, match=rf"moved from {place.wal.root}, but it still lies there.*or at least its wal\.json.*--move"
+        ConfigError,
+        match=rf"moved from {place.wal.root}, but it still lies there.*wal-sink adopt WAL.*or at least its wal\.json",
     ):
         moved_run(copy, place.wal.root)
 
