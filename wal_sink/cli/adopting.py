@@ -88,8 +88,8 @@ def _share_line(share: Share, match: Match) -> str:
 def _begin_lines(found: QueryFound) -> Iterator[str]:
     """Where a new query must begin so that nothing is sent twice and nothing is left out."""
     yield (
-        "so do not read again what the WAL holds: settle it (--settle FOLDER), drain it, and let the new query begin "
-        f"behind batch {_number(found.ending.through)}, with a new WAL:"
+        "to send nothing twice and leave nothing out: settle this WAL (--settle FOLDER), drain it, and let the new "
+        f"query begin behind batch {_number(found.ending.through)}, with a new WAL:"
     )
     for number, line in enumerate(found.offsets):
         yield f"  source {number}: {line}"

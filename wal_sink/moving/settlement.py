@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import msgspec
 
+from wal_sink.checkpoint.formats import DRAINS_ONLY
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.location import canonical
 from wal_sink.runtime.clock import Runtime
@@ -24,8 +25,6 @@ from wal_sink.wal.records import Manifest, WalRecord
 
 _METADATA = "metadata"
 _FOLDERS = frozenset({_METADATA, "offsets/", "commits/"})
-_UNKNOWN_VERSION = 2_147_483_647
-"""Spark refuses an entry of a higher version than it knows. This is the highest number that it can read."""
 
 
 class FolderState(StrEnum):
@@ -40,7 +39,7 @@ def files_of(wal: WalRecord, through: int, manifest: Manifest | None) -> dict[st
     """The files of the checkpoint in the order in which they are created. `manifest`: that of batch `through`, if it
     can be read.
     """
-    refusal = f"v{_UNKNOWN_VERSION}\nmade by wal-sink adopt for wal-sink drain: no query can go on from this checkpoint"
+    refusal = f"v{DRAINS_ONLY}\nmade by wal-sink adopt for wal-sink drain: no query can go on from this checkpoint"
     files = {f"offsets/{through + 1}": refusal.encode()}
     if manifest is not None:
         files[f"offsets/{through}"] = manifest.offsets.encode()

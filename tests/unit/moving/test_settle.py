@@ -148,6 +148,16 @@ def test_the_old_checkpoint_may_come_back() -> None:
     assert sorted(set(sink.batches)) == [4]
 
 
+def test_a_query_that_spark_does_not_refuse_is_refused_by_the_stager() -> None:
+    """Spark itself refuses the offset log: tests/integration/test_settled_checkpoint.py."""
+    place, folder = pending(), memory()
+    settled(place, folder, "complete")
+    run = Place(wal=place.wal, checkpoint=folder).open({"a": Recorder()})
+
+    with pytest.raises(ConfigError, match="made this checkpoint for drains"):
+        run.begin_staging(3, planned_ms=7)
+
+
 # --- killed
 
 
