@@ -527,7 +527,7 @@ def test_any_history_with_any_kills_ends_with_each_row_once(seed: int) -> None:
 
 
 def _killed(place: Place, target: Target, random: Random) -> None:
-    """A process that dies after some requests, or whose target dies."""
+    """A process that dies after some requests, or that loses its target."""
     left = random.randrange(1, 60)
 
     def die(_what: str, _where: str) -> None:
