@@ -35,6 +35,7 @@ from wal_sink.reporting.texts import told
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.telemetry import Event, Rejected
 from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
@@ -114,9 +115,21 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
     with _metrics(more["metrics"]) as metrics:
-        drained = _Drained(spec, before, name, made, more, metrics, progress)
+        refused = _Refused()
+        drained = _Drained(spec, before, name, made, more, metrics, progress, refused)
         stopped = drained.once(None, more["timeout"]) if lease is None else drained.in_turns(store, lease)
-    _report(drained.sink(), before, name, stopped=stopped, as_json=as_json)
+    _report(drained.sink(), before, name, refused.rows, stopped=stopped, as_json=as_json)
+
+
+class _Refused:
+    """Counts the rows that the target refused and that were kept as dead letters."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Rejected):
+            self.rows += event.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,7 @@ class _Drained:
     options: dict[str, Any]
     metrics: Metrics | None
     progress: bool | None
+    refused: _Refused
 
     def sink(self, lease: Lease | None = None) -> WalSink:
         """A new `WalSink`. It does nothing yet."""
@@ -146,6 +160,7 @@ class _Drained:
             take_over=options.whom(take_over=more["take_over"] and lease is None),
             metrics=self.metrics,
             lease=lease,
+            on_event=self.refused,
         )
 
     def once(self, lease: Lease | None, timeout_s: float | None) -> bool:
@@ -254,7 +269,7 @@ def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
     )
 
 
-def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json: bool) -> None:
+def _report(sink: WalSink, before: Status, name: str, refused: int, *, stopped: bool, as_json: bool) -> None:
     after = sink.status()
     now, then = _of(after, name), _of(before, name)
     delivered_before = then.delivered_through if then else -1
@@ -268,6 +283,7 @@ def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json:
                 "batches": batches,
                 "delivered_through": now.delivered_through if now else -1,
                 "pending_batches": now.pending_batches if now else 0,
+                "refused_rows": refused,
                 "interrupted": stopped,
             }
         )
@@ -276,6 +292,11 @@ def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json:
     pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
     click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, through batch {through}{pending}")
     print_text(f"guarantee: {sink.guarantee()[name]}")
+    if refused:
+        print_text(
+            f"REFUSED: the target refused {counted(refused, 'row')}, which lie in dead letters and not in the target. "
+            f"See why: wal-sink dead-letters list WAL --name {name}"
+        )
 
 
 def _of(status: Status, name: str) -> SinkStatus | None:

@@ -62,7 +62,7 @@ def gc_verb(*, wal: str, delete: bool, dry_run: bool, yes: bool, why: str, as_js
 
 
 def _spark_of(log: Log, wal: str, more: dict[str, Any]) -> SparkSide:
-    """The checkpoint that was given, else the recorded one. It is opened only if it is asked."""
+    """The checkpoint that was given, else the recorded one. It is opened only when a batch needs it."""
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
 
     def files() -> CheckpointFiles:

@@ -211,7 +211,7 @@ def _of_unreleased(look: _Look, batch_id: int, folders: Sequence[str], objects: 
     if completed.is_yes is None and _undecided(objects):
         completed = look.spark.has_completed(look.log, batch_id)
     if dead or (completed.is_yes and _newest_manifest(objects) is None):
-        # Processes are gone, and Spark was asked. So a second look shows every manifest that was made before.
+        # Processes are gone, and the checkpoint was read. So a second look shows every manifest that was made before.
         objects = _all(look.log, folders)
         if paths.release(batch_id) not in objects:  # otherwise the next look treats it as released
             return _of_dead(look.log, batch_id, objects, dead, completed)

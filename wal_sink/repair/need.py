@@ -63,7 +63,7 @@ class Evidence:
 
 
 def read_evidence(log: Log, held: Sequence[int]) -> Evidence:
-    """What tells of the batches `held` by a WAL. A few listings for each sink, and a read of its newest marker."""
+    """The evidence about the batches `held` by a WAL. A few listings for each sink, and a read of its newest marker."""
     handed = tuple(_handed(log))
     return Evidence(max([*held, *(through for _, through in handed)], default=NOTHING), handed)
 

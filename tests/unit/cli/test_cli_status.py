@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -239,3 +240,49 @@ def test_a_sink_that_fails_says_why_until_it_has_the_batch(wal: str, tmp_path: P
 def test_an_error_that_cannot_be_read_is_told(wal: str) -> None:
     store_of(wal).create(paths.error("table", 1), b"half of a recor")
     assert "sink 'table': its last error cannot be read: " in invoke("status", wal).stdout
+
+
+@pytest.fixture
+def refusing(wal: str, tmp_path: Path) -> str:
+    """The address of a table that refuses every row: a migration added a column that the query does not have."""
+    address = f"sqlite:///{tmp_path}/strict.db?table=t"
+    with sqlite3.connect(tmp_path / "strict.db") as database:
+        database.execute("CREATE TABLE t (id INTEGER, region TEXT, CHECK (region IS NOT NULL))")
+    args = ("drain", wal, "--to", address, "--name", "strict", "--start-from", "earliest", "--on-rejected")
+    drained = " ".join(invoke(*args, "dead_letter").stdout.split())
+    assert "3 batches delivered" in drained
+    assert "REFUSED: the target refused 6 rows, which lie in dead letters and not in the target" in drained
+    assert "wal-sink dead-letters list WAL --name strict" in drained
+    return address
+
+
+@pytest.mark.usefixtures("refusing")
+def test_refused_rows_are_told_until_they_were_sent_again(wal: str, tmp_path: Path) -> None:
+    told = " ".join(invoke("status", wal).stdout.split())
+    assert "sink 'strict': 6 rows refused or in doubt, kept in 3 dead letters since " in told
+    assert "The target lacks them: wal-sink dead-letters list WAL --name strict" in told
+    invoke("status", wal, "--max-letters", "3")
+    verdict = invoke("status", wal, "--max-letters", "2", exit_code=1).stdout
+    assert "REFUSED: sink 'strict': 6 rows" in verdict
+    found = {sink["name"]: sink for sink in invoke_json("status", wal, "--max-letters", "0", exit_code=1)["sinks"]}
+    assert (found["strict"]["dead_letters"], found["strict"]["letters"]["rows"]) == (3, 6)
+    assert found["table"]["letters"] == {"due": 0, "rows": 0, "since": None, "replayed": 0, "is_exact": True}
+
+    invoke("dead-letters", "replay", wal, "--name", "strict", "--to", f"sqlite:///{tmp_path}/other.db?table=t")
+
+    assert "in doubt" not in invoke("status", wal, "--max-letters", "0").stdout
+    (strict, _) = invoke_json("status", wal)["sinks"]
+    assert (strict["dead_letters"], strict["letters"]["replayed"]) == (0, 3)
+
+
+def test_a_second_drain_tells_refused_rows_of_its_time_only(wal: str, refusing: str) -> None:
+    again = invoke("drain", wal, "--to", refusing, "--name", "strict", "--on-rejected", "dead_letter")
+    assert "REFUSED" not in again.stdout
+    assert invoke_json("drain", wal, "--to", refusing, "--name", "strict")["refused_rows"] == 0
+
+
+def test_a_live_view_has_no_limit_of_letters(wal: str) -> None:
+    assert (
+        "--watch and --max-letters exclude each other"
+        in invoke("status", wal, "--watch", "--max-letters", "0", exit_code=2).output
+    )
