@@ -20,10 +20,14 @@ from wal_sink.cli.tables import Listing, print_facts, print_text
 from wal_sink.cli.watch import watch as watched
 from wal_sink.cli.working import working
 from wal_sink.inspection import Health, SinkHealth, Status, read_health
+from wal_sink.inspection.take_overs import LOOKED_AT
 from wal_sink.recovery.location import canonical
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
+
+MANY_TAKE_OVERS = 3
+"""Take-overs among the newest that are worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,13 @@ def _notes(health: Health) -> list[str]:
         f"{_letters_of(sink)}. The target lacks them: wal-sink dead-letters list WAL --name {sink.name}"
         for sink in health.sinks
         if not sink.is_retired and (sink.letters.due or not sink.letters.is_exact)
+    ]
+    told += [
+        f"sink {sink.name!r}: {sink.take_overs} of its last {LOOKED_AT - 1} take-overs fenced a process that had not "
+        "ended, within an hour. Do two supervisors end each other? Start both with wal-sink drain --follow --standby, "
+        "and without --take-over"
+        for sink in health.sinks
+        if sink.take_overs >= MANY_TAKE_OVERS
     ]
     told += [f"sink {sink.name!r}: {sink.lag_note}" for sink in health.sinks if sink.lag_note]
     told += [

@@ -20,6 +20,7 @@ from wal_sink.inspection.registrations import find_registration, reading_log
 from wal_sink.inspection.sink_errors import SinkError, read_error
 from wal_sink.inspection.staged import find_staged
 from wal_sink.inspection.status import SinkStatus, Status
+from wal_sink.inspection.take_overs import take_overs
 from wal_sink.recovery.inventory import newest_marker
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
@@ -58,6 +59,8 @@ class SinkHealth:
     keeps_back: int
     """Batches that stay in the WAL because only this sink lacks them, or sinks that are as far."""
     is_retired: bool
+    take_overs: int
+    """How many of its newest processes were fenced by the next one within an hour; see `inspection.take_overs`."""
     is_replay: bool = False
     """Whether it exists for a replay only: then it has no backlog and no lag."""
 
@@ -102,9 +105,10 @@ class _Standing:
 def read_health(store: Store, status: Status, spark: SparkCommit, *, now: datetime | None = None) -> Health:
     """Read how each sink of a WAL does. `spark` was read before, so that each batch it names is in the WAL.
 
-    Two listings, and for each sink three listings and up to five reads. Up to three requests more for each of the
-    oldest pending batches, of which `MOST_READ` are read. A read for each dead letter that was not sent again, of which
-    `MOST_LETTERS` are read. Raises `CorruptError`, also as `ObjectLost`, or `StoreError`.
+    Two listings, and for each sink three listings and up to six reads (more if its processes end each other). Up to
+    three requests more for each of the oldest pending batches, of which `MOST_READ` are read. A read for each dead
+    letter that was not sent again, of which `MOST_LETTERS` are read. Raises `CorruptError`, also as `ObjectLost`, or
+    `StoreError`.
     """
     log = reading_log(store)
     now = now or log.runtime.now()
@@ -161,6 +165,7 @@ def _health(
         letters_age_s=age_s(letters.since, now),
         keeps_back=0 if is_retired else keeps_back,
         is_retired=is_retired,
+        take_overs=0 if is_retired else take_overs(log, sink.folder, sink.term, now),
         is_replay=sink.is_replay,
     )
 

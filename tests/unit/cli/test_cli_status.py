@@ -25,13 +25,17 @@ from tests.support.processes import python_environment
 from wal_sink.cli.durations import age_text
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import WalRecord, decode, encode
+from wal_sink.wal.sink_records import ErrorRecord
 
 BATCHES = 3
 END_S = 20.0
@@ -286,3 +290,30 @@ def test_a_live_view_has_no_limit_of_letters(wal: str) -> None:
         "--watch and --max-letters exclude each other"
         in invoke("status", wal, "--watch", "--max-letters", "0", exit_code=2).output
     )
+
+
+def test_processes_that_end_each_other_are_told(wal: str) -> None:
+    store, role = store_of(wal), paths.committer_role("table")
+    assert "end each other" not in invoke("status", wal).stdout
+    for _ in range(5):
+        claim(Log(store, SYSTEM, SYSTEM.new_id()), role)
+
+    told = " ".join(invoke("status", wal).stdout.split())
+
+    assert "sink 'table': 4 of its last 4 take-overs fenced a process that had not ended, within an hour" in told
+    assert "Start both with wal-sink drain --follow --standby, and without --take-over" in told
+
+
+def test_the_error_of_a_retired_sink_is_over(wal: str) -> None:
+    store = store_of(wal)
+    record = ErrorRecord(
+        number=1, batch_id=2, attempts=2, error_class="DeliveryError", text="refused", since="2026-01-01T00:00:00Z",
+        run_id="r", term=1, id="i" * 32, created="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    store.create(paths.error("table", 1), encode(record))
+    assert "sink 'table' fails at batch 2" in invoke("status", wal).stdout
+
+    invoke("sinks", "retire", wal, "table", "--drop-pending", "1")
+
+    assert "fails at batch" not in invoke("status", wal).stdout
+    assert invoke_json("status", wal)["sinks"][0]["last_error"]["is_over"]
