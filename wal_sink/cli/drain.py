@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from wal_sink.cli import options
-from wal_sink.cli.log_format import is_json, say
+from wal_sink.cli.log_format import is_json, say, without_raised_errors
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.sources import config_option
@@ -166,7 +166,7 @@ class _Drained:
     def once(self, lease: Lease | None, timeout_s: float | None) -> bool:
         """Serve the sink. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
         sink = self.sink(lease)
-        with _reported(sink, self.before, self.name, progress=self.progress):
+        with without_raised_errors(), _reported(sink, self.before, self.name, progress=self.progress):
             return _deliver(sink, self.name, self.options, timeout_s)
 
     def in_turns(self, store: Store, lease: Lease) -> bool:
@@ -288,9 +288,10 @@ def _report(sink: WalSink, before: Status, name: str, refused: int, *, stopped: 
             }
         )
         return
-    through = batch_text(now.delivered_through if now else None)
+    has_any = now is not None and now.delivered_through >= 0
+    through = f"through batch {now.delivered_through}" if now and has_any else "none so far"
     pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
-    click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, through batch {through}{pending}")
+    click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, {through}{pending}")
     print_text(f"guarantee: {sink.guarantee()[name]}")
     if refused:
         print_text(
@@ -313,11 +314,15 @@ def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None
 
 
 def _look(sink: WalSink, name: str, work: Work) -> None:
+    work.is_idle = False
     with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
         status = sink.status()
         own = _of(status, name)
         through = batch_text(own.delivered_through if own else None)
+        work.is_idle = own is not None and own.delivered_through == status.newest_batch
         work.how_far = f"through batch {through} of {batch_text(status.newest_batch)}"
+        if work.is_idle:
+            work.how_far += ", no batch is pending"
 
 
 @contextlib.contextmanager

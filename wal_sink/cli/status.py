@@ -194,8 +194,9 @@ def _error_of(sink: SinkHealth) -> str:
     if error.batch_id < 0:
         return f"sink {sink.name!r}: its last error cannot be read: {error.text}"
     since = f"since {age_text(error.age_s)}"
-    attempts = counted(error.attempts, "attempt")
-    return f"sink {sink.name!r} fails at batch {error.batch_id} {since} ({attempts}): {error.error_class}: {error.text}"
+    attempts = f"at least {counted(error.attempts, 'attempt')}"
+    where = f"sink {sink.name!r} fails at batch {error.batch_id} {since} ({attempts})"
+    return f"{where}: {error.error_class}: {error.text}"
 
 
 def _letters_of(sink: SinkHealth) -> str:
@@ -205,6 +206,10 @@ def _letters_of(sink: SinkHealth) -> str:
     sent = f" ({counted(letters.replayed, 'dead letter')} sent again)" if letters.replayed else ""
     rows, files = counted(letters.rows, "row"), counted(letters.due, "dead letter")
     return f"sink {sink.name!r}: {least}{rows} refused or in doubt, kept in {least}{files}{since}{sent}"
+
+
+def _staged(age_s: float | None) -> str:
+    return "staged at an unknown time" if age_s is None else f"staged {age_text(age_s)} ago"
 
 
 def _notes(health: Health) -> list[str]:
@@ -224,7 +229,7 @@ def _notes(health: Health) -> list[str]:
     told += [f"sink {sink.name!r}: {sink.lag_note}" for sink in health.sinks if sink.lag_note]
     told += [
         f"sink {sink.name!r} keeps {counted(sink.keeps_back, 'batch')} from deletion; the oldest is "
-        f"{sink.pending.oldest}, staged {age_text(sink.pending_age_s)} ago"
+        f"{sink.pending.oldest}, {_staged(sink.pending_age_s)}"
         for sink in health.sinks
         if sink.keeps_back and sink.pending.oldest is not None
     ]
@@ -243,6 +248,7 @@ def _print_verdict(found: Snapshot, late: list[SinkHealth], max_lag_s: float) ->
     if found.health is None:
         return
     for sink in late:
-        print_text(f"LATE: sink {sink.name!r} has a lag of {age_text(sink.lag_s)}; allowed are {age_text(max_lag_s)}")
+        lag = "an unknown lag" if sink.lag_s is None else f"a lag of {age_text(sink.lag_s)}"
+        print_text(f"LATE: sink {sink.name!r} has {lag}; allowed are {age_text(max_lag_s)}")
     if not _active(found):
         print_text("LATE: no sink is registered, or all are retired: nothing is delivered")

@@ -40,6 +40,6 @@ def _was_fenced(log: Log, role: str, number: int) -> bool:
     held = log.find(TermRecord, paths.term(role, number))
     following = log.find(TermRecord, paths.term(role, number + 1))
     if held is None or following is None or held.run_id == following.run_id:
-        return False  # one process claims several terms to fence requests of its own
+        return False  # one process claims several terms to fence its requests
     ended = log.find(EndedRecord, paths.ended(role, number))
     return ended is None or ended.created > following.created

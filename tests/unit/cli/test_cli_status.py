@@ -101,7 +101,7 @@ def test_an_unknown_lag_is_late_and_says_why(wal: str) -> None:
     store_of(wal).delete([paths.manifest(2, 1, 3)])
     output = invoke("status", wal, "--max-lag", "1d", exit_code=1).stdout
     assert "sink 'table': batch 2 is due, but the WAL does not hold it, or not readably" in output
-    assert "LATE: sink 'table' has a lag of unknown" in output
+    assert "LATE: sink 'table' has an unknown lag" in output
 
 
 def test_a_wal_whose_batches_nobody_delivers_is_late(tmp_path: Path) -> None:
