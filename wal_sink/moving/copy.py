@@ -83,7 +83,7 @@ def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
     wal = find_wal(source)
     if wal is None:
         raise ConfigError(f"{source.store.root} holds no wal.json: no batch was staged so far, so there is no WAL yet")
-    _refuse_served(source, take_over)
+    refuse_served(source, take_over)
     state = _state_of(source, target, wal)
     location = current_location(source, wal, moved=True)
     found = survey(source)
@@ -121,7 +121,7 @@ def copy_wal(
         leftovers.refuse_others()
         target.store.delete([paths.COPIED])  # it is created again once this part of the copy is complete
     if move is not None:
-        _fence(source, move)
+        fence(source, move)
     # 2. Every object but wal.json.
     copying = _Copying(source, target, on_progress)
     copying.copy_all(is_resumed=leftovers is not None)
@@ -209,7 +209,7 @@ def _complete_already(plan: CopyPlan, here: str, *, moves: bool) -> Copied:
     return Copied(0, 0)
 
 
-def _fence(source: Log, take_over: TakeOver) -> None:
+def fence(source: Log, take_over: TakeOver) -> None:
     """Claim and end every role: a process that still serves the WAL ends. A listing, three requests more for each."""
     for name in source.store.list(paths.TERMS):
         role = name.removesuffix("/")
@@ -225,7 +225,7 @@ def _refuse_shared(source: Log, target: Log) -> None:
         )
 
 
-def _refuse_served(source: Log, take_over: TakeOver) -> None:
+def refuse_served(source: Log, take_over: TakeOver) -> None:
     """One listing, and for each role a listing and two reads."""
     for role in source.store.list(paths.TERMS):
         refuse_held(source, role.removesuffix("/"), take_over=take_over)
