@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from tests.support import small_run
 from tests.support.components import require
 from tests.support.small_run import Place
+from tests.support.streams import Home
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle.run import Run
@@ -38,6 +39,7 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink, TransactionalSink, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import promise
+from wal_sink.spark.session import garbage
 from wal_sink.staging.manifests import Staged
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
@@ -359,6 +361,25 @@ def test_delivering_segments_of_2_gib_takes_a_worker_less_than_400_mib_more_for_
     run.deliver(segments)
 
     assert 0 < memory.grown_mib(workers()) < 400 * threads
+
+
+def searched(_: int) -> tuple[list[str], bool]:
+    """Run in a worker: the stores after whose first task it settled; whether collections search our modules."""
+    settled = [store.url for process, store in garbage._settled if process == os.getpid() and store is not None]
+    return settled, any(each is vars(paths) for each in gc.get_objects())
+
+
+@pytest.mark.spark
+def test_a_collection_in_a_worker_does_not_search_the_modules_after_each_task(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = Home(tmp_path)
+    place.feed.add([1])
+    place.run(spark, Delivery(place.lines, where="executors"))
+    answers = spark.sparkContext.parallelize(range(4), 4).map(searched).collect()
+    of_this_wal = [is_searched for stores, is_searched in answers if place.wal.as_uri() in stores]
+    assert of_this_wal
+    assert not any(of_this_wal)
 
 
 class Positions(TransactionalSink):

@@ -129,19 +129,17 @@ def adopt_verb(
             print_text(line)
     if folder is not None:
         _settle(looked, order, begun, folder, asked)
-    elif looked.place is not None or begun is not None:
-        _adopt_place(looked, order, begun, asked)
+    elif begun is not None:
+        _adopt_place(looked, order, PlacePlan(**begun.plan), asked)
+    elif looked.place is not None:
+        _adopt_place(looked, order, plan_place(looked.place), asked)
     else:
         _report(looked, asked, "none")
         if not dry_run and not looked.fits:
             sys.exit(FOUND_SOMETHING)
 
 
-def _adopt_place(looked: _Looked, order: Order, begun: Entry | None, asked: _Asked) -> None:
-    if begun is not None:
-        plan = PlacePlan(**begun.plan)
-    elif looked.place is not None:
-        plan = plan_place(looked.place)
+def _adopt_place(looked: _Looked, order: Order, plan: PlacePlan, asked: _Asked) -> None:
     entry = None
     if not asked.dry_run:
         confirm(f"Record that the WAL lies at {plan.location} from now on?", yes=asked.yes)
@@ -154,15 +152,21 @@ def _settle(looked: _Looked, order: Order, begun: Entry | None, folder: Store, a
     if looked.place is not None:
         raise ConfigError("--settle: first let the WAL record its place, by the same command without --settle")
     if begun is not None:
-        plan = SettlePlan(**begun.plan)
+        _make_checkpoint(looked, order, SettlePlan(**begun.plan), folder, asked)
     elif looked.query is not None:
         if is_settled(looked.query):
             _report(looked, asked, "settled")
             return
         plan = plan_settle(looked.query, folder, asked.newest)
-    is_there = begun is None and is_whole(looked.log, looked.wal, plan, folder)
+        if is_whole(looked.log, looked.wal, plan, folder):
+            _report(looked, asked, "settle", plan)
+        else:
+            _make_checkpoint(looked, order, plan, folder, asked)
+
+
+def _make_checkpoint(looked: _Looked, order: Order, plan: SettlePlan, folder: Store, asked: _Asked) -> None:
     entry = None
-    if not asked.dry_run and not is_there:
+    if not asked.dry_run:
         confirm(f"Make a checkpoint in {folder.root} that delivers every batch up to {plan.through}?", yes=asked.yes)
         with working(f"writing {folder.root}"):
             entry = settle(looked.log, order, plan, folder, take_over=asked.take_over)

@@ -112,14 +112,14 @@ def test_a_skipped_batch_does_not_keep_the_others_from_being_copied() -> None:
 def test_a_damaged_answer_of_the_store_is_not_kept_in_the_copy() -> None:
     """An object that reads well the next time is not damaged."""
     place, there = a_place(), memory()
-    path = segment_of(place)
+    changed = segment_of(place)
     reads, read = [0], place.wal.read
 
     class Wrong(MemoryStore):
-        def read(self, where: str) -> bytes:
-            data = read(where)
-            reads[0] += where == path
-            return data[:-1] + b"?" if where == path and reads[0] == 1 else data
+        def read(self, path: str) -> bytes:
+            data = read(path)
+            reads[0] += path == changed
+            return data[:-1] + b"?" if path == changed and reads[0] == 1 else data
 
     wrong = Wrong(StoreSpec(place.wal.root))
     with pytest.raises(CorruptError):
@@ -127,7 +127,7 @@ def test_a_damaged_answer_of_the_store_is_not_kept_in_the_copy() -> None:
     assert reads[0] == 2
     assert paths.WAL not in there.list("")
     assert copied(place.wal, there).damaged == ()
-    assert there.read(path) == place.wal.read(path)
+    assert there.read(changed) == place.wal.read(changed)
 
 
 def test_without_a_sink_every_batch_is_needed() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+
 import pytest
 
 from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder
+from wal_sink.errors import FencedError, HistoryError
 from wal_sink.lifecycle.run import Run
 from wal_sink.moving.ending import Ending, ending_of, manifest_of
 from wal_sink.recovery.inventory import held_batches, marked_through, require_wal
@@ -79,6 +83,8 @@ def test_also_if_the_new_history_has_delivered_what_it_completed() -> None:
     staged(place, run, complete=1, end=10)
     run.deliver_all()
     assert ending(place) == Ending(1, None, (2, 3, 4))
+    place.wal.delete([paths.marker("a", number) for number in range(2)])
+    assert ending(place) == Ending(1, None, (2, 3, 4))
 
 
 def test_a_later_start_that_staged_nothing_changes_nothing() -> None:
@@ -134,3 +140,64 @@ def test_the_manifest_that_counts(is_released: bool) -> None:
     assert manifest is not None
     assert (manifest.batch_id, manifest.rows) == (0, 2)
     assert manifest_of(log, 7) is None
+
+
+class _Life:
+    """A query whose checkpoint is rolled back now and then, and whose runs die in the middle of a batch."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.place = a_place()
+        self.completed: dict[int, str] = {}
+        """Batches that Spark completed, with their offsets: those that no later run began anew."""
+
+    def run(self) -> None:
+        run = self.place.open({"a": Recorder()})
+        query, end = self.place.query(), self.random.choice([0, 1000])
+        for _ in range(self.random.randrange(5)):
+            batch_id = self.newest("commits") + 1
+            query.start_batch(batch_id, batch_id + end)
+            if not query.stage(run, batch_id):
+                self.completed.setdefault(batch_id, self.offsets(batch_id))
+            else:
+                self.completed = {each: text for each, text in self.completed.items() if each < batch_id}
+            if self.random.random() < 0.2:
+                break  # it dies before Spark completes the batch
+            query.complete_batch(batch_id)
+            self.completed[batch_id] = self.offsets(batch_id)
+            if self.random.random() < 0.05:
+                run.deliver_all()
+        end_roles(self.place.wal)
+
+    def roll_back(self) -> None:
+        if self.random.random() < 0.7 and (newest := self.newest("commits")) > 0:
+            roll_back(self.place, self.random.randrange(newest + 1))
+
+    def newest(self, folder: str) -> int:
+        return max((int(name) for name in self.place.checkpoint.list(folder)), default=-1)
+
+    def offsets(self, batch_id: int) -> str:
+        return self.place.checkpoint.read(f"offsets/{batch_id}").decode()
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_whatever_happened_every_batch_that_counts_was_completed_and_only_one_is_undecided(seed: int) -> None:
+    life = _Life(seed)
+    for _ in range(5):
+        with contextlib.suppress(HistoryError, FencedError):  # a released batch with other input
+            life.run()
+        life.roll_back()
+    log = log_on(life.place.wal)
+    if paths.WAL not in life.place.wal.list(""):
+        return
+    found = ending(life.place)
+    for batch_id in range(found.through + 1):
+        manifest = manifest_of(log, batch_id)
+        assert manifest is not None
+        if log.find(Release, paths.release(batch_id)) is None:
+            assert life.completed.get(batch_id) == manifest.offsets, batch_id
+    for batch_id, text in life.completed.items():
+        if batch_id > found.through:
+            assert batch_id == found.undecided
+            assert (manifest := manifest_of(log, batch_id)) is not None
+            assert manifest.offsets == text

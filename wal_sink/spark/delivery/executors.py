@@ -23,6 +23,7 @@ from wal_sink.sinks.failures import Failure, FailureKind, failure_of
 from wal_sink.spark.delivery import copies
 from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.session.error_lines import telling_line
+from wal_sink.spark.session.garbage import settle
 from wal_sink.spark.session.job_properties import described, is_running
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -192,6 +193,7 @@ class _DeliveryTask:
         shares = (tasks,) if self.threads == 1 else shared_out(tasks, self.threads)
         carried_out = SYSTEM.side_by_side(partial(self._carry_out, log), shares)
         results = [result for results in carried_out for result in results]
+        settle(self.store)
         if counts is not None and results:  # there is a result for each task, or one that confirms
             results[-1] = replace(results[-1], requests=counts.counted())
         return results

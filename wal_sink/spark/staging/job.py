@@ -16,6 +16,7 @@ from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.cluster import size_of, task_slots
 from wal_sink.spark.session.configuration import changed, setting_of
+from wal_sink.spark.session.garbage import settle
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.task_errors import (
     RepeatedShuffleError,
@@ -139,9 +140,11 @@ class _StagingTask:
         names = list(self.names)
         renamed = (with_offsets(batch).rename_columns(names) for batch in batches)
         counts = RequestCounts()
+        opened: list[Log] = []
         with marked_errors():
-            log = partial(self._log, counts)
+            log = partial(self._log, counts, opened)
             staged = stage_partition(self.staging, renamed, log, partition=partition, on_executor=True)
+        settle(self.store if opened else None)
         staged = msgspec.structs.replace(staged, requests=counts.counted())
         result: list[pa.Array[Any]] = [
             pa.array([partition], pa.int32()),
@@ -151,10 +154,11 @@ class _StagingTask:
         ]
         yield pa.record_batch(result, _RESULT.names)
 
-    def _log(self, counts: RequestCounts) -> Log:
+    def _log(self, counts: RequestCounts, opened: list[Log]) -> Log:
         store = watched(open_store(self.store), counts if self.staging.measured else None)
         log = Log(store, SYSTEM, self.staging.run_id)
         log.store.begin(is_there=True)
+        opened.append(log)
         return log
 
 

@@ -1,0 +1,59 @@
+"""Objects that a worker holds for long are searched for garbage once."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from pathlib import Path
+
+from wal_sink.spark.session.garbage import settle
+from wal_sink.stores.spec import StoreSpec
+
+
+class Node:
+    """An object that keeps itself alive until garbage is collected."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_lives_after_the_first_task_of_a_store_is_not_searched_again(tmp_path: Path) -> None:
+    held = [[number] for number in range(1_000)]
+    settle(StoreSpec(str(tmp_path / "wal")))
+    assert not [each for each in gc.get_objects() if each in (held[0], held[-1])]
+
+
+def test_later_tasks_of_a_store_leave_their_objects_to_the_collector(tmp_path: Path) -> None:
+    settle(StoreSpec(str(tmp_path / "wal")))
+    before = gc.get_freeze_count()
+    held = [[number] for number in range(1_000)]
+    settle(StoreSpec(str(tmp_path / "wal")))
+    assert gc.get_freeze_count() <= before
+    settle(StoreSpec(str(tmp_path / "other")))
+    assert gc.get_freeze_count() >= before + len(held)
+
+
+def test_garbage_of_the_first_task_does_not_stay(tmp_path: Path) -> None:
+    garbage = weakref.ref(Node())
+    settle(StoreSpec(str(tmp_path / "wal")))
+    assert garbage() is None
+
+
+def test_garbage_of_later_tasks_is_found(tmp_path: Path) -> None:
+    settle(StoreSpec(str(tmp_path / "wal")))
+    garbage = weakref.ref(Node())
+    gc.collect()
+    assert garbage() is None
+
+
+def test_a_forked_process_settles_for_itself(tmp_path: Path) -> None:
+    """Spark forks its workers; the code of a user may fork one of them."""
+    settle(StoreSpec(str(tmp_path / "wal")))
+    child = os.fork()
+    if not child:
+        held = [[number] for number in range(1_000)]
+        before = gc.get_freeze_count()
+        settle(StoreSpec(str(tmp_path / "wal")))
+        os._exit(0 if gc.get_freeze_count() >= before + len(held) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
