@@ -513,6 +513,16 @@ class WalSink:
     def _stop_committers(self) -> None:
         """Finish the chunks in flight and keep the rest."""
         if self._pool is not None and not self._pool.stop(GRACE_S):
+            if hooks := self._pool.kept_by_hooks:
+                _logger.warning(
+                    "%r: on_event has not returned, called for %s. The end of the run does not wait for it any longer. "
+                    "The next start delivers what has no record, according to the guarantee of the sink. Start it in a "
+                    "new process, because this process still uses the sink",
+                    self,
+                    hooks,
+                )
+                self._pool.stop_renewing()
+                return  # the sink stays held, as below
             self._cancel_jobs()
             if not self._pool.stop(CANCEL_S):
                 _logger.warning(

@@ -69,8 +69,10 @@ def drivers_of_a_cluster(effort: Effort) -> Outcome:
         line = _Line(chain, cluster, stack)
         guarded(effort.seed, chain, lambda: line.run(kills))
     outcome = Outcome(rounds=len(line.deaths))
-    rows = add_counts(outcome, chain, allowed=outcome.rounds * SEGMENTS * CHUNK_ROWS)
-    outcome.violations += [*line.violations(), *sent_too_late(chain.targets.sent())]
+    # The last driver of the line is killed too, and its executors end by themselves.
+    rows = add_counts(outcome, chain, allowed=(outcome.rounds + 1) * SEGMENTS * CHUNK_ROWS)
+    sent = chain.targets.sent()
+    outcome.violations += [*line.violations(), *sent_too_late(sent), *repeated_too_often(sent)]
     outcome.detail = "\n".join([*line.detail(), tally("rows by target", Counter(rows))])
     return outcome
 
@@ -285,6 +287,25 @@ def sent_too_late(sent: Sequence[Sent]) -> list[str]:
     return [
         f"term {term} sent {chunks} chunks of segment {ordinal} after a higher term, expected at most 1"
         for (term, ordinal), chunks in late.items()
+        if chunks > 1
+    ]
+
+
+def repeated_too_often(sent: Sequence[Sent]) -> list[str]:
+    """List the take-overs at which more than one chunk of a segment was repeated.
+
+    A take-over is named by the newer of the two terms that sent the chunk: the older one may also come last.
+    """
+    senders: dict[str, int] = {}
+    repeated = Counter[tuple[int, int, int]]()
+    for each in sent:
+        if each.key in senders:
+            repeated[max(senders[each.key], each.term), each.batch, each.ordinal] += 1
+        senders[each.key] = each.term
+    return [
+        f"at the take-over of term {term}, {chunks} chunks of segment {ordinal} of batch {batch} were repeated, "
+        "expected at most 1"
+        for (term, batch, ordinal), chunks in repeated.items()
         if chunks > 1
     ]
 

@@ -175,3 +175,14 @@ def test_kills_that_met_no_work_do_not_hold(tmp_path: Path) -> None:
     lives.outcome.violations.clear()
     tell(lives, 30, batches=1)
     assert lives.outcome.holds
+
+
+def test_two_repeated_chunks_of_a_segment_at_one_take_over_are_one_too_many() -> None:
+    def sent(*chunks: tuple[str, int]) -> list[Sent]:
+        return [Sent(batch=0, ordinal=1, key=key, term=term, pid=1, end=10, rows=()) for key, term in chunks]
+
+    once_each = sent(("a", 1), ("a", 2), ("b", 3), ("b", 2), ("b", 4))
+    assert orphans.repeated_too_often(once_each) == []
+    assert orphans.repeated_too_often(sent(("a", 1), ("b", 1), ("a", 2), ("b", 2))) == [
+        "at the take-over of term 2, 2 chunks of segment 1 of batch 0 were repeated, expected at most 1"
+    ]

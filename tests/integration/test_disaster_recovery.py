@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+import wal_sink.walsink
 from tests.support.small_run import served_sink
+from wal_sink.cli.main import main
 from wal_sink.errors import HistoryError, MissingBatch, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.sink_changes import retire
@@ -25,7 +28,8 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal.holders import TakeOver
+from wal_sink.wal import paths
+from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import Log
 from wal_sink_backends import SqlSink
 
@@ -40,7 +44,9 @@ class Site:
 
     root: Path
 
-    def run(self, through: int, *, delivers: bool = True, table: str = "orders", name: str = "database") -> None:
+    def run(
+        self, through: int, *, delivers: bool = True, table: str = "orders", name: str = "database", first_row: int = 0
+    ) -> None:
         """Run the query through a batch, then end in order. `delivers` False: the batches stay in the WAL."""
         checkpoint = open_store(StoreSpec(str(self.root / CHECKPOINT)))
         run = Run(open_store(StoreSpec(str(self.root / WAL))), checkpoint, Settings(chunk_rows=2), runtime=SYSTEM)
@@ -48,10 +54,23 @@ class Site:
         run.open([served_sink(run, name, to)] if delivers else [])
         run.deliver_all()
         run.become_stager()
-        query = FakeQuery(checkpoint, lambda batch, _: [pa.table({"id": [batch * ROWS + row for row in range(ROWS)]})])
+        query = FakeQuery(
+            checkpoint, lambda batch, _: [pa.table({"id": [first_row + batch * ROWS + row for row in range(ROWS)]})]
+        )
         for _ in query.batches(run, through + 1):
             run.deliver_all()
         run.end()
+
+    def command(self, verb: str, *args: str, code: int = 0) -> str:
+        """The output of a command for the WAL."""
+        done = CliRunner().invoke(main, [verb, str(self.root / WAL), *args])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output
+
+    def note_that_its_query_ended(self) -> None:
+        """This process is that of its runs, and lives on."""
+        log = Log(open_store(StoreSpec(str(self.root / WAL))), SYSTEM, "a test")
+        note_end(log, paths.STAGER_ROLE, max(log.numbers(paths.terms(paths.STAGER_ROLE))))
 
     def rows(self, table: str = "orders") -> list[int]:
         with closing(sqlite3.connect(self.root / TARGET)) as target:
@@ -150,6 +169,21 @@ def test_after_such_a_refusal_all_three_of_one_moment_put_it_right(site: Site) -
     assert site.rows() == wanted()
 
 
+@pytest.mark.parametrize("restored", [(TARGET,), (CHECKPOINT, TARGET)], ids=["target", "checkpoint and target"])
+def test_a_target_that_is_older_is_caught_up_by_one_command(site: Site, restored: Sequence[str]) -> None:
+    """Its ledger is as old as its rows. The checkpoint may be older, too: its batches are recognised."""
+    site.restore(*restored)
+    to = f"sqlite:///{site.root / TARGET}?table=orders"
+    command = ["catch-up", str(site.root / WAL), "--name", "database", "--to", to, "--why", "a disaster", "--yes"]
+
+    done = CliRunner().invoke(main, command)
+
+    assert done.exit_code == 0, done.output
+    assert site.rows() == wanted(LATER)
+    site.run(THROUGH)
+    assert site.rows() == wanted()
+
+
 def test_a_target_that_is_older_is_filled_again_from_the_wal_into_an_empty_table(site: Site) -> None:
     """As far as the WAL still holds the batches. The sink begins anew under another name; the old one is retired."""
     site.restore(TARGET)
@@ -170,6 +204,32 @@ def test_without_its_checkpoint_the_wal_is_refused_since_spark_begins_anew(
     with pytest.raises(WalSinkError):
         site.run(THROUGH)
     assert site.rows() == wanted(LATER)
+
+
+def test_what_was_pending_is_delivered_without_the_checkpoint_and_a_new_query_begins_behind_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new query has a new checkpoint and a new WAL, and the same table with the same ledger."""
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    site.run(THROUGH, delivers=False)
+    site.lose(CHECKPOINT)
+    site.note_that_its_query_ended()
+    rest = str(site.root / "rest")
+
+    shown = site.command("adopt", code=1)
+    assert f"twice: batches 0 to {LATER} (24 rows); never: batches {LATER + 1} to {THROUGH} (6 rows)" in shown
+    assert f'source 0: {{"end": {THROUGH}}}' in shown
+    site.command("adopt", "--settle", rest, "--newest", "complete", "--yes", "--why", "the disk is gone")
+    site.command(
+        "drain", "--checkpoint", rest, "--name", "database", "--to", f"sqlite:///{site.root / TARGET}?table=orders"
+    )
+    assert site.rows() == wanted()
+
+    monkeypatch.setattr("wal_sink.testing.simulation.fake_query.QUERY_ID", "another query")
+    site.lose(WAL)
+    site.run(2, first_row=(THROUGH + 1) * ROWS)
+
+    assert site.rows() == wanted(THROUGH + 3)
 
 
 # --- the WAL is lost

@@ -104,13 +104,14 @@ def test_a_verb_speaks_to_people(verb: str, place: Place) -> None:
 def test_and_to_machines_with_nothing_but_json(verb: str, place: Place) -> None:
     done = place.invoke(*arguments(place, verb), "--json")
     assert done.exit_code == 0, (done.output, done.exception)
-    json.loads(done.stdout)
+    assert isinstance(json.loads(done.stdout), dict | list), "one document, never a bare text or number"
 
 
 @pytest.mark.parametrize("verb", [name for name, row in ROWS.items() if not row.writes])
 def test_a_verb_that_only_looks_changes_nothing(verb: str, local: Place) -> None:
     before = objects(Path(local.wal))
-    local.invoke(*arguments(local, verb))
+    done = local.invoke(*arguments(local, verb))
+    assert done.exit_code == 0, (done.output, done.exception)
     assert objects(Path(local.wal)) == before
 
 

@@ -41,6 +41,8 @@ pytestmark = pytest.mark.s3
 GET, PUT, DELETE, LIST = "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"
 TARGETS = """
 from wal_sink import PermanentError, Rejected
+from wal_sink_backends.sql import SqlSink
+ledger = SqlSink("sqlite:///ledger.db", "orders")
 def refuse(chunk): return Rejected({0: "not this one"})
 def take(chunk): pass
 def fail(chunk): raise PermanentError("the target is gone")
@@ -67,7 +69,8 @@ class Rights:
     checkpoint: Sequence[str] = ()
     bucket: Sequence[str] = (LIST,)
     after: str = ""
-    """The target to which the log was drained before: `refuse` leaves dead letters, `fail` a sink without any row.
+    """The target to which the log was drained before: `refuse` leaves dead letters, `fail` a sink without any row,
+    `ledger` a table with its ledger.
     `repair`: a process died within a repair.
     """
     wishes: Sequence[str] = ()
@@ -76,6 +79,7 @@ class Rights:
 
 _DRAIN = ("WAL", "--to", "DATABASE", "--checkpoint", "CHECKPOINT", "--start-from", "earliest")
 _WHY = ("--why", "a test", "--yes")
+_SETTLE = ("WAL", "--checkpoint", "COPY", "--settle", "REPORT")
 RIGHTS: Mapping[str, Rights] = {
     "status": Rights(["WAL"], [GET]),
     "batches": Rights(["WAL"], [GET]),
@@ -90,8 +94,10 @@ RIGHTS: Mapping[str, Rights] = {
     "verify": Rights(["WAL"], [GET], after="refuse"),
     "audit": Rights(["WAL", "--checkpoint", "CHECKPOINT"], [GET], [GET], after="refuse"),
     "copy": Rights(["WAL", "COPY", "--yes"], [GET], after="refuse"),
+    "adopt": Rights([*_SETTLE, "--newest", "complete", *_WHY], [GET, PUT], after="fail"),
     "skip": Rights(["WAL", "0", *_WHY], [GET, PUT], after="fail"),
     "replay": Rights(["WAL", "0", "--to", "targets_here:take", *_WHY], [GET, PUT], after="refuse"),
+    "catch-up": Rights(["WAL", "--to", "DATABASE", "--empty", *_WHY], [GET, PUT], after="ledger"),
     "report": Rights(["WAL", "-o", "REPORT"], [GET], after="refuse"),
     "gc": Rights(["WAL"], [GET], after="refuse"),
     "dead-letters delete": Rights(["WAL", "--batch", "0", *_WHY], [GET, PUT, DELETE], after="refuse"),

@@ -65,6 +65,11 @@ class Place:
         return f"sqlite:///{self.folder / 'orders.db'}?table=orders"
 
     @property
+    def restored(self) -> str:
+        """The same table, restored to a moment before its first row."""
+        return f"sqlite:///{self.folder / 'restored.db'}?table=orders"
+
+    @property
     def environment(self) -> dict[str, str]:
         return {STORAGE_VARIABLE: json.dumps(self.options)}
 
@@ -132,8 +137,12 @@ ROWS: Mapping[str, Row] = {
     "doctor": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table], needs_wal=False),
     "skip": Row(lambda place: [place.wal, "1", "--name", "late", *WHY], writes=True),
     "replay": Row(lambda place: [place.wal, "0-1", "--to", place.module("take"), *WHY], writes=True),
+    "catch-up": Row(
+        lambda place: [place.wal, "--name", "orders", "--to", place.restored, "--empty", *WHY], writes=True
+    ),
     "gc": Row(lambda place: [place.wal, "--delete", *WHY], writes=True),
     "copy": Row(lambda place: [place.wal, str(place.copy), *WHY]),
+    "adopt": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--dry-run"]),
     "repairs list": Row(lambda place: [place.wal]),
     "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True, lists=False),
     "estimate": Row(lambda _: ["--executors", "1"], needs_wal=False),

@@ -56,15 +56,17 @@ NEXT = {
     "ignore this",
     Fault.UNKNOWN: "If a newer version of wal-sink wrote it, check with that version. Otherwise move it out of the WAL",
     Fault.NEWER: "Check this WAL with the version of wal-sink that wrote the object",
-    Fault.OTHER_QUERY: "Pass the checkpoint of the query that owns this WAL, or restore it",
+    Fault.OTHER_QUERY: "Pass the checkpoint of the query that owns this WAL, or restore it. If it is lost: wal-sink "
+    "adopt WAL",
     Fault.ROLLED_BACK: "Restore a newer checkpoint before you start the query. If the input is the same as before, "
-    "Spark may also run the batches again: wal-sink recognises them, and refuses any that differ",
+    "Spark may also run the batches again: wal-sink recognises them, and refuses any that differ. wal-sink adopt WAL "
+    "tells what comes next",
     Fault.MISSING_BATCH: "Restore the objects of the batch. Without them, later batches wait (MissingBatch)",
     Fault.DIVERGED: "Restore the checkpoint that belongs to this WAL, or start a new WAL. Do not start the query as it "
-    "is",
+    "is. wal-sink adopt WAL tells what a new WAL would send twice or never",
     Fault.CHECKPOINT: "Restore the checkpoint",
     Fault.TARGET_BEHIND: "Stop the delivery to this sink. Restore the newer target, or deliver the lost batches again "
-    "while the WAL still holds them",
+    "while the WAL still holds them: wal-sink catch-up for a target with a ledger, else wal-sink replay",
     Fault.TARGET_AHEAD: "Stop the delivery to this sink. Find out whether a copy of this WAL delivers too, or whether "
     "the WAL was restored to an older state. Restore the newer WAL",
     Fault.TARGET_OTHER: "Stop the delivery to this sink. Find out which program or WAL wrote to these slots",

@@ -25,6 +25,10 @@ OFFSET_LOG_VERSIONS = (1, 2)
 COMMIT_LOG_VERSIONS = (1, 2, 3)
 FILE_LOG_VERSIONS = (1,)
 
+DRAINS_ONLY = 2_147_483_647
+"""Version of the last offset log entry in a checkpoint that `wal-sink adopt` made. Spark refuses a higher version than
+it knows, and this is the highest number that it can read.
+"""
 NO_OFFSET = "-"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -209,7 +213,12 @@ def _version(line: str, known: tuple[int, ...], where: str, what: str) -> int:
     match = _VERSION.fullmatch(line.strip())
     if match is None:
         raise _corrupt(where, f"a version line such as 'v1' of Spark's {what}", line)
-    if (found := int(match[1])) not in known:
+    if (found := int(match[1])) == DRAINS_ONLY:
+        raise ConfigError(
+            f"{where}: wal-sink adopt made this checkpoint for drains, and no query can go on from it. Give the query "
+            "its own checkpoint, or a new one with a new WAL"
+        )
+    if found not in known:
         expected = " or ".join(f"v{number}" for number in known)
         raise ConfigError(
             f"{where}: expected {expected} of Spark's {what}, found v{found}. Nothing was read from this file. Use a "

@@ -87,8 +87,8 @@ def _told(plan: CopyPlan, target: Log, done: Copied) -> str:
     if plan.state is TargetState.COMPLETE:
         return f"{target.store.root} is a complete copy already: {counted(plan.objects, 'object')}. Nothing was copied"
     damaged = (
-        f". {counted(len(done.damaged), 'manifest')} that cannot be read ({done.damaged[0]}) was copied all the same, "
-        "since every sink has the batch or passed over it"
+        f". Damaged in the WAL, and copied as they are: {counted(len(done.damaged), 'object')} ({done.damaged[0]}) of "
+        "batches that every sink has or passed over"
         if done.damaged
         else ""
     )

@@ -23,7 +23,7 @@ from wal_sink.cli.standby import Turns, lease_of
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order, signal_of
-from wal_sink.cli.working import Work, is_quiet, working
+from wal_sink.cli.working import Work, is_quiet, leave, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
 from wal_sink.lifecycle.liveness import Liveness
@@ -323,6 +323,6 @@ def _bar(sink: WalSink, before: Status, name: str) -> Iterator[None]:
         try:
             yield
         finally:
-            done.set()
-            thread.join()
-            refresh()
+            has_ended = leave(thread, done)
+            if has_ended and not isinstance(sys.exception(), KeyboardInterrupt):  # it reads from the store
+                refresh()

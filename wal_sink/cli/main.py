@@ -11,8 +11,10 @@ from typing import get_args
 import click
 
 import wal_sink
+from wal_sink.cli.adopt import adopt_verb
 from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
+from wal_sink.cli.catch_up import catch_up_verb
 from wal_sink.cli.copy import copy_verb
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.doctor import doctor
@@ -75,8 +77,10 @@ _VERBS = (
     doctor,
     skip_verb,
     replay_verb,
+    catch_up_verb,
     gc_verb,
     copy_verb,
+    adopt_verb,
     repairs,
     estimate_verb,
 )

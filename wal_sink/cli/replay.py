@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
+from wal_sink.cli.batch_ranges import BatchRange
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.output import plain, print_json, size
 from wal_sink.cli.repairing import confirm, log_of, repair_options
@@ -23,29 +24,10 @@ from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink
 from wal_sink.sinks.held import holding
 
-MOST_BATCHES = 1_000_000
-
-
-class _Batches(click.ParamType[range]):
-    """A batch id, or a range such as `12-20`."""
-
-    name = "batch"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        if isinstance(value, range):
-            return value
-        first, dash, last = str(value).partition("-")
-        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
-            self.fail(f"{value!r}: expected a batch id such as 12, or a range such as 12-20", param, ctx)
-        found = range(int(first), int(last or first) + 1)
-        if not 0 < len(found) <= MOST_BATCHES:
-            self.fail(f"{value!r}: expected a range of 1 to {MOST_BATCHES:,} batches, the lower one first", param, ctx)
-        return found
-
 
 @click.command("replay", short_help="Send released batches again, on purpose.")
 @click.argument("wal")
-@click.argument("batches", nargs=-1, required=True, type=_Batches(), metavar="BATCH...")
+@click.argument("batches", nargs=-1, required=True, type=BatchRange(), metavar="BATCH...")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--name", default="", metavar="NEW", help="A new sink name for the replay. Default: replay-NUMBER.")
 @click.option(

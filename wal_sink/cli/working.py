@@ -27,6 +27,8 @@ REFRESH_S = 0.5
 """Between two reports on a terminal."""
 PLAIN_S = 30.0
 """Before the first plain line, and between two."""
+LEAVE_S = 2.0
+"""How long the end of the work waits for the thread that reports. It may be reading from a store that hangs."""
 
 
 class Work:
@@ -62,8 +64,14 @@ def working(what: str, *, look: Callable[[Work], None] | None = None) -> Iterato
     try:
         yield work
     finally:
-        done.set()
-        thread.join()
+        leave(thread, done)
+
+
+def leave(thread: threading.Thread, done: threading.Event) -> bool:
+    """End a thread that reports; False if it is still reading after `LEAVE_S`. It is a daemon thread."""
+    done.set()
+    thread.join(LEAVE_S)
+    return not thread.is_alive()
 
 
 def is_quiet() -> bool:
@@ -84,7 +92,8 @@ def _on_terminal(work: Work, done: threading.Event, look: Callable[[Work], None]
 def _in_lines(work: Work, done: threading.Event, look: Callable[[Work], None], *, tell: Callable[[str], None]) -> None:
     while not done.wait(PLAIN_S):
         look(work)
-        tell(f"wal-sink: {work}")
+        if not done.is_set():  # otherwise the work ended during a long look
+            tell(f"wal-sink: {work}")
 
 
 def _nothing(_: Work) -> None:

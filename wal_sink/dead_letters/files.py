@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wal_sink.dead_letters import seal
 from wal_sink.errors import CorruptError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.chunk import Chunk, Position
@@ -76,6 +77,10 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     replay_of: str = ""
 
 
+_EARLIER = {_PREFIX + name.encode() for name in (*_Facts.__struct_fields__, "crc32")}
+"""The metadata of a file without a checksum of the whole file."""
+
+
 def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str) -> None:
     """Keep a chunk of an at-most-once delivery that the sink may or may not have. Repeating this is harmless."""
     path = paths.dead_letter(sink, chunk.batch_id, ordinal, chunk.rows[0], chunk.rows[-1] + 1)
@@ -124,9 +129,12 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
     data = store.read(path)
     try:
         table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
-        facts = _facts_in(table.schema.metadata or {})
+        metadata = table.schema.metadata or {}
+        facts = _facts_in(metadata)
     except (pa.ArrowException, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptError(f"{where}: expected a dead letter, found {len(data)} other bytes: {error}") from error
+    if seal.KEY in metadata and not seal.fits(data):  # a file of an earlier version has no such checksum
+        raise CorruptError(f"{where}: the checksum of this dead letter does not match; restore the object")
     if table.num_columns != len(facts.columns) + 2 or table.column_names[-2:] != [_ROW, _REASON]:
         raise CorruptError(f"{where}: expected the columns {facts.columns}, {_ROW} and {_REASON}, found {table.schema}")
     span = paths.parse_dead_letter(path.rpartition("/")[2])
@@ -172,20 +180,22 @@ def _encode(
     table = table.replace_schema_metadata(_metadata_of(facts))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, **WRITING)
-    return buffer.getvalue()
+    return seal.sealed(buffer.getvalue())
 
 
 def _metadata_of(facts: _Facts) -> dict[bytes, bytes]:
-    """The facts and their checksum: Parquet protects its pages, not its footer."""
+    """The facts and their checksum, which earlier versions need, and last the place for the checksum of the file."""
     plain = msgspec.to_builtins(facts)
     metadata = {
         _PREFIX + name.encode(): value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         for name, value in plain.items()
     }
-    return {**metadata, _PREFIX + b"crc32": str(_checksum(facts)).encode()}
+    return {**metadata, _PREFIX + b"crc32": str(_checksum(facts)).encode(), seal.KEY: seal.BLANK}
 
 
 def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
+    if seal.KEY not in metadata and not metadata.keys() <= _EARLIER:
+        raise msgspec.ValidationError("a name in its metadata is damaged")
     texts = {
         name.removeprefix(_PREFIX).decode(): value.decode()
         for name, value in metadata.items()

@@ -89,6 +89,6 @@ def _owner(checkpoint: Checkpoint, query_id: str, status: Status | None) -> Find
         return fault(
             check,
             f"{checkpoint.root} is that of query {query_id}, but the WAL is that of query {status.query_id}",
-            f"pass the checkpoint that belongs to the WAL; it records {status.checkpoint}",
+            f"pass the checkpoint that belongs to the WAL; it records {status.checkpoint}. If lost: wal-sink adopt",
         )
     return fine(check, "the checkpoint and the WAL are of one query")

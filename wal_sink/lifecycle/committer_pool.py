@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from wal_sink.errors import FencedError, UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
+from wal_sink.lifecycle.joining import join_all, kept_by_hooks
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
@@ -113,7 +114,8 @@ class CommitterPool:
         self._wait_delivered(timeout_s)
 
     def stop(self, grace_s: float) -> bool:
-        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds.
+        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds, or was
+        kept by a hook for `HOOK_S` of them (see `kept_by_hooks`).
 
         Once no thread is busy any more, a record says that this run no longer serves its sinks.
         """
@@ -121,15 +123,18 @@ class CommitterPool:
         self._stopping.set()
         for thread in self._threads:
             thread.leave()
-        deadline = self._deadline_s(grace_s)
-        joined = [thread.join(self._left_s(deadline)) for thread in self._threads]
-        if not all(joined):
+        if not join_all(self._threads, grace_s, self._now_s):
             return False
         if not self._has_ended:
             self._has_ended = True
             self.stop_renewing()
             self.run.end()
         return True
+
+    @property
+    def kept_by_hooks(self) -> str:
+        """The sinks that `stop` left because of a hook that did not return, if it left no others."""
+        return kept_by_hooks(self._threads)
 
     def stop_renewing(self) -> None:
         """Renew no lease any more, so that standbys take over."""

@@ -16,6 +16,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import NEXT, Seen, State
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.runtime.stopped import StoppedError
+from wal_sink.telemetry.events import Event
 
 FIRST_POLL_S = 0.06
 """The first pause, after staging: on a local disk `commits/N` shows 36 to 93 ms later, half of them within 60
@@ -79,6 +80,11 @@ class CommitterThread:
     def runs_here(self) -> bool:
         """Whether the calling thread is this one."""
         return threading.current_thread() is self._thread
+
+    @property
+    def hook_event(self) -> Event | None:
+        """The event whose hook runs on this thread now; None if there is none."""
+        return None if self._thread is None else self._run.log.events.told_on(self._thread.ident)
 
     @property
     def is_running(self) -> bool:

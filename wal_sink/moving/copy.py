@@ -70,7 +70,7 @@ class Copied:
     objects: int
     bytes: int
     damaged: tuple[str, ...] = ()
-    """Damaged manifests that were copied as they are: every sink has their batches, or passed over them."""
+    """Damaged objects that were copied as they are: every sink has their batches, or passed over them."""
 
 
 def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
@@ -83,7 +83,7 @@ def plan_copy(source: Log, target: Log, *, take_over: TakeOver) -> CopyPlan:
     wal = find_wal(source)
     if wal is None:
         raise ConfigError(f"{source.store.root} holds no wal.json: no batch was staged so far, so there is no WAL yet")
-    _refuse_served(source, take_over)
+    refuse_served(source, take_over)
     state = _state_of(source, target, wal)
     location = current_location(source, wal, moved=True)
     found = survey(source)
@@ -105,7 +105,7 @@ def copy_wal(
 
     With `move`, the copy becomes the WAL: the earlier place records that it was moved, and is refused from then on.
     Every process that this `TakeOver` permits is fenced first. Raises `HeldError` if the WAL changes meanwhile,
-    `CorruptError` if an object is damaged, or is another one in the target, and `StoreError`.
+    `CorruptError` if an object that a sink may need is damaged, or is another one in the target, and `StoreError`.
     """
     source.store.begin(is_there=True)
     target.store.begin()
@@ -121,7 +121,7 @@ def copy_wal(
         leftovers.refuse_others()
         target.store.delete([paths.COPIED])  # it is created again once this part of the copy is complete
     if move is not None:
-        _fence(source, move)
+        fence(source, move)
     # 2. Every object but wal.json.
     copying = _Copying(source, target, on_progress)
     copying.copy_all(is_resumed=leftovers is not None)
@@ -209,7 +209,7 @@ def _complete_already(plan: CopyPlan, here: str, *, moves: bool) -> Copied:
     return Copied(0, 0)
 
 
-def _fence(source: Log, take_over: TakeOver) -> None:
+def fence(source: Log, take_over: TakeOver) -> None:
     """Claim and end every role: a process that still serves the WAL ends. A listing, three requests more for each."""
     for name in source.store.list(paths.TERMS):
         role = name.removesuffix("/")
@@ -225,7 +225,7 @@ def _refuse_shared(source: Log, target: Log) -> None:
         )
 
 
-def _refuse_served(source: Log, take_over: TakeOver) -> None:
+def refuse_served(source: Log, take_over: TakeOver) -> None:
     """One listing, and for each role a listing and two reads."""
     for role in source.store.list(paths.TERMS):
         refuse_held(source, role.removesuffix("/"), take_over=take_over)

@@ -15,7 +15,7 @@ from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.create_once import create_once
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, SegmentRef, check_envelope
+from wal_sink.wal.records import Manifest, SegmentRef, SinkRecord, check_envelope
 from wal_sink.wal.segment_reader import check_segment
 
 WINDOW_BYTES = 64 << 20
@@ -24,7 +24,7 @@ _RECORD_BYTES = 64 << 10
 """Estimated size of a record."""
 _RECORD = ".json"
 _KEPT_MANIFESTS = 16
-_MANIFEST = re.compile(rf"{paths.BATCHES}/(\d{{{paths.BATCH_DIGITS}}})/manifest-[^/]*\.json", re.ASCII)
+_OF_A_BATCH = re.compile(rf"{paths.BATCHES}/(?:[^/\d][^/]*/)?(\d{{{paths.BATCH_DIGITS}}})/", re.ASCII)
 
 _logger = logger_of(__name__)
 
@@ -57,7 +57,7 @@ class ObjectCopier:
         """The segments that the manifests name which were read last, by path."""
         self._had_by_all: int | None = None
         self.damaged: list[str] = []
-        """Damaged manifests that were copied as they are, since every sink has their batches or passed over them."""
+        """Damaged objects that were copied as they are, since every sink has their batches or passed over them."""
 
     def copy_part(self, part: Part, present: Collection[str]) -> Iterator[tuple[int, int]]:
         """Copy the objects of a folder. `present`: the names that the target has already; they are compared.
@@ -75,9 +75,14 @@ class ObjectCopier:
         return self._copy(_Object(path, is_there=False))
 
     def _copy(self, each: _Object) -> int:
-        """A read, a create and a read; without the create if it is there."""
+        """A read, a create and a read; without the create if it is there. A read more if the object is damaged."""
         data = self._read(each.path)
-        self._check(each, data)
+        try:
+            self._check(each, data)
+        except CorruptError as error:
+            self._accept(each.path, error)
+            if self._read(each.path) != data:  # the answer was damaged, and nobody knows what the object holds
+                raise
         store = self._target.store
         is_there = each.is_there or create_once(store, each.path, data, runtime=self._target.runtime)
         if is_there and store.read(each.path) == data:
@@ -97,10 +102,7 @@ class ObjectCopier:
     def _check(self, each: _Object, data: bytes) -> None:
         where = self._source.store.url_of(each.path)
         if each.path.endswith(_RECORD):
-            try:
-                check_envelope(data, where)
-            except CorruptError as error:
-                self._accept(each.path, error)
+            check_envelope(data, where)
         elif each.segment is not None:
             check_segment(data, each.segment, where)
 
@@ -125,8 +127,11 @@ class ObjectCopier:
             return None
 
     def _accept(self, path: str, error: CorruptError) -> None:
-        """Raise the error of a damaged object, unless it is a manifest that nobody needs: no sink gets its batch."""
-        found = _MANIFEST.fullmatch(path)
+        """Raise the error of a damaged object, unless it belongs to a batch that no sink of the WAL needs any more.
+
+        The copy of such an object is as good as the object. Left out, it would look lost, and its batch with it.
+        """
+        found = _OF_A_BATCH.match(path)
         if found is None or int(found[1]) > self._everywhere():
             raise error
         if path not in self.damaged:
@@ -134,11 +139,19 @@ class ObjectCopier:
             _logger.warning("%s. It was copied as it is, since every sink has its batch or passed over it", error)
 
     def _everywhere(self) -> int:
-        """The newest batch that every sink has or passed over; -1 without sinks. Asked once, if anything is damaged."""
+        """The newest batch that every sink has, passed over or begins after; -1 without sinks. Asked once, if anything
+        is damaged.
+        """
         if self._had_by_all is None:
             sinks = [sink.folder for sink in read_names(self._source).sinks if not sink.is_retired]
-            self._had_by_all = min((marked_through(self._source, sink) for sink in sinks), default=NOTHING)
+            self._had_by_all = min(map(self._through, sinks), default=NOTHING)
         return self._had_by_all
+
+    def _through(self, sink: str) -> int:
+        through = marked_through(self._source, sink)
+        if through == NOTHING and (record := self._source.find(SinkRecord, paths.sink(sink))) is not None:
+            return record.first_batch - 1
+        return through
 
 
 def _windows(every: Iterable[_Object]) -> Iterator[list[_Object]]:

@@ -191,7 +191,7 @@ class History:
             raise HistoryGone(
                 f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}, but the "
                 f"checkpoint {self._checkpoint.root} was rolled back to an earlier batch. Restore a newer checkpoint, "
-                "or start a new WAL"
+                "or start a new WAL; before that, wal-sink adopt WAL shows what a sink would get twice or never"
             )
         self._wal = wal
         return wal
@@ -305,7 +305,8 @@ class History:
         return HistoryError(
             f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "
             f"belongs to {found}. The batch ids of another query mean other rows. Restore the checkpoint of query "
-            f"{wal.query_id}, or use a new WAL for this query"
+            f"{wal.query_id}, or use a new WAL for this query. Before that, wal-sink adopt WAL shows what a sink would "
+            "get twice or never, and delivers what this WAL still holds without its checkpoint"
         )
 
 
@@ -315,5 +316,5 @@ def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, f
         f"batch {batch_id} of {log.store.root}: the WAL holds this batch with source offsets {expected[:12]}, but the "
         f"checkpoint {checkpoint.root} now has {found[:12]} under the same id. The checkpoint was restored to an older "
         "state or rewritten. No row of the other history was staged or delivered. Restore the checkpoint that belongs "
-        "to this WAL, or start a new WAL"
+        "to this WAL, or start a new WAL; before that, wal-sink adopt WAL shows what a sink would get twice or never"
     )

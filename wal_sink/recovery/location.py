@@ -111,12 +111,14 @@ def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
             f"{here} holds the WAL {wal.wal_id}, but the recorded location of this WAL is {said}: {doubt}. Two copies "
             "of one WAL would deliver the same batches twice. Open the WAL at the recorded location. If the WAL was "
             "moved here for good, and no process opens the other location again, give the earlier location for one "
-            f"start: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}"
+            f"start: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}. Or run wal-sink adopt WAL: "
+            "it first shows what was delivered at the other location since"
         )
     _logger.warning(
         "%s holds a WAL whose recorded location is %s. There are three possible causes. If this is the same folder "
         "under another path, delivery is correct; use the recorded path to avoid this warning. If the WAL is a copy, "
-        "stop this process: two copies deliver all rows twice. If the WAL was moved, pass moved_from=%r for one start",
+        "stop this process: two copies deliver all rows twice. If the WAL was moved, run wal-sink adopt WAL, or "
+        "pass moved_from=%r for one start",
         here, said, said,
     )  # fmt: skip
 

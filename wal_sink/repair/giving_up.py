@@ -1,8 +1,8 @@
 """Giving up a repair: it will not be completed, and nothing of it holds the WAL or a target back.
 
-The changes that the repair made so far stay. Only a replay leaves something that must end: its sink, which keeps
-batches from being deleted, and the transactions that a two-phase target holds for it. The sink is retired first, and
-the end is written down last. So the same command completes a give-up that was interrupted.
+The changes that the repair made so far stay. Only a replay and a catch-up leave something that must end: the sink that
+keeps batches from being deleted, and the transactions that a two-phase target holds for it. The sink is retired first,
+and the end is written down last. So the same command completes a give-up that was interrupted.
 
 A live query and a drain beside it: only a sink that the repair registered is retired, and only under the term of its
 committer, which fences a process that still sends.
@@ -13,6 +13,8 @@ from __future__ import annotations
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.sink_names import read_names
+from wal_sink.repair.catch_up import holder_name
+from wal_sink.repair.catch_up_plan import VERB
 from wal_sink.repair.journal import Entry, command_of, ended_already, find_repair, note_given_up
 from wal_sink.repair.there import replay_identity
 from wal_sink.reporting.texts import name_of
@@ -57,9 +59,11 @@ def give_up(log: Log, number: int, *, why: str, to: Sink | BatchSink | None = No
 
 
 def _sink_of(log: Log, entry: Entry) -> SinkRecord | None:
-    """The sink that a replay registered. Another sink may have its name."""
+    """The sink that a replay or catch-up registered. Another sink may have its name."""
     if entry.damage:
         names = [sink.folder for sink in read_names(log).sinks]
+    elif entry.begun.verb == VERB:
+        names = [holder_name(entry.number)]
     elif entry.begun.verb == _REPLAY:
         names = [entry.plan.get("name") or f"replay-{entry.number}"]
     else:

@@ -59,7 +59,8 @@ def rows_in_ledger(
 def have_ended(log: Log, term: Term, *, since: int) -> bool:
     """Whether every process that held the role from term `since` on, below `term`, has certainly ended.
 
-    One that lives may have a chunk in flight, which the target can still commit. Three reads for each term.
+    One that lives may have a chunk in flight, which the target can still commit. The executors of a driver that was
+    killed may live on too, for the chunk in their hand: nobody here can see them. Three reads for each term.
     """
     numbers = range(max(since, 1), term.number)
     if len(numbers) > MOST_TERMS:

@@ -83,12 +83,12 @@ def choose_sinks(
     of a sink are in this target, and `DeliveryError` if the target gives no answer.
     """
     known = _earlier_sinks(log)
-    own = _named(log, known, ledger_of) if ledger_of else [each for each in known if _is_for(each, to)]
+    own = _named(log, known, ledger_of) if ledger_of else [each for each in known if is_for(each.identity, to)]
     if not known or not widest.segments:
         return Counted(tuple(each.folder for each in own))
     with asked(log, to, widest, wal_id=wal_id, sink=known[0].folder) as session:
         count = len(widest.segments)
-        found = [each for each in known if _is_behind(_positions(session, to, each.folder, wal_id, count), since)]
+        found = [each for each in known if _is_behind(positions_of(session, to, each.folder, wal_id, count), since)]
         doubtful = [each for each in found if each not in own]
         if doubtful and not ledger_of:
             raise _doubtful(log, to, doubtful, own)
@@ -109,7 +109,7 @@ def rows_there(
     most = [There()] * len(manifest.segments)
     for name in others if manifest.segments else ():
         marker = log.find(Marker, paths.marker(name, manifest.batch_id))
-        positions = _positions(session, sink, name, wal_id, len(most))
+        positions = positions_of(session, sink, name, wal_id, len(most))
         rows = [_rows(manifest, ordinal, position, marker, name) for ordinal, position in enumerate(positions)]
         found = _without_letters(log, name, manifest.batch_id, marker, rows)
         most = [max(pair, key=lambda each: (each.rows, -each.in_letters)) for pair in zip(most, found, strict=True)]
@@ -177,10 +177,10 @@ def _named(log: Log, known: Sequence[Earlier], names: Sequence[str]) -> list[Ear
     return [each for each in known if each.name in names]
 
 
-def _is_for(sink: Earlier, to: TransactionalSink) -> bool:
-    """Whether a sink was registered for this target. Descriptions of older versions may hold secrets."""
+def is_for(identity: str, to: TransactionalSink) -> bool:
+    """Whether a sink with this description was registered for this target. Older versions kept secrets in it."""
     name = name_of(to)
-    return not {sink.identity, redacted(sink.identity)}.isdisjoint({name, redacted(name)})
+    return not {identity, redacted(identity)}.isdisjoint({name, redacted(name)})
 
 
 def _doubtful(log: Log, to: TransactionalSink, doubtful: Sequence[Earlier], own: Sequence[Earlier]) -> ConfigError:
@@ -194,9 +194,10 @@ def _doubtful(log: Log, to: TransactionalSink, doubtful: Sequence[Earlier], own:
     )
 
 
-def _positions(
+def positions_of(
     session: SinkSession, sink: TransactionalSink, name: str, wal_id: str, count: int
 ) -> list[Position | None]:
+    """The positions of a sink's first slots, in order. One call. Raises `SinkFailedError`."""
     slots = [slot_name(wal_id, name, ordinal) for ordinal in range(count)]
     found: Mapping[str, object] = session.call(f"positions of sink {name!r}", sink.positions, slots)
     return [stored_position(f"last({slot!r})", slot, found.get(slot)) for slot in slots]

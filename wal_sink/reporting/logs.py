@@ -37,6 +37,11 @@ def logging_about(
         yield
 
 
+def subject() -> Subject:
+    """The subject of this thread's records, for `logging_as` on another thread."""
+    return _subject.get()
+
+
 @contextlib.contextmanager
 def logging_as(given: Subject) -> Iterator[None]:
     """Make this the subject of every record of this thread while the block runs. Nothing else of its context changes:

@@ -10,10 +10,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import Context, copy_context
 from types import MethodType
 from typing import Any, Protocol, TypeVar
 
+from wal_sink.reporting.logs import Subject, logging_as, subject
 from wal_sink.reporting.texts import repr_of
 
 T = TypeVar("T")
@@ -63,11 +63,14 @@ class DirectCall:
 class ThreadCall:
     """Calls on a separate daemon thread, which the first call starts.
 
+    All calls run in the context of that thread, so what `open` sets there (the precision of decimals, a `ContextVar`)
+    is there in `write` and `close`. Only the subject of log records comes from the caller.
+
     An exception that would end the program becomes a `ProgramExitError`: no sink may end a run that way.
     """
 
     def __init__(self) -> None:
-        self._requests: queue.SimpleQueue[tuple[Context, Callable[..., Any], tuple[Any, ...]] | None]
+        self._requests: queue.SimpleQueue[tuple[Subject, Callable[..., Any], tuple[Any, ...]] | None]
         self._requests = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -80,7 +83,7 @@ class ThreadCall:
             thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
             thread.start()  # raises if the system has no more threads; then the next call tries again
             self._thread = thread
-        self._requests.put((copy_context(), function, args))  # so that log records name their subject there, too
+        self._requests.put((subject(), function, args))
         try:
             returned, value = self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -101,10 +104,10 @@ class ThreadCall:
     def _work(self) -> None:
         process = os.getpid()
         while (request := self._requests.get()) is not None:
-            context, function, args = request
+            about, function, args = request
             try:
-                with _alone(function):
-                    answer = (True, context.run(function, *args))
+                with logging_as(about), _alone(function):
+                    answer = (True, function(*args))
             except Exception as error:  # noqa: BLE001 - passed to the calling thread, whatever it is
                 answer = (False, error)
             except BaseException as error:  # noqa: BLE001 - no other code would see it

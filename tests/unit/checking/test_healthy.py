@@ -42,7 +42,9 @@ def test_a_wal_of_an_earlier_version(path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wal_of_the_present_code(name: str) -> None:
-    audited(world_of(name))
+    check = audited(world_of(name))
+    assert check.seen.records > 0
+    assert check.known.wal is not None
 
 
 def test_a_wal_that_was_collected_and_goes_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -19,9 +20,10 @@ from click.testing import CliRunner, Result
 import wal_sink.cli.opened
 import wal_sink.inspection.batches
 import wal_sink.walsink
+from tests.support.processes import Child
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
-from wal_sink.cli import working
+from wal_sink.cli import drain, working
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
@@ -145,6 +147,81 @@ def test_an_error_ends_the_reports_and_passes() -> None:
     with pytest.raises(KeyError), working.working("reading"):
         raise KeyError
     assert threads() == []
+
+
+INTERRUPTED = """
+import threading
+from wal_sink.cli import drain, working
+
+def hang(work):
+    print("reading", flush=True)
+    threading.Event().wait()  # a store that does not answer
+
+working.PLAIN_S, working.LEAVE_S = 0.02, 0.2
+with working.working("waiting", look=hang):
+    threading.Event().wait()
+"""
+
+
+def test_ctrl_c_ends_a_command_whose_report_hangs(tmp_path: Path) -> None:
+    with Child.python(INTERRUPTED, log=tmp_path / "log", limit_s=60) as child:
+        child.wait_for_output("reading")
+        child.interrupt()
+        child.wait()
+        assert "KeyboardInterrupt" in child.output
+
+
+@pytest.mark.usefixtures("often")
+def test_a_report_that_comes_after_the_end_is_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "LEAVE_S", 0.1)
+    reading, go = threading.Event(), threading.Event()
+
+    def look(_: working.Work) -> None:
+        reading.set()
+        go.wait(20)
+
+    with working.working("waiting", look=look):
+        assert reading.wait(20)
+    go.set()
+    wait_until(lambda: threads() == [])
+    assert capsys.readouterr().err == ""
+
+
+class Unread:
+    """A `WalSink` whose status counts its reads, and does not come while `hangs`."""
+
+    def __init__(self, status: Any, *, hangs: bool) -> None:
+        self.answer, self.reads, self.go = status, 0, threading.Event()
+        if not hangs:
+            self.go.set()
+
+    def status(self) -> Any:
+        self.reads += 1
+        self.go.wait(20)
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("hangs", "error", "reads"), [(True, None, 1), (False, KeyboardInterrupt, 0), (False, None, 1)]
+)
+def test_the_bar_of_a_drain_reads_nothing_more_after_ctrl_c_or_while_the_store_hangs(
+    wal: str, monkeypatch: pytest.MonkeyPatch, *, hangs: bool, error: type[BaseException] | None, reads: int
+) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr(working, "LEAVE_S", 0.1)
+    monkeypatch.setattr(drain, "REFRESH_S", 0.02 if hangs else 60.0)
+    status = wal_sink.inspection.read_status(open_store(StoreSpec(wal)))
+    sink: Any = Unread(status, hangs=hangs)
+    with contextlib.suppress(KeyboardInterrupt), drain._bar(sink, status, "default"):
+        if hangs:
+            wait_until(lambda: sink.reads == 1)
+        if error is not None:
+            raise error
+    assert sink.reads == reads
+    sink.go.set()
+    wait_until(lambda: threads() == [])
 
 
 @pytest.mark.usefixtures("often")

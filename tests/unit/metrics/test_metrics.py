@@ -342,7 +342,11 @@ def test_an_event_without_a_metric_is_none_of_them(sinks: Sinks) -> None:
     class New(Event):
         pass
 
+    sinks.tell(failed("unknown", 1.0))
+    before = {metric.name: dict(sinks.numbers.values(metric)) for metric in METRICS}
+    assert any(before.values())
     sinks.tell(New(WAL))
+    assert {metric.name: dict(sinks.numbers.values(metric)) for metric in METRICS} == before
 
 
 # --- the object

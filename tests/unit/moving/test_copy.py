@@ -296,7 +296,7 @@ def test_objects_that_were_collected_between_two_parts_of_a_copy_are_deleted_fro
 def test_a_damaged_object_is_named_and_not_copied() -> None:
     for fixed in ("sinks/a/sink.json", "low-water/x.json", None):
         place, there = a_place(), memory()
-        path = fixed or segment_of(place)
+        path = fixed or segment_of(place, 2)  # every sink needs the batch
         damaged = place.wal.read(path)[:-9] if path in content(place.wal) else b"{}"
         place.wal.delete([path])
         place.wal.create(path, damaged)
@@ -329,8 +329,9 @@ def test_each_manifest_is_read_once_for_its_segments() -> None:
     assert len(manifests) == 2 * len(set(manifests)) == 2 * 20  # to be copied, and for the checksums
 
 
-def segment_of(place: Place) -> str:
-    return next(name for name in content(place.wal) if name.endswith(".parquet") and name.startswith(paths.BATCHES))
+def segment_of(place: Place, batch_id: int = 0) -> str:
+    folder = paths.batch(batch_id)
+    return next(name for name in content(place.wal) if name.endswith(".parquet") and name.startswith(folder))
 
 
 @pytest.mark.parametrize("path", ["sinks/a/sink.json", paths.WAL])

@@ -533,6 +533,11 @@ def test_a_start_right_after_the_skip_needs_no_manifest(part: str, kind: str) ->
 
     run = place.open({"a": make()})
     run.committers[0].confirm_marked()
+    assert run.committers[0].next_batch() == 2
+    run.deliver_all()
+    newest = marker(place, 2)
+    assert newest is not None
+    assert not newest.skipped
 
 
 def test_a_damaged_manifest_counts_as_lost() -> None:
@@ -810,6 +815,10 @@ def test_a_start_beside_an_unfinished_skip_loses_and_doubles_nothing(kind: str) 
         run = place.open({"a": good(target)})
         place.stream(run, 3)
         end_roles(place.wal)
+        made = marker(place, 1)
+        assert made is not None
+        assert made.skipped is was_skipped
+        assert marker(place, 3) is not None
         wanted = rows_of(ROWS, ROWS, ROWS, ROWS)
         if kind == "transactional":
             got = target.rows if was_skipped else sorted(set(target.rows))

@@ -189,7 +189,8 @@ def test_a_wal_without_transactional_sinks_asks_nothing() -> None:
         def positions(self, slots: object) -> object:  # type: ignore[override]
             raise PermanentError(f"no answer about {slots}")
 
-    plan_resend(log_on(delivered().wal), [1], Silent(Target()), name="", again=False)
+    plan = plan_resend(log_on(delivered().wal), [1], Silent(Target()), name="", again=False)
+    assert (plan.batches, plan.rows, plan.counted) == ((1,), 8, ())
 
 
 # --- rows in dead letters

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import Child
+from wal_sink.runtime import side_by_side as module
 from wal_sink.runtime.side_by_side import MOST, in_turn, side_by_side
 
 WAIT_S = 10
@@ -110,3 +111,94 @@ def test_neither_the_end_of_the_main_thread_nor_a_call_that_hangs_matters_to_the
 ) -> None:
     with Child.python(program, log=tmp_path / "log") as child:
         assert says in child.succeed()
+
+
+# --- Ctrl-C
+
+INTERRUPTED = """
+import threading
+from wal_sink.runtime import side_by_side as module
+
+module.INTERRUPTED_S = 0.2
+begun = threading.Barrier(3)
+called = []
+
+def call(number):
+    called.append(number)
+    begun.wait(10)
+    if threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()  # a store that does not answer
+    print("now", flush=True)
+    IN_THE_CALL
+
+try:
+    module.side_by_side(call, range(3))
+except KeyboardInterrupt:
+    print("interrupted", len(called), flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["threading.Event().wait()", "return"], ids=["in a call", "in the wait for others"])
+def test_ctrl_c_ends_the_wait_for_calls_that_hang(tmp_path: Path, where: str) -> None:
+    program = INTERRUPTED.replace("IN_THE_CALL", where)
+    with Child.python(program, log=tmp_path / "log", limit_s=60) as child:
+        child.wait_for_output("now")
+        time.sleep(0.1)  # until it waits
+        child.interrupt()
+        assert "interrupted 3" in child.succeed()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_exit_on_the_callers_thread_precedes_every_error(error: type[BaseException]) -> None:
+    """Otherwise the error of a store hides the Ctrl-C, and the caller tries again."""
+    both_here, failing = threading.Barrier(2), threading.Event()
+
+    def call(number: int) -> None:
+        both_here.wait(WAIT_S)
+        if threading.current_thread() is threading.main_thread():
+            failing.wait(WAIT_S)
+            raise error
+        failing.set()
+        raise LookupError(number)
+
+    for _ in range(20):  # in most of them, the first item belongs to the other thread
+        failing.clear()
+        with pytest.raises(error):
+            side_by_side(call, range(2))
+
+
+def test_an_exit_waits_for_calls_that_end_in_time() -> None:
+    ended: list[int] = []
+    all_here = threading.Barrier(3)
+
+    def call(number: int) -> None:
+        all_here.wait(WAIT_S)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        ended.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(call, range(3))
+    assert len(ended) == 2
+
+
+def test_an_exit_between_two_calls_leaves_the_rest_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    taken = module._Calls._take
+
+    def take(calls: module._Calls[int, None]) -> int | None:
+        if threading.current_thread() is threading.main_thread() and called:
+            raise KeyboardInterrupt
+        return taken(calls)
+
+    def call(number: int) -> None:
+        called.append(number)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(module._Calls, "_take", take)
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(call, range(1000))
+    before = len(called)
+    time.sleep(0.1)
+    assert len(called) == before < 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings
 from wal_sink.delivery.telling import failure_teller
 from wal_sink.errors import ConfigError, FencedError, WalSinkError
 from wal_sink.lifecycle.committer_pool import CommitterPool
+from wal_sink.lifecycle.joining import join_all
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
@@ -36,7 +38,7 @@ from wal_sink.telemetry import (
     SlowStore,
     Staged,
 )
-from wal_sink.telemetry.hooks import Events
+from wal_sink.telemetry.hooks import HOOK_S, Events
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
@@ -126,6 +128,87 @@ def test_a_hook_that_does_not_return_keeps_no_run_from_its_end(
     assert "the delivery to sink a failed" in caplog.text or "sink a is parked" in caplog.text
     let_go.set()
     assert pool.stop(PATIENCE_S)
+
+
+@pytest.mark.parametrize("kind", [Delivered, GaveUp])
+def test_the_end_waits_for_a_hook_only_a_short_time_and_says_so(
+    home: Home, kind: type[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without this, an end took GRACE_S and CANCEL_S together: 35 seconds."""
+    let_go, called = threading.Event(), threading.Event()
+
+    def hook(event: Event) -> None:
+        if isinstance(event, kind):
+            called.set()
+            let_go.wait(PATIENCE_S)
+
+    sink = home.sink(refuse if kind is GaveUp else Recorder(), hook)
+    sink._open()
+    assert called.wait(PATIENCE_S)
+    began_s = time.monotonic()
+    sink._end_early()
+    took_s = time.monotonic() - began_s
+    let_go.set()
+    assert took_s < 2 * HOOK_S + 1
+    assert f"on_event has not returned, called for a ({kind.__name__})" in caplog.text
+    assert "a call of a sink is still running" not in caplog.text
+
+
+class Busy:
+    """A thread of a committer that does not end, and is inside hooks one after the other; time passes in its join."""
+
+    def __init__(self, hooks: list[Event | None], ends_after: int = 99) -> None:
+        self.hooks, self.left, self.now_s = hooks, ends_after, 0.0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    @property
+    def hook_event(self) -> Event | None:
+        return self.hooks[0]
+
+    def join(self, timeout_s: float) -> bool:
+        self.now_s += timeout_s
+        self.left -= 1
+        self.hooks = self.hooks[1:] or self.hooks
+        return self.left <= 0
+
+
+A, B = Replayed("w", batch=1), Replayed("w", batch=1)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "ends_after", "has_ended", "waited_s"),
+    [
+        ([A, A], 99, False, HOOK_S),
+        ([None, A, A], 99, False, 2 * HOOK_S),  # entered while the end waits
+        ([A, B, None, None], 99, False, 30.0),  # two hooks that return, then a call of a sink
+        ([None], 99, False, 30.0),
+        ([None, A, B, None], 4, True, 4 * HOOK_S),
+    ],
+    ids=["in a hook", "enters a hook", "hooks that return", "in a call of a sink", "ends"],
+)
+def test_only_one_hook_that_does_not_return_shortens_the_end(
+    hooks: list[Event | None], ends_after: int, has_ended: bool, waited_s: float
+) -> None:
+    thread: Any = Busy(hooks, ends_after)
+    assert join_all([thread], 30.0, thread.clock) is has_ended
+    assert thread.now_s == pytest.approx(waited_s)
+
+
+def test_an_event_that_a_hook_makes_is_inside_that_hook() -> None:
+    seen: list[Event | None] = []
+
+    def hook(event: Event) -> None:
+        if event.batch == 1:  # type: ignore[attr-defined]
+            events.tell(Replayed, batch=2)
+        seen.append(events.told_on(threading.get_ident()))
+
+    events = Events("memory://x", [hook])
+    events.tell(Replayed, batch=1)
+    assert [event.batch for event in seen if event] == [1, 1]  # type: ignore[attr-defined]
+    assert events.told_on(threading.get_ident()) is None
+    assert events.told_on(None) is None
 
 
 def test_ctrl_c_in_a_hook_is_raised_on_the_main_thread_only(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,193 @@
+"""A database that was restored from its backup gets what it lost by one command, each row once, and the stream goes on.
+
+The backup is one of `pg_dump`, or a copy of both tables in one transaction. It holds the ledger, too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from tests.support.processes import python_environment
+from tests.support.servers.databases import (
+    PASSWORD_VARIABLE,
+    DatabaseServer,
+    PostgresqlServer,
+    postgresql_program,
+)
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
+
+ROWS = 10
+"""Rows of a batch, in two segments of two and three chunks."""
+WHY = ("--why", "restored from the backup of Tuesday", "--yes")
+
+
+@dataclass
+class Site:
+    """A query, and a database of which a backup is made."""
+
+    folder: Path
+    server: DatabaseServer
+    database: str
+
+    @property
+    def wal(self) -> str:
+        return str(self.folder / "wal")
+
+    @property
+    def to(self) -> str:
+        query = f"table=flights&password_env={PASSWORD_VARIABLE}"
+        url = self.server.url(self.database)
+        return f"{url}{'&' if '?' in url else '?'}{query}"
+
+    def stage(self, batches: int) -> None:
+        checkpoint = open_store(StoreSpec(str(self.folder / "checkpoint")))
+        run = Run(open_store(StoreSpec(self.wal)), checkpoint, Settings(chunk_rows=2))
+        run.open()
+        run.become_stager()
+
+        def rows(batch: int, _end: int) -> list[pa.Table]:
+            first = batch * ROWS
+            return [
+                pa.table({"id": list(range(first, first + 4))}),
+                pa.table({"id": list(range(first + 4, first + 10))}),
+            ]
+
+        list(FakeQuery(checkpoint, rows).batches(run, batches))
+        run.end()
+        for number in run.log.numbers(paths.terms(paths.STAGER_ROLE)):
+            note_end(run.log, paths.STAGER_ROLE, number)
+
+    def drain(self, code: int = 0) -> Result:
+        known = (self.folder / "wal" / "sinks").exists()
+        start = () if known else ("--start-from", "earliest")
+        return self.run("drain", "--checkpoint", str(self.folder / "checkpoint"), "--no-progress", *start, code=code)
+
+    def run(self, verb: str, *more: str, code: int = 0, to: bool = True) -> Result:
+        target = ("--to", self.to) if to else ()
+        result = CliRunner(env={"COLUMNS": "1000"}).invoke(main, [*verb.split(), self.wal, *target, *more])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    def json(self, verb: str, *more: str, code: int = 0, to: bool = True) -> Any:
+        return json.loads(self.run(verb, *more, "--json", code=code, to=to).stdout)
+
+    def rows(self) -> list[int]:
+        return [row for (row,) in self.server.query(self.database, "SELECT id FROM flights ORDER BY 1")]
+
+    def back_up(self) -> Callable[[], None]:
+        """Make a backup. The result restores it."""
+        if isinstance(self.server, PostgresqlServer):
+            return self._dump(self.server)
+        copies = {name: f"{name}_backup" for name in ("flights", "wal_sink_ledger")}
+        for name, copy in copies.items():
+            self.server.query(self.database, f"CREATE TABLE {copy} AS SELECT * FROM {name}")
+
+        def restore() -> None:
+            for name, copy in copies.items():
+                self.server.query(self.database, f"DELETE FROM {name}")
+                self.server.query(self.database, f"INSERT INTO {name} SELECT * FROM {copy}")
+
+        return restore
+
+    def _dump(self, server: PostgresqlServer) -> Callable[[], None]:
+        dump = server.folder / f"{self.database}.sql"
+        to = [f"--port={server.port}", "--host=127.0.0.1", "--username=admin"]
+        server.run(postgresql_program("pg_dump"), *to, "--clean", f"--file={dump}", self.database)
+        psql = postgresql_program("psql")
+        command: list[str | Path] = [psql, *to, "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}", self.database]
+        return lambda: server.run(*command)
+
+
+@pytest.fixture
+def site(server: DatabaseServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Six batches were delivered. Then the database was restored to its backup, which was made after three."""
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    site = Site(tmp_path, server, database)
+    site.stage(3)
+    site.drain()
+    restore = site.back_up()
+    site.stage(6)
+    site.drain()
+    assert site.rows() == list(range(6 * ROWS))
+    restore()
+    assert site.rows() == list(range(3 * ROWS))
+    return site
+
+
+def test_a_restored_database_gets_wednesday_again_with_one_command(site: Site) -> None:
+    site.stage(7)
+    refused = site.drain(code=1).stderr
+    assert "The target was restored to an older state" in refused
+    assert "wal-sink catch-up WAL --name default --to TARGET --why TEXT" in refused
+    audit = site.json("audit", "--checkpoint", str(site.folder / "checkpoint"), code=1)
+    assert {each["fault"] for each in audit["faults"]} == {"target-behind"}
+
+    plan = site.json("catch-up", "--dry-run", *WHY)
+    assert plan["batches"] == [[3, 10], [4, 10], [5, 10]]
+    assert site.rows() == list(range(3 * ROWS))
+    done = site.json("catch-up", *WHY)
+    assert (done["batches"], done["rows"], done["through"]) == (3, 30, 5)
+    assert site.rows() == list(range(6 * ROWS))
+
+    site.json("audit", "--checkpoint", str(site.folder / "checkpoint"))
+    site.stage(8)
+    site.drain()
+    assert site.rows() == list(range(8 * ROWS))
+    assert site.json("catch-up", *WHY)["batches"] == []
+
+
+def test_killed_half_way_the_same_command_completes_it_and_no_row_is_doubled(site: Site) -> None:
+    command = [sys.executable, "-m", "wal_sink.cli", "catch-up", site.wal, "--to", site.to, *WHY, "--rows-per-s", "4"]
+    with subprocess.Popen(
+        command, env=python_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + 120
+        while len(site.rows()) < 3 * ROWS + 12 and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.1)
+        assert process.poll() is None
+        process.kill()
+    half = site.rows()
+    assert 3 * ROWS + 12 <= len(half) < 6 * ROWS
+
+    assert [each["state"] for each in site.json("repairs list", to=False)] == ["unfinished"]
+    assert "unfinished replay" in site.run("status", to=False).stdout
+    audit = site.json("audit", "--checkpoint", str(site.folder / "checkpoint"), code=1)
+    assert {each["fault"] for each in audit["faults"]} == {"target-behind"}
+    assert "catch-up" in site.drain(code=1).stderr
+    assert site.rows() == half
+
+    done = site.json("catch-up", *WHY, "--take-over")
+
+    assert done["rows"] == 6 * ROWS - len(half)
+    assert site.rows() == list(range(6 * ROWS))
+    site.stage(8)
+    site.drain()
+    assert site.rows() == list(range(8 * ROWS))
+
+
+def test_a_backup_without_its_ledger_is_no_empty_target(site: Site) -> None:
+    site.server.query(site.database, "DELETE FROM wal_sink_ledger")
+
+    refused = site.run("catch-up", *WHY, code=2).stderr
+
+    assert "its ledger was not restored with its rows" in refused
+    assert site.rows() == list(range(3 * ROWS))

@@ -1,0 +1,75 @@
+"""A query whose checkpoint is lost: the WAL delivers what it holds, and Spark starts no query from the new folder."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from pyspark.errors import StreamingQueryException
+
+import wal_sink.walsink
+from tests.support.streams import Home
+from wal_sink import HistoryError, WalSink
+from wal_sink.cli.main import main
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
+from wal_sink.wal.log import Log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+MODULE = """
+def take(chunk):
+    with open("taken.txt", "a") as file:
+        file.writelines(f"{number}\\n" for number in chunk.table["id"].to_pylist())
+"""
+
+
+def command(*args: object, code: int = 0) -> str:
+    done = CliRunner().invoke(main, [*map(str, args)])
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def test_a_lost_checkpoint(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "settling_targets.py").write_text(MODULE)
+    place = Home(tmp_path)
+    place.feed.add([1, 2], [3], [4, 5])
+    with WalSink(None, wal=str(place.wal), checkpoint=str(place.checkpoint)) as sink:
+        sink.run(place.writer(spark))
+    shutil.rmtree(place.checkpoint)
+    with pytest.raises(HistoryError, match="wal-sink adopt"):
+        place.run(spark)
+    shutil.rmtree(place.checkpoint, ignore_errors=True)
+    rest = tmp_path / "rest"
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    _note_that_its_query_ended(place.wal)
+
+    assert "is a checkpoint for drains" in command(
+        "adopt", place.wal, "--settle", rest, "--newest", "complete", "--yes", "--take-over"
+    )
+
+    drain = ("--checkpoint", rest, "--to", "settling_targets:take", "--start-from", "earliest")
+    command("drain", place.wal, *drain)
+    assert sorted(map(int, (tmp_path / "taken.txt").read_text().split())) == [1, 2, 3, 4, 5]
+    place.feed.add([6])
+    query = place.writer(spark).format("noop").option("checkpointLocation", str(rest)).start()
+    with pytest.raises(StreamingQueryException, match="v2147483647"):
+        query.awaitTermination()
+
+
+def _note_that_its_query_ended(wal: Path) -> None:
+    """The query ran in this process, which lives on. In truth it would have ended."""
+    log = Log(open_store(StoreSpec(str(wal))), SYSTEM, "test")
+    for role in log.store.list(paths.TERMS):
+        for number in log.numbers(f"{paths.TERMS}/{role}".rstrip("/")):
+            note_end(log, role.rstrip("/"), number)

@@ -1,0 +1,308 @@
+"""Whether a WAL, its place and a checkpoint belong together; and if not, what each sink would get twice or never.
+
+Reads only the records of the WAL and the checkpoint, and no target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wal_sink.checkpoint.reader import Checkpoint
+from wal_sink.errors import ConfigError, CorruptError, HistoryError, WalSinkError
+from wal_sink.moving.ending import Ending, ending_of, manifest_of
+from wal_sink.recovery.inventory import Lost, find_wal, held_batches, marked_through, require
+from wal_sink.recovery.location import canonical, current_location
+from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.redaction import redacted
+from wal_sink.reporting.texts import text_of
+from wal_sink.wal import paths
+from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import Manifest, SinkRecord, WalRecord
+
+MOST_READ = 64
+"""The most batches whose manifest is read for the numbers of rows. Beyond them, the numbers are lower bounds."""
+
+
+class Match(StrEnum):
+    """How a checkpoint fits a WAL."""
+
+    SAME = "same"
+    """It is that of the WAL, as new as the WAL."""
+    BEHIND = "behind"
+    """It is that of the WAL, restored to an older state: the WAL holds later batches."""
+    AHEAD = "ahead"
+    """It is that of the WAL, and has batches that the WAL lacks."""
+    OTHER = "other"
+    """Another query made it."""
+    NONE = "none"
+    """It has no query yet: it is new, or was deleted."""
+
+
+class There(StrEnum):
+    """The content of the place that a WAL records, if the WAL lies at another one."""
+
+    SAME_WAL = "same"
+    OTHER_WAL = "other"
+    NO_WAL = "nothing"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Some consecutive batches."""
+
+    first: int | None = None
+    """None: there are no such batches."""
+    last: int | None = None
+    rows: int = 0
+    """Rows in those whose manifest was read."""
+    is_exact: bool = True
+    """Whether these are all rows."""
+
+    @property
+    def count(self) -> int:
+        return 0 if self.first is None or self.last is None else self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The batches that one sink would get twice, or never, if the WAL is used as it is."""
+
+    sink: str
+    kind: str
+    through: int
+    """The newest batch that it has; -1: none."""
+    twice: Batches
+    never: Batches
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFound:
+    """The place of a WAL that lies elsewhere than it records."""
+
+    here: str
+    said: str
+    """Place that the WAL records."""
+    there: There
+    unknown_because: str = ""
+    sinks: tuple[Share, ...] = ()
+    """`twice`: batches that the sink got from the recorded place since. `never`: batches that only that place holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFound:
+    """A checkpoint compared with the WAL."""
+
+    checkpoint: str
+    match: Match
+    query_id: str | None
+    committed: int
+    """The newest batch that Spark completed by this checkpoint; -1: none."""
+    newest: int
+    """The newest batch that the WAL knows; -1: none."""
+    low_water: int
+    ending: Ending
+    diverged: int | None = None
+    """The first batch that this checkpoint planned with other source offsets than the WAL has; None: none is known."""
+    offsets: tuple[str, ...] = ()
+    """Where the input of the last certainly completed batch ends: a line for each source, as Spark wrote it."""
+    undecided_rows: int | None = None
+    undecided_offsets: tuple[str, ...] = ()
+    """The same two of the undecided batch of `ending`."""
+    sinks: tuple[Share, ...] = ()
+    """By a new WAL for this checkpoint's query: `twice` if that query reads its input from the beginning (of a
+    checkpoint that is behind: from where it stands), `never` unless this WAL is drained before.
+    """
+
+
+class _Counted:
+    """Rows of batches. Reads a bounded number of manifests, each once."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._rows: dict[int, int | None] = {}
+
+    def of(self, first: int, last: int) -> Batches:
+        """The batches `first` to `last`, the newest of them counted first."""
+        if first > last:
+            return Batches()
+        counted = [self._rows_of(batch_id) for batch_id in range(last, max(first, last - MOST_READ + 1) - 1, -1)]
+        known = [rows for rows in counted if rows is not None]
+        return Batches(first, last, sum(known), len(known) == last - first + 1)
+
+    def _rows_of(self, batch_id: int) -> int | None:
+        if batch_id not in self._rows:
+            if len(self._rows) >= MOST_READ:
+                return None
+            self._rows[batch_id] = None
+            try:
+                manifest = manifest_of(self._log, batch_id)
+            except (CorruptError, ConfigError):
+                return None
+            self._rows[batch_id] = None if manifest is None else manifest.rows
+        return self._rows[batch_id]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A WAL and the newest commit of a checkpoint."""
+
+    wal: WalRecord
+    committed: int
+    newest: int
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    name: str
+    kind: str
+    folder: str
+    first_batch: int
+    through: int
+
+
+def look_at_place(log: Log, wal: WalRecord, recorded: Log | str) -> PlaceFound | None:
+    """Compare the place of a WAL with the recorded one; None if they are the same, or if none is recorded.
+
+    `recorded`: the log at the recorded place, or the reason why it cannot be looked at. A few requests for each sink.
+    """
+    here, said = canonical(log.store.root), current_location(log, wal, moved=True)
+    if said in {"", here}:
+        return None
+    if isinstance(recorded, str):
+        return PlaceFound(here, said, There.UNKNOWN, recorded)
+    try:
+        other = find_wal(recorded)
+        if other is None:
+            return PlaceFound(here, said, There.NO_WAL)
+        if other.wal_id != wal.wal_id:
+            return PlaceFound(here, said, There.OTHER_WAL)
+        return PlaceFound(here, said, There.SAME_WAL, "", tuple(_shares_of_place(log, wal, recorded)))
+    except WalSinkError as error:
+        return PlaceFound(here, said, There.UNKNOWN, redacted(text_of(error)))
+
+
+def look_at_query(log: Log, wal: WalRecord, checkpoint: Checkpoint) -> QueryFound:
+    """Compare a checkpoint with a WAL. A few requests for each sink, and up to `MOST_READ` manifests.
+
+    Raises the errors of both stores, and `CorruptError` if a record of either is damaged.
+    """
+    query_id = checkpoint.query_id()
+    committed = checkpoint.newest_commit()  # before the batches of the WAL, which may grow
+    low_water, held = held_batches(log, wal)
+    sinks = list(_sinks(log))
+    marked = max([low_water, *(sink.through for sink in sinks)])
+    ending = ending_of(log, held, marked=marked, first_batch=wal.first_batch)
+    newest = max([low_water, wal.first_batch - 1, *held])
+    view = _View(wal, committed, newest, ending)
+    match = _match(view, checkpoint, query_id)
+    last = _readable(log, ending.through)
+    undecided = None if ending.undecided is None else _readable(log, ending.undecided)
+    counted = _Counted(log)
+    return QueryFound(
+        checkpoint=checkpoint.root,
+        match=match,
+        query_id=query_id,
+        committed=committed,
+        newest=newest,
+        low_water=low_water,
+        ending=ending,
+        diverged=_diverged(log, checkpoint, held, committed) if match is Match.BEHIND else None,
+        offsets=_offsets(last),
+        undecided_rows=None if undecided is None else undecided.rows,
+        undecided_offsets=_offsets(undecided),
+        sinks=tuple(_share(view, sink, match, counted) for sink in sinks),
+    )
+
+
+def _match(view: _View, checkpoint: Checkpoint, query_id: str | None) -> Match:
+    if query_id is None:
+        return Match.NONE
+    if query_id != view.wal.query_id:
+        return Match.OTHER
+    if any(checkpoint.repartition(missing) is None for missing in range(view.newest + 1, view.committed + 1)):
+        return Match.AHEAD
+    # A live query may have gone on since its newest commit was read.
+    through = view.ending.through
+    is_behind = view.committed < through and checkpoint.newest_commit() < through
+    return Match.BEHIND if is_behind else Match.SAME
+
+
+def _share(view: _View, sink: _Sink, match: Match, counted: _Counted) -> Share:
+    committed, newest = view.committed, view.newest
+    begin = max(view.wal.first_batch, sink.first_batch)
+    after = max(sink.through + 1, begin)
+    if match is Match.AHEAD:
+        twice, never = Batches(), Batches(newest + 1, committed, 0, is_exact=False)
+    elif match is Match.BEHIND:
+        never = counted.of(after, min(newest, committed))
+        twice = counted.of(max(begin, committed + 1), sink.through)
+    elif match is Match.SAME:
+        twice = never = Batches()
+    else:
+        never = counted.of(after, newest)  # first: these rows are in no other place
+        twice = counted.of(begin, sink.through)
+    return Share(sink.name, sink.kind, sink.through, twice, never)
+
+
+def _shares_of_place(log: Log, wal: WalRecord, recorded: Log) -> Iterable[Share]:
+    here, there = {sink.folder: sink for sink in _sinks(log)}, list(_sinks(recorded))
+    newest, beyond = _newest(log, wal), _newest(recorded, wal)
+    counted = _Counted(recorded)
+    for sink in there:
+        own = here.get(sink.folder)
+        through = own.through if own else NOTHING
+        begin = max(wal.first_batch, sink.first_batch)
+        twice = counted.of(max(begin, through + 1), sink.through)
+        yield Share(sink.name, sink.kind, through, twice, counted.of(max(begin, newest + 1), beyond))
+
+
+def _newest(log: Log, wal: WalRecord) -> int:
+    low_water, held = held_batches(log, wal)
+    return max([low_water, wal.first_batch - 1, *held])
+
+
+def _sinks(log: Log) -> Iterable[_Sink]:
+    """The sinks that a WAL still serves. Those of a replay and retired ones are not meant for every batch."""
+    for known in read_names(log).sinks:
+        if known.is_retired or (record := _record(log, known)).is_replay:
+            continue
+        through = marked_through(log, known.folder)
+        yield _Sink(known.name, record.sink_kind, known.folder, record.first_batch, through)
+
+
+def _record(log: Log, known: KnownSink) -> SinkRecord:
+    return require(log, SinkRecord, paths.sink(known.folder), Lost.SINK, f"{paths.SINKS}/{known.folder}/")
+
+
+def _diverged(log: Log, checkpoint: Checkpoint, held: Sequence[int], committed: int) -> int | None:
+    """The first batch that the checkpoint planned after its newest commit, with other offsets than the WAL has."""
+    planned = checkpoint.newest_planned()
+    for batch_id in (number for number in held if committed < number <= planned):
+        manifest = _readable(log, batch_id)
+        text = checkpoint.offsets_text(batch_id)
+        if manifest is None or text in {None, manifest.offsets}:
+            continue
+        try:
+            found = checkpoint.fingerprint(batch_id, str(text), manifest.rule)
+        except HistoryError:
+            continue  # the entry before it is gone, which tells the files of a source
+        if found != manifest.fingerprint:
+            return batch_id
+    return None
+
+
+def _readable(log: Log, batch_id: int) -> Manifest | None:
+    if batch_id == NOTHING:
+        return None
+    try:
+        return manifest_of(log, batch_id)
+    except (CorruptError, ConfigError):
+        return None
+
+
+def _offsets(manifest: Manifest | None) -> tuple[str, ...]:
+    return () if manifest is None else tuple(redacted(line) for line in manifest.offsets.split("\n")[2:])

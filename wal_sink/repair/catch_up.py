@@ -1,0 +1,316 @@
+"""`catch-up`: the target of a sink was restored to an older state, and gets the batches that it lost since.
+
+The rows go under the sink's own name, into its own slots: the ledger that was restored with the rows tells what is
+there, and moves forward with each chunk. So the target itself is the record of progress, and a catch-up that was killed
+anywhere goes on exactly where the target stands. At the end the target holds what the newest marker of the sink stands
+for, and a live query or a drain goes on behind it as if nothing had been.
+
+A live query and a drain beside it: the term of the sink's committer is claimed, which fences the process that served
+it. One that starts meanwhile claims the next term, which ends the catch-up, and then refuses to deliver, since the
+target lacks what is marked. Other sinks and the stager are not concerned. For its time the WAL has one more sink, which
+gets nothing: it only keeps the batches from being deleted. It is retired at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from wal_sink.dead_letters.files import count_rows
+from wal_sink.delivery.batch import BatchDelivery
+from wal_sink.delivery.local import LocalDispatcher
+from wal_sink.delivery.serve import serve
+from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.errors import ConfigError, HeldError
+from wal_sink.recovery.inventory import newest_marker, require_wal
+from wal_sink.repair.catch_up_plan import VERB, CatchUpPlan, plan_catch_up, planned_catch_up
+from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.repair.one_moment import deleted_through, owed_slots
+from wal_sink.repair.resend_plan import released
+from wal_sink.repair.there import asked, positions_of, replay_identity
+from wal_sink.repair.within import Within
+from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.guarantees import Ability
+from wal_sink.sinks.positions import slot_name
+from wal_sink.sinks.session import check_returned
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term, claim, claim_above_seen
+from wal_sink.wal.holders import TakeOver, note_end, refuse_held
+from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import Manifest, Marker, SinkRecord
+from wal_sink.wal.segment_reader import load_segment, read_chunks
+from wal_sink.wal.sink_records import RetiredRecord
+
+_LEFT_OUT = "left-out"
+"""Segment id of a position that stands for rows which a user left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The result of a catch-up."""
+
+    repair: int
+    name: str
+    through: int
+    """The newest batch that the target has now."""
+    batches: int
+    """Batches that were sent by this call. Earlier calls of an interrupted command may have sent others."""
+    rows: int
+    """Rows of these that the target lacked. It has them now, but for those in dead letters."""
+    rows_in_letters: int
+    """Rows of these batches that lie in dead letters of the sink, and were not sent."""
+    rejected: int
+    """Of these, rows that the target refused this time."""
+
+
+def catch_up(
+    log: Log,
+    order: Order,
+    plan: CatchUpPlan,
+    to: TransactionalSink,
+    *,
+    delivery: Delivery,
+    take_over: TakeOver,
+    on_batch: Callable[[int, int], None] = lambda _done, _total: None,
+) -> CaughtUp:
+    """Send the batches, or complete the catch-up of the same command that was interrupted.
+
+    `delivery` holds the policies; its `to` is not read. Raises `HeldError` if a process serves the sink, or may serve
+    it, that `take_over` does not allow to fence, `FencedError` if one began meanwhile, and `DeliveryError` if the
+    target refuses or stays unreachable: then repeat the command. Raises what `plan_catch_up` raises if the ledger
+    changed meanwhile.
+    """
+    role = paths.committer_role(plan.folder)
+    refuse_held(log, role, take_over=take_over)
+    entry = begin(log, order, asdict(plan))
+    plan = planned_catch_up(entry)
+    _hold(log, entry, plan, to)
+    holding = claim(log, paths.committer_role(holder_name(entry.number)), was_held=entry.is_resumed)
+    try:
+        _refuse_deleted(log, entry, plan)
+        sending = _Sending(log, claim(log, role, was_held=True, take_over=take_over), plan, to, delivery)
+        try:
+            done = sending.send_all(holding, on_batch)
+        finally:
+            note_end(log, role, sending.term.number)
+        holding.check(log.store)
+        _retire(log, entry)
+    finally:
+        note_end(log, holding.role, holding.number)
+    finish(log, entry, done)
+    return CaughtUp(repair=entry.number, name=plan.name, **done)
+
+
+def holder_name(number: int) -> str:
+    """The name of the sink that holds the batches of a catch-up back, for its time."""
+    return f"{VERB}-{number}"
+
+
+class _Sending:
+    """The batches of one catch-up, on their way to the target."""
+
+    def __init__(self, log: Log, term: Term, plan: CatchUpPlan, to: TransactionalSink, delivery: Delivery) -> None:
+        self._log = log
+        self._plan = plan
+        self._to = to
+        self._limit_s = delivery.attempt_timeout_s
+        self._wal_id = require_wal(log, paths.sink(plan.folder)).wal_id
+        self._rate = RowRate(delivery.rows_per_s, log.runtime)
+        self._policies = delivery
+        self._served = self._serve(to)
+        self._lettered = frozenset(log.numbers(paths.dead_letter_batches(plan.folder)))
+        self._in_letters = self._rejected = 0
+        self.term = term
+
+    def send_all(self, holding: Term, on_batch: Callable[[int, int], None]) -> dict[str, int]:
+        """Send what the ledger lacks at this moment, then make sure that it lacks nothing. Returns the numbers.
+
+        `holding`: the term under which batches are kept from being deleted. Giving the repair up claims the next one.
+        """
+        log, plan = self._log, self._plan
+        marker = newest_marker(log, plan.folder)
+        if marker is not None:
+            path = paths.marker(plan.folder, marker.batch_id)
+            self.term = claim_above_seen(log, self.term, marker.term, path)
+        leave_out = _numbers(plan.left_out)
+        held_from = _first_held(plan)
+        now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out, held_from=held_from)
+        self._refuse_older(now)
+        skipped = set(_numbers(now.skipped))
+        for number, (batch_id, _) in enumerate(now.batches):
+            on_batch(number, len(now.batches))
+            holding.check(log.store)
+            self._send(batch_id, was_skipped=batch_id in skipped)
+        if marker is not None:
+            self._settle(marker)
+            self._confirm(marker)
+        self.term.check(log.store)
+        return {
+            "through": now.through,
+            "batches": len(now.batches),
+            "rows": now.rows,
+            "rows_in_letters": self._in_letters,
+            "rejected": self._rejected,
+        }
+
+    def _refuse_older(self, now: CatchUpPlan) -> None:
+        """Refuse to go on if the target was restored once more: the earlier batches were not held."""
+        if now.batches and (not self._plan.batches or now.batches[0][0] < self._plan.batches[0][0]):
+            raise ConfigError(
+                f"{self._log.store.root}: the target of sink {self._plan.name!r} was restored to an older state once "
+                f"more: it is at {now.position}, and it was at {self._plan.position} when this catch-up began. Give it "
+                "up (wal-sink repairs list WAL, wal-sink repairs give-up), then repeat the command"
+            )
+
+    def _send(self, batch_id: int, *, was_skipped: bool) -> None:
+        manifest, folder = released(self._log, batch_id), self._plan.folder
+        has_letters = batch_id in self._lettered
+        kept = _kept(self._log, folder, batch_id) if has_letters else 0
+        served = self._serve(self._within(manifest)) if was_skipped else self._served
+        sent = self._delivery(served, manifest, None, taken_over=has_letters)
+        if has_letters:
+            sent.take_over()  # rows that lie in dead letters are not sent again
+        sent.run(self._renew_term)
+        now_kept = sum(sent.kept_rows().values())
+        self._in_letters += now_kept
+        self._rejected += max(0, now_kept - kept)
+
+    def _settle(self, marker: Marker) -> None:
+        """Move the slots forward that only batches which were left out would have moved: a chunk without rows."""
+        owed, left_out = owed_slots(marker), set(_numbers(self._plan.left_out))
+        if not left_out.intersection(batch_id for batch_id, _ in owed):
+            return
+        manifest = released(self._log, marker.last_delivered_batch)
+        folder, wal_id, number = self._plan.folder, self._wal_id, self.term.number
+        with asked(
+            self._log, self._to, manifest, wal_id=wal_id, sink=folder, term=number, limit_s=self._limit_s
+        ) as session:
+            found = positions_of(session, self._to, folder, wal_id, len(owed))
+            for ordinal, (position, due) in enumerate(zip(found, owed, strict=True)):
+                if due[0] in left_out and (position is None or (position.batch_id, position.rows) < due):
+                    self.term.check(self._log.store)
+                    at = Position(slot_name(wal_id, folder, ordinal), *due, _LEFT_OUT)
+                    what = f"batch {at.batch_id}, slot {ordinal}: a chunk without rows"
+                    chunk = self._without_rows(manifest, at, position)
+                    check_returned(what, session.call(what, self._to.write, chunk))
+
+    def _without_rows(self, manifest: Manifest, at: Position, follows: Position | None) -> Chunk:
+        """A chunk of no row, with the columns of the newest batch."""
+        segment, store = manifest.segments[0], self._log.store
+        tables = read_chunks(
+            load_segment(store, segment),
+            segment,
+            chunk_rows=manifest.chunk_rows,
+            columns=manifest.columns,
+            where=store.url_of(segment.path),
+            reader=self._log.segment_reader,
+        )
+        _, _, table = next(tables)
+        return Chunk(
+            table=table.slice(0, 0),
+            batch_id=at.batch_id,
+            key=f"{_LEFT_OUT}-{at.batch_id}-{at.rows}",
+            segment_id=at.segment_id,
+            rows=range(0),
+            position=at,
+            term=self.term.number,
+            start=0,
+            follows=follows,
+        )
+
+    def _confirm(self, marker: Marker) -> None:
+        """Make sure that the target holds what the newest marker stands for. Raises `HistoryError`."""
+        nothing = Manifest(
+            batch_id=marker.batch_id, term=0, attempt=0, run_id="", fingerprint="", offsets="", columns=(),
+            spark_schema="", chunk_rows=1, segments=(), id="", created="",
+        )  # fmt: skip
+        self._delivery(self._served, nothing, marker, taken_over=False).ask()
+
+    def _within(self, manifest: Manifest) -> Within:
+        """The target. It gets no more of a skipped batch than it had when that was skipped."""
+        folder, path = self._plan.folder, paths.marker(self._plan.folder, manifest.batch_id)
+        slots = [slot_name(self._wal_id, folder, number) for number in range(len(manifest.segments))]
+        return Within(self._to, manifest, slots, self._log.require(Marker, path).skipped_rows or ())
+
+    def _serve(self, to: TransactionalSink) -> ServedSink:
+        here = LocalDispatcher(lambda: to, self._log, should_stop=lambda: False)
+        return serve(self._plan.folder, to, self._policies, here, travels=None, here=lambda: to)
+
+    def _delivery(
+        self, served: ServedSink, manifest: Manifest, before: Marker | None, *, taken_over: bool
+    ) -> BatchDelivery:
+        return BatchDelivery(
+            served,
+            self._log,
+            self._log.runtime.sleep_s,
+            manifest,
+            self.term,
+            wal_id=self._wal_id,
+            before=before,
+            taken_over=taken_over,
+            rate=self._rate,
+        )
+
+    def _renew_term(self, above: int) -> Term:
+        """A term above the one that the target knows; see `Committer`. No task of this process is left behind."""
+        self.term = claim_above_seen(self._log, self.term, above, f"the target of sink {self._plan.folder!r}")
+        return self.term
+
+
+def _first_held(plan: CatchUpPlan) -> int:
+    """The first batch that is kept from being deleted."""
+    return min((batch_id for batch_id, _ in plan.batches), default=max(plan.through, 0))
+
+
+def _hold(log: Log, entry: Entry, plan: CatchUpPlan, to: TransactionalSink) -> None:
+    """Keep the batches from being deleted, by a sink that gets nothing. Raises `HeldError` if its name is taken."""
+    name = holder_name(entry.number)
+    wanted = SinkRecord(
+        name=name,
+        sink_kind=Ability.TRANSACTIONAL.value,
+        first_batch=_first_held(plan),
+        identity=replay_identity(to, entry.number),
+        is_replay=True,
+        repair=entry.begun.id,
+        **log.stamp(),
+    )
+    record, _ = log.create_or_find(paths.sink(name), wanted)
+    if record.repair != wanted.repair:
+        raise HeldError(
+            f"{log.store.root}: a sink {name!r} was registered meanwhile, and this catch-up needs the name. Give it up "
+            f"(wal-sink repairs give-up WAL {entry.number}), then repeat the command"
+        )
+
+
+def _refuse_deleted(log: Log, entry: Entry, plan: CatchUpPlan) -> None:
+    """End the catch-up if batches were deleted before its sink was registered. Raises `ConfigError`."""
+    through = deleted_through(log, held_from=_first_held(plan))
+    gone = [batch_id for batch_id, _ in plan.batches if batch_id <= through]
+    if gone and not entry.is_resumed:
+        _retire(log, entry)
+        finish(log, entry, {"deleted_meanwhile": gone})
+        raise ConfigError(
+            f"{log.store.root}: batches {gone[0]} to {gone[-1]} were deleted meanwhile, since every sink had them. "
+            "Repeat the command: it names what the target will lack"
+        )
+
+
+def _retire(log: Log, entry: Entry) -> None:
+    record = RetiredRecord(through=NOTHING, run_id=log.run_id, **log.stamp())
+    log.create(paths.retired(holder_name(entry.number)), record)
+
+
+def _kept(log: Log, folder: str, batch_id: int) -> int:
+    return sum(count_rows(log.store, folder, batch_id).values())
+
+
+def _numbers(ranges: tuple[str, ...]) -> list[int]:
+    """Batch ids from `in_ranges`."""
+    found: list[int] = []
+    for each in ranges:
+        first, _, last = each.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found

@@ -1,0 +1,330 @@
+"""The plan of a `catch-up`: the batches that a restored target lacks, by the sink's own positions in its ledger.
+
+A ledger that was restored together with its rows is at a state that the target once had: the batch of its newest
+position was under way or complete, and every batch before it was complete. So the newest position tells what is due.
+A ledger that cannot be such a state is refused, as far as the log and its markers can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from wal_sink.errors import ConfigError, HistoryError
+from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
+from wal_sink.recovery.location import refuse_copy
+from wal_sink.recovery.sink_names import read_names, refuse_retired
+from wal_sink.redaction import redacted
+from wal_sink.repair.journal import TARGET, Entry, Order
+from wal_sink.repair.one_moment import Due, Ledger, deleted_through, find_due, owed_slots, refuse_two_moments
+from wal_sink.repair.resend_plan import TOUCHES
+from wal_sink.repair.skip import touches_of
+from wal_sink.repair.there import HasTable, asked, is_for, positions_of
+from wal_sink.reporting.counts import in_ranges
+from wal_sink.reporting.texts import name_of
+from wal_sink.sinks.base import BatchSink, Sink, TransactionalSink
+from wal_sink.sinks.guarantees import Ability, ability_of
+from wal_sink.sinks.ledger import described
+from wal_sink.sinks.session import SinkSession
+from wal_sink.wal import paths
+from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import Manifest, Marker, SinkRecord
+
+VERB = "catch-up"
+NOBODY_HOLDS = 1 << 62
+"""A batch that no WAL reaches."""
+_OTHERS = {
+    Ability.IGNORE_KNOWN_KEYS: "It gets the batches after its backup by their ids, and ignores the keys that it knows",
+    Ability.LOOK_UP: "It gets the batches after its backup by their ids, and only the chunks that it does not know",
+}
+_DOUBLES = "It gets the batches after its backup by their ids, and may have twice those rows of them that it has"
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpPlan:
+    """The rows that the target of a sink lacks."""
+
+    name: str
+    folder: str
+    """The sink's first name, under which its objects and its slots lie."""
+    target: str
+    registered: str
+    """Description of the target for which the sink was registered."""
+    through: int
+    """The newest batch that the sink has by its marker; -1 if none."""
+    position: str
+    """The newest position in the target's ledger, in words."""
+    batches: tuple[tuple[int, int], ...]
+    """The batches that are sent, each with the number of rows that the target lacks."""
+    rows: int
+    bytes: int
+    """Segment bytes of these batches."""
+    left_out: tuple[str, ...]
+    """Batches that the target will not get, as the user named them."""
+    skipped: tuple[str, ...]
+    """Batches that the sink skipped before any row of them was sent. They stay skipped."""
+    is_behind: bool
+    """Whether the target lacks a position that the sink's marker stands for."""
+    is_empty: bool
+    """Whether the user said that the target has nothing of this sink."""
+    replayed_letters: int
+    """Dead letters of this sink that were sent again. The target lacks their rows if that was after its backup."""
+    others: tuple[str, ...]
+    """Other sinks that were registered for the same target. It may lack rows of theirs, too."""
+
+    @property
+    def target_is_registered(self) -> bool:
+        """Whether the sink was registered for a target of this description."""
+        return redacted(self.target) == self.registered
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """The sink whose target is caught up."""
+
+    name: str
+    record: SinkRecord
+    wal_id: str
+    first_batch: int
+    marker: Marker | None
+
+
+def catch_up_order(
+    log: Log, name: str, to: Sink | BatchSink, *, why: str, typed: str = "", is_empty: bool, leave_out: Sequence[int]
+) -> Order:
+    """The order to catch a target up. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
+    refuse_copy(log)
+    target = name_of(to)
+    arguments = {"--name": name, "--to": typed or target, "--empty": is_empty}
+    arguments |= {"--leave-out": in_ranges(leave_out), TARGET: target}
+    touches = (*touches_of(_folder(log, name)), TOUCHES)  # a replay could send the same rows
+    return Order(VERB, {key: value for key, value in arguments.items() if value}, touches, why, names_sink=True)
+
+
+def plan_catch_up(
+    log: Log,
+    name: str,
+    to: Sink | BatchSink,
+    *,
+    is_empty: bool = False,
+    leave_out: Sequence[int] = (),
+    held_from: int = NOBODY_HOLDS,
+) -> CatchUpPlan:
+    """The batches that the target lacks. Creates nothing in the WAL. Three reads for each batch, and a few calls of the
+    target.
+
+    `is_empty`: the target has no row of the sink, so its ledger may hold nothing. `leave_out`: batches that cannot be
+    sent, and that the target need not get. `held_from`: from this batch on none is deleted that is there.
+
+    Raises `ConfigError` if the target keeps no ledger, if its ledger holds nothing of the sink although it must, if a
+    batch cannot be sent that is not left out, or if a replay sent rows to the target since. Raises `HistoryError` if
+    the ledger is not that of an earlier moment of this sink, and `DeliveryError` if the target gives no answer.
+    """
+    of = _sink_of(log, name)
+    target = _transactional(log, of, to)
+    owed = owed_slots(of.marker)
+    if of.marker is None or not owed:
+        return _plan(log, of, target, Ledger((), owed=()), Due(), is_empty=is_empty, leave_out=leave_out)
+    folder, newest = of.record.name, _last_with_rows(of.marker)
+    with asked(log, target, newest, wal_id=of.wal_id, sink=folder) as session:
+        ledger = _read(session, target, of, len(owed), owed)
+        due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
+        if due.slots > len(ledger.found):
+            ledger = _read(session, target, of, due.slots, owed)
+            due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
+        _refuse_ahead(log, of, target, ledger)
+        _refuse_nothing(log, of, target, ledger, is_empty=is_empty)
+        _refuse_without_table(session, target, ledger)
+        refuse_two_moments(log, folder, ledger, first_batch=of.first_batch, left_out=leave_out, where=name_of(target))
+        if due.batches or due.gone:
+            since = min([*due.gone[:1], *(each.batch_id for each in due.batches)])
+            _refuse_replayed(log, session, target, of, since=since, slots=max(len(ledger.found), 1))
+    _refuse_unsendable(log, of, due, leave_out)
+    if leave_out and newest.batch_id <= deleted_through(log, held_from=held_from):
+        raise ConfigError(
+            f"{log.store.root}: every batch with rows that sink {name!r} delivered was deleted from the log, so there "
+            "is nothing to send. Let the target begin anew: retire the sink, and serve it under a new name"
+        )
+    return _plan(log, of, target, ledger, due, is_empty=is_empty, leave_out=leave_out)
+
+
+def planned_catch_up(entry: Entry) -> CatchUpPlan:
+    """The plan of a catch-up that was begun."""
+    return msgspec.convert(entry.plan, CatchUpPlan)
+
+
+def _plan(
+    log: Log,
+    of: _Of,
+    to: TransactionalSink,
+    ledger: Ledger,
+    due: Due,
+    *,
+    is_empty: bool,
+    leave_out: Sequence[int],
+) -> CatchUpPlan:
+    sent = [each for each in due.batches if each.rows]
+    letters = log.store.list(paths.dead_letter_batches(of.record.name), recursive=True)
+    return CatchUpPlan(
+        name=of.name,
+        folder=of.record.name,
+        target=name_of(to),
+        registered=redacted(of.record.identity),
+        through=of.marker.batch_id if of.marker else NOTHING,
+        position=described(ledger.newest),
+        batches=tuple((each.batch_id, each.rows or 0) for each in sent),
+        rows=sum(each.rows or 0 for each in sent),
+        bytes=sum(each.bytes for each in sent),
+        left_out=tuple(in_ranges(sorted(leave_out))),
+        skipped=tuple(in_ranges([each.batch_id for each in due.batches if each.is_skipped])),
+        is_behind=bool(ledger.behind),
+        is_empty=is_empty,
+        replayed_letters=sum(each.endswith(paths.REPLAYED) for each in letters),
+        others=tuple(_others(log, of, to)),
+    )
+
+
+def _others(log: Log, of: _Of, to: TransactionalSink) -> list[str]:
+    """Names of the other sinks that were registered for this target and still get batches."""
+    found = []
+    for sink in read_names(log).sinks:
+        record = None if sink.is_retired else log.find(SinkRecord, paths.sink(sink.folder))
+        if record is not None and record.name != of.record.name and not record.is_replay:
+            found += [sink.name] if is_for(record.identity, to) else []
+    return found
+
+
+def _sink_of(log: Log, name: str) -> _Of:
+    folder = _folder(log, name)
+    refuse_retired(log, folder, name)
+    record = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
+    wal = require_wal(log, f"{paths.SINKS}/")
+    return _Of(name, record, wal.wal_id, max(record.first_batch, wal.first_batch), newest_marker(log, folder))
+
+
+def _folder(log: Log, name: str) -> str:
+    names = read_names(log)
+    folder = names.folder_of(name)
+    if folder is None:
+        raise ConfigError(f"{log.store.root} has no sink {name!r}; it has {names.present}")
+    return folder
+
+
+def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink:
+    """The target, if it keeps a ledger and the sink used it. Raises `ConfigError` with the way for other kinds."""
+    if of.record.is_replay:
+        raise ConfigError(f"{log.store.root}: {of.name!r} is the sink of a repair, which its own command completes")
+    ability = Ability(of.record.sink_kind)
+    if ability is not Ability.TRANSACTIONAL:
+        raise ConfigError(
+            f"sink {of.name!r} of {log.store.root} is {ability.value}, not transactional: its target keeps no ledger, "
+            f"so nobody knows what it has. {_OTHERS.get(ability, _DOUBLES)}: wal-sink replay WAL FIRST-LAST --to "
+            "TARGET. wal-sink batches WAL shows when each batch was staged"
+        )
+    if not isinstance(to, TransactionalSink):
+        raise ConfigError(
+            f"--to: {name_of(to)} is a {ability_of(to).value} target and keeps no ledger, but sink {of.name!r} is a "
+            "transactional one. Pass the target of this sink"
+        )
+    return to
+
+
+def _last_with_rows(marker: Marker) -> Manifest:
+    """A manifest for questions: only its number matters, since no row is sent."""
+    return Manifest(
+        batch_id=marker.last_delivered_batch,
+        term=0,
+        attempt=0,
+        run_id="",
+        fingerprint="",
+        offsets="",
+        columns=(),
+        spark_schema="",
+        chunk_rows=1,
+        segments=(),
+        id="",
+        created="",
+    )
+
+
+def _read(
+    session: SinkSession, to: TransactionalSink, of: _Of, count: int, owed: tuple[tuple[int, int], ...]
+) -> Ledger:
+    return Ledger(tuple(positions_of(session, to, of.record.name, of.wal_id, count)), owed=owed)
+
+
+def _refuse_ahead(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger) -> None:
+    through = of.marker.batch_id if of.marker else NOTHING
+    if ledger.at > through + 1:
+        raise HistoryError(
+            f"sink {of.name!r} of {log.store.root} has batch {through} by its newest marker, but {name_of(to)} is at "
+            f"{described(ledger.newest)}: it is ahead. The WAL was restored to an older state, or a copy of the WAL "
+            "delivers too. Nothing was sent"
+        )
+
+
+def _refuse_nothing(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger, *, is_empty: bool) -> None:
+    """An absent ledger is no empty target: its rows may have been restored without the ledger."""
+    if ledger.newest is None and not is_empty:
+        raise ConfigError(
+            f"{name_of(to)} holds no position of sink {of.name!r} of {log.store.root}. Either --to does not name the "
+            "target of this sink, or its ledger was not restored with its rows: restore both of one moment. Only if "
+            "the target has no row of this sink, pass --empty: then it gets everything that the WAL holds"
+        )
+
+
+def _refuse_without_table(session: SinkSession, to: TransactionalSink, ledger: Ledger) -> None:
+    if ledger.newest is not None and isinstance(to, HasTable) and not session.call("has_table()", to.has_table):
+        raise ConfigError(
+            f"{name_of(to)}: the ledger is at {described(ledger.newest)}, but the table does not exist. Restore table "
+            "and ledger of one moment"
+        )
+
+
+def _refuse_replayed(log: Log, session: SinkSession, to: TransactionalSink, of: _Of, *, since: int, slots: int) -> None:
+    """Refuse if a replay, or another sink of this target, has rows of these batches there, under other slots."""
+    for known in read_names(log).sinks:
+        record = log.find(SinkRecord, paths.sink(known.folder))
+        if record is None or record.name == of.record.name or record.sink_kind != Ability.TRANSACTIONAL.value:
+            continue
+        if not (record.is_replay or is_for(record.identity, to)):
+            continue  # of another table in the same database
+        found = positions_of(session, to, record.name, of.wal_id, slots)
+        if any(each is not None and each.batch_id >= since for each in found):
+            raise ConfigError(
+                f"{log.store.root}: {name_of(to)} has rows of batch {since} or a later one by sink {known.name!r} too "
+                f"({redacted(record.identity)}), so they could come twice. Send the batches with wal-sink replay WAL "
+                f"FIRST-LAST --to TARGET: it counts what every sink sent. Then retire {of.name!r}, and go on under a "
+                "new name with start_from='next' (--start-from next)"
+            )
+
+
+def _refuse_unsendable(log: Log, of: _Of, due: Due, leave_out: Sequence[int]) -> None:
+    """Refuse batches that cannot be sent unless the user named them, and names of batches that can."""
+    unknown = [each.batch_id for each in due.batches if each.rows is None]
+    if sendable := sorted({each.batch_id for each in due.batches if each.rows is not None} & set(leave_out)):
+        raise ConfigError(
+            f"--leave-out: batch {sendable[0]} of {log.store.root} can be sent. Only batches that cannot be sent may "
+            "be left out"
+        )
+    lacking = {*due.gone, *unknown} - set(leave_out)
+    if not lacking:
+        return
+    reasons = []
+    if gone := [each for each in due.gone if each in lacking]:
+        was = "was" if len(gone) == 1 else "were"
+        reasons.append(f"{_batches(gone)} {was} deleted from the log, since every sink had the rows")
+    if open_ := [each for each in unknown if each in lacking]:
+        reasons.append(f"{_batches(open_)}: skipped by this sink, and nobody knows which of the rows its target had")
+    option = " ".join(f"--leave-out {each}" for each in in_ranges(sorted({*lacking, *leave_out})))
+    raise ConfigError(
+        f"{log.store.root}: the target of sink {of.name!r} lacks rows that cannot be sent again: "
+        f"{'; '.join(reasons)}. Restore a newer backup of the target. If their rows may be missing for good, add "
+        f"{option}"
+    )
+
+
+def _batches(numbers: Sequence[int]) -> str:
+    return f"batch{'' if len(numbers) == 1 else 'es'} {', '.join(in_ranges(numbers))}"
