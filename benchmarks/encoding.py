@@ -30,9 +30,15 @@ OURS: dict[str, Any] = {
     "compression_level": 1,
     "use_dictionary": ["c2"],
     "write_page_checksum": True,
+    "column_encoding": {
+        "c0": "DELTA_BINARY_PACKED",
+        "c3": "DELTA_LENGTH_BYTE_ARRAY",
+        "c4": "DELTA_BINARY_PACKED",
+    },
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "a dictionary for every column": {"use_dictionary": True},
+    "a dictionary for every column": {"use_dictionary": True, "column_encoding": None},
+    "plain columns": {"column_encoding": None},
     "no dictionary": {"use_dictionary": False},
     "no statistics": {"write_statistics": False},
     "no checksums of pages": {"write_page_checksum": False},

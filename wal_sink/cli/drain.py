@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from wal_sink.cli import options
-from wal_sink.cli.log_format import is_json, say
+from wal_sink.cli.log_format import is_json, say, without_raised_errors
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.sources import config_option
@@ -35,6 +35,7 @@ from wal_sink.reporting.texts import told
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.telemetry import Event, Rejected
 from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
@@ -114,9 +115,21 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
     with _metrics(more["metrics"]) as metrics:
-        drained = _Drained(spec, before, name, made, more, metrics, progress)
+        refused = _Refused()
+        drained = _Drained(spec, before, name, made, more, metrics, progress, refused)
         stopped = drained.once(None, more["timeout"]) if lease is None else drained.in_turns(store, lease)
-    _report(drained.sink(), before, name, stopped=stopped, as_json=as_json)
+    _report(drained.sink(), before, name, refused.rows, stopped=stopped, as_json=as_json)
+
+
+class _Refused:
+    """Counts the rows that the target refused and that were kept as dead letters."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Rejected):
+            self.rows += event.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,7 @@ class _Drained:
     options: dict[str, Any]
     metrics: Metrics | None
     progress: bool | None
+    refused: _Refused
 
     def sink(self, lease: Lease | None = None) -> WalSink:
         """A new `WalSink`. It does nothing yet."""
@@ -146,12 +160,13 @@ class _Drained:
             take_over=options.whom(take_over=more["take_over"] and lease is None),
             metrics=self.metrics,
             lease=lease,
+            on_event=self.refused,
         )
 
     def once(self, lease: Lease | None, timeout_s: float | None) -> bool:
         """Serve the sink. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
         sink = self.sink(lease)
-        with _reported(sink, self.before, self.name, progress=self.progress):
+        with without_raised_errors(), _reported(sink, self.before, self.name, progress=self.progress):
             return _deliver(sink, self.name, self.options, timeout_s)
 
     def in_turns(self, store: Store, lease: Lease) -> bool:
@@ -254,7 +269,7 @@ def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
     )
 
 
-def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json: bool) -> None:
+def _report(sink: WalSink, before: Status, name: str, refused: int, *, stopped: bool, as_json: bool) -> None:
     after = sink.status()
     now, then = _of(after, name), _of(before, name)
     delivered_before = then.delivered_through if then else -1
@@ -268,14 +283,21 @@ def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json:
                 "batches": batches,
                 "delivered_through": now.delivered_through if now else -1,
                 "pending_batches": now.pending_batches if now else 0,
+                "refused_rows": refused,
                 "interrupted": stopped,
             }
         )
         return
-    through = batch_text(now.delivered_through if now else None)
+    has_any = now is not None and now.delivered_through >= 0
+    through = f"through batch {now.delivered_through}" if now and has_any else "none so far"
     pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
-    click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, through batch {through}{pending}")
+    click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, {through}{pending}")
     print_text(f"guarantee: {sink.guarantee()[name]}")
+    if refused:
+        print_text(
+            f"REFUSED: the target refused {counted(refused, 'row')}, which lie in dead letters and not in the target. "
+            f"See why: wal-sink dead-letters list WAL --name {name}"
+        )
 
 
 def _of(status: Status, name: str) -> SinkStatus | None:
@@ -292,11 +314,15 @@ def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None
 
 
 def _look(sink: WalSink, name: str, work: Work) -> None:
+    work.is_idle = False
     with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
         status = sink.status()
         own = _of(status, name)
         through = batch_text(own.delivered_through if own else None)
+        work.is_idle = own is not None and own.delivered_through == status.newest_batch
         work.how_far = f"through batch {through} of {batch_text(status.newest_batch)}"
+        if work.is_idle:
+            work.how_far += ", no batch is pending"
 
 
 @contextlib.contextmanager

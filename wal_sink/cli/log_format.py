@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal
 
 import click
 
 from wal_sink.redaction import redacted
-from wal_sink.reporting.logs import FIELDS
+from wal_sink.reporting.logs import FIELDS, RAISED_TOO
 from wal_sink.reporting.texts import text_of
 
 LogFormat = Literal["text", "json"]
 OWN_LOGGER = "wal_sink"
+POOL_LOGGER = "wal_sink.lifecycle.committer_pool"
+"""The logger of the threads that deliver."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -59,6 +63,26 @@ def begin_logging(context: click.Context, _option: click.Parameter, log_format: 
 
     context.call_on_close(end)
     return log_format
+
+
+@contextlib.contextmanager
+def without_raised_errors() -> Iterator[None]:
+    """Leave out the log records of errors that the block raises as well, and that the command then prints. With
+    `--log-format json` they stay, since they name sink and batch.
+    """
+    if is_json():
+        yield
+        return
+
+    def keep(record: logging.LogRecord) -> bool:
+        return not all(getattr(record, name, False) for name in RAISED_TOO)
+
+    logger = logging.getLogger(POOL_LOGGER)
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def is_json() -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.cli import options
 from wal_sink.cli.working import working
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.inspection import SparkCommit, Status, read_commit, read_status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url, redacted
@@ -42,26 +43,30 @@ def require_wal(store: Store) -> Status:
 
 
 def commit_of(status: Status, spec: StoreSpec, more: dict[str, Any]) -> SparkCommit:
-    """Spark's newest commit, by the checkpoint that was given, else by the one that the WAL records.
+    """Spark's newest commit, by the checkpoint that was given, else by the one that the WAL records. Never fails."""
+    try:
+        return read_commit(checkpoint_of(status.checkpoint, spec, more), status.query_id)
+    except WalSinkError as error:
+        return SparkCommit(None, redacted(text_of(error)))
 
-    The record of a WAL must not choose which code runs, so only a plain kind of address is opened unasked. Never fails.
+
+def checkpoint_of(recorded: str | None, spec: StoreSpec, more: dict[str, Any]) -> CheckpointFiles:
+    """The files of the checkpoint that was given, else of the one that the WAL records.
+
+    The record of a WAL must not choose which code runs, so only a plain kind of address is opened unasked. Raises
+    `ConfigError` if there is none to open.
     """
-    url = more["checkpoint"] or status.checkpoint
+    url = more["checkpoint"] or recorded
     if url is None:
-        return SparkCommit(None, "the WAL records no checkpoint. Give --checkpoint")
+        raise ConfigError("the WAL records no checkpoint. Give --checkpoint")
     if more["checkpoint"] is None and not is_plain(url):
-        return SparkCommit(
-            None,
-            f"the WAL records the checkpoint {mask_url(url)}. Pass this kind of address yourself with --checkpoint",
+        raise ConfigError(
+            f"the WAL records the checkpoint {mask_url(url)}. Pass this kind of address yourself with --checkpoint"
         )
     pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
     own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
-    try:
-        with working(f"opening the checkpoint {mask_url(url)}"):
-            files = checkpoint_files(url, own, spec, None)
-        return read_commit(files, status.query_id)
-    except WalSinkError as error:
-        return SparkCommit(None, redacted(text_of(error)))
+    with working(f"opening the checkpoint {mask_url(url)}"):
+        return checkpoint_files(url, own, spec, None)
 
 
 def no_wal(status: Status) -> str:

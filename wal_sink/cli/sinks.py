@@ -138,9 +138,11 @@ def held_back(found: tuple[SinkStatus, ...]) -> list[str]:
     """A warning for each sink that no known process serves and that lacks batches which other sinks have."""
     newest = max((sink.delivered_through for sink in found), default=-1)
     lagging = [sink for sink in found if sink.state not in {"retired", "running"} and sink.delivered_through < newest]
-    return [
-        f"nothing after batch {batch_text(sink.delivered_through)} is deleted until {_way_on(sink)}" for sink in lagging
-    ]
+    return [f"nothing{_after(sink.delivered_through)} is deleted until {_way_on(sink)}" for sink in lagging]
+
+
+def _after(batch_id: int) -> str:
+    return f" after batch {batch_id}" if batch_id >= 0 else ""
 
 
 def _way_on(sink: SinkStatus) -> str:

@@ -20,10 +20,14 @@ from wal_sink.cli.tables import Listing, print_facts, print_text
 from wal_sink.cli.watch import watch as watched
 from wal_sink.cli.working import working
 from wal_sink.inspection import Health, SinkHealth, Status, older_checkpoint, read_health
+from wal_sink.inspection.take_overs import LOOKED_AT
 from wal_sink.recovery.location import canonical
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
+
+MANY_TAKE_OVERS = 3
+"""Take-overs among the newest that are worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,10 @@ class Snapshot:
     def late(self, max_lag_s: float) -> list[SinkHealth]:
         """The sinks that are further behind than allowed, or whose lag is unknown."""
         return [sink for sink in self.health.sinks if sink.is_late(max_lag_s)] if self.health else []
+
+    def refusing(self, max_letters: int) -> list[SinkHealth]:
+        """The sinks with more dead letters than allowed, or whose number is not known."""
+        return [sink for sink in self.health.sinks if sink.refuses_too_much(max_letters)] if self.health else []
 
     @property
     def checkpoint_fault(self) -> str:
@@ -65,6 +73,12 @@ class Snapshot:
     metavar="DURATION",
     help="Exit code 1 if a sink lacks a batch that is older than this (10m, 2h), or if its lag is unknown.",
 )
+@click.option(
+    "--max-letters",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Exit code 1 if more than N dead letters of a sink were not sent again, or if their number is not known.",
+)
 @click.option("--watch", is_flag=True, help="Show the state again and again, until Ctrl-C.")
 @click.option(
     "--every", type=duration, default="2s", show_default=True, help="With --watch: the time between two looks."
@@ -73,16 +87,26 @@ class Snapshot:
 @options.storage_options
 @options.checkpoint_options
 @options.as_json
-def status(*, wal: str, max_lag: float | None, watch: bool, every: float, as_json: bool, **more: Any) -> None:
+def status(
+    *,
+    wal: str,
+    max_lag: float | None,
+    max_letters: int | None,
+    watch: bool,
+    every: float,
+    as_json: bool,
+    **more: Any,
+) -> None:
     """The state of a WAL and of its sinks: how far each is behind and since when, what is pending, who serves it, and
     what keeps batches from deletion.
 
     Ages compare the times in the WAL with the clock of this machine. Nothing is written. Exit code 1 if there is no
     WAL. With --max-lag also if a sink is later than that, if its lag is unknown, if no sink is registered, or if
-    the checkpoint is older than the WAL.
+    the checkpoint is older than the WAL. With --max-letters also if a sink has more dead letters than that.
     """
-    if watch and max_lag is not None:
-        raise click.UsageError("--watch and --max-lag exclude each other: a live view has no exit code")
+    for name, given in (("--max-lag", max_lag), ("--max-letters", max_letters)):
+        if watch and given is not None:
+            raise click.UsageError(f"--watch and {name} exclude each other: a live view has no exit code")
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
     store = opened(spec)
     if watch:
@@ -95,7 +119,11 @@ def status(*, wal: str, max_lag: float | None, watch: bool, every: float, as_jso
     if max_lag is not None and not as_json:
         _print_verdict(found, late, max_lag)
     has_none = max_lag is not None and not _active(found)
-    if found.health is None or late or has_none:
+    refusing = found.refusing(max_letters) if max_letters is not None else []
+    if not as_json:
+        for sink in refusing:
+            print_text(f"REFUSED: {_letters_of(sink)}; allowed are {counted(max_letters or 0, 'dead letter')}")
+    if found.health is None or late or has_none or refusing:
         sys.exit(FOUND_SOMETHING)
     if max_lag is not None and found.checkpoint_fault:
         sys.exit(FOUND_SOMETHING)
@@ -179,16 +207,42 @@ def _error_of(sink: SinkHealth) -> str:
     if error.batch_id < 0:
         return f"sink {sink.name!r}: its last error cannot be read: {error.text}"
     since = f"since {age_text(error.age_s)}"
-    attempts = counted(error.attempts, "attempt")
-    return f"sink {sink.name!r} fails at batch {error.batch_id} {since} ({attempts}): {error.error_class}: {error.text}"
+    attempts = f"at least {counted(error.attempts, 'attempt')}"
+    where = f"sink {sink.name!r} fails at batch {error.batch_id} {since} ({attempts})"
+    return f"{where}: {error.error_class}: {error.text}"
+
+
+def _letters_of(sink: SinkHealth) -> str:
+    """The rows that a target refused, in a sentence."""
+    letters, least = sink.letters, "" if sink.letters.is_exact else "at least "
+    since = f" since {age_text(sink.letters_age_s)} ago" if letters.due else ""
+    sent = f" ({counted(letters.replayed, 'dead letter')} sent again)" if letters.replayed else ""
+    rows, files = counted(letters.rows, "row"), counted(letters.due, "dead letter")
+    return f"sink {sink.name!r}: {least}{rows} refused or in doubt, kept in {least}{files}{since}{sent}"
+
+
+def _staged(age_s: float | None) -> str:
+    return "staged at an unknown time" if age_s is None else f"staged {age_text(age_s)} ago"
 
 
 def _notes(health: Health) -> list[str]:
     told = [said for said in map(_error_of, health.sinks) if said]
+    told += [
+        f"{_letters_of(sink)}. The target lacks them: wal-sink dead-letters list WAL --name {sink.name}"
+        for sink in health.sinks
+        if not sink.is_retired and (sink.letters.due or not sink.letters.is_exact)
+    ]
+    told += [
+        f"sink {sink.name!r}: {sink.take_overs} of its last {LOOKED_AT - 1} take-overs fenced a process that had not "
+        "ended, within an hour. Do two supervisors end each other? Start both with wal-sink drain --follow --standby, "
+        "and without --take-over"
+        for sink in health.sinks
+        if sink.take_overs >= MANY_TAKE_OVERS
+    ]
     told += [f"sink {sink.name!r}: {sink.lag_note}" for sink in health.sinks if sink.lag_note]
     told += [
         f"sink {sink.name!r} keeps {counted(sink.keeps_back, 'batch')} from deletion; the oldest is "
-        f"{sink.pending.oldest}, staged {age_text(sink.pending_age_s)} ago"
+        f"{sink.pending.oldest}, {_staged(sink.pending_age_s)}"
         for sink in health.sinks
         if sink.keeps_back and sink.pending.oldest is not None
     ]
@@ -207,6 +261,7 @@ def _print_verdict(found: Snapshot, late: list[SinkHealth], max_lag_s: float) ->
     if found.health is None:
         return
     for sink in late:
-        print_text(f"LATE: sink {sink.name!r} has a lag of {age_text(sink.lag_s)}; allowed are {age_text(max_lag_s)}")
+        lag = "an unknown lag" if sink.lag_s is None else f"a lag of {age_text(sink.lag_s)}"
+        print_text(f"LATE: sink {sink.name!r} has {lag}; allowed are {age_text(max_lag_s)}")
     if not _active(found):
         print_text("LATE: no sink is registered, or all are retired: nothing is delivered")

@@ -37,6 +37,8 @@ class Work:
     def __init__(self, what: str) -> None:
         self.what = what
         self.how_far = ""
+        self.is_idle = False
+        """Whether there is nothing to do right now. Elsewhere than on a terminal, that is told once."""
         self._began_s = time.monotonic()
 
     def count(self, done: int, total: int) -> None:
@@ -90,10 +92,12 @@ def _on_terminal(work: Work, done: threading.Event, look: Callable[[Work], None]
 
 
 def _in_lines(work: Work, done: threading.Event, look: Callable[[Work], None], *, tell: Callable[[str], None]) -> None:
+    was_idle = False
     while not done.wait(PLAIN_S):
         look(work)
-        if not done.is_set():  # otherwise the work ended during a long look
+        if not done.is_set() and not (was_idle and work.is_idle):  # the work may have ended during a long look
             tell(f"wal-sink: {work}")
+        was_idle = work.is_idle
 
 
 def _nothing(_: Work) -> None:

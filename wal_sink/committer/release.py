@@ -13,7 +13,7 @@ from wal_sink.recovery.inventory import Lost, require
 from wal_sink.recovery.passing import pass_over
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, Release
+from wal_sink.wal.records import Manifest, Move, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +111,38 @@ class Releaser:
         if found is None and highest is None:
             found = pass_over(self._log, self._checkpoint, batch_id)
         if found is None:
-            raise MissingBatch(
-                f"Spark completed batch {batch_id} in {self._checkpoint.root}, but "
-                f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. The rows of this batch cannot be "
-                "delivered, and later batches must wait. Likely causes: a life-cycle rule of the bucket deleted "
-                "objects, only a part of the WAL was copied, or the query ran without the WAL. Restore the deleted "
-                "objects, or start a new WAL. Another possible cause is Spark's offline repartition of state, because "
-                "it writes a batch without rows. wal-sink recognises such a batch, unless the repartition skipped a "
-                "batch that failed"
-            )
+            raise self._missing(batch_id)
         return found
+
+    def _missing(self, batch_id: int) -> MissingBatch:
+        """The error for a batch without a manifest: what is left of it, likely causes, and the ways out. Two listings,
+        and perhaps a read.
+        """
+        folder = paths.batch(batch_id)
+        is_left = any(paths.parse_segment(name) for name in self._log.store.list(folder, recursive=True))
+        left = "Rows of it are still there" if is_left else "This folder holds no rows either"
+        return MissingBatch(
+            f"Spark completed batch {batch_id} in {self._checkpoint.root}, but {self._log.store.url_of(folder)} holds "
+            f"no manifest. The rows of this batch cannot be delivered, and later batches must wait. {left}. Likely "
+            f"causes: {self._moved()}a life-cycle rule of the bucket or a clean-up deleted objects, only a part of the "
+            "WAL was copied, or the query ran without the WAL. Delete nothing. Stop the deletions, and restore the "
+            "manifest: from a version (in a versioned bucket, remove the delete marker) or from a backup. Then run "
+            "wal-sink verify WAL, and start again. If it cannot be restored, wal-sink skip gives up this batch for one "
+            "sink, and all later batches are delivered. Another possible cause is Spark's offline repartition of "
+            "state, because it writes a batch without rows. wal-sink recognises such a batch, unless the repartition "
+            "skipped a batch that failed"
+        )
+
+    def _moved(self) -> str:
+        """The likeliest cause, if the WAL was declared to be moved; else empty."""
+        number = max(self._log.numbers(paths.MOVES), default=0)
+        move = self._log.find(Move, paths.move(number)) if number else None
+        if move is None:
+            return ""
+        return (
+            f"this WAL was moved here from {move.moved_from}, and the query still stages there (then two copies are in "
+            "use: end the drain here, and go on at the place that has every batch); "
+        )
 
     def _check_against_checkpoint(self, manifest: Manifest) -> None:
         """Refuse a manifest of another run that does not match the checkpoint as it is now."""

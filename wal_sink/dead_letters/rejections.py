@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from wal_sink.dead_letters.files import DeadLetter, find_dead_letter, keep_rejected
 from wal_sink.redaction import redacted
+from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
 from wal_sink.sinks.base import Rejected
@@ -105,9 +106,9 @@ class Rejections:
         reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
         path = self._create(refused, reasons, answered=answered)
         _logger.warning(
-            "sink %s: %d rows refused, kept as %s; the first: %s",
+            "sink %s: %s refused, kept as %s; the first: %s",
             self._sink,
-            len(indices),
+            counted(len(indices), "row"),
             self._log.store.url_of(path),
             reasons[0],
         )

@@ -6,6 +6,7 @@ with the clock of this process, so they are only as right as the clocks agree.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,16 +15,17 @@ from functools import cache
 from wal_sink.inspection.ages import age_s
 from wal_sink.inspection.backlog import MOST_READ, Backlog, backlog_of
 from wal_sink.inspection.commits import SparkCommit
+from wal_sink.inspection.letters import Letters, read_letters
 from wal_sink.inspection.registrations import find_registration, reading_log
 from wal_sink.inspection.sink_errors import SinkError, read_error
 from wal_sink.inspection.staged import find_staged
 from wal_sink.inspection.status import SinkStatus, Status
+from wal_sink.inspection.take_overs import take_overs
 from wal_sink.recovery.inventory import newest_marker
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 
-_LETTER = ".parquet"
 _NO_LAG = "an unfinished replay has no lag. To finish it or give it up: wal-sink repairs list WAL"
 
 
@@ -49,10 +51,16 @@ class SinkHealth:
     last_error: SinkError | None
     """The last error of its committer, which may be over. None if it never failed."""
     dead_letters: int
-    """Dead letters that were not sent again."""
+    """Dead letters with rows that were not sent again."""
+    letters: Letters
+    """The same with their rows, since when, and how many were sent again."""
+    letters_age_s: float | None
+    """Seconds since the oldest of them was kept; None if there is none."""
     keeps_back: int
     """Batches that stay in the WAL because only this sink lacks them, or sinks that are as far."""
     is_retired: bool
+    take_overs: int
+    """How many of its newest processes were fenced by the next one within an hour; see `inspection.take_overs`."""
     is_replay: bool = False
     """Whether it exists for a replay only: then it has no backlog and no lag."""
 
@@ -64,6 +72,10 @@ class SinkHealth:
     def is_late(self, max_lag_s: float) -> bool:
         """Whether the sink is further behind than allowed. An unknown lag is late, and so is one of the future."""
         return self.has_lag and (self.lag_s is None or abs(self.lag_s) > max_lag_s)
+
+    def refuses_too_much(self, max_letters: int) -> bool:
+        """Whether more dead letters wait than allowed, or their number is not known."""
+        return not self.is_retired and (self.dead_letters > max_letters or not self.letters.is_exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +105,10 @@ class _Standing:
 def read_health(store: Store, status: Status, spark: SparkCommit, *, now: datetime | None = None) -> Health:
     """Read how each sink of a WAL does. `spark` was read before, so that each batch it names is in the WAL.
 
-    Two listings, and for each sink three listings and up to five reads. Up to three requests more for each of the
-    oldest pending batches, of which `MOST_READ` are read. Raises `CorruptError`, also as `ObjectLost`, or `StoreError`.
+    Two listings, and for each sink three listings and up to six reads (more if its processes end each other). Up to
+    three requests more for each of the oldest pending batches, of which `MOST_READ` are read. A read for each dead
+    letter that was not sent again, of which `MOST_LETTERS` are read. Raises `CorruptError`, also as `ObjectLost`, or
+    `StoreError`.
     """
     log = reading_log(store)
     now = now or log.runtime.now()
@@ -131,7 +145,9 @@ def _health(
     sink, pending_age_s = standing.status, age_s(pending.oldest_staged, now)
     is_retired = sink.state == "retired"
     lag_s, note = (None, _NO_LAG) if sink.is_replay else _lag(pending, pending_age_s, spark)
-    lacks_none = pending.oldest is None and pending.missing is None
+    lacks_none = is_retired or (pending.oldest is None and pending.missing is None)
+    expected = sys.maxsize if is_retired else standing.expected  # nobody will end the error of a retired sink
+    letters = read_letters(log.store, sink.folder)
     return SinkHealth(
         name=sink.name,
         delivered_at=standing.delivered_at,
@@ -143,10 +159,13 @@ def _health(
         else max(0, spark.newest - standing.expected + 1),
         lag_s=None if is_retired else lag_s,
         lag_note="" if is_retired else note,
-        last_error=read_error(log, sink.folder, expected=standing.expected, lacks_none=lacks_none, now=now),
-        dead_letters=_dead_letters(log, sink.folder),
+        last_error=read_error(log, sink.folder, expected=expected, lacks_none=lacks_none, now=now),
+        dead_letters=letters.due,
+        letters=letters,
+        letters_age_s=age_s(letters.since, now),
         keeps_back=0 if is_retired else keeps_back,
         is_retired=is_retired,
+        take_overs=0 if is_retired else take_overs(log, sink.folder, sink.term, now),
         is_replay=sink.is_replay,
     )
 
@@ -173,10 +192,3 @@ def _kept_back(standing: _Standing, active: Sequence[_Standing], held: Sequence[
         return 0
     end = min((each.expected for each in active if each.expected > standing.expected), default=None)
     return sum(1 for batch_id in held if batch_id >= standing.expected and (end is None or batch_id < end))
-
-
-def _dead_letters(log: Log, folder: str) -> int:
-    """Dead letters that were not sent again. One listing."""
-    names = log.store.list(paths.dead_letter_batches(folder), recursive=True)
-    letters = {name.removesuffix(_LETTER) for name in names if name.endswith(_LETTER)}
-    return len(letters - {name.removesuffix(paths.REPLAYED) for name in names if name.endswith(paths.REPLAYED)})

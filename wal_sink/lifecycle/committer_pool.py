@@ -13,7 +13,7 @@ from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
 from wal_sink.reporting.layers import said_once
-from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.logs import RAISED_TOO, logger_of
 from wal_sink.reporting.texts import text_of, told
 from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 
@@ -219,7 +219,7 @@ class CommitterPool:
             if all(other.parked for other in self._threads):
                 self._over.set()
         else:
-            _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error))
+            _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error), extra=RAISED_TOO)
             self._end_run(f"the delivery to sink {name} failed")
         self._tell_given_up(name, thread.error, parked=thread.parked)
 
@@ -228,7 +228,7 @@ class CommitterPool:
         self._superseded = error
         self._lease_thread = threading.current_thread()
         try:
-            _logger.error("%s", error)
+            _logger.error("%s", error, extra=RAISED_TOO)
             self._end_run("this process was superseded")
             for committer in self.run.committers:
                 self._tell_given_up(committer.name, error, parked=False)

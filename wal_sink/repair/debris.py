@@ -3,27 +3,31 @@
 - `lost attempts`: of a released batch, the manifests that lost, and the segments that the released manifest does not
   name. A release is final, so no process ever delivers another attempt.
 - `dead attempts`: of a batch that is not released, the segments that no manifest names, of a stager's term whose
-  process ended or is gone. Only the process that holds a term creates manifests of that term.
+  process ended or is gone. Only the process that holds a term creates manifests of that term. A manifest may be lost,
+  so it is also proven that nothing needs the attempt: a later attempt has a manifest, or Spark has not completed the
+  batch and runs it again (`repair.need`).
 - `collected`: everything of the batches up to low water that every sink has. No start looks below low water, except for
   a sink that was registered while it moved. Such a sink has no marker yet, so its batches are left alone.
 - `probes`: probes that are older than a day. A start deletes its probe within seconds.
 
-A batch whose release or manifest is lost or cannot be read is left alone and counted. An attempt whose process may
-still live is left alone too.
+A batch whose release, manifest or segment is lost or cannot be read is left alone and told: whatever is left of it may
+be the only copy of its rows, or may be needed once the lost object was restored. An attempt whose process may still
+live is left alone too.
 Nothing here depends on the moment at which it looks: a query, a drain or a collection may go on at the same time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from wal_sink.errors import CorruptError
-from wal_sink.recovery.inventory import Lost, find_again, newest_marked
+from wal_sink.recovery.inventory import Lost, check_unserved_sinks, find_again, marked_through, take
 from wal_sink.recovery.sink_names import read_names
+from wal_sink.repair.need import DAMAGED, NO_CHECKPOINT, Answer, Evidence, LeftAlone, SparkSide, read_evidence
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
 from wal_sink.wal.holders import Holding, holder_of
@@ -59,27 +63,28 @@ class Debris:
         return sum(log.runtime.side_by_side(lambda path: _size(log, path), self.paths))
 
 
-@dataclass(frozen=True, slots=True)
-class _Damaged:
-    """A batch that is damaged, in place of its debris."""
-
-    batch_id: int
+Found = Debris | LeftAlone
 
 
-def find_debris(log: Log, *, on_damaged: Callable[[int], None] = lambda _batch_id: None) -> Iterator[Debris]:
-    """All debris of a WAL, batch by batch. Reads only. `on_damaged` gets each batch that is damaged.
+def find_debris(
+    log: Log, spark: SparkSide = NO_CHECKPOINT, *, on_left_alone: Callable[[LeftAlone], None] = lambda _left: None
+) -> Iterator[Debris]:
+    """All debris of a WAL, batch by batch. Reads only. `on_left_alone` gets each batch of which something must stay.
 
     One to four requests for each batch that the WAL holds, and more where an attempt was lost.
     """
     yield from _probes(log)
     through = min(log.low_water(), _has_everywhere(log))
     yield from _collected(log, through)
-    dead: dict[int, bool] = {}
-    for found in _in_windows(log, lambda held: _attempts(log, *held, dead), list(_held(log, through))):
-        if isinstance(found, _Damaged):
-            on_damaged(found.batch_id)
-        else:
-            yield from found
+    held = list(_held(log, through))
+    # Read before any batch is looked at: whatever is evidence of an object was made after it.
+    look = _Look(log, spark, read_evidence(log, [batch_id for batch_id, _ in held]))
+    for batch in _in_windows(log, lambda each: _attempts(look, *each), held):
+        for found in batch:
+            if isinstance(found, LeftAlone):
+                on_left_alone(found)
+            else:
+                yield found
 
 
 def _in_windows(log: Log, find: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
@@ -101,8 +106,9 @@ def _probes(log: Log) -> Iterator[Debris]:
 def _has_everywhere(log: Log) -> int:
     """A batch below the newest one of each sink that is not retired: its markers up to there are not needed.
 
-    Raises `ObjectLost` if a registration is gone.
+    Raises `ObjectLost` if a registration is gone, or every object of a sink that has a term.
     """
+    check_unserved_sinks(log, take(log), ())
     through = []
     for sink in read_names(log).sinks:
         if sink.is_retired or paths.FORGOTTEN in log.store.list(f"{paths.SINKS}/{sink.folder}"):
@@ -111,7 +117,7 @@ def _has_everywhere(log: Log) -> int:
         record = log.find(SinkRecord, path)
         if record is None:
             record = find_again(log, SinkRecord, path, Lost.SINK, f"{paths.SINKS}/{sink.folder}/")
-        through.append(max(newest_marked(log, sink.folder), record.first_batch) - 1)
+        through.append(max(marked_through(log, sink.folder), record.first_batch) - 1)
     return min(through, default=NOTHING)
 
 
@@ -148,20 +154,34 @@ def _folders(log: Log, root: str, *, through: int | None = None) -> Iterator[tup
     yield from sorted(found.items())
 
 
-def _attempts(log: Log, batch_id: int, folders: Sequence[str], dead: dict[int, bool]) -> list[Debris] | _Damaged:
-    objects = _all(log, folders)
+class _Look:
+    """One look at the batches of a WAL."""
+
+    def __init__(self, log: Log, spark: SparkSide, evidence: Evidence) -> None:
+        self.log, self.spark, self.evidence = log, spark, evidence
+        self._dead: dict[int, bool] = {}
+
+    def is_dead(self, term: int) -> bool:
+        """Whether the process that held a stager's term has certainly ended. Two reads, once for each term."""
+        if term not in self._dead:
+            self._dead[term] = holder_of(self.log, paths.STAGER_ROLE, term).state in _DEAD
+        return self._dead[term]
+
+
+def _attempts(look: _Look, batch_id: int, folders: Sequence[str]) -> list[Found]:
+    objects = _all(look.log, folders)
     try:
         if paths.release(batch_id) in objects:
-            return _of_released(log, batch_id, objects)
-        if any(_is_dead(log, term, dead) for term in _terms_of(objects)):
-            # The process is gone, so a second look shows every manifest that it created.
-            return _of_dead(log, batch_id, _all(log, folders), dead)
+            found = _of_released(look.log, batch_id, objects)
+        else:
+            found = _of_unreleased(look, batch_id, folders, objects)
     except CorruptError:
-        return _Damaged(batch_id)  # whatever is left of it may be needed to restore it
-    return []
+        return [LeftAlone(batch_id, DAMAGED)]  # whatever is left of it may be needed to restore it
+    is_suspicious = any(isinstance(each, LeftAlone) and each.is_damaged for each in found)
+    return [] if is_suspicious and look.log.low_water() >= batch_id else found  # it is being collected
 
 
-def _of_released(log: Log, batch_id: int, objects: Sequence[str]) -> list[Debris] | _Damaged:
+def _of_released(log: Log, batch_id: int, objects: Sequence[str]) -> list[Found]:
     release = log.find(Release, paths.release(batch_id))
     if release is None:
         return []  # it was collected meanwhile
@@ -169,35 +189,72 @@ def _of_released(log: Log, batch_id: int, objects: Sequence[str]) -> list[Debris
     manifest = log.find(Manifest, counts)
     if manifest is None:
         is_lost = log.find(Release, paths.release(batch_id)) is not None
-        return _Damaged(batch_id) if is_lost else []
-    named = {segment.path for segment in manifest.segments}
+        return [LeftAlone(batch_id, f"{counts}, which is released, is lost")] if is_lost else []
+    if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
+        return [LeftAlone(batch_id, "its release and the manifest that it names do not belong together")]
+    named = {segment.path: segment.kept for segment in manifest.segments}
+    lost = next((path for path, is_kept in named.items() if is_kept and path not in objects), None)
+    if lost is not None:
+        return [LeftAlone(batch_id, f"{lost}, which is to be delivered, is lost")]
     losers = tuple(path for path in objects if _manifest_name(path) is not None and path != counts)
     segments = tuple(path for path in objects if _attempt_of(path) is not None and path not in named)
     return [Debris(LOST_ATTEMPTS, (losers, segments))] if losers or segments else []
 
 
-def _of_dead(log: Log, batch_id: int, objects: Sequence[str], dead: dict[int, bool]) -> list[Debris]:
-    if paths.release(batch_id) in objects:
-        return []  # it was released meanwhile; the next look treats it so
+def _of_unreleased(look: _Look, batch_id: int, folders: Sequence[str], objects: Sequence[str]) -> list[Found]:
+    if look.evidence.was_released(batch_id):
+        if paths.skipped(batch_id) in objects:
+            return []  # nothing was left of it when a sink passed over it
+        return [LeftAlone(batch_id, f"{paths.release(batch_id)} is lost: a sink has the batch, or began it")]
+    dead = {term for term in _terms_by_path(objects).values() if look.is_dead(term)}
+    completed = look.evidence.was_completed(batch_id)
+    if completed.is_yes is None and _undecided(objects):
+        completed = look.spark.has_completed(look.log, batch_id)
+    if dead or (completed.is_yes and _newest_manifest(objects) is None):
+        # Processes are gone, and the checkpoint was read. So a second look shows every manifest that was made before.
+        objects = _all(look.log, folders)
+        if paths.release(batch_id) not in objects:  # otherwise the next look treats it as released
+            return _of_dead(look.log, batch_id, objects, dead, completed)
+    return []
+
+
+def _of_dead(log: Log, batch_id: int, objects: Sequence[str], dead: Collection[int], completed: Answer) -> list[Found]:
+    """The segments of ended terms that no manifest names, as far as it is proven that nothing needs them."""
+    if completed.is_yes and _newest_manifest(objects) is None:
+        return [LeftAlone(batch_id, f"its manifest is lost: {completed.because}")]
+    unnamed = _unnamed(log, objects, dead)
+    undecided = _undecided(objects) & set(unnamed) if completed.is_yes is not False else set()
+    if undecided and completed.is_yes:
+        return [LeftAlone(batch_id, f"its newest attempt has no manifest, which may be lost: {completed.because}")]
+    found: list[Found] = []
+    if undecided:
+        why = f"it is not known whether Spark completed it: {completed.because}"
+        found.append(LeftAlone(batch_id, why, is_damaged=False))
+    if proven := tuple(path for path in unnamed if path not in undecided):
+        found.append(Debris(DEAD_ATTEMPTS, (proven,)))
+    return found
+
+
+def _unnamed(log: Log, objects: Sequence[str], terms: Collection[int]) -> list[str]:
+    """The segments of some terms that no manifest names."""
     manifests = [log.find(Manifest, path) for path in objects if _manifest_name(path) is not None]
     named = {segment.path for manifest in manifests if manifest is not None for segment in manifest.segments}
-    found = []
-    for path in objects:
-        attempt = _attempt_of(path)
-        if attempt is not None and path not in named and dead.get(attempt.term, False):
-            found.append(path)
-    return [Debris(DEAD_ATTEMPTS, (tuple(found),))] if found else []
+    return [path for path, term in _terms_by_path(objects).items() if path not in named and term in terms]
 
 
-def _is_dead(log: Log, term: int, known: dict[int, bool]) -> bool:
-    """Whether the process that held a stager's term has certainly ended. Two reads, once for each term."""
-    if term not in known:
-        known[term] = holder_of(log, paths.STAGER_ROLE, term).state in _DEAD
-    return known[term]
+def _undecided(objects: Sequence[str]) -> set[str]:
+    """The segments of attempts that come after every manifest: one of them counts if its manifest was lost."""
+    newest = _newest_manifest(objects)
+    attempts = {path: attempt for path in objects if (attempt := _attempt_of(path)) is not None}
+    return {path for path, attempt in attempts.items() if newest is None or attempt > newest}
 
 
-def _terms_of(objects: Sequence[str]) -> set[int]:
-    return {attempt.term for path in objects if (attempt := _attempt_of(path)) is not None}
+def _newest_manifest(objects: Sequence[str]) -> paths.ManifestName | None:
+    return max((name for path in objects if (name := _manifest_name(path)) is not None), default=None)
+
+
+def _terms_by_path(objects: Sequence[str]) -> dict[str, int]:
+    return {path: attempt.term for path in objects if (attempt := _attempt_of(path)) is not None}
 
 
 def _attempt_of(path: str) -> paths.ManifestName | None:

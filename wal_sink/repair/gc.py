@@ -14,6 +14,7 @@ from itertools import chain
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.repair.debris import find_debris
 from wal_sink.repair.journal import Order, begin, finish
+from wal_sink.repair.need import NO_CHECKPOINT, LeftAlone, SparkSide
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 
@@ -36,7 +37,9 @@ class GcPlan:
 
     kinds: dict[str, DebrisCount]
     damaged: int = 0
-    """Batches that are damaged and were left alone."""
+    """Batches that are damaged. Nothing of them is deleted."""
+    left_alone: tuple[LeftAlone, ...] = ()
+    """Some of the batches of which something stays: damaged ones, and others whose state is not known."""
 
     @property
     def objects(self) -> int:
@@ -62,24 +65,40 @@ def gc_order(log: Log, *, why: str) -> Order:
     return Order("gc", {"--delete": True}, (f"{paths.BATCHES}/",), why)
 
 
-def plan_gc(log: Log, *, on_group: Callable[[int], None] = lambda _objects: None) -> GcPlan:
+def plan_gc(
+    log: Log, spark: SparkSide = NO_CHECKPOINT, *, on_group: Callable[[int], None] = lambda _objects: None
+) -> GcPlan:
     """All debris that is there now. Creates and deletes nothing.
 
     The requests of `find_debris`, and one for each object of debris, to learn its size.
     """
     objects, size, examples = Counter[str](), Counter[str](), dict[str, list[str]]()
-    damaged: list[int] = []
-    for found in find_debris(log, on_damaged=damaged.append):
+    damaged, left_alone = 0, list[LeftAlone]()
+
+    def note(left: LeftAlone) -> None:
+        nonlocal damaged
+        damaged += left.is_damaged
+        if len(left_alone) < SHOWN:
+            left_alone.append(left)
+
+    for found in find_debris(log, spark, on_left_alone=note):
         objects[found.kind] += len(found.paths)
         size[found.kind] += found.bytes(log)
         shown = examples.setdefault(found.kind, [])
         shown += found.paths[: SHOWN - len(shown)]
         on_group(objects.total())
     kinds = {kind: DebrisCount(objects[kind], size[kind], tuple(examples[kind])) for kind in objects}
-    return GcPlan(kinds, len(damaged))
+    return GcPlan(kinds, damaged, tuple(left_alone))
 
 
-def gc(log: Log, order: Order, plan: GcPlan, *, on_group: Callable[[int], None] = lambda _objects: None) -> Deleted:
+def gc(
+    log: Log,
+    order: Order,
+    plan: GcPlan,
+    spark: SparkSide = NO_CHECKPOINT,
+    *,
+    on_group: Callable[[int], None] = lambda _objects: None,
+) -> Deleted:
     """Delete the debris that is there now, which may be more than was planned.
 
     Raises `HeldError` if another repair of the batches is unfinished.
@@ -87,7 +106,7 @@ def gc(log: Log, order: Order, plan: GcPlan, *, on_group: Callable[[int], None] 
     facts = {kind: {"objects": count.objects, "bytes": count.bytes} for kind, count in plan.kinds.items()}
     entry = begin(log, order, {"found": facts})
     deleted = Counter[str]()
-    for found in find_debris(log):
+    for found in find_debris(log, spark):
         for step in found.steps:
             log.store.delete(step)
         deleted[found.kind] += len(found.paths)

@@ -20,6 +20,8 @@ from wal_sink.reporting.texts import told
 
 FIELDS = ("wal", "sink", "batch", "segment")
 """Attributes of each record."""
+RAISED_TOO: Mapping[str, object] = MappingProxyType({"is_raised_too": True})
+"""`extra` of the record of an error that the run raises as well. A program that prints that error may leave it out."""
 Subject = Mapping[str, str | int | None]
 """The value of each field."""
 _subject: ContextVar[Subject] = ContextVar("wal_sink_subject", default=MappingProxyType(dict.fromkeys(FIELDS)))

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.errors import CorruptError, FencedError
+from wal_sink.errors import CorruptError, FencedError, WalSinkError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import ProcessIdentity, process_identity, process_name
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver, refuse_holder
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import TermRecord
+from wal_sink.wal.records import TermRecord, decode
 
 MARGIN = 8
 """Number of terms that a claim skips if all terms of a role were lost. So many newer processes may have held the role
@@ -46,14 +46,31 @@ class Term:
         raise self.superseded(store)
 
     def superseded(self, store: Store) -> FencedError:
-        """The error for a process that was superseded."""
+        """The error for a process that was superseded. One read."""
+        newer = self._next_path()
         return FencedError(
-            f"term {self.number} of {self.role!r} on {store.root} was superseded (see "
-            f"{store.url_of(self._next_path())}): a newer process took over. Stop this process"
+            f"term {self.number} of {self.role!r} on {store.root} was superseded (see {store.url_of(newer)}): a newer "
+            f"process took over{_holder_in(store, newer)}. Stop this process"
+            + (_STANDBY if self.role.startswith(paths.committer_role("")) else "")
         )
 
     def _next_path(self) -> str:
         return paths.term(self.role, self.number + 1)
+
+
+_STANDBY = (
+    ". If a supervisor starts it again, the two end each other in turn. To let one wait for the other, start both with "
+    "wal-sink drain --follow --standby, and without --take-over"
+)
+
+
+def _holder_in(store: Store, path: str) -> str:
+    """Which process claimed a term, and when; empty if its record cannot be read, since its name alone counts."""
+    try:
+        record = decode(TermRecord, store.read(path), store.url_of(path))
+    except WalSinkError:
+        return ""
+    return f": {record.process}, at {record.created}"
 
 
 def is_superseded_by_siblings(log: Log, term: Term) -> bool:

@@ -354,7 +354,7 @@ class _OpenSegment:
     def _write_pending(self) -> None:
         table = pa.Table.from_batches([span.rows() for span in self._pending])
         if self._parquet is None:
-            self._parquet = self._footer.enter_context(parquet_writer(self._file, table))
+            self._parquet = self._footer.enter_context(parquet_writer(self._file, table, encoded=True))
         self._parquet.write_table(table, row_group_size=table.num_rows)
 
 

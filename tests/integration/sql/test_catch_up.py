@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,14 @@ from tests.support.servers.databases import (
 )
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.holders import note_end
+from wal_sink.wal.log import Log
 
 ROWS = 10
 """Rows of a batch, in two segments of two and three chunks."""
@@ -58,7 +61,8 @@ class Site:
         url = self.server.url(self.database)
         return f"{url}{'&' if '?' in url else '?'}{query}"
 
-    def stage(self, batches: int) -> None:
+    def stage(self, batches: int, *, wide: int | None = None) -> None:
+        """Stage batches up to a number of them. The one that is `wide` has a third segment."""
         checkpoint = open_store(StoreSpec(str(self.folder / "checkpoint")))
         run = Run(open_store(StoreSpec(self.wal)), checkpoint, Settings(chunk_rows=2))
         run.open()
@@ -66,10 +70,8 @@ class Site:
 
         def rows(batch: int, _end: int) -> list[pa.Table]:
             first = batch * ROWS
-            return [
-                pa.table({"id": list(range(first, first + 4))}),
-                pa.table({"id": list(range(first + 4, first + 10))}),
-            ]
+            ends = [0, 4, 7, 10] if batch == wide else [0, 4, 10]
+            return [pa.table({"id": list(range(first + at, first + end))}) for at, end in pairwise(ends)]
 
         list(FakeQuery(checkpoint, rows).batches(run, batches))
         run.end()
@@ -191,3 +193,31 @@ def test_a_backup_without_its_ledger_is_no_empty_target(site: Site) -> None:
 
     assert "its ledger was not restored with its rows" in refused
     assert site.rows() == list(range(3 * ROWS))
+
+
+def test_after_a_batch_that_is_left_out_the_database_goes_on(
+    server: DatabaseServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this batch used the third slot. A chunk without rows moves the slot past it."""
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    site = Site(tmp_path, server, database)
+    site.stage(3)
+    site.drain()
+    restore = site.back_up()
+    site.stage(6, wide=3)
+    site.drain()
+    restore()
+    store = open_store(StoreSpec(site.wal))
+    Log(store, SYSTEM, "a collection").raise_low_water(3)
+    names = store.list(paths.batch(3), recursive=True)
+    store.delete([*(f"{paths.batch(3)}/{name}" for name in names), paths.marker("default", 3)])
+
+    refused = site.run("catch-up", *WHY, code=2).stderr
+    assert "batch 3 was deleted from the log" in refused
+    assert "add --leave-out 3" in refused
+    done = site.json("catch-up", "--leave-out", "3", *WHY)
+
+    assert (done["rows"], done["left_out"]) == (2 * ROWS, ["3"])
+    site.stage(7)
+    site.drain()
+    assert site.rows() == [*range(3 * ROWS), *range(4 * ROWS, 7 * ROWS)]

@@ -109,7 +109,7 @@ def test_a_dropped_row_halts_or_becomes_a_dead_letter(
         query.batch(ids(1, 2, 3))
     assert stored(postgresql, pg) == [(1,), (3,)]
     kept = [record.getMessage() for record in caplog.records if "kept as" in record.getMessage()]
-    assert [text.partition(", ")[0] for text in kept] == ["sink default: 1 rows refused"]
+    assert [text.partition(", ")[0] for text in kept] == ["sink default: 1 row refused"]
 
 
 def test_an_update_that_a_trigger_drops_is_rejected(postgresql: PostgresqlServer, pg: str) -> None:

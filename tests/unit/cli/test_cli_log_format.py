@@ -102,6 +102,15 @@ def test_text_stays_text(wal: str) -> None:
     assert result.stderr.splitlines()[-1].startswith("DeliveryError: batch 0")
 
 
+def test_an_error_that_ends_a_drain_is_told_once(wal: str, caplog: pytest.LogCaptureFixture) -> None:
+    args = ["drain", wal, "--to", "logged_targets:fail", "--start-from", "earliest", "--max-attempts", "1"]
+    result = CliRunner().invoke(main, args)
+    assert result.stderr.count("delivery stopped after 1 attempts") == 1
+    assert "the delivery to sink" not in caplog.text
+    again = invoke("drain", wal, "--to", "logged_targets:fail", "--max-attempts", "1", exit_code=1)
+    assert [line for line in lines(again) if line["message"].startswith("the delivery to sink default failed")]
+
+
 def test_the_logging_of_the_program_is_as_before_afterwards(wal: str) -> None:
     root, own = logging.getLogger(), logging.getLogger("wal_sink")
     before = list(root.handlers), own.level

@@ -184,6 +184,27 @@ def test_damaged_batches_are_told_by_gc(wal: str, delivered: str) -> None:
     assert json.loads(invoke("gc", wal, "--json").stdout)["damaged_batches"] == 1
 
 
+def test_the_only_copy_of_a_batch_survives_gc_and_is_told(wal: str) -> None:
+    """Its manifest was lost, and the query ended. The checkpoint is read, since no later batch tells."""
+    log = log_of(wal)
+    note_end(log, paths.STAGER_ROLE, 1)
+    newest = max(log.numbers(paths.BATCHES))
+    folder = paths.batch(newest)
+    log.store.delete(f"{folder}/{name}" for name in log.store.list(folder) if name.startswith("manifest"))
+    before = log.store.list(paths.BATCHES, recursive=True)
+
+    text = " ".join(invoke("gc", wal, "--delete", "--yes", "--why", "x").stdout.split())
+    facts = json.loads(invoke("gc", wal, "--json").stdout)
+
+    assert f"batch {newest} was left alone: its manifest is lost: Spark completed the batch in" in text
+    assert facts["damaged_batches"] == 1
+    assert [each["batch_id"] for each in facts["left_alone"]] == [newest]
+    assert log.store.list(paths.BATCHES, recursive=True) == before
+    elsewhere = json.loads(invoke("gc", wal, "--checkpoint", "memory://nowhere/checkpoint", "--json").stdout)
+    assert (elsewhere["damaged_batches"], elsewhere["objects"]) == (0, 0)
+    assert "is not the checkpoint of the WAL's query" in elsewhere["left_alone"][0]["why"]
+
+
 def test_a_number_of_rows_that_is_not_certain_is_told(
     wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

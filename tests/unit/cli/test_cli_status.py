@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -24,13 +25,17 @@ from tests.support.processes import python_environment
 from wal_sink.cli.durations import age_text
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import WalRecord, decode, encode
+from wal_sink.wal.sink_records import ErrorRecord
 
 BATCHES = 3
 END_S = 20.0
@@ -97,7 +102,7 @@ def test_an_unknown_lag_is_late_and_says_why(wal: str) -> None:
     store_of(wal).delete([paths.manifest(2, 1, 3)])
     output = invoke("status", wal, "--max-lag", "1d", exit_code=1).stdout
     assert "sink 'table': batch 2 is due, but the WAL does not hold it, or not readably" in output
-    assert "LATE: sink 'table' has a lag of unknown" in output
+    assert "LATE: sink 'table' has an unknown lag" in output
 
 
 def go_back(checkpoint: Path, to: int) -> None:
@@ -272,3 +277,76 @@ def test_a_sink_that_fails_says_why_until_it_has_the_batch(wal: str, tmp_path: P
 def test_an_error_that_cannot_be_read_is_told(wal: str) -> None:
     store_of(wal).create(paths.error("table", 1), b"half of a recor")
     assert "sink 'table': its last error cannot be read: " in invoke("status", wal).stdout
+
+
+@pytest.fixture
+def refusing(wal: str, tmp_path: Path) -> str:
+    """The address of a table that refuses every row: a migration added a column that the query does not have."""
+    address = f"sqlite:///{tmp_path}/strict.db?table=t"
+    with sqlite3.connect(tmp_path / "strict.db") as database:
+        database.execute("CREATE TABLE t (id INTEGER, region TEXT, CHECK (region IS NOT NULL))")
+    args = ("drain", wal, "--to", address, "--name", "strict", "--start-from", "earliest", "--on-rejected")
+    drained = " ".join(invoke(*args, "dead_letter").stdout.split())
+    assert "3 batches delivered" in drained
+    assert "REFUSED: the target refused 6 rows, which lie in dead letters and not in the target" in drained
+    assert "wal-sink dead-letters list WAL --name strict" in drained
+    return address
+
+
+@pytest.mark.usefixtures("refusing")
+def test_refused_rows_are_told_until_they_were_sent_again(wal: str, tmp_path: Path) -> None:
+    told = " ".join(invoke("status", wal).stdout.split())
+    assert "sink 'strict': 6 rows refused or in doubt, kept in 3 dead letters since " in told
+    assert "The target lacks them: wal-sink dead-letters list WAL --name strict" in told
+    invoke("status", wal, "--max-letters", "3")
+    verdict = invoke("status", wal, "--max-letters", "2", exit_code=1).stdout
+    assert "REFUSED: sink 'strict': 6 rows" in verdict
+    found = {sink["name"]: sink for sink in invoke_json("status", wal, "--max-letters", "0", exit_code=1)["sinks"]}
+    assert (found["strict"]["dead_letters"], found["strict"]["letters"]["rows"]) == (3, 6)
+    assert found["table"]["letters"] == {"due": 0, "rows": 0, "since": None, "replayed": 0, "is_exact": True}
+
+    invoke("dead-letters", "replay", wal, "--name", "strict", "--to", f"sqlite:///{tmp_path}/other.db?table=t")
+
+    assert "in doubt" not in invoke("status", wal, "--max-letters", "0").stdout
+    (strict, _) = invoke_json("status", wal)["sinks"]
+    assert (strict["dead_letters"], strict["letters"]["replayed"]) == (0, 3)
+
+
+def test_a_second_drain_tells_refused_rows_of_its_time_only(wal: str, refusing: str) -> None:
+    again = invoke("drain", wal, "--to", refusing, "--name", "strict", "--on-rejected", "dead_letter")
+    assert "REFUSED" not in again.stdout
+    assert invoke_json("drain", wal, "--to", refusing, "--name", "strict")["refused_rows"] == 0
+
+
+def test_a_live_view_has_no_limit_of_letters(wal: str) -> None:
+    assert (
+        "--watch and --max-letters exclude each other"
+        in invoke("status", wal, "--watch", "--max-letters", "0", exit_code=2).output
+    )
+
+
+def test_processes_that_end_each_other_are_told(wal: str) -> None:
+    store, role = store_of(wal), paths.committer_role("table")
+    assert "end each other" not in invoke("status", wal).stdout
+    for _ in range(5):
+        claim(Log(store, SYSTEM, SYSTEM.new_id()), role)
+
+    told = " ".join(invoke("status", wal).stdout.split())
+
+    assert "sink 'table': 4 of its last 4 take-overs fenced a process that had not ended, within an hour" in told
+    assert "Start both with wal-sink drain --follow --standby, and without --take-over" in told
+
+
+def test_the_error_of_a_retired_sink_is_over(wal: str) -> None:
+    store = store_of(wal)
+    record = ErrorRecord(
+        number=1, batch_id=2, attempts=2, error_class="DeliveryError", text="refused", since="2026-01-01T00:00:00Z",
+        run_id="r", term=1, id="i" * 32, created="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    store.create(paths.error("table", 1), encode(record))
+    assert "sink 'table' fails at batch 2" in invoke("status", wal).stdout
+
+    invoke("sinks", "retire", wal, "table", "--drop-pending", "1")
+
+    assert "fails at batch" not in invoke("status", wal).stdout
+    assert invoke_json("status", wal)["sinks"][0]["last_error"]["is_over"]

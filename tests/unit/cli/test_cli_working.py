@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import threading
@@ -140,6 +141,29 @@ def test_look_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told().splitlines()
     assert lines[0].startswith("wal-sink: waiting: 0 of 1,000 (")
     assert lines[1].startswith("wal-sink: waiting: 1 of 1,000 (")
+
+
+@pytest.mark.usefixtures("often")
+def test_work_that_waits_for_work_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A drain that follows an idle query would write 2,880 lines a day."""
+    told, looks = Told(capsys), itertools.count(1)
+
+    def look(work: working.Work) -> None:
+        work.how_far = f"look {next(looks)}"
+        work.is_idle = "look 2 " <= f"{work.how_far} " < "look 6 "
+
+    with working.working("waiting", look=look):
+        wait_until(lambda: "look 7" in told())
+    assert [line.split(" (")[0] for line in told().splitlines()][:4] == [
+        f"wal-sink: waiting: look {number}" for number in (1, 2, 6, 7)
+    ]
+
+
+@pytest.mark.usefixtures("often")
+def test_a_drain_that_follows_says_once_that_nothing_is_pending(wal: str, tmp_path: Path) -> None:
+    args = ("drain", wal, "--to", f"sqlite:///{tmp_path}/t.db?table=t", "--start-from", "earliest", "--follow")
+    told = invoke(*args, "--timeout", "2").stderr
+    assert told.count("through batch 2 of 2, no batch is pending (") == 1
 
 
 @pytest.mark.usefixtures("often")

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from tests.support.small_run import Place, Recorder
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, HistoryError
+from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, HistoryError, MissingBatch
 from wal_sink.lifecycle.run import Run
 from wal_sink.staging.manifests import compare_replay, released_row_count
 from wal_sink.wal import paths
-from wal_sink.wal.records import FIRST_RULE, Manifest, Release, decode, encode
+from wal_sink.wal.records import FIRST_RULE, Manifest, Move, Release, decode, encode
 
 
 def with_batch(place: Place, sink: Recorder) -> Run:
@@ -371,3 +371,43 @@ def test_the_rows_of_a_replay_are_compared_with_the_released_ones(caplog: pytest
     place.wal.delete([paths.release(0)])
     compare_replay(run.log, 0, 4, what="batch 0")
     assert "batch 0: the replay had 4 rows. They were not compared" in caplog.text
+
+
+def lost_manifest() -> Place:
+    """A batch that a query staged and Spark completed. Its manifest was deleted."""
+    place = Place()
+    next(place.query().batches(place.open({"a": Recorder()}), 1))
+    place.wal.delete([paths.manifest(0, 1, 1)])
+    return place
+
+
+def test_a_lost_manifest_is_told_with_what_is_left_and_with_every_way_out() -> None:
+    place = lost_manifest()
+
+    with pytest.raises(MissingBatch, match="Rows of it are still there") as caught:
+        place.open({"a": Recorder()}).deliver_all()
+
+    told = str(caught.value)
+    for part in ("restore the manifest", "delete marker", "from a backup", "wal-sink verify", "wal-sink skip"):
+        assert part in told
+    assert "new WAL" not in told  # it would give up every other pending batch
+    assert "moved" not in told
+
+
+def test_a_batch_of_which_nothing_is_left_is_told_so() -> None:
+    place = lost_manifest()
+    folder = paths.batch(0)
+    place.wal.delete(f"{folder}/{name}" for name in place.wal.list(folder, recursive=True))
+
+    with pytest.raises(MissingBatch, match="This folder holds no rows either"):
+        place.open({"a": Recorder()}).deliver_all()
+
+
+def test_a_batch_that_a_moved_wal_lacks_may_lie_at_its_earlier_place() -> None:
+    place = lost_manifest()
+    run = place.open({"a": Recorder()})
+    move = Move(number=1, location=place.wal.root, moved_from="file:///srv/wal", **run.log.stamp())
+    place.wal.create(paths.move(1), encode(move))
+
+    with pytest.raises(MissingBatch, match="moved here from file:///srv/wal, and the query still stages there"):
+        run.deliver_all()

@@ -316,6 +316,20 @@ def test_a_target_that_fails_for_a_moment_is_tried_again() -> None:
     goes_on(place, target, 4)
 
 
+def test_a_target_that_forgets_a_slot_of_an_earlier_batch_meanwhile_is_not_taken_for_whole() -> None:
+    target = Target()
+    rows = [[1, 1], [1, 1], [1], [1]]
+    place = delivered(target, rows=lambda batch: rows[batch])
+    target.commits = target.commits[:2]
+    target.met.clear()
+    target.happens("wrote", 4, lambda: target.forget(1, slot=1))
+
+    with pytest.raises(HistoryError, match="batch 1 was delivered and marked, but the target holds batch 0, row 1"):
+        caught_up(place, Forgetful(target))
+
+    assert [entry.state for entry in read_journal(log_on(place.wal))] == ["unfinished"]
+
+
 def test_a_process_that_serves_the_sink_is_refused_before_anything_is_written() -> None:
     target = Target()
     place = Place(rows=lambda _: ROWS)
@@ -455,16 +469,16 @@ def test_a_sink_that_took_the_name_meanwhile_is_left_alone() -> None:
 
 
 def test_rows_that_lie_in_dead_letters_are_not_sent_again() -> None:
-    target = Target(bad=frozenset({(2, 0, 1), (3, 1, 0)}))
+    target = Target(bad=frozenset({(2, 0, 1), (3, 0, 3), (3, 1, 0)}))
     place = delivered(target, on_rejected="dead_letter")
     target.bad = frozenset()
     target.forget(7)
 
     done = caught_up(place, Forgetful(target))
 
-    assert set(rows_of(ROWS, ROWS, ROWS, ROWS)) - set(target.rows) == {(2, 0, 1), (3, 1, 0)}
+    assert set(rows_of(ROWS, ROWS, ROWS, ROWS)) - set(target.rows) == {(2, 0, 1), (3, 0, 3), (3, 1, 0)}
     assert max(Counter(target.rows).values()) == 1
-    assert (done.rows_in_letters, done.rejected) == (2, 0)
+    assert (done.rows_in_letters, done.rejected) == (3, 0)
 
 
 def test_rows_that_are_refused_now_end_it_or_become_dead_letters() -> None:
@@ -527,7 +541,7 @@ def test_any_history_with_any_kills_ends_with_each_row_once(seed: int) -> None:
 
 
 def _killed(place: Place, target: Target, random: Random) -> None:
-    """A process that dies after some requests, or whose target dies."""
+    """A process that dies after some requests, or that loses its target."""
     left = random.randrange(1, 60)
 
     def die(_what: str, _where: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -196,8 +197,9 @@ def test_a_segment_ends_with_the_chunk_that_fills_it_and_is_named_by_its_roll() 
 
 
 def test_segments_are_not_much_larger_than_asked() -> None:
-    store = DictStore()
-    refs = stage(store, [rows(100_000)], limits(chunk_rows=1000, segment_bytes=100_000))
+    store, seeded = DictStore(), random.Random(1)
+    numbers = pa.record_batch({"c0": [seeded.getrandbits(48) for _ in range(100_000)]})
+    refs = stage(store, [numbers], limits(chunk_rows=1000, segment_bytes=100_000))
     assert len(refs) > 2
     assert all(100_000 <= ref.bytes < 140_000 for ref in refs[:-1])
 
@@ -365,7 +367,7 @@ def test_damage_that_reached_the_reader_is_found_by_page_checksums() -> None:
     whole = store.objects[ref.path]
     column = pq.ParquetFile(pa.BufferReader(whole)).metadata.row_group(0).column(0)
     damaged = bytearray(whole)
-    damaged[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    damaged[column.data_page_offset + column.total_compressed_size - 1] ^= 1  # in the page, behind its header
     with pytest.raises(CorruptError, match=r"^here: expected a Parquet segment"):
         list(read_chunks(bytes(damaged), ref, chunk_rows=500, columns=["a", "b"], where="here"))
 
@@ -379,7 +381,7 @@ def test_damage_before_the_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatc
     first = pq.ParquetFile(pa.BufferReader(bytes(damaged))).metadata.row_group(0)
     assert first.num_rows == 1000
     column = first.column(0)
-    damaged[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    damaged[column.data_page_offset + column.total_compressed_size - 1] ^= 1  # in the page, behind its header
 
     found = read_chunks(bytes(damaged), ref, chunk_rows=500, columns=["a", "b"], start=1000, where="here")
 

@@ -440,3 +440,24 @@ def test_a_role_costs_at_most_three_requests_besides_what_is_read_after_it_anywa
     evidence = ["list sinks/a/markers", f"read sinks/a/markers/{newest}.json"]
     asked = [name for name in place.requests if "terms/" in name or name in (*of_stager, *evidence)]
     assert asked == [*of_committer, *evidence, *of_stager]
+
+
+def test_a_process_that_was_superseded_names_the_newer_one() -> None:
+    on = store()
+    term = claim(log(on), "committer-a")
+    claim(log(on), "committer-a")
+
+    with pytest.raises(FencedError) as caught:
+        term.check(on)
+
+    assert f"a newer process took over: {process_name()}, at " in str(caught.value)
+    assert "start both with wal-sink drain --follow --standby, and without --take-over" in str(caught.value)
+
+
+def test_a_term_whose_record_cannot_be_read_supersedes_too() -> None:
+    on = store()
+    term = claim(log(on), paths.STAGER_ROLE)
+    on.create(paths.term(paths.STAGER_ROLE, 2), b"damaged")
+
+    with pytest.raises(FencedError, match=r"a newer process took over\. Stop this process$"):
+        term.check(on)
