@@ -15,10 +15,13 @@ from wal_sink.redaction import redacted
 from wal_sink.reporting.layers import said_once
 from wal_sink.reporting.logs import RAISED_TOO, logger_of
 from wal_sink.reporting.texts import text_of, told
+from wal_sink.runtime.bounded import within
 from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 
 KEEPER_S = 5.0
 """How long the end of a run waits for a renewal under way."""
+END_S = 5.0
+"""How long it waits until a store has the records that it ended, and for that renewal."""
 
 _logger = logger_of(__name__)
 
@@ -117,7 +120,7 @@ class CommitterPool:
         """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds, or was
         kept by a hook for `HOOK_S` of them (see `kept_by_hooks`).
 
-        Once no thread is busy any more, a record says that this run no longer serves its sinks.
+        Once no thread is busy any more, a record says that this run no longer serves its sinks. Waits `END_S` for it.
         """
         self._over.set()
         self._stopping.set()
@@ -127,9 +130,29 @@ class CommitterPool:
             return False
         if not self._has_ended:
             self._has_ended = True
-            self.stop_renewing()
-            self.run.end()
+            self._end_in_time()
         return True
+
+    def _end_in_time(self) -> None:
+        """Leave the records of the end, or go on without them: a store that does not answer would hold up the end."""
+        is_late = threading.Event()
+
+        def end() -> None:
+            self.stop_renewing()  # first: a renewal after the release would keep standbys waiting
+            self.run.end()
+            if is_late.is_set():  # else the caller tells them
+                self.run.log.events.tell_queued()
+
+        try:
+            within(END_S, "wal-sink-end", end)
+        except TimeoutError:
+            is_late.set()
+            _logger.warning(
+                "%s: the store did not record the end of this process within %g s. The process ends without it, and "
+                "the next command may need --take-over",
+                self.run.log.store.root,
+                END_S,
+            )
 
     @property
     def kept_by_hooks(self) -> str:
