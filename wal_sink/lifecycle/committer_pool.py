@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from wal_sink.errors import FencedError, UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
-from wal_sink.lifecycle.joining import join_all, kept_by_hooks
+from wal_sink.lifecycle.joining import has_delivered, join_all, kept_by_hooks
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
@@ -154,6 +154,20 @@ class CommitterPool:
                 END_S,
             )
 
+    def end_later(self, then: Callable[[], None]) -> None:
+        """Record the end once the threads that `stop` left have ended, then call `then`. Returns at once."""
+
+        def end() -> None:
+            for thread in self._threads:
+                thread.join(None)
+            self._has_ended = True
+            self.run.end()
+            then()
+            self.run.log.events.tell_queued()
+
+        with suppress(RuntimeError):  # the interpreter ends, and starts no more threads
+            threading.Thread(target=end, name="wal-sink-end-later", daemon=True).start()
+
     @property
     def kept_by_hooks(self) -> str:
         """The sinks that `stop` left because of a hook that did not return, if it left no others."""
@@ -227,7 +241,7 @@ class CommitterPool:
     def _wait_delivered(self, timeout_s: float | None) -> None:
         deadline = self._deadline_s(timeout_s)
         for thread in self._threads:
-            if not thread.wait_caught_up(self._left_s(deadline)):
+            if not has_delivered(thread, self._left_s(deadline)):
                 when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
                 raise UndeliveredError(
                     f"sink {thread.committer.name!r} of {self.run.log.store.root}: not all complete batches were "
