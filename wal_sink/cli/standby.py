@@ -55,7 +55,9 @@ class Turns:
                 return one_turn(Lease(self._lease.duration_s, {self._role: free}), left_s)
             except (FencedError, HeldError) as error:
                 self._told = None
-                say(f"{self._what}: another process was faster or took over: {error}")
+                # The advice of these errors is for processes that do not stand by. Only a target names another term.
+                why = f" ({error})" if isinstance(error, FencedError) and error.term else ""
+                say(f"{self._what}: another process was faster or took over{why}. This process stands by")
         return None
 
     def _wait(self, ends_s: float) -> int | None:
