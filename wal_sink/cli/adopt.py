@@ -33,15 +33,17 @@ from wal_sink.moving.adopt import (
 )
 from wal_sink.moving.situation import Match, PlaceFound, QueryFound, look_at_place, look_at_query
 from wal_sink.recovery.inventory import require_wal
-from wal_sink.recovery.location import current_location, is_plain
+from wal_sink.recovery.location import address_at, canonical, current_location, is_plain
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.repair.journal import Entry, Order, find_unfinished
 from wal_sink.reporting.texts import text_of
 from wal_sink.stores.base import Store
-from wal_sink.stores.spec import LOCAL, StoreSpec
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import WalRecord
+
+_ANOTHER_KIND = "it is on another kind of store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +194,11 @@ def _look(log: Log, spec: StoreSpec, more: dict[str, Any], begun: Entry | None) 
 
 def _recorded(log: Log, spec: StoreSpec, said: str) -> Log | str:
     """The log at the place that the WAL records, or the reason why it is not opened."""
-    there = StoreSpec(said) if said else spec
-    if not is_plain(said) or there.scheme not in {spec.scheme, LOCAL}:
-        return "it is on another kind of store"
-    given = spec.options if there.scheme == spec.scheme else {}  # a local folder needs none
+    if not is_plain(said):
+        return _ANOTHER_KIND
     try:
-        return Log(opened(StoreSpec(said, given)), log.runtime, log.run_id)
+        there = address_at(canonical(said), spec)
+        return _ANOTHER_KIND if there is None else Log(opened(there), log.runtime, log.run_id)
     except WalSinkError as error:
         return redacted(text_of(error))
 
