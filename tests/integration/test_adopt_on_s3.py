@@ -66,5 +66,5 @@ def test_a_wal_that_came_to_s3_from_a_disk_is_adopted_without_a_look_there(place
     done = new.invoke("adopt", new.wal, "--yes")
 
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "nobody looked there: it is on another kind of store" in done.stdout
+    assert "it is not known what lies there: it is on another kind of store" in done.stdout
     drained(new, code=0)

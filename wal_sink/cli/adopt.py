@@ -52,8 +52,8 @@ class _Looked:
 
     log: Log
     wal: WalRecord
-    recorded: Log | None
-    """The log at the place that the WAL records; None if nobody looked there."""
+    recorded: Log | str
+    """The log at the place that the WAL records, or the reason why nobody can look there."""
     place: PlaceFound | None
     query: QueryFound | None
     unknown_because: str = ""
@@ -182,14 +182,13 @@ def _look(log: Log, spec: StoreSpec, more: dict[str, Any], begun: Entry | None) 
         said = begun.plan["moved_from"]
     recorded = _recorded(log, spec, said)
     place = look_at_place(log, wal, recorded)
-    there = None if isinstance(recorded, str) else recorded
     try:
         query = look_at_query(log, wal, Checkpoint(opened(_checkpoint_spec(wal, spec, more))))
     except WalSinkError as error:
         if place is None and begun is None:
             raise
-        return _Looked(log, wal, there, place, None, redacted(text_of(error)))
-    return _Looked(log, wal, there, place, query)
+        return _Looked(log, wal, recorded, place, None, redacted(text_of(error)))
+    return _Looked(log, wal, recorded, place, query)
 
 
 def _recorded(log: Log, spec: StoreSpec, said: str) -> Log | str:
