@@ -123,6 +123,32 @@ def test_a_wal_that_was_moved_by_hand_records_its_place(wal: Path, tmp_path: Pat
     assert "no sink gets anything twice or never" in invoke("adopt", there).stdout
 
 
+def test_a_place_on_a_disk_that_is_not_mounted_here_is_unknown(
+    wal: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mnt").mkdir()
+    there = tmp_path / "there"
+    shutil.copytree(wal, there)
+    record = decode(WalRecord, (wal / paths.WAL).read_bytes(), "")
+    said = f"file://{tmp_path}/mnt/disk/wal"
+    (there / paths.WAL).write_bytes(encode(msgspec.structs.replace(record, location=said)))
+
+    done = invoke("adopt", there, "--yes")
+
+    assert "it is not known what lies there: it is not visible from here" in done.stdout
+    assert f"could not look whether the WAL still lies at {said}" in caplog.text
+
+
+def test_a_sink_of_which_nothing_can_be_told_is_named(wal: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(wal, there)
+    (wal / paths.sink("default")).write_bytes(b"no record")
+    done = invoke("adopt", there, "--yes").stdout
+    assert "the same WAL lies there too" in done
+    assert "it is not known what every sink got there since: " in done
+    assert "sinks/default/sink.json" in done
+
+
 def test_a_local_place_from_which_a_wal_was_moved_to_another_kind_of_store_is_ended_too(
     wal: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+from msgspec import structs
 
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder, out_of_use
@@ -15,12 +16,14 @@ from wal_sink.moving.adopt import PlacePlan, adopt_place, place_order, plan_plac
 from wal_sink.moving.situation import Batches, PlaceFound, There, look_at_place
 from wal_sink.recovery.inventory import require_wal
 from wal_sink.recovery.location import check_location
+from wal_sink.recovery.sink_changes import retire
 from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
 from wal_sink.stores.base import Store
 from wal_sink.testing import Crash, FaultyStore
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
+from wal_sink.wal.records import SinkRecord, encode
 
 ROWS = [3, 2]
 
@@ -113,6 +116,48 @@ def test_what_the_sinks_got_at_the_earlier_place_since_is_twice_and_what_only_th
     assert (a.sink, a.through) == ("a", 1)
     assert (a.twice, a.never) == (Batches(2, 3, 10), Batches(2, 4, 15))
     assert (late.sink, late.through, late.never) == ("late", -1, Batches(2, 4, 15))
+
+
+def test_a_sink_that_got_batches_there_and_was_retired_there_would_get_them_twice() -> None:
+    pair = copied()
+    place = Place(wal=pair.wal, checkpoint=pair.checkpoint, rows=pair.rows)
+    place.stream(place.open({"a": Recorder()}), 3)
+    end_roles(pair.wal)
+    retire(log_on(pair.wal), "a", drop_pending=0, take_over=TakeOver.IF_GONE)
+
+    seen = found(pair)
+    assert seen is not None
+    assert [(share.sink, share.twice) for share in seen.sinks] == [("a", Batches(2, 3, 10))]
+
+    pair.there.create(paths.retired("a"), pair.wal.read(paths.retired("a")))
+    seen = found(pair)
+    assert seen is not None
+    assert seen.sinks == ()
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_nobody_knows_what_a_sink_got_that_was_forgotten_there_and_one_forgotten_here_gets_nothing(
+    is_here: bool,
+) -> None:
+    pair = copied()
+    place = pair.there if is_here else pair.wal
+    place.create(paths.forgotten("a"), b"")
+    place.delete([paths.sink("a")])
+
+    seen = found(pair)
+
+    assert seen is not None
+    assert (seen.there, seen.sinks) == (There.SAME_WAL, ())
+    assert seen.sinks_unknown_because == ("" if is_here else "sink 'a' was forgotten there")
+
+
+def test_batches_of_a_replay_there_are_not_meant_for_a_sink_here() -> None:
+    pair = copied()
+    record = log_on(pair.wal).require(SinkRecord, paths.sink("a"))
+    pair.wal.create(paths.sink("replay"), encode(structs.replace(record, name="replay", is_replay=True)))
+    seen = found(pair)
+    assert seen is not None
+    assert [share.sink for share in seen.sinks] == ["a"]
 
 
 def test_killed_at_any_request_to_the_wal_no_two_places_open_and_the_same_command_completes_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -145,3 +146,30 @@ def test_a_copy_of_a_place_that_says_it_was_moved_elsewhere_is_refused_and_the_t
 @pytest.mark.parametrize("said", ["/", "s3://b/k", "gs://b/k", "hdfs://nn/k", "abfs://c@acct/k", "memory://m"])
 def test_absence_is_sure_where_the_whole_place_is_named(said: str) -> None:
     assert doubt_of_absence(said) == ""
+
+
+def test_a_folder_that_this_machine_does_not_show_is_no_proof_of_absence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lies on a share that is mounted on another machine only, where a process may go on."""
+    said = f"file://{tmp_path}/mnt/wal"
+    assert doubt_of_absence(said).startswith("it is not visible from here")
+    with caplog.at_level(logging.WARNING):
+        check_location(log_at("memory://unseen/a"), record(said), moved=False, moved_from=said)
+    assert "could not look whether the WAL still lies at" in caplog.text
+    assert "it is not visible from here" in caplog.text
+    caplog.clear()
+
+    (tmp_path / "mnt").mkdir()
+
+    assert doubt_of_absence(said) == ""
+    check_location(log_at("memory://unseen/b"), record(said), moved=False, moved_from=said)
+    assert "could not look" not in caplog.text
+
+
+def test_nor_is_one_above_which_nothing_may_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert doubt_of_absence(str(tmp_path / "wal")).startswith("it is not visible from here")
