@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
 
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
@@ -17,8 +16,6 @@ class Bucket(MemoryFileSystem):  # type: ignore[misc] - fsspec has no types
     """Everything behind `scheme://` is a key, host and account included: so two clusters are two places."""
 
     protocol = SCHEMES
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -30,8 +27,7 @@ class Bucket(MemoryFileSystem):  # type: ignore[misc] - fsspec has no types
 @contextmanager
 def buckets() -> Iterator[None]:
     """All of `SCHEMES` lead to one empty memory."""
-    Bucket.store.clear()
-    Bucket.pseudo_dirs[:] = [""]
+    Bucket.store, Bucket.pseudo_dirs = {}, [""]
     before = {scheme: _registry.get(scheme) for scheme in SCHEMES}
     for scheme in SCHEMES:
         fsspec.register_implementation(scheme, Bucket, clobber=True)

@@ -192,9 +192,7 @@ def look_at_place(log: Log, wal: WalRecord, recorded: Log | str) -> PlaceFound |
 
 
 def look_there(recorded: Log | str, wal_id: str, said: str) -> tuple[There, str]:
-    """What lies at the place `said`, and why it is unknown. A read. It is the same WAL even if other objects of it are
-    damaged.
-    """
+    """The content of the place `said`, and why it is unknown. A read. It is the same WAL even where it is damaged."""
     if isinstance(recorded, str):
         return There.UNKNOWN, recorded
     try:

@@ -154,7 +154,8 @@ def test_nobody_knows_what_a_sink_got_that_was_forgotten_there_and_one_forgotten
 def test_batches_of_a_replay_there_are_not_meant_for_a_sink_here() -> None:
     pair = copied()
     record = log_on(pair.wal).require(SinkRecord, paths.sink("a"))
-    pair.wal.create(paths.sink("replay"), encode(structs.replace(record, name="replay", is_replay=True)))
+    for store in (pair.wal, pair.there):
+        store.create(paths.sink("replay"), encode(structs.replace(record, name="replay", is_replay=True)))
     seen = found(pair)
     assert seen is not None
     assert [share.sink for share in seen.sinks] == ["a"]
