@@ -12,7 +12,7 @@ from fsspec.registry import _registry
 SCHEMES = ("gs", "gcs", "az", "abfs", "abfss", "hdfs", "webhdfs", "viewfs")
 
 
-class Bucket(MemoryFileSystem):  # type: ignore[misc] - fsspec has no types
+class Bucket(MemoryFileSystem):  # type: ignore[misc]
     """Everything behind `scheme://` is a key, host and account included: so two clusters are two places."""
 
     protocol = SCHEMES

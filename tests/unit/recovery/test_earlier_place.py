@@ -173,3 +173,14 @@ def test_nor_is_one_above_which_nothing_may_be_seen(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Path, "is_dir", refuse)
     assert doubt_of_absence(str(tmp_path / "wal")).startswith("it is not visible from here")
+
+
+@pytest.mark.usefixtures("clouds")
+@pytest.mark.parametrize(
+    ("own", "said"), [("abfs://c@acct/new", "abfs://c@evil/old"), ("hdfs://nn4/new", "hdfs://evil/old")]
+)
+def test_no_host_that_a_record_names_is_asked(own: str, said: str) -> None:
+    """The writer of the record would get the credentials of the WAL."""
+    wal = record(said)
+    log_at(said).store.create(paths.WAL, encode(wal))
+    assert look_at_earlier(log_at(own), wal, said).state is Earlier.UNKNOWN
