@@ -45,7 +45,7 @@ from wal_sink.wal.segment_reader import load_segment, read_chunks
 from wal_sink.wal.sink_records import RetiredRecord
 
 _LEFT_OUT = "left-out"
-"""Segment id of a position that stands for rows which a user left out."""
+"""Segment id of a position that stands for rows which a user left out, in a slot that has none of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +190,16 @@ class _Sending:
             for ordinal, (position, due) in enumerate(zip(found, owed, strict=True)):
                 if due[0] in left_out and (position is None or (position.batch_id, position.rows) < due):
                     self.term.check(self._log.store)
-                    at = Position(slot_name(wal_id, folder, ordinal), *due, _LEFT_OUT)
+                    within = position if position and position.batch_id == due[0] else None
+                    segment_id = within.segment_id if within else _LEFT_OUT  # a batch has one segment in each slot
+                    at = Position(slot_name(wal_id, folder, ordinal), *due, segment_id)
                     what = f"batch {at.batch_id}, slot {ordinal}: a chunk without rows"
                     chunk = self._without_rows(manifest, at, position)
                     check_returned(what, session.call(what, self._to.write, chunk))
 
     def _without_rows(self, manifest: Manifest, at: Position, follows: Position | None) -> Chunk:
-        """A chunk of no row, with the columns of the newest batch."""
+        """A chunk of no row, with the columns of the newest batch. It goes on within a batch where the slot stands."""
+        start = follows.rows if follows is not None and follows.batch_id == at.batch_id else 0
         segment, store = manifest.segments[0], self._log.store
         tables = read_chunks(
             load_segment(store, segment),
@@ -215,7 +218,7 @@ class _Sending:
             rows=range(0),
             position=at,
             term=self.term.number,
-            start=0,
+            start=start,
             follows=follows,
         )
 
