@@ -55,7 +55,7 @@ def test_a_copy_on_s3_by_hand_becomes_the_wal(place: Place) -> None:
     drained(new, code=0)
 
 
-def test_a_wal_that_came_to_s3_from_a_disk_is_adopted_without_a_look_there(place: Place, tmp_path: Path) -> None:
+def test_a_wal_that_came_to_s3_from_a_disk_is_adopted_and_ended_on_the_disk(place: Place, tmp_path: Path) -> None:
     on_disk = Place(tmp_path / "disk", str(tmp_path / "disk" / "wal"))
     on_disk.folder.mkdir()
     on_disk.make()
@@ -66,5 +66,6 @@ def test_a_wal_that_came_to_s3_from_a_disk_is_adopted_without_a_look_there(place
     done = new.invoke("adopt", new.wal, "--yes")
 
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "nobody looked there: it is on another kind of store" in done.stdout
+    assert "the same WAL lies there too" in done.stdout
+    assert "Two copies of one WAL" in drained(on_disk, code=2).output
     drained(new, code=0)

@@ -33,15 +33,17 @@ from wal_sink.moving.adopt import (
 )
 from wal_sink.moving.situation import Match, PlaceFound, QueryFound, look_at_place, look_at_query
 from wal_sink.recovery.inventory import require_wal
-from wal_sink.recovery.location import current_location, is_plain
+from wal_sink.recovery.location import address_at, canonical, current_location, is_plain
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.repair.journal import Entry, Order, find_unfinished
 from wal_sink.reporting.texts import text_of
 from wal_sink.stores.base import Store
-from wal_sink.stores.spec import LOCAL, StoreSpec
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import WalRecord
+
+_ANOTHER_KIND = "it is on another kind of store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class _Looked:
 
     log: Log
     wal: WalRecord
-    recorded: Log | None
-    """The log at the place that the WAL records; None if nobody looked there."""
+    recorded: Log | str
+    """The log at the place that the WAL records, or the reason why nobody can look there."""
     place: PlaceFound | None
     query: QueryFound | None
     unknown_because: str = ""
@@ -180,24 +182,22 @@ def _look(log: Log, spec: StoreSpec, more: dict[str, Any], begun: Entry | None) 
         said = begun.plan["moved_from"]
     recorded = _recorded(log, spec, said)
     place = look_at_place(log, wal, recorded)
-    there = None if isinstance(recorded, str) else recorded
     try:
         query = look_at_query(log, wal, Checkpoint(opened(_checkpoint_spec(wal, spec, more))))
     except WalSinkError as error:
         if place is None and begun is None:
             raise
-        return _Looked(log, wal, there, place, None, redacted(text_of(error)))
-    return _Looked(log, wal, there, place, query)
+        return _Looked(log, wal, recorded, place, None, redacted(text_of(error)))
+    return _Looked(log, wal, recorded, place, query)
 
 
 def _recorded(log: Log, spec: StoreSpec, said: str) -> Log | str:
     """The log at the place that the WAL records, or the reason why it is not opened."""
-    there = StoreSpec(said) if said else spec
-    if not is_plain(said) or there.scheme not in {spec.scheme, LOCAL}:
-        return "it is on another kind of store"
-    given = spec.options if there.scheme == spec.scheme else {}  # a local folder needs none
+    if not is_plain(said):
+        return _ANOTHER_KIND
     try:
-        return Log(opened(StoreSpec(said, given)), log.runtime, log.run_id)
+        there = address_at(canonical(said), spec)
+        return _ANOTHER_KIND if there is None else Log(opened(there), log.runtime, log.run_id)
     except WalSinkError as error:
         return redacted(text_of(error))
 

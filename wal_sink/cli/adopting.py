@@ -34,12 +34,14 @@ def _place_lines(found: PlaceFound) -> Iterator[str]:
         "same": "the same WAL lies there too",
         "other": "another WAL lies there",
         "nothing": "no WAL lies there any more",
-        "unknown": f"nobody looked there: {found.unknown_because}",
+        "unknown": f"it is not known what lies there: {found.unknown_because}",
     }
     yield f"the WAL lies at {found.here}, but records {found.said}; {there[found.there]}"
     for share in found.sinks:
         twice, never = _said(share.twice), _said(share.never)
         yield f"sink {share.sink!r} got there since, so twice: {twice}; only there, so never: {never}"
+    if found.sinks_unknown_because:
+        yield f"it is not known what every sink got there since: {found.sinks_unknown_because}"
 
 
 def _query_lines(found: QueryFound) -> Iterator[str]:

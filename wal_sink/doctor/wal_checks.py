@@ -80,6 +80,10 @@ def _earlier_place(log: Log) -> Finding | None:
         )
         return fault(check, f"the WAL was moved here from {said}, but it still lies there, too, and nothing there says "
                      "that it was moved: two places deliver all rows twice", step)  # fmt: skip
+    if earlier.state is Earlier.ELSEWHERE:
+        step = f"find out which of the two is in use. End every process at the other one: {earlier.moved_to}"
+        return fault(check, f"the WAL was moved here from {said}, where it says that it was moved to "
+                     f"{earlier.moved_to}: two places deliver all rows twice", step)  # fmt: skip
     if earlier.state is Earlier.UNKNOWN:
         why = f"unknown whether the WAL still lies at {said}, from which it was moved: {earlier.why_unknown}"
         return risk(check, why, "make sure that no process opens it there")

@@ -22,7 +22,7 @@ from wal_sink.moving import settlement
 from wal_sink.moving.copy import fence, refuse_served
 from wal_sink.moving.ending import manifest_of
 from wal_sink.moving.settlement import FolderState
-from wal_sink.moving.situation import Match, PlaceFound, QueryFound, There
+from wal_sink.moving.situation import Match, PlaceFound, QueryFound, There, look_there, refuse_third
 from wal_sink.recovery.inventory import require_wal
 from wal_sink.recovery.location import check_location, current_location
 from wal_sink.repair.journal import Entry, Order, begin, finish
@@ -83,32 +83,50 @@ def plan_place(found: PlaceFound) -> PlacePlan:
     return PlacePlan(found.here, found.said, found.there.value)
 
 
-def adopt_place(log: Log, order: Order, plan: PlacePlan, recorded: Log | None, *, take_over: TakeOver) -> Entry:
-    """Record that the WAL lies here. `recorded`: the log at the earlier place, if it can be reached. If the command is
-    interrupted, repeat it.
+def adopt_place(log: Log, order: Order, plan: PlacePlan, recorded: Log | str, *, take_over: TakeOver) -> Entry:
+    """Record that the WAL lies here. `recorded`: the log at the earlier place, or the reason why it cannot be reached.
+    If the command is interrupted, repeat it.
 
-    Raises `HeldError` if a process serves the WAL at one of the places, or may serve it and `take_over` does not
-    permit to fence it, and `ConfigError` if the WAL was moved to a third place meanwhile.
+    The earlier place is looked at again: it counts what lies there now. Raises `HeldError` if a process serves the WAL
+    at one of the places, or may serve it and `take_over` does not permit to fence it. Raises `ConfigError` if the WAL
+    was moved to a third place, or if the earlier place held the WAL and cannot be looked at now.
     """
     wal = require_wal(log, f"{paths.REPAIRS}/")
-    is_there = recorded is not None and plan.there == There.SAME_WAL
-    for each in [log, *([recorded] if is_there and recorded else [])]:
-        refuse_served(each, take_over)
+    there, why = look_there(recorded, wal.wal_id, plan.moved_from)
+    if there is There.UNKNOWN and plan.there == There.SAME_WAL:
+        _refuse_unreachable(log, wal, plan, why)
+    served = recorded if there is There.SAME_WAL and isinstance(recorded, Log) else None
+    if served is not None:
+        refuse_third(served, wal, plan.location, plan.moved_from)
+        refuse_served(served, take_over)
+    refuse_served(log, take_over)
     entry = begin(log, order, asdict(plan))
     plan = PlacePlan(**entry.plan)
-    if is_there and recorded is not None:
-        fence(recorded, take_over)
-        _note_there(recorded, plan)
+    if served is not None:
+        fence(served, take_over)
+        _note_there(served, plan)
     if current_location(log, wal, moved=True) != plan.location:
         check_location(log, wal, moved=True, moved_from=plan.moved_from)
     return finish(log, entry, {"location": plan.location})
 
 
+def _refuse_unreachable(log: Log, wal: WalRecord, plan: PlacePlan, why: str) -> None:
+    """An adoption that was begun while the WAL still lay at the earlier place ends it there, too, or not at all."""
+    if current_location(log, wal, moved=True) != plan.location:
+        raise ConfigError(
+            f"{log.store.root}: the WAL still lay at {plan.moved_from} when this command was first called, and nobody "
+            f"can look there now: {why}. Both places could open. Repeat the command where that place can be reached. "
+            "If it is lost for good, and no process opens it, pass moved_from at the next start of the query "
+            f"(wal-sink drain … --moved-from {plan.moved_from}), then repeat the command. Nothing was changed"
+        )
+
+
 def _note_there(recorded: Log, plan: PlacePlan) -> None:
     """Let the earlier place be refused from now on."""
     wal = require_wal(recorded, f"{paths.MOVES}/")
-    if current_location(recorded, wal, moved=True) != plan.moved_from:
-        return  # it is refused already: the WAL was moved from there before
+    refuse_third(recorded, wal, plan.location, plan.moved_from)
+    if current_location(recorded, wal, moved=True) not in {"", plan.moved_from}:
+        return  # it is refused already
     number = max(recorded.numbers(paths.MOVES), default=0) + 1
     move = Move(number=number, location=plan.location, moved_from=plan.moved_from, **recorded.stamp())
     found, _ = recorded.create_or_find(paths.move(number), move)

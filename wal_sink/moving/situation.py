@@ -5,15 +5,15 @@ Reads only the records of the WAL and the checkpoint, and no target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import ConfigError, CorruptError, HistoryError, WalSinkError
+from wal_sink.errors import ConfigError, CorruptError, HistoryError, StoreError, WalSinkError
 from wal_sink.moving.ending import Ending, ending_of, manifest_of
-from wal_sink.recovery.inventory import Lost, find_wal, held_batches, marked_through, require
-from wal_sink.recovery.location import canonical, current_location
+from wal_sink.recovery.inventory import Lost, held_batches, marked_through, require
+from wal_sink.recovery.location import canonical, current_location, doubt_of_absence, is_moved_to, third_place
 from wal_sink.recovery.sink_names import KnownSink, read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import text_of
@@ -89,6 +89,8 @@ class PlaceFound:
     unknown_because: str = ""
     sinks: tuple[Share, ...] = ()
     """`twice`: batches that the sink got from the recorded place since. `never`: batches that only that place holds."""
+    sinks_unknown_because: str = ""
+    """Why the share of a sink, or of all, is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +170,46 @@ def look_at_place(log: Log, wal: WalRecord, recorded: Log | str) -> PlaceFound |
     """Compare the place of a WAL with the recorded one; None if they are the same, or if none is recorded.
 
     `recorded`: the log at the recorded place, or the reason why it cannot be looked at. A few requests for each sink.
+    Raises `ConfigError` if the recorded place says that the WAL was moved to a third one.
     """
     here, said = canonical(log.store.root), current_location(log, wal, moved=True)
     if said in {"", here}:
         return None
-    if isinstance(recorded, str):
-        return PlaceFound(here, said, There.UNKNOWN, recorded)
+    there, why = look_there(recorded, wal.wal_id, said)
+    if isinstance(recorded, str) or there is not There.SAME_WAL:
+        return PlaceFound(here, said, there, why)
+    shares, unknown = [], []
     try:
-        other = find_wal(recorded)
-        if other is None:
-            return PlaceFound(here, said, There.NO_WAL)
-        if other.wal_id != wal.wal_id:
-            return PlaceFound(here, said, There.OTHER_WAL)
-        return PlaceFound(here, said, There.SAME_WAL, "", tuple(_shares_of_place(log, wal, recorded)))
+        refuse_third(recorded, wal, here, said)
+        for found in _shares_of_place(log, wal, recorded):
+            if isinstance(found, Share):
+                shares.append(found)
+            else:
+                unknown.append(found)
+    except (CorruptError, StoreError) as error:
+        unknown.append(redacted(text_of(error)))
+    return PlaceFound(here, said, there, "", tuple(shares), "; ".join(unknown))
+
+
+def look_there(recorded: Log | str, wal_id: str, said: str) -> tuple[There, str]:
+    """The content of the place `said`, and why it is unknown. A read. It is the same WAL even where it is damaged."""
+    if isinstance(recorded, str):
+        return There.UNKNOWN, recorded
+    try:
+        other = recorded.find(WalRecord, paths.WAL)
     except WalSinkError as error:
-        return PlaceFound(here, said, There.UNKNOWN, redacted(text_of(error)))
+        return There.UNKNOWN, redacted(text_of(error))
+    if other is not None:
+        return There.SAME_WAL if other.wal_id == wal_id else There.OTHER_WAL, ""
+    doubt = doubt_of_absence(said)
+    return There.UNKNOWN if doubt else There.NO_WAL, doubt
+
+
+def refuse_third(recorded: Log, wal: WalRecord, here: str, said: str) -> None:
+    """Raise `ConfigError` if the earlier place says that the WAL was moved to another place than `here`."""
+    now = current_location(recorded, wal, moved=True)
+    if now not in {"", said} and not is_moved_to(now, here):
+        raise third_place(here, said, now)
 
 
 def look_at_query(log: Log, wal: WalRecord, checkpoint: Checkpoint) -> QueryFound:
@@ -248,16 +275,32 @@ def _share(view: _View, sink: _Sink, match: Match, counted: _Counted) -> Share:
     return Share(sink.name, sink.kind, sink.through, twice, never)
 
 
-def _shares_of_place(log: Log, wal: WalRecord, recorded: Log) -> Iterable[Share]:
-    here, there = {sink.folder: sink for sink in _sinks(log)}, list(_sinks(recorded))
+def _shares_of_place(log: Log, wal: WalRecord, recorded: Log) -> Iterator[Share | str]:
+    """The share of every sink of the recorded place that is not retired or forgotten here, also of one that is retired
+    there; or why it is unknown.
+    """
+    here, ended = {}, set()
+    for known in read_names(log).sinks:
+        if known.is_retired or is_forgotten(log, known):
+            ended.add(known.folder)
+        elif (own := _sink_of(log, known)) is not None:
+            here[own.folder] = own
     newest, beyond = _newest(log, wal), _newest(recorded, wal)
     counted = _Counted(recorded)
-    for sink in there:
-        own = here.get(sink.folder)
-        through = own.through if own else NOTHING
-        begin = max(wal.first_batch, sink.first_batch)
-        twice = counted.of(max(begin, through + 1), sink.through)
-        yield Share(sink.name, sink.kind, through, twice, counted.of(max(begin, newest + 1), beyond))
+    for known in read_names(recorded).sinks:
+        if known.folder in ended:
+            continue
+        try:
+            if is_forgotten(recorded, known):
+                yield f"sink {known.name!r} was forgotten there"
+            elif (sink := _sink_of(recorded, known)) is not None:
+                own_through = here[sink.folder].through if sink.folder in here else NOTHING
+                begin = max(wal.first_batch, sink.first_batch)
+                twice = counted.of(max(begin, own_through + 1), sink.through)
+                never = counted.of(max(begin, newest + 1), beyond)
+                yield Share(sink.name, sink.kind, own_through, twice, never)
+        except CorruptError as error:
+            yield redacted(text_of(error))
 
 
 def _newest(log: Log, wal: WalRecord) -> int:
@@ -265,13 +308,24 @@ def _newest(log: Log, wal: WalRecord) -> int:
     return max([low_water, wal.first_batch - 1, *held])
 
 
-def _sinks(log: Log) -> Iterable[_Sink]:
-    """The sinks that a WAL still serves. Those of a replay and retired ones are not meant for every batch."""
+def _sinks(log: Log) -> Iterator[_Sink]:
+    """The sinks that a WAL still serves. Those of a replay, retired and forgotten ones do not get every batch."""
     for known in read_names(log).sinks:
-        if known.is_retired or (record := _record(log, known)).is_replay:
-            continue
-        through = marked_through(log, known.folder)
-        yield _Sink(known.name, record.sink_kind, known.folder, record.first_batch, through)
+        if not known.is_retired and not is_forgotten(log, known) and (sink := _sink_of(log, known)) is not None:
+            yield sink
+
+
+def is_forgotten(log: Log, known: KnownSink) -> bool:
+    """Whether a person put the mark beside a sink. Everything else of it may be deleted. One listing."""
+    return paths.FORGOTTEN in log.store.list(f"{paths.SINKS}/{known.folder}")
+
+
+def _sink_of(log: Log, known: KnownSink) -> _Sink | None:
+    """A sink and what it has; None for one of a replay."""
+    record = _record(log, known)
+    if record.is_replay:
+        return None
+    return _Sink(known.name, record.sink_kind, known.folder, record.first_batch, marked_through(log, known.folder))
 
 
 def _record(log: Log, known: KnownSink) -> SinkRecord:

@@ -17,7 +17,7 @@ from wal_sink.recovery.inventory import find_wal
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
-from wal_sink.stores.base import ObjectMissing, Store
+from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 from wal_sink.wal import paths
@@ -44,7 +44,9 @@ class Earlier(StrEnum):
     LIVES = "lives"
     """It lies there, and nothing there says that it was moved: a process that opens it there would deliver."""
     OVER = "over"
-    """It does not lie there any more, or it says there that it was moved."""
+    """It does not lie there any more, or it says there that it was moved to its present place."""
+    ELSEWHERE = "elsewhere"
+    """It says there that it was moved to a third place."""
     UNKNOWN = "unknown"
 
 
@@ -54,6 +56,8 @@ class EarlierPlace:
 
     state: Earlier
     why_unknown: str = ""
+    moved_to: str = ""
+    """The third place."""
 
 
 def canonical(url: str) -> str:
@@ -83,6 +87,56 @@ def is_plain(url: str) -> bool:
     return "::" not in url and written in {LOCAL, "local", MEMORY, *_ONE_NAME}
 
 
+def address_at(said: str, own: StoreSpec | None) -> StoreSpec | None:
+    """The address that reaches the place `said` from a WAL opened as `own`; None if its options do not fit that place.
+
+    A recorded place is in one spelling, without host and account. Those of the WAL stand in for them, and its scheme,
+    since another one may need another client. So a WAL that is found there is certain; see `doubt_of_absence` if none
+    is. Raises `ConfigError`.
+    """
+    kind, rest = _kind(said), said.partition("://")[2]
+    if kind == LOCAL:
+        return StoreSpec(said, own.options if own is not None and own.scheme == LOCAL else {})  # it needs none
+    if own is None or _kind(own.url) != kind or ("::" in own.url) != ("::" in said):
+        return None
+    if "::" in said or kind not in {_GOOGLE, _AZURE, _HDFS}:
+        return StoreSpec(said, own.options)
+    (first, _, path), own_first = rest.partition("/"), own.location.partition("/")[0]
+    if kind == _AZURE and "@" not in first:
+        first += "".join(own_first.partition("@")[1:])
+    if kind == _HDFS and first and said.partition(":")[0].lower() != own.scheme:
+        return StoreSpec(said)  # the options are those of another client
+    if kind == _HDFS and not first:
+        first = own_first
+    return StoreSpec(f"{own.scheme}://{first}/{path}", own.options)
+
+
+def doubt_of_absence(said: str) -> str:
+    """Why a WAL may lie at the place `said` although none was found there; empty if none can."""
+    kind, first = _kind(said), said.partition("://")[2].partition("/")[0]
+    if kind == LOCAL and not _has_parent(StoreSpec(said)):
+        return "it is not visible from here: on this machine, the folder that it lies in does not exist"
+    if kind == _HDFS and not first:
+        return "it names no cluster. In the cluster of this WAL, none lies there"
+    if kind == _AZURE and "@" not in first:
+        return "it names no storage account. In the account of this WAL, none lies there"
+    return ""
+
+
+def _kind(url: str) -> str:
+    """One name for all schemes that reach the same objects; of a chained URL that of the first."""
+    scheme, found, _ = url.partition(":")
+    written = scheme.lower() if found and "/" not in scheme else LOCAL
+    return LOCAL if written == "local" else _ONE_NAME.get(written, written)
+
+
+def _has_parent(spec: StoreSpec) -> bool:
+    try:
+        return Path(spec.location).parent.is_dir()
+    except OSError:  # Python 3.12 and 3.13 raise it where a folder above must not be entered
+        return False
+
+
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
     """The location that the WAL records; empty if an older version made it, which recorded none.
 
@@ -105,7 +159,7 @@ def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | N
     if moved_from is None:
         _refuse_or_warn(wal, here, said)
     elif canonical(moved_from) == said:
-        _refuse_living(log, wal, here, said)
+        _refuse_living(log, wal, said, moved_from)
         _note_move(log, here, said)
     else:
         raise ConfigError(
@@ -127,36 +181,53 @@ def refuse_copy(log: Log) -> WalRecord | None:
     return wal
 
 
-def look_at_earlier(log: Log, wal: WalRecord, said: str) -> EarlierPlace:
+def look_at_earlier(log: Log, wal: WalRecord, said: str, *, address: str | None = None) -> EarlierPlace:
     """Look whether the WAL still lives at the place `said`, from which it was moved to that of `log`.
 
-    It is opened with the options of the WAL, so only on the same kind of store or in a local folder. A read, and a
-    listing and a read if the WAL is there.
+    `address`: `said` as a person wrote it, perhaps with a host. It is opened with the options of the WAL, so only on
+    the same kind of store or in a local folder. A read, and a listing and a read if the WAL is there.
     """
-    store = _opened(log.store, said)
-    if store is None:
-        return EarlierPlace(Earlier.UNKNOWN, "it is on another kind of store, for which no options are given")
+    address = address or canonical(said)  # no host that a record names gets credentials
     try:
-        there = Log(store, log.runtime, log.run_id)
+        spec = address_at(address, log.store.spec)
+        if spec is None:
+            return EarlierPlace(Earlier.UNKNOWN, "it is on another kind of store, for which no options are given")
+        there = Log(open_store(spec), log.runtime, log.run_id)
         found = there.find(WalRecord, paths.WAL)
+        if found is None and (doubt := doubt_of_absence(address)):
+            return EarlierPlace(Earlier.UNKNOWN, doubt)
         if found is None or found.wal_id != wal.wal_id or _is_one_folder(canonical(log.store.root), said):
             return EarlierPlace(Earlier.OVER)
-        lives = current_location(there, found, moved=True) in {"", said}
-        return EarlierPlace(Earlier.LIVES if lives else Earlier.OVER)
+        return _state_of(current_location(there, found, moved=True), said, canonical(log.store.root))
     except WalSinkError as error:
         return EarlierPlace(Earlier.UNKNOWN, redacted(text_of(error)))
 
 
-def _opened(store: Store, said: str) -> Store | None:
-    """The store at another place, with the options of this one; None if they do not fit it."""
-    own, there = store.spec, StoreSpec(said)
-    if own is not None and own.scheme == there.scheme:
-        return open_store(StoreSpec(said, own.options))
-    return open_store(there) if there.scheme == LOCAL else None
+def _state_of(now: str, said: str, here: str) -> EarlierPlace:
+    """The state of an earlier place, by the location that the same WAL records there."""
+    if now in {"", said}:
+        return EarlierPlace(Earlier.LIVES)
+    return EarlierPlace(Earlier.OVER) if is_moved_to(now, here) else EarlierPlace(Earlier.ELSEWHERE, moved_to=now)
 
 
-def _refuse_living(log: Log, wal: WalRecord, here: str, said: str) -> None:
-    earlier = look_at_earlier(log, wal, said)
+def is_moved_to(now: str, here: str) -> bool:
+    """Whether the location that an earlier place records is `here`."""
+    return now == here or _is_one_folder(here, now)
+
+
+def third_place(here: str, said: str, moved_to: str) -> ConfigError:
+    """The error for a WAL whose earlier place says that the WAL was moved to another place than this one."""
+    return ConfigError(
+        f"{here} holds a copy of a WAL: {said}, where it lay before, says that the WAL was moved to {moved_to}. Two "
+        f"copies of one WAL would deliver the same batches twice. Open the WAL at {moved_to}. If it is lost there for "
+        f"good, and no process opens it, delete or rename {said}, or at least its wal.json, and repeat this"
+    )
+
+
+def _refuse_living(log: Log, wal: WalRecord, said: str, moved_from: str) -> None:
+    here, earlier = canonical(log.store.root), look_at_earlier(log, wal, said, address=moved_from)
+    if earlier.state is Earlier.ELSEWHERE:
+        raise third_place(here, said, earlier.moved_to)
     if earlier.state is Earlier.LIVES:
         raise ConfigError(
             f"{here}: moved_from (--moved-from) says that the WAL {wal.wal_id} was moved from {said}, but it still "

@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.support.buckets import buckets
 from tests.support.processes import python_environment
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.moving.adopt import PlacePlan, place_order, settle_order
+from wal_sink.recovery.location import canonical
 from wal_sink.repair.journal import begin
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
@@ -26,7 +29,7 @@ from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.holders import note_end
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Move, decode
+from wal_sink.wal.records import Move, WalRecord, decode, encode
 
 MODULE = """
 def take(chunk):
@@ -120,6 +123,32 @@ def test_a_wal_that_was_moved_by_hand_records_its_place(wal: Path, tmp_path: Pat
     assert "no sink gets anything twice or never" in invoke("adopt", there).stdout
 
 
+def test_a_place_on_a_disk_that_is_not_mounted_here_is_unknown(
+    wal: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mnt").mkdir()
+    there = tmp_path / "there"
+    shutil.copytree(wal, there)
+    record = decode(WalRecord, (wal / paths.WAL).read_bytes(), "")
+    said = f"file://{tmp_path}/mnt/disk/wal"
+    (there / paths.WAL).write_bytes(encode(msgspec.structs.replace(record, location=said)))
+
+    done = invoke("adopt", there, "--yes")
+
+    assert "it is not known what lies there: it is not visible from here" in done.stdout
+    assert f"could not look whether the WAL still lies at {said}" in caplog.text
+
+
+def test_a_sink_of_which_nothing_can_be_told_is_named(wal: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(wal, there)
+    (wal / paths.sink("default")).write_bytes(b"no record")
+    done = invoke("adopt", there, "--yes").stdout
+    assert "the same WAL lies there too" in done
+    assert "it is not known what every sink got there since: " in done
+    assert "sinks/default/sink.json" in done
+
+
 def test_a_local_place_from_which_a_wal_was_moved_to_another_kind_of_store_is_ended_too(
     wal: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +160,28 @@ def test_a_local_place_from_which_a_wal_was_moved_to_another_kind_of_store_is_en
 
     assert decode(Move, (wal / paths.move(1)).read_bytes(), "").location == there.root
     assert there.list(paths.MOVES) == ["0000000001.json"]
+
+
+@pytest.mark.parametrize(
+    ("here", "earlier"),
+    [("gcs://adopt/new", "gs://adopt/old"), ("webhdfs://nn:9870/new", "webhdfs://nn:9870/old"),
+     ("abfs://c@acct/new", "az://c@acct/old")],
+)  # fmt: skip
+def test_an_earlier_place_in_another_spelling_is_looked_at_and_ended(wal: Path, here: str, earlier: str) -> None:
+    with buckets():
+        there, place = open_store(StoreSpec(earlier)), open_store(StoreSpec(here))
+        held = objects(wal)
+        record = decode(WalRecord, held[paths.WAL], "")
+        held[paths.WAL] = encode(msgspec.structs.replace(record, location=canonical(earlier)))
+        for path, data in held.items():
+            there.create(path, data)
+            place.create(path, data)
+
+        assert "the same WAL lies there too" in invoke("adopt", here, "--yes").stdout
+
+        for store in (there, place):
+            assert decode(Move, store.read(paths.move(1)), "").location == canonical(here)
+        assert "no sink gets anything twice or never" in invoke("adopt", here).stdout
 
 
 def test_a_copy_by_hand_is_told_what_the_other_place_delivered_since(wal: Path, tmp_path: Path) -> None:
@@ -175,9 +226,6 @@ def test_an_interrupted_adoption_is_completed_by_the_same_command(wal: Path, tmp
 
 def _of_another_process(wal: Path) -> bytes:
     """The record of the only repair, of a process that is gone."""
-    import msgspec  # noqa: PLC0415
-
-    from wal_sink.wal.records import encode  # noqa: PLC0415
     from wal_sink.wal.repair_records import RepairRecord  # noqa: PLC0415
 
     record = log_of(wal).require(RepairRecord, paths.repair(1))

@@ -112,6 +112,16 @@ def test_a_wal_that_was_moved_and_lives_at_its_earlier_place_too_is_an_error(bas
     assert of_wal(base / "copy")["wal.location"].level is Level.OK
 
 
+def test_an_earlier_place_that_says_that_the_wal_was_moved_to_a_third_one_is_an_error(base: Path) -> None:
+    shutil.copytree(base / "wal", base / "copy")
+    declare_moved(base / "copy", f"file://{base}/wal")
+    move = Move(number=1, location=f"file://{base}/third", moved_from=f"file://{base}/wal", id="m", created="now")
+    opened(base / "wal").create(paths.move(1), encode(move))
+    finding = of_wal(base / "copy")["wal.location"]
+    assert finding.level is Level.ERROR
+    assert f"it says that it was moved to file://{base}/third" in finding.found
+
+
 @pytest.mark.parametrize("said", ["s3://lake/wal", "zip::s3://lake/wal"])
 def test_an_earlier_place_that_cannot_be_looked_at_is_a_warning(base: Path, said: str) -> None:
     declare_moved(base / "wal", said)

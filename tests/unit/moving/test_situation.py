@@ -43,6 +43,19 @@ def test_its_own_checkpoint_fits_and_nothing_is_twice_or_never() -> None:
     assert [(share.twice, share.never) for share in found.sinks] == [(Batches(), Batches())]
 
 
+def test_a_sink_that_was_forgotten_by_hand_gets_nothing_and_may_have_lost_everything_but_its_mark() -> None:
+    place = Place(rows=lambda _: [2])
+    run = place.open({"a": Recorder(), "b": Recorder()})
+    place.stream(run, 1)
+    end_roles(place.wal)
+    place.wal.create(paths.forgotten("b"), b"")
+    assert [share.sink for share in look(place, memory()).sinks] == ["a"]
+
+    place.wal.delete([f"sinks/b/{name}" for name in place.wal.list("sinks/b", recursive=True) if name != "forgotten"])
+
+    assert [share.sink for share in look(place, memory()).sinks] == ["a"]
+
+
 def test_also_within_a_batch() -> None:
     place = a_place()
     staged(place, place.open({"a": Recorder()}), complete=3, runs=4)
