@@ -49,7 +49,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of a dead letter. What it has to count depends on the newer files of its chunk."""
+    """A file of a dead letter. The rows that count depend on the newer files of its chunk."""
 
     path: str
     was_sent: bool
