@@ -512,28 +512,33 @@ class WalSink:
 
     def _stop_committers(self) -> None:
         """Finish the chunks in flight and keep the rest."""
-        if self._pool is not None and not self._pool.stop(GRACE_S):
-            if hooks := self._pool.kept_by_hooks:
-                _logger.warning(
-                    "%r: on_event has not returned, called for %s. The end of the run does not wait for it any longer. "
-                    "The next start delivers what has no record, according to the guarantee of the sink. Start it in a "
-                    "new process, because this process still uses the sink",
-                    self,
-                    hooks,
-                )
-                self._pool.stop_renewing()
-                return  # the sink stays held, as below
+        if self._pool is None or self._pool.stop(GRACE_S):
+            self._let_go()
+            return
+        hooks = self._pool.kept_by_hooks
+        if not hooks:
             self._cancel_jobs()
-            if not self._pool.stop(CANCEL_S):
-                _logger.warning(
-                    "%r: a call of a sink is still running. It is not known whether the target received the last "
-                    "chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
-                    "Start it in a new process, because this process still uses the sink",
-                    self,
-                )
-                self._pool.stop_renewing()
-                return  # the sink stays held, so that no other WalSink calls it meanwhile
-        self._let_go()
+            if self._pool.stop(CANCEL_S):
+                self._let_go()
+                return
+            hooks = self._pool.kept_by_hooks
+        if hooks:
+            _logger.warning(
+                "%r: on_event has not returned, called for %s. The end of the run does not wait for it any longer. "
+                "The next start delivers what has no record, according to the guarantee of the sink. End this process "
+                "first, because it uses the sink until on_event returns",
+                self,
+                hooks,
+            )
+        else:
+            _logger.warning(
+                "%r: a call of a sink is still running. It is not known whether the target received the last "
+                "chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
+                "End this process first, because it uses the sink until the call returns",
+                self,
+            )
+        self._pool.stop_renewing()
+        self._pool.end_later(self._let_go)  # until then the sink stays held: no other WalSink calls it meanwhile
 
     def _end_early(self) -> None:
         """Call `_end` while no lock is held, then tell its events."""

@@ -28,6 +28,7 @@ _NO_SEGMENTS = "the bytes of segments (--no-segments)"
 @options.storage_options
 @options.checkpoint_options
 @options.as_json
+@checks.ends_at_ctrl_c("audit")
 def audit(*, wal: str, checkpoint: str | None, to: str | None, name: str, segments: bool, progress: bool | None,
           as_json: bool, **more: Any) -> None:  # fmt: skip
     """Check a WAL as verify does, and compare it with the checkpoint and with the positions of a target. Writes

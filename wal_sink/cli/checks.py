@@ -78,6 +78,16 @@ def opened_wal(spec: StoreSpec) -> Store:
     return store
 
 
+@contextlib.contextmanager
+def ends_at_ctrl_c(verb: str) -> Iterator[None]:
+    """End with exit code 130 for Ctrl-C outside `run`, such as while a store that is opened does not answer."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped before the first batch was checked. Repeat the command: wal-sink {verb} …")
+        sys.exit(INTERRUPTED)
+
+
 @dataclass(slots=True)
 class Report:
     """The findings of a check so far."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import click
 from rich.console import Console
@@ -32,6 +32,7 @@ from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
+from wal_sink.runtime.bounded import within
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
@@ -40,6 +41,8 @@ from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
 REFRESH_S = 0.5
+STATUS_S = 2.0
+"""How long the end of the command waits for the state of the WAL, after a signal. A supervisor may kill it soon."""
 
 
 @config_option
@@ -118,7 +121,11 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
         refused = _Refused()
         drained = _Drained(spec, before, name, made, more, metrics, progress, refused)
         stopped = drained.once(None, more["timeout"]) if lease is None else drained.in_turns(store, lease)
-    _report(drained.sink(), before, name, refused.rows, stopped=stopped, as_json=as_json)
+    after = drained.sink().status() if stopped is None else stopped.status
+    if after is None:
+        _report_unknown(drained.sink(), before.wal, name, refused.rows, as_json=as_json)
+    else:
+        _report(drained.sink(), before, after, name, refused.rows, stopped=stopped is not None, as_json=as_json)
 
 
 class _Refused:
@@ -130,6 +137,14 @@ class _Refused:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Rejected):
             self.rows += event.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
+
+    status: Status | None
+    """None: the store did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +178,13 @@ class _Drained:
             on_event=self.refused,
         )
 
-    def once(self, lease: Lease | None, timeout_s: float | None) -> bool:
-        """Serve the sink. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
+    def once(self, lease: Lease | None, timeout_s: float | None) -> _Stopped | None:
+        """Serve the sink. None unless a signal ended it."""
         sink = self.sink(lease)
         with without_raised_errors(), _reported(sink, self.before, self.name, progress=self.progress):
             return _deliver(sink, self.name, self.options, timeout_s)
 
-    def in_turns(self, store: Store, lease: Lease) -> bool:
+    def in_turns(self, store: Store, lease: Lease) -> _Stopped | None:
         """Serve the sink whenever no other process does. The result is that of `once`."""
         own, file = _of(self.before, self.name), self.options["liveness_file"]
         turns = Turns(
@@ -230,7 +245,7 @@ def _recorded_checkpoint(status: Status) -> str:
     return found
 
 
-def _deliver(sink: WalSink, name: str, more: dict[str, Any], timeout_s: float | None) -> bool:
+def _deliver(sink: WalSink, name: str, more: dict[str, Any], timeout_s: float | None) -> _Stopped | None:
     try:
         with contextlib.ExitStack() as stack:
             stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
@@ -239,24 +254,32 @@ def _deliver(sink: WalSink, name: str, more: dict[str, Any], timeout_s: float | 
         raise UndeliveredError(_left(sink, name, timeout_s)) from error
     except KeyboardInterrupt as error:
         if not more["follow"]:
-            raise type(error)(_pending(sink, name)) from error
+            raise type(error)(_pending(sink, name)[0]) from error
         return _tell_end(sink, name, error)
-    return False
+    return None
 
 
-def _tell_end(sink: WalSink, name: str, error: KeyboardInterrupt) -> Literal[True]:
-    """Say how a drain with --follow was ended, and what is left. That is its normal end."""
-    say(f"ended by {signal_of(error)}: {_pending(sink, name)}")
-    return True
+def _tell_end(sink: WalSink, name: str, error: KeyboardInterrupt) -> _Stopped:
+    """Say how a drain with --follow was ended, and what is left."""
+    pending, status = _pending(sink, name)
+    say(f"ended by {signal_of(error)}: {pending}")
+    return _Stopped(status)
 
 
-def _pending(sink: WalSink, name: str) -> str:
-    """How many batches wait for the next start: one line at the end of a command that a signal ended."""
+def _pending(sink: WalSink, name: str) -> tuple[str, Status | None]:
+    """How many batches wait for the next start: one line at the end of a command that a signal ended. And the state of
+    the WAL, if the store tells it soon.
+    """
     try:
-        own = _of(sink.status(), name)
+        status = within(STATUS_S, "wal-sink-status", sink.status)
     except WalSinkError as error:
-        return f"it is not known how many batches are pending ({told(error)}). They stay in the WAL"
-    return pending_text(own.pending_batches if own else 0)
+        why = told(error)
+    except TimeoutError:
+        why = f"the store did not answer within {STATUS_S:g} s"
+    else:
+        own = _of(status, name)
+        return pending_text(own.pending_batches if own else 0), status
+    return f"it is not known how many batches are pending ({why}). They stay in the WAL", None
 
 
 def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
@@ -269,8 +292,28 @@ def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
     )
 
 
-def _report(sink: WalSink, before: Status, name: str, refused: int, *, stopped: bool, as_json: bool) -> None:
-    after = sink.status()
+def _report_unknown(sink: WalSink, wal: str, name: str, refused: int, *, as_json: bool) -> None:
+    """The report of a drain that a signal ended while the store did not answer."""
+    if as_json:
+        unknown = dict.fromkeys(["batches", "delivered_through", "pending_batches"])
+        known = {"wal": wal, "sink": name, "guarantee": sink.guarantee()[name]}
+        print_json({**known, **unknown, "refused_rows": refused, "interrupted": True})
+        return
+    click.echo(f"sink {name!r}: ended, and the store did not tell how far the delivery came")
+    _tell_refused(name, refused)
+
+
+def _tell_refused(name: str, refused: int) -> None:
+    if refused:
+        print_text(
+            f"REFUSED: the target refused {counted(refused, 'row')}, which lie in dead letters and not in the target. "
+            f"See why: wal-sink dead-letters list WAL --name {name}"
+        )
+
+
+def _report(
+    sink: WalSink, before: Status, after: Status, name: str, refused: int, *, stopped: bool, as_json: bool
+) -> None:
     now, then = _of(after, name), _of(before, name)
     delivered_before = then.delivered_through if then else -1
     batches = max(0, now.delivered_through - delivered_before) if now else 0
@@ -293,11 +336,7 @@ def _report(sink: WalSink, before: Status, name: str, refused: int, *, stopped: 
     pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
     click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, {through}{pending}")
     print_text(f"guarantee: {sink.guarantee()[name]}")
-    if refused:
-        print_text(
-            f"REFUSED: the target refused {counted(refused, 'row')}, which lie in dead letters and not in the target. "
-            f"See why: wal-sink dead-letters list WAL --name {name}"
-        )
+    _tell_refused(name, refused)
 
 
 def _of(status: Status, name: str) -> SinkStatus | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 from wal_sink.cli.log_format import say
 from wal_sink.errors import ConfigError, FencedError, HeldError, OutcomeUnknownError, StoreError
@@ -14,6 +15,8 @@ from wal_sink.wal import paths
 from wal_sink.wal.lease import Lease
 from wal_sink.wal.log import Log
 from wal_sink.wal.standby import Seen, Watch
+
+T = TypeVar("T")
 
 
 def lease_of(*, standby: bool, follow: bool, lease_s: float | None) -> Lease | None:
@@ -39,8 +42,8 @@ class Turns:
         self._told: tuple[int, str] | None = None
         self._cannot_look = False
 
-    def serve(self, one_turn: Callable[[Lease, float | None], bool], timeout_s: float | None) -> bool:
-        """Call `one_turn` with the lease and the time left, whenever the sink is free. Returns its result, or False
+    def serve(self, one_turn: Callable[[Lease, float | None], T | None], timeout_s: float | None) -> T | None:
+        """Call `one_turn` with the lease and the time left, whenever the sink is free. Returns its result, or None
         once the time is over.
         """
         if self._liveness is not None:
@@ -52,8 +55,10 @@ class Turns:
                 return one_turn(Lease(self._lease.duration_s, {self._role: free}), left_s)
             except (FencedError, HeldError) as error:
                 self._told = None
-                say(f"{self._what}: another process was faster or took over: {error}")
-        return False
+                # The advice of these errors is for processes that do not stand by. Only a target names another term.
+                why = f" ({error})" if isinstance(error, FencedError) and error.term else ""
+                say(f"{self._what}: another process was faster or took over{why}. This process stands by")
+        return None
 
     def _wait(self, ends_s: float) -> int | None:
         """Wait until the sink is free; the newest term then. None: the time is over."""

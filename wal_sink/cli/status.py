@@ -239,9 +239,9 @@ def _notes(health: Health) -> list[str]:
         if not sink.is_retired and (sink.letters.due or not sink.letters.is_exact)
     ]
     told += [
-        f"sink {sink.name!r}: {sink.take_overs} of its last {LOOKED_AT - 1} take-overs fenced a process that had not "
-        "ended, within an hour. Do two supervisors end each other? Start both with wal-sink drain --follow --standby, "
-        "and without --take-over"
+        f"sink {sink.name!r}: {sink.take_overs} of its last {LOOKED_AT - 1} take-overs came after a process that "
+        "had not recorded its end, within an hour. Either it was killed (memory?), or two supervisors end each other. "
+        "For two: wal-sink drain --follow --standby, without --take-over"
         for sink in health.sinks
         if sink.take_overs >= MANY_TAKE_OVERS
     ]

@@ -15,6 +15,7 @@ from wal_sink.cli import checks, options
 @checks.range_options(short=True)
 @options.storage_options
 @options.as_json
+@checks.ends_at_ctrl_c("verify")
 def verify(*, wal: str, first: int, last: int | None, resume_after: int | None, progress: bool | None, as_json: bool,
            **more: Any) -> None:  # fmt: skip
     """Read every object of a WAL, and compare checksums, sizes, row counts and references. Writes nothing.

@@ -99,6 +99,11 @@ class Committer:
         return self._marker.batch_id if self._marker else NOTHING
 
     @property
+    def has_unmarked(self) -> bool:
+        """Whether the sink has batches for which there is no marker yet."""
+        return bool(self._unmarked)
+
+    @property
     def _delivered_through(self) -> int:
         return self._unmarked[-1].batch_id if self._unmarked else self.marked_through
 

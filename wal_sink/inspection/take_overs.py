@@ -1,4 +1,6 @@
-"""Processes that end each other in turn: each start fences the process before it."""
+"""Starts of a sink one after the other, each before the process before it recorded its end: processes that end each
+other in turn, or one that is killed again and again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from datetime import datetime
 from wal_sink.errors import CorruptError
 from wal_sink.inspection.ages import age_s
 from wal_sink.wal import paths
+from wal_sink.wal.holders import Holding, state_of
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import TermRecord
 from wal_sink.wal.sink_records import EndedRecord
@@ -18,8 +21,8 @@ WITHIN_S = 3600.0
 
 
 def take_overs(log: Log, folder: str, newest: int, now: datetime) -> int:
-    """How many of a sink's newest terms began before the process that held the one before had ended. 0 if these terms
-    are not of the last hour.
+    """How many of a sink's newest terms began before the process that held the one before had recorded its end. 0 if
+    these terms are not of the last hour. A process that is known to be gone without that record was killed.
 
     No request for a sink with few terms, one read for any other, and two for each term only if they are so young.
     """
@@ -42,4 +45,6 @@ def _was_fenced(log: Log, role: str, number: int) -> bool:
     if held is None or following is None or held.run_id == following.run_id:
         return False  # one process claims several terms to fence its requests
     ended = log.find(EndedRecord, paths.ended(role, number))
-    return ended is None or ended.created > following.created
+    if ended is None:
+        return state_of(held.holder) is not Holding.GONE  # it was killed: one that is fenced records its end
+    return ended.created > following.created

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from wal_sink.errors import FencedError, UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
-from wal_sink.lifecycle.joining import join_all, kept_by_hooks
+from wal_sink.lifecycle.joining import has_delivered, join_all, kept_by_hooks
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
 from wal_sink.reporting.layers import said_once
 from wal_sink.reporting.logs import RAISED_TOO, logger_of
 from wal_sink.reporting.texts import text_of, told
+from wal_sink.runtime.bounded import within
 from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 
 KEEPER_S = 5.0
 """How long the end of a run waits for a renewal under way."""
+END_S = 5.0
+"""How long it waits until a store has the records that it ended, and for that renewal."""
 
 _logger = logger_of(__name__)
 
@@ -117,7 +120,7 @@ class CommitterPool:
         """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds, or was
         kept by a hook for `HOOK_S` of them (see `kept_by_hooks`).
 
-        Once no thread is busy any more, a record says that this run no longer serves its sinks.
+        Once no thread is busy any more, a record says that this run no longer serves its sinks. Waits `END_S` for it.
         """
         self._over.set()
         self._stopping.set()
@@ -127,9 +130,43 @@ class CommitterPool:
             return False
         if not self._has_ended:
             self._has_ended = True
-            self.stop_renewing()
-            self.run.end()
+            self._end_in_time()
         return True
+
+    def _end_in_time(self) -> None:
+        """Leave the records of the end, or go on without them: a store that does not answer would hold up the end."""
+        is_late = threading.Event()
+
+        def end() -> None:
+            self.stop_renewing()  # first: a renewal after the release would keep standbys waiting
+            self.run.end()
+            if is_late.is_set():  # else the caller tells them
+                self.run.log.events.tell_queued()
+
+        try:
+            within(END_S, "wal-sink-end", end)
+        except TimeoutError:
+            is_late.set()
+            _logger.warning(
+                "%s: the store did not record the end of this process within %g s. The process ends without it, and "
+                "the next command may need --take-over",
+                self.run.log.store.root,
+                END_S,
+            )
+
+    def end_later(self, then: Callable[[], None]) -> None:
+        """Record the end once the threads that `stop` left have ended, then call `then`. Returns at once."""
+
+        def end() -> None:
+            for thread in self._threads:
+                thread.join(None)
+            self._has_ended = True
+            self.run.end()
+            then()
+            self.run.log.events.tell_queued()
+
+        with suppress(RuntimeError):  # the interpreter ends, and starts no more threads
+            threading.Thread(target=end, name="wal-sink-end-later", daemon=True).start()
 
     @property
     def kept_by_hooks(self) -> str:
@@ -204,7 +241,7 @@ class CommitterPool:
     def _wait_delivered(self, timeout_s: float | None) -> None:
         deadline = self._deadline_s(timeout_s)
         for thread in self._threads:
-            if not thread.wait_caught_up(self._left_s(deadline)):
+            if not has_delivered(thread, self._left_s(deadline)):
                 when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
                 raise UndeliveredError(
                     f"sink {thread.committer.name!r} of {self.run.log.store.root}: not all complete batches were "

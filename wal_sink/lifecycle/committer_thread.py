@@ -141,6 +141,13 @@ class CommitterThread:
             self._changed.wait_for(lambda: self._answered >= asked or not self._running, timeout_s)
             return self._answered >= asked or self.error is not None
 
+    def lacks_no_batch(self) -> bool:
+        """Whether the sink has every complete batch, each with its marker. One listing. Any thread may ask."""
+        following = self._committer.next_batch()
+        if following is None or self._committer.has_unmarked:
+            return False
+        return self._run.gate.search() < following
+
     def join(self, timeout_s: float | None) -> bool:
         """Wait for the end; False if time ran out."""
         if self._thread is None:

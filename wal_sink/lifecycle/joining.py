@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from wal_sink.lifecycle.committer_thread import CommitterThread
@@ -22,6 +23,26 @@ def join_all(threads: Sequence[CommitterThread], grace_s: float, now_s: Callable
             return True
         is_kept_by_hooks = all(inside[each] is not None and each.hook_event is inside[each] for each in busy)
         if is_kept_by_hooks or now_s() >= deadline_s:
+            return False
+
+
+def has_delivered(thread: CommitterThread, timeout_s: float | None) -> bool:
+    """Wait until a thread has answered or given up; False if time ran out or the run ended.
+
+    A thread that is kept by one hook for `HOOK_S` has answered if its sink lacks no batch. One listing each time.
+    """
+    left_s = math.inf if timeout_s is None else timeout_s
+    while True:
+        event, round_s = thread.hook_event, min(left_s, HOOK_S)
+        if thread.wait_caught_up(round_s):
+            return True
+        if not thread.is_running:
+            return thread.wait_caught_up(0.0)  # it may have answered since
+        left_s -= round_s
+        inside = thread.hook_event
+        if inside is not None and (inside is event or left_s <= 0) and thread.lacks_no_batch():
+            return True
+        if left_s <= 0:
             return False
 
 

@@ -171,6 +171,20 @@ def test_ctrl_c_before_the_first_batch(place: Path, monkeypatch: pytest.MonkeyPa
     assert "checked through batch none" in result.stdout
 
 
+@pytest.mark.parametrize("verb", ["verify", "audit"])
+@pytest.mark.parametrize("what", ["opened", "holds_wal"])
+def test_ctrl_c_while_the_wal_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, what: str) -> None:
+    """Without this, click ended the command with exit code 1 and "Aborted!"."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checks, what, interrupted)
+    result = invoke(verb, str(place / "wal"), exit_code=130)
+    said = "stopped before the first batch was checked. Repeat the command: wal-sink"
+    assert result.stderr == f"{said} {verb} …\n"
+
+
 def test_an_error_of_the_store_tells_how_to_go_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ending(monkeypatch, 2, StoreError("batches: access denied"))
     result = invoke("verify", str(place / "wal"), exit_code=1)

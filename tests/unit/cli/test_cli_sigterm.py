@@ -216,3 +216,49 @@ def test_on_another_thread_than_the_main_one_the_command_runs_without_a_handler(
     thread.start()
     thread.join(LIMIT_S)
     assert found == [before]
+
+
+class Silent:
+    """Requests of `WalSink.status` that get no answer before the test ends."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def status(self, *_: object) -> None:
+        self.over.wait(LIMIT_S)
+        raise StoreError("too late")
+
+
+def refused_status(*_: object) -> None:
+    raise StoreError("no route")
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+@pytest.mark.parametrize("answers", [True, False], ids=["refuses", "is silent"])
+def test_a_drain_that_follows_ends_soon_with_0_though_the_store_does_not_answer(
+    wal: str, monkeypatch: pytest.MonkeyPatch, *, answers: bool, as_json: bool
+) -> None:
+    """Without this, the end sent requests one after the other: 340 s, and exit code 1."""
+    silent = Silent()
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(WalSink, "status", refused_status if answers else silent.status)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WalSink, "drain", interrupted)
+    monkeypatch.setattr("wal_sink.cli.drain.STATUS_S", 0.2)
+    began_s = time.monotonic()
+    more = ["--json"] if as_json else []
+    result = CliRunner().invoke(main, [*drain(wal, "--follow"), "--to", "slow_targets:take", *more])
+    took_s = time.monotonic() - began_s
+    silent.over.set()
+
+    assert result.exit_code == 0, result.output
+    why = "StoreError: no route" if answers else "the store did not answer within 0.2 s"
+    assert f"ended by Ctrl-C: it is not known how many batches are pending ({why})" in result.stderr
+    assert took_s < LIMIT_S / 4
+    if as_json:
+        said = json.loads(result.stdout)
+        assert (said["batches"], said["pending_batches"], said["interrupted"]) == (None, None, True)
+    else:
+        assert "the store did not tell how far the delivery came" in result.stdout

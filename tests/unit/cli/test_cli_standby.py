@@ -21,7 +21,7 @@ from tests.support.processes import python_environment
 from tests.support.waiting import wait_until
 from wal_sink.cli import standby
 from wal_sink.cli.main import main
-from wal_sink.errors import StoreError
+from wal_sink.errors import FencedError, StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
@@ -246,6 +246,32 @@ def test_one_that_serves_ends_with_it(place: Place) -> None:
 
     assert result.exit_code == 0, result.output
     assert place.taken()[0] == (os.getpid(), 0)
+
+
+@pytest.mark.parametrize("target_term", [0, 7])
+def test_a_standby_that_is_fenced_stands_by_again_and_gives_no_advice_for_others(
+    place: Place, capsys: pytest.CaptureFixture[str], target_term: int
+) -> None:
+    store = open_store(StoreSpec(place.wal))
+    log = Log(store, SYSTEM, "other")
+    fenced = claim(log, ROLE).superseded(store)
+    known_by_target = FencedError("a process with term 7 has already written", term=7)
+    errors = [known_by_target if target_term else fenced]
+
+    def one_turn(_lease: Lease, _left_s: float | None) -> str:
+        if errors:
+            raise errors.pop()
+        return "served"
+
+    turns = standby.Turns(store, "free", Lease(LEASE_S), take_over=False, liveness=None)
+
+    assert turns.serve(one_turn, None) == "served"
+    said = " ".join(capsys.readouterr().err.split())
+    assert "another process was faster or took over" in said
+    assert "This process stands by" in said
+    assert "Stop this process" not in said
+    assert "If a supervisor" not in said
+    assert ("term 7" in said) is bool(target_term)
 
 
 def test_ctrl_c_ends_a_standby(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

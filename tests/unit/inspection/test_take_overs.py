@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.inspection.take_overs import LOOKED_AT, take_overs
+from wal_sink.runtime.clock import process_identity
 from wal_sink.testing import FaultyStore
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim, renew
@@ -48,6 +50,25 @@ def test_processes_that_ended_in_order_are_not() -> None:
         log = a_process(place)
         note_end(log, ROLE, claim(log, ROLE).number)
     assert found(place) == 0
+
+
+def test_processes_of_this_machine_that_were_killed_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor starts a process again that is killed each time; there is no second supervisor."""
+    place, killed = served(), msgspec.structs.replace(process_identity(), pid=2**22 + 1)
+    monkeypatch.setattr("wal_sink.wal.fencing.process_identity", lambda: killed)
+    for _ in range(LOOKED_AT):
+        claim(a_process(place), ROLE)
+    assert found(place) == 0
+
+
+def test_processes_that_recorded_their_end_after_they_were_fenced_are_counted() -> None:
+    place = served()
+    for number in range(1, LOOKED_AT):
+        log = a_process(place)
+        claim(log, ROLE)
+        log.runtime.sleep_s(1.0)
+        note_end(log, ROLE, number)
+    assert found(place) == LOOKED_AT - 1
 
 
 def test_take_overs_of_long_ago_are_not() -> None:

@@ -8,11 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.small_run import Place, Recorder
+from tests.support.waiting import wait_until
 from wal_sink.errors import ConfigError, DeliveryError, UndeliveredError
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.telemetry import Ended, Event
+from wal_sink.telemetry.hooks import OnEvent
+from wal_sink.testing import FaultyStore
+from wal_sink.wal import paths
+from wal_sink.wal.holders import Holding, holder_of
 
 PATIENCE_S = 20.0
 
@@ -50,9 +56,10 @@ class Team:
         batches: int = 1,
         on_failure: Callable[[], None] = lambda: None,
         settings: Settings | None = None,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.place = Place()
-        self.run = self.place.open(sinks, runtime=SYSTEM, settings=settings)
+        self.run = self.place.open(sinks, runtime=SYSTEM, settings=settings, on_event=on_event)
         list(self.place.query().batches(self.run, batches))
         self.stopping = threading.Event()
         object.__setattr__(self.run.shared, "pause", self.stopping.wait)  # as a `WalSink` makes its run
@@ -314,3 +321,30 @@ def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch
         "start the query or command again"
     )
     team.end()
+
+
+def test_the_end_waits_for_a_store_that_does_not_answer_only_a_short_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without this, the record of the end took as long as the store's client: minutes."""
+    monkeypatch.setattr("wal_sink.lifecycle.committer_pool.END_S", 0.2)
+    heard: list[Event] = []
+    team = Team({"a": Recorder()}, on_event=heard.append)
+    store, let_go = team.run.log.store, threading.Event()
+
+    def silent(what: str, where: str) -> None:
+        if what == "before create" and where == paths.ended(paths.committer_role("a"), 1):
+            assert let_go.wait(PATIENCE_S)
+
+    object.__setattr__(team.run.log, "store", FaultyStore(store, silent))
+    team.pool.start()
+    team.pool.wait_caught_up()
+
+    assert team.pool.stop(PATIENCE_S)
+    assert "the store did not record the end of this process within 0.2 s" in caplog.text
+    assert not any(isinstance(event, Ended) for event in heard)
+
+    let_go.set()  # a program that goes on gets the record and the event later
+    wait_until(lambda: any(isinstance(event, Ended) for event in heard))
+    assert holder_of(team.run.log, paths.committer_role("a"), 1).state is Holding.ENDED
+    assert team.pool.stop(PATIENCE_S)

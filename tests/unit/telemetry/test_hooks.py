@@ -17,9 +17,9 @@ from tests.support.traced_locks import TracedLocks
 from tests.support.waiting import wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
 from wal_sink.delivery.telling import failure_teller
-from wal_sink.errors import ConfigError, FencedError, WalSinkError
+from wal_sink.errors import ConfigError, FencedError, UndeliveredError, WalSinkError
 from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.joining import join_all
+from wal_sink.lifecycle.joining import has_delivered, join_all
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
@@ -194,6 +194,150 @@ def test_only_one_hook_that_does_not_return_shortens_the_end(
     thread: Any = Busy(hooks, ends_after)
     assert join_all([thread], 30.0, thread.clock) is has_ended
     assert thread.now_s == pytest.approx(waited_s)
+
+
+def has_end_record(home: Home, number: int = 1) -> bool:
+    return paths.ended(paths.committer_role("a"), number).rpartition("/")[2] in home.store.list(
+        paths.terms(paths.committer_role("a"))
+    )
+
+
+class Waits:
+    """A hook that does not return from one event before it is let go. It notes all events."""
+
+    def __init__(self, kind: type[Event], batch: int) -> None:
+        self.kind, self.batch = kind, batch
+        self.called, self.let_go = threading.Event(), threading.Event()
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, self.kind) and getattr(event, "batch", None) == self.batch:
+            self.called.set()
+            assert self.let_go.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("timeout_s", [None, HOOK_S / 2])
+def test_closing_waits_for_no_hook_once_every_batch_is_marked(
+    home: Home, timeout_s: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without this, `close` waited for ever, or said that batches were not delivered."""
+    hook, to = Waits(Marked, 1), Recorder()
+    sink = home.sink(to, hook)
+    sink._open()
+    assert hook.called.wait(PATIENCE_S)
+    began_s = time.monotonic()
+    sink.close(timeout_s)
+    took_s = time.monotonic() - began_s
+
+    assert took_s < 4 * HOOK_S + 1
+    assert to.batches == [0, 1]
+    assert "on_event has not returned, called for a (Marked)" in caplog.text
+    assert "End this process first" in caplog.text
+    hook.let_go.set()
+    wait_until(lambda: has_end_record(home))
+
+
+def test_closing_goes_on_waiting_for_a_hook_that_keeps_batches_back(home: Home) -> None:
+    hook, to = Waits(Marked, 0), Recorder()
+    sink = home.sink(to, hook)
+    sink._open()
+    assert hook.called.wait(PATIENCE_S)
+    with pytest.raises(UndeliveredError, match="not all complete batches were delivered within"):
+        sink.close(HOOK_S / 4)
+    hook.let_go.set()
+
+
+def test_a_run_that_was_left_because_of_a_hook_ends_once_the_hook_returns(home: Home) -> None:
+    """Without this, no record said that it ended, and its sink was in use for ever."""
+    hook, to = Waits(Delivered, 0), Recorder()
+    sink = home.sink(to, hook)
+    sink._open()
+    assert hook.called.wait(PATIENCE_S)
+    sink._end_early()
+    assert not has_end_record(home)
+    with pytest.raises(ConfigError, match="already uses"):
+        home.sink(to, print)._open()
+
+    hook.let_go.set()
+    wait_until(lambda: any(isinstance(event, Ended) for event in hook.events))
+    assert has_end_record(home)
+    with home.sink(to, print) as again:
+        again.drain()
+
+
+def test_a_hook_is_named_although_another_sink_ended_late(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without this, the end said that a call of a sink was still running, which was over by then."""
+    monkeypatch.setattr("wal_sink.walsink.GRACE_S", 0.5)
+    called, let_go = threading.Event(), threading.Event()
+
+    def slow(_: Chunk) -> None:
+        called.set()
+        assert let_go.wait(PATIENCE_S)
+
+    hook = Waits(Marked, 0)
+    given = {name: Delivery(to, start_from="earliest", where="driver") for name, to in (("a", print), ("b", slow))}
+    sink = WalSink(given, wal=home.wal, checkpoint=home.checkpoint, on_event=hook)
+    sink._open()
+    sink._cancel_jobs = let_go.set
+    assert hook.called.wait(PATIENCE_S)
+    assert called.wait(PATIENCE_S)
+    sink._end_early()
+
+    assert "on_event has not returned, called for a (Marked)" in caplog.text
+    assert "a call of a sink is still running" not in caplog.text
+    hook.let_go.set()
+    wait_until(lambda: has_end_record(home))
+
+
+class Asked:
+    """A thread that answers after some rounds of waiting, and is inside one hook after the other meanwhile."""
+
+    def __init__(self, hooks: list[Event | None], *, answers_after: int = 99, lacks: bool = False) -> None:
+        self.hooks, self.left, self.lacks = hooks, answers_after, lacks
+        self.is_running = True
+        self.waited_s = 0.0
+
+    @property
+    def hook_event(self) -> Event | None:
+        return self.hooks[0]
+
+    def wait_caught_up(self, timeout_s: float) -> bool:
+        self.waited_s += timeout_s
+        self.left -= 1
+        self.hooks = self.hooks[1:] or self.hooks
+        return self.left <= 0
+
+    def lacks_no_batch(self) -> bool:
+        return not self.lacks
+
+
+@pytest.mark.parametrize(
+    ("thread", "timeout_s", "has_all", "waited_s"),
+    [
+        (Asked([A]), None, True, HOOK_S),
+        (Asked([A, B, B]), None, True, 2 * HOOK_S),
+        (Asked([A], lacks=True), 3 * HOOK_S, False, 3 * HOOK_S),
+        (Asked([None, A]), HOOK_S / 2, True, HOOK_S / 2),
+        (Asked([None]), HOOK_S * 1.5, False, HOOK_S * 1.5),
+        (Asked([None], answers_after=3), None, True, 3 * HOOK_S),
+    ],
+    ids=["in a hook", "another hook", "lacks a batch", "time is over", "in a call", "answers"],
+)
+def test_a_thread_is_waited_for_until_it_answers_or_only_a_hook_keeps_it(
+    thread: Any, timeout_s: float | None, has_all: bool, waited_s: float
+) -> None:
+    assert has_delivered(thread, timeout_s) is has_all
+    assert thread.waited_s == pytest.approx(waited_s)
+
+
+@pytest.mark.parametrize("answers_after", [2, 99])
+def test_a_thread_that_ended_is_asked_once_more(answers_after: int) -> None:
+    thread: Any = Asked([None], answers_after=answers_after)
+    thread.is_running = False
+    assert has_delivered(thread, None) is (answers_after == 2)
 
 
 def test_an_event_that_a_hook_makes_is_inside_that_hook() -> None:
