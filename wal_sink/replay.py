@@ -18,6 +18,7 @@ from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.recovery.inventory import find_wal, newest_marked, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
+from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import (
@@ -226,6 +227,11 @@ def _open(spec: StoreSpec) -> Log:
     return Log(open_store(spec), SYSTEM, SYSTEM.new_id())
 
 
+def letter_slot(slot: str, batch_id: int, file: str) -> str:
+    """The separate slot of a dead letter in a transactional target. `slot`: that of its segment."""
+    return f"{slot}/{batch_id}/{file.removesuffix('.parquet')}"
+
+
 class _Replay:
     """The replay of one dead letter."""
 
@@ -262,7 +268,7 @@ class _Replay:
             raise failure_error(error.failure, what) from error
         finally:
             session.close()
-        return self._record()
+        return self._record(redacted(name_of(sink)) if isinstance(sink, TransactionalSink) else "")
 
     def _once(self, session: SinkSession, what: str) -> None:
         """Send to a sink that takes every other row when it refuses some."""
@@ -307,8 +313,7 @@ class _Replay:
         """The chunk that is sent: the rows that belong to it, under their key, and in a separate slot."""
         whole = self._letter.chunk
         gone = [index for index, row in enumerate(whole.rows) if row in self._owned_by_newer]
-        stem = self._letter.path.rpartition("/")[2].removesuffix(".parquet")
-        slot = f"{whole.position.slot}/{whole.batch_id}/{stem}"
+        slot = letter_slot(whole.position.slot, whole.batch_id, self._letter.path.rpartition("/")[2])
         position = Position(slot, whole.batch_id, whole.position.rows, whole.segment_id)
         rest = whole.without(gone)
         number = self._letter.name.number
@@ -327,13 +332,14 @@ class _Replay:
             on_executor=False,
         )
 
-    def _record(self) -> Replayed:
+    def _record(self, target: str) -> Replayed:
         record = Replayed(
             dead_letter=self._letter.path,
             rows=self._letter.chunk.num_rows - self._rejected,
             rejected=self._rejected,
             term=self._term.number,
             run_id=self._log.run_id,
+            target=target,
             **self._log.stamp(),
         )
         self._log.create(paths.replayed(self._letter.path), record)

@@ -365,7 +365,7 @@ def test_delivering_segments_of_2_gib_takes_a_worker_less_than_400_mib_more_for_
 
 def searched(_: int) -> tuple[list[str], bool]:
     """Run in a worker: the stores after whose first task it settled; whether collections search our modules."""
-    settled = [store.url for process, store in garbage._settled if process == os.getpid() and store is not None]
+    settled = [address for process, address in garbage._settled if process == os.getpid()]
     return settled, any(each is vars(paths) for each in gc.get_objects())
 
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from wal_sink.checkpoint import fingerprints
 from wal_sink.checkpoint.fingerprints import RULE, Fingerprints
-from wal_sink.checkpoint.formats import CheckpointFiles, FileEntry, planned_ms, read_commit, read_offsets, read_query_id
+from wal_sink.checkpoint.formats import (
+    CheckpointFiles,
+    FileEntry,
+    is_for_drains,
+    planned_ms,
+    read_commit,
+    read_offsets,
+    read_query_id,
+)
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
@@ -122,13 +130,24 @@ class Checkpoint:
         """The newest completed batch; -1 if there is none. One listing."""
         return self._newest("commits")
 
+    def planned(self) -> list[int]:
+        """The batches that Spark planned, as far as it still keeps their entries, ascending. One listing."""
+        return self._numbers("offsets")
+
+    def is_for_drains(self) -> bool:
+        """Whether `wal-sink adopt` made the checkpoint, so that no query goes on from it. A listing and a read."""
+        newest = self.newest_planned()
+        return newest > NOTHING and is_for_drains(self.offsets_text(newest) or "")
+
     def newest_planned(self) -> int:
         """The newest batch that Spark planned, which may run now; -1 if there is none. One listing."""
         return self._newest("offsets")
 
     def _newest(self, folder: str) -> int:
-        names = (int(name) for name in self._files.list(folder) if name.isascii() and name.isdigit())
-        return max(names, default=NOTHING)
+        return max(self._numbers(folder), default=NOTHING)
+
+    def _numbers(self, folder: str) -> list[int]:
+        return sorted(int(name) for name in self._files.list(folder) if name.isascii() and name.isdigit())
 
     def _commit(self, batch_id: int) -> dict[str, object] | None:
         path = f"commits/{batch_id}"

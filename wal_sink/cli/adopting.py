@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wal_sink.moving.situation import Batches, Match, PlaceFound, QueryFound, Share
-from wal_sink.reporting.counts import counted
+from wal_sink.reporting.counts import counted, in_ranges
 from wal_sink.wal.log import NOTHING
 
 _MATCHES = {
     Match.SAME: "it belongs to this WAL",
     Match.BEHIND: "it belongs to this WAL, and was restored to an older state",
     Match.AHEAD: "it belongs to this WAL, but Spark completed batches that the WAL lacks",
+    Match.DIVERGED: "it belongs to this WAL, but the WAL holds batches with other input",
+    Match.FOR_DRAINS: "wal-sink adopt made it for drains, and no query goes on from it",
     Match.OTHER: "it belongs to another query",
     Match.NONE: "it has no query: it is new, or was deleted",
 }
@@ -47,7 +49,9 @@ def _place_lines(found: PlaceFound) -> Iterator[str]:
 def _query_lines(found: QueryFound) -> Iterator[str]:
     newest = found.committed if found.committed > NOTHING else "none"
     yield f"checkpoint {found.checkpoint}: {_MATCHES[found.match]}. Its newest complete batch: {newest}"
-    if found.match is Match.SAME:
+    if found.match is Match.DIVERGED:
+        yield f"with this WAL, a drain and the query stop at batch {found.diverged} (DivergentReplay)"
+    if found.match in {Match.SAME, Match.DIVERGED}:
         return
     ending = found.ending
     if found.match is Match.AHEAD:
@@ -60,12 +64,17 @@ def _query_lines(found: QueryFound) -> Iterator[str]:
             yield f"nobody knows whether Spark completed batch {ending.undecided}{rows}"
         if ending.abandoned:
             yield f"of a history that was given up, so never: batches {ending.abandoned[0]} to {ending.abandoned[-1]}"
+        if ending.unclear:
+            yield (
+                f"two histories of the query staged batches {', '.join(in_ranges(ending.unclear))}, and the WAL does "
+                "not show which of them goes on: --settle is refused"
+            )
     if found.match is Match.BEHIND:
         yield _restart(found)
     yield from (_share_line(share, found.match) for share in found.sinks)
     if not found.sinks:
         yield "no sink is served: a new one (wal-sink drain --start-from earliest) may still get what the WAL holds"
-    if found.match is not Match.AHEAD:
+    if found.match is not Match.AHEAD and not ending.unclear:
         yield from _begin_lines(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -69,12 +70,13 @@ def catch_up_verb(*, wal: str, name: str, to: str, leave_out: tuple[range, ...],
     if not more["as_json"]:
         for line in _lines(plan):
             print_text(line)
-    if more["dry_run"] or not (plan.batches or plan.is_behind or entry):
+    if more["dry_run"] or not (plan.batches or plan.is_behind or plan.lost_letters or entry):
         if more["as_json"]:
             print_json({"dry_run": more["dry_run"], **plain(plan)})
         return
     assert isinstance(there, TransactionalSink)  # noqa: S101 - the plan refuses any other target
-    confirm(f"Send {counted(len(plan.batches), 'batch')} to {plan.target} as sink {name!r}?", yes=more["yes"])
+    again = f", and let {counted(plan.lost_letters, 'dead letter')} be due again" if plan.lost_letters else ""
+    confirm(f"Send {counted(len(plan.batches), 'batch')} to {plan.target} as sink {name!r}{again}?", yes=more["yes"])
     made = Delivery(there, where="driver", **options.policies(more))
     with working(f"sending batches to {plan.target}") as work, holding(there, f"the catch-up of {log.store.root}"):
         whom = options.whom(take_over=more["take_over"])
@@ -87,13 +89,13 @@ def _lines(plan: CatchUpPlan) -> list[str]:
     lines = [f"sink {plan.name!r} has every batch up to {plan.through}; {plan.target} is at {plan.position}"]
     if not plan.target_is_registered:
         lines.append(f"the sink was registered for {plan.registered}: serve it with this target from now on")
-    if not plan.batches and not plan.is_behind:
+    if not (plan.batches or plan.is_behind or plan.lost_letters):
         lines.append(
             "the target lacks no batch, by its ledger. If rows are missing there, its ledger was not restored with "
             "them: restore both of one backup"
         )
     elif not plan.batches:
-        lines.append("the target lacks only what is left out")
+        lines.append("the target lacks only what is left out" if plan.is_behind else "the target lacks no batch")
     if len(plan.batches) <= MOST_SHOWN:
         lines += [f"batch {batch_id}: {counted(rows, 'row')}" for batch_id, rows in plan.batches]
     if plan.batches:
@@ -104,28 +106,54 @@ def _lines(plan: CatchUpPlan) -> list[str]:
         lines.append(f"skipped before, and still: batch {', '.join(plan.skipped)}")
     if plan.left_out:
         lines.append(f"left out, so their rows are missing for good: batch {', '.join(plan.left_out)}")
-    if plan.replayed_letters:
-        lines.append(
-            f"{counted(plan.replayed_letters, 'dead letter')} of this sink were sent again once. If that was after the "
-            "backup, the target lacks their rows: see wal-sink dead-letters list"
-        )
+    lines += _letter_lines(plan)
     if plan.others:
         lines.append(f"other sinks with this target, which may lack batches too: {', '.join(plan.others)}")
     return lines
+
+
+def _letter_lines(plan: CatchUpPlan) -> Iterator[str]:
+    if plan.lost_letters:
+        rows = counted(plan.rows_of_letters, "row")
+        yield (
+            f"dead letters that were sent again after the backup, and become due again: {plan.lost_letters} ({rows})"
+        )
+    if plan.replayed_letters:
+        yield (
+            f"dead letters that were sent again, but nobody recorded to this target, which lacks them: "
+            f"{plan.replayed_letters}; see wal-sink dead-letters list"
+        )
 
 
 def _report(done: CaughtUp, plan: CatchUpPlan, *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": False, **plain(done), "target": plan.target, "left_out": list(plan.left_out)})
     else:
+        has = "everything" if not (done.letters_due or done.letters_unknown) else "every batch"
         print_text(
-            f"{counted(done.batches, 'batch')} sent to {plan.target}: {counted(done.rows, 'row')}. It has everything "
-            f"that sink {done.name!r} delivered, up to batch {done.through}. Start the query or drain again"
+            f"{counted(done.batches, 'batch')} sent to {plan.target}: {counted(done.rows, 'row')}. It has {has} that "
+            f"sink {done.name!r} delivered, up to batch {done.through}. Start the query or drain again"
         )
         if done.rows_in_letters:
             print_text(
                 f"not sent, since in dead letters: {counted(done.rows_in_letters, 'row')} of these batches; see "
                 f"wal-sink dead-letters list WAL --name {done.name}"
             )
-    if done.rejected:
+        _print_letters(done)
+    if done.rejected or done.letters_due or done.letters_unknown:
         sys.exit(FOUND_SOMETHING)
+
+
+def _print_letters(done: CaughtUp) -> None:
+    """The rows that the target still lacks, because they came to it by a replay of dead letters."""
+    if done.letters_due:
+        print_text(
+            f"it lacks {counted(done.rows_due, 'row')} of {counted(done.letters_due, 'dead letter')} that were sent "
+            "again after the backup. These are due again: send them by wal-sink dead-letters replay WAL --name "
+            f"{done.name} --to TARGET"
+        )
+    if done.letters_unknown:
+        print_text(
+            f"it may lack rows of {counted(done.letters_unknown, 'dead letter')} that were sent again: nobody recorded "
+            f"whether to this target; see wal-sink dead-letters list WAL --name {done.name}"
+        )

@@ -42,7 +42,7 @@ class Snapshot:
         return [sink for sink in self.health.sinks if sink.is_late(max_lag_s)] if self.health else []
 
     def refusing(self, max_letters: int) -> list[SinkHealth]:
-        """The sinks with more dead letters than allowed, or whose number is not known."""
+        """The sinks with more dead letters than allowed, or where it cannot be excluded."""
         return [sink for sink in self.health.sinks if sink.refuses_too_much(max_letters)] if self.health else []
 
     @property
@@ -77,7 +77,7 @@ class Snapshot:
     "--max-letters",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Exit code 1 if more than N dead letters of a sink were not sent again, or if their number is not known.",
+    help="Exit code 1 if more than N dead letters of a sink were not sent again, or if there may be more.",
 )
 @click.option("--watch", is_flag=True, help="Show the state again and again, until Ctrl-C.")
 @click.option(
@@ -187,13 +187,14 @@ def _print_health(health: Health, out: Console) -> None:
     shown = Listing("sink", ">lag", ">last delivery", "~rows pending", "~size", "~behind Spark", "~dead letters")
     for sink in (each for each in health.sinks if not each.is_retired):
         last = "none" if sink.delivered_at is None else f"{age_text(sink.delivered_age_s)} ago"
+        letters = f"{_least(sink)}{sink.dead_letters:,}"
         if sink.is_replay:
-            shown.add(sink.name, "-", last, "-", "-", "-", sink.dead_letters)
+            shown.add(sink.name, "-", last, "-", "-", "-", letters)
             continue
         behind = "unknown" if sink.behind_spark is None else counted(sink.behind_spark, "batch")
         pending, least = sink.pending, "" if sink.pending.is_exact else "at least "
         rows, amount = f"{least}{pending.rows:,}", f"{least}{size(pending.bytes)}"
-        shown.add(sink.name, age_text(sink.lag_s), last, rows, amount, behind, sink.dead_letters)
+        shown.add(sink.name, age_text(sink.lag_s), last, rows, amount, behind, letters)
     shown.print(out)
     for line in _notes(health):
         print_text(line, out)
@@ -214,11 +215,16 @@ def _error_of(sink: SinkHealth) -> str:
 
 def _letters_of(sink: SinkHealth) -> str:
     """The rows that a target refused, in a sentence."""
-    letters, least = sink.letters, "" if sink.letters.is_exact else "at least "
-    since = f" since {age_text(sink.letters_age_s)} ago" if letters.due else ""
+    letters, least = sink.letters, _least(sink)
+    since = f" since {least}{age_text(sink.letters_age_s)} ago" if letters.due else ""
     sent = f" ({counted(letters.replayed, 'dead letter')} sent again)" if letters.replayed else ""
     rows, files = counted(letters.rows, "row"), counted(letters.due, "dead letter")
-    return f"sink {sink.name!r}: {least}{rows} refused or in doubt, kept in {least}{files}{since}{sent}"
+    note = f" ({letters.note})" if letters.note else ""
+    return f"sink {sink.name!r}: {least}{rows} refused or in doubt, kept in {least}{files}{since}{sent}{note}"
+
+
+def _least(sink: SinkHealth) -> str:
+    return "" if sink.letters.is_exact else "at least "
 
 
 def _staged(age_s: float | None) -> str:

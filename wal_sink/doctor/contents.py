@@ -26,7 +26,7 @@ from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import WalRecord
 
 NEXT = 12
-"""So many batches are examined, beginning with the one that a sink gets next."""
+"""So many batches are examined, beginning with the one that the slowest sink gets next."""
 NEWEST = 2
 """So many of the newest batches are examined, too."""
 _CHECKPOINT = frozenset({Fault.OTHER_QUERY, Fault.ROLLED_BACK, Fault.DIVERGED, Fault.CHECKPOINT})
@@ -71,7 +71,6 @@ class _Examination:
     def __init__(self, log: Log, wal: WalRecord, status: Status, files: CheckpointFiles | None) -> None:
         self._known = Known(log, wal, low_water=status.low_water)
         self._files = files
-        self._status = status
         self._chosen: list[int] = []
         self._comparison: AgainstCheckpoint | None = None
 
@@ -108,8 +107,8 @@ class _Examination:
 
     def _choose(self) -> list[int]:
         held = self._known.batches
-        active = [sink for sink in self._status.sinks if sink.state != "retired" and not sink.is_replay]
-        through = min((sink.delivered_through for sink in active), default=NOTHING)
+        active = [sink for sink in self._known.sinks.values() if not sink.has_gaps]
+        through = min((max(sink.marked_through, sink.first_batch - 1) for sink in active), default=NOTHING)
         following = [batch_id for batch_id in held if batch_id > through][:NEXT]
         wanted = {*following, *held[-NEWEST:], *self._of_the_checkpoint()}
         return sorted(wanted & self._known.held)

@@ -15,7 +15,7 @@ from functools import cache
 from wal_sink.inspection.ages import age_s
 from wal_sink.inspection.backlog import MOST_READ, Backlog, backlog_of
 from wal_sink.inspection.commits import SparkCommit
-from wal_sink.inspection.letters import Letters, read_letters
+from wal_sink.inspection.letters import NOT_COUNTED, Letters, read_letters
 from wal_sink.inspection.registrations import find_registration, reading_log
 from wal_sink.inspection.sink_errors import SinkError, read_error
 from wal_sink.inspection.staged import find_staged
@@ -51,7 +51,7 @@ class SinkHealth:
     last_error: SinkError | None
     """The last error of its committer, which may be over. None if it never failed."""
     dead_letters: int
-    """Dead letters with rows that were not sent again."""
+    """Dead letters with rows that were not sent again. At least so many, unless `letters.is_exact`."""
     letters: Letters
     """The same with their rows, since when, and how many were sent again."""
     letters_age_s: float | None
@@ -74,8 +74,8 @@ class SinkHealth:
         return self.has_lag and (self.lag_s is None or abs(self.lag_s) > max_lag_s)
 
     def refuses_too_much(self, max_letters: int) -> bool:
-        """Whether more dead letters wait than allowed, or their number is not known."""
-        return not self.is_retired and (self.dead_letters > max_letters or not self.letters.is_exact)
+        """Whether more dead letters wait than allowed, or it cannot be excluded."""
+        return not self.is_retired and self.letters.may_exceed(max_letters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ def read_health(store: Store, status: Status, spark: SparkCommit, *, now: dateti
 
     Two listings, and for each sink three listings and up to six reads (more if its processes end each other). Up to
     three requests more for each of the oldest pending batches, of which `MOST_READ` are read. A read for each dead
-    letter that was not sent again, of which `MOST_LETTERS` are read. Raises `CorruptError`, also as `ObjectLost`, or
-    `StoreError`.
+    letter that was not sent again, of which `MOST_LETTERS` of a sink are read, and none of a retired one. Raises
+    `CorruptError`, also as `ObjectLost`, or `StoreError`; not for a damaged dead letter, which `letters.note` tells.
     """
     log = reading_log(store)
     now = now or log.runtime.now()
@@ -147,7 +147,11 @@ def _health(
     lag_s, note = (None, _NO_LAG) if sink.is_replay else _lag(pending, pending_age_s, spark)
     lacks_none = is_retired or (pending.oldest is None and pending.missing is None)
     expected = sys.maxsize if is_retired else standing.expected  # nobody will end the error of a retired sink
-    letters = read_letters(log.store, sink.folder)
+    letters = (
+        Letters(is_exact=False, note=NOT_COUNTED)
+        if is_retired
+        else read_letters(log.store, sink.folder, log.runtime.side_by_side)
+    )
     return SinkHealth(
         name=sink.name,
         delivered_at=standing.delivered_at,

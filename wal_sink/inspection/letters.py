@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import groupby, islice
+from typing import TypeAlias
 
 from wal_sink.dead_letters.files import find_dead_letter
+from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.reporting.texts import text_of
+from wal_sink.runtime.side_by_side import SideBySide
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 
-MOST_LETTERS = 256
+MOST_LETTERS = 16
 """Dead letters of a sink that one look reads, so that its cost does not grow without a bound."""
+MOST_BYTES = 16 * 1024 * 1024
+"""After so many bytes of rows a look begins to read no more letters."""
+_AT_ONCE = 4
+NOT_COUNTED = "the sink is retired: its dead letters are not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +36,105 @@ class Letters:
     replayed: int = 0
     """Dead letters that were sent again and not deleted."""
     is_exact: bool = True
-    """False: there are more files than one look reads, and those that were not read are not counted."""
+    """False: some were not read, or cannot be read. These are not counted, so there are at least as many."""
+    files: int = 0
+    """Files that were not sent again, as listed. There are at most so many dead letters. A file may have no rows."""
+    note: str = ""
+    """Why the numbers are not exact; empty if they are."""
+
+    def may_exceed(self, most: int) -> bool:
+        """Whether more wait than allowed, or it cannot be excluded."""
+        return self.due > most or (not self.is_exact and self.files > most)
 
 
-def read_letters(store: Store, folder: str, *, most: int = MOST_LETTERS) -> Letters:
-    """Count the dead letters of a sink. One listing, and a read for each file that was not sent again, `most` at most.
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a dead letter. The rows that count depend on the newer files of its chunk."""
 
-    Raises `CorruptError` if one cannot be read.
+    path: str
+    was_sent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    rows: frozenset[int]
+    created: str
+    bytes: int
+
+
+_Seen: TypeAlias = "Mapping[str, _Content | str | None]"
+"""Of each file that was read its content, or why it cannot be read. None: it was deleted meanwhile."""
+
+
+def read_letters(store: Store, folder: str, side_by_side: SideBySide, *, most: int = MOST_LETTERS) -> Letters:
+    """Count the dead letters of a sink. One listing, and a read for each file that was not sent again: those of the
+    oldest batches, `most` at most. One that is damaged is told and not counted.
     """
     root = paths.dead_letter_batches(folder)
     names = store.list(root, recursive=True)
     replayed = {name.removesuffix(paths.REPLAYED) for name in names if name.endswith(paths.REPLAYED)}
-    due, rows, since, read = 0, 0, None, 0
+    chunks: list[list[_File]] = []
     for files in _by_chunk(names):
         is_sent = [file.removesuffix(_LETTER) in replayed for file in files]
-        newer: set[int] = set()
-        for file, was_sent in reversed(list(zip(files, is_sent, strict=True))[_first_due(is_sent) :]):
-            if read == most:
-                return Letters(due, rows, since, len(replayed), is_exact=False)
-            read += 1
-            letter = find_dead_letter(store, f"{root}/{file}")
-            if letter is None:
-                continue  # it was deleted meanwhile
-            own = set(letter.chunk.rows) - newer
+        due = list(zip(files, is_sent, strict=True))[_first_due(is_sent) :]
+        chunks.append([_File(f"{root}/{file}", was_sent) for file, was_sent in reversed(due)])
+    seen = _seen(store, [file.path for files in chunks for file in files], side_by_side, most)
+    counted = [each for files in chunks for each in _due(files, seen)]
+    note = _note(seen, sum(map(len, chunks)))
+    return Letters(
+        due=len(counted),
+        rows=sum(rows for rows, _ in counted),
+        since=min((created for _, created in counted), default=None),
+        replayed=len(replayed),
+        is_exact=not note,
+        files=sum(not file.was_sent and seen.get(file.path, "") is not None for files in chunks for file in files),
+        note=note,
+    )
+
+
+def _seen(store: Store, files: Sequence[str], side_by_side: SideBySide, most: int) -> _Seen:
+    """Read the first files, a few at once, until they are many or large."""
+    seen: dict[str, _Content | str | None] = {}
+    remaining = iter(files[:most])
+    while some := list(islice(remaining, _AT_ONCE)):
+        seen |= zip(some, side_by_side(partial(_content, store), some), strict=True)
+        if sum(each.bytes for each in seen.values() if isinstance(each, _Content)) >= MOST_BYTES:
+            break
+    return seen
+
+
+def _content(store: Store, path: str) -> _Content | str | None:
+    try:
+        letter = find_dead_letter(store, path)
+    except (CorruptError, ConfigError) as error:
+        return text_of(error)
+    if letter is None:
+        return None
+    return _Content(frozenset(letter.chunk.rows), letter.created, letter.chunk.table.nbytes)
+
+
+def _due(files: Sequence[_File], seen: _Seen) -> Iterator[tuple[int, str]]:
+    """The rows of each dead letter of a chunk, and when it was kept; newest first. They end at the first file whose
+    content is not known: it may have the same rows as the older ones.
+    """
+    newer: frozenset[int] = frozenset()
+    for file in files:
+        content = seen.get(file.path, "not read")
+        if isinstance(content, str):
+            return
+        if content is not None:
+            own = content.rows - newer
             newer |= own
-            if own and not was_sent:
-                due, rows = due + 1, rows + len(own)
-                since = letter.created if since is None else min(since, letter.created)
-    return Letters(due, rows, since, len(replayed))
+            if own and not file.was_sent:
+                yield len(own), content.created
+
+
+def _note(seen: _Seen, files: int) -> str:
+    damaged = [content for content in seen.values() if isinstance(content, str)]
+    parts = [f"cannot be read: {len(damaged)}, the first: {damaged[0]}"] if damaged else []
+    if len(seen) < files:
+        parts.append(f"read: {len(seen)} of {files} files")
+    return "; ".join(parts)
 
 
 _LETTER = ".parquet"

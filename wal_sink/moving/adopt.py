@@ -26,6 +26,7 @@ from wal_sink.moving.situation import Match, PlaceFound, QueryFound, There, look
 from wal_sink.recovery.inventory import require_wal
 from wal_sink.recovery.location import check_location, current_location
 from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.reporting.counts import in_ranges
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
@@ -146,12 +147,31 @@ def is_settled(found: QueryFound) -> bool:
 def plan_settle(found: QueryFound, folder: Store, newest: str | None) -> SettlePlan:
     """The plan to settle. `newest`: `complete` or `incomplete`, the user's decision about the undecided batch.
 
-    Raises `ConfigError` if the checkpoint belongs to the WAL, or if the decision is missing.
+    Raises `ConfigError` if the checkpoint belongs to the WAL, if the WAL does not show which attempts count, or if the
+    decision is missing.
     """
     if found.match in {Match.SAME, Match.AHEAD}:
         raise ConfigError(
             f"--settle: {found.checkpoint} is the checkpoint of this WAL and is not older than it. So a drain delivers "
             "what is left with this checkpoint. Leave out --settle"
+        )
+    if found.match is Match.DIVERGED:
+        raise ConfigError(
+            f"--settle: the WAL holds batch {found.diverged} with other input than {found.checkpoint}, which is the "
+            "checkpoint of this WAL. A settlement would deliver that input. Restore the checkpoint to its state before "
+            "this batch, so that the query runs it again. Nothing was written"
+        )
+    if found.match is Match.FOR_DRAINS and found.committed >= found.ending.through:
+        raise ConfigError(
+            f"--settle: wal-sink adopt made {found.checkpoint} for drains, and a drain delivers what is left with it. "
+            "Leave out --settle"
+        )
+    if found.ending.unclear:
+        which = ", ".join(in_ranges(found.ending.unclear))
+        raise ConfigError(
+            f"--settle: two histories of the query staged batches {which}, and the WAL does not show which of them "
+            "goes on: an older checkpoint was restored, and a newer one may have come back later. Restore the query's "
+            "own checkpoint if you can: then a drain compares every batch with it. Nothing was written"
         )
     undecided = found.ending.undecided
     if undecided is not None and newest is None:

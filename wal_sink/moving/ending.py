@@ -5,13 +5,20 @@ everything before the batch that ran last is complete. Of that one nobody knows.
 
 A checkpoint that was restored makes Spark run earlier batches again, under a later term of the stager. Batches after
 these that have an earlier term belong to a history that was given up.
+
+Every run of a batch that is not released stages it again. So along one history, the terms never fall, and the attempts
+at one batch have one input. If it is otherwise, a history was given up in between, and it may have come back: an older
+checkpoint was restored, the query ran, and then a newer checkpoint took its place. Only a checkpoint tells then which
+attempt at a batch counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Release
@@ -27,40 +34,67 @@ class Ending:
     """The batch after it, if it is staged: nobody knows whether Spark completed it."""
     abandoned: tuple[int, ...] = ()
     """Later batches, of a history that was given up, or that were not staged whole."""
+    unclear: tuple[int, ...] = ()
+    """Batches of which the WAL does not show which attempt counts: two histories ran them, and either may be the one
+    that goes on.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """The newest run of a batch that is not released."""
+    """The newest run of a batch."""
 
     batch_id: int
     term: int
-    """The stager's term of the newest attempt; 0: no attempt is there."""
+    """The stager's term of the newest attempt, or of the released one; 0: no attempt is there."""
     is_staged: bool
+    is_released: bool
+    has_two_inputs: bool
+    """Whether its attempts were staged from different inputs, as far as this cannot be excluded."""
 
 
 def ending_of(log: Log, held: Sequence[int], *, marked: int, first_batch: int) -> Ending:
     """The end of a WAL. `held`: its batches above low water. `marked`: the newest batch that any sink has.
 
-    A few requests. One listing more for each batch that is not released, if a later run of the query has not staged
-    the newest batch again.
+    A few requests, and a listing for each batch after the newest one that was released. One read more for each manifest
+    of a batch that has several.
     """
-    through, term = _newest_released(log, max(marked, first_batch - 1))
-    later = [batch_id for batch_id in held if batch_id > through]
-    if not later:
-        return Ending(through, None)
-    newest = _ran(log, later[-1])
-    if newest.term < max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0):
-        ran = [*log.runtime.side_by_side(lambda batch_id: _ran(log, batch_id), later[:-1]), newest]
-    else:
-        ran = [newest]  # no later run could begin another history
-    live = [each for each in ran if each.term >= max(term, 1)]
-    if not live:
-        return Ending(through, None, tuple(later))
-    last = max(live, key=lambda each: (each.term, each.batch_id))
-    if not last.is_staged:
-        return Ending(last.batch_id - 1, None, tuple(number for number in later if number >= last.batch_id))
-    return Ending(last.batch_id - 1, last.batch_id, tuple(number for number in later if number > last.batch_id))
+    through, term = before = _newest_released(log, max(marked, first_batch - 1))
+    ran = log.runtime.side_by_side(lambda batch_id: _ran(log, batch_id), [each for each in held if each > through])
+    for each in ran:  # the release of a batch before may be lost
+        if each.is_released:
+            through, term = each.batch_id, each.term or term
+    live = [each for each in ran if each.batch_id > through and each.term >= max(term, 1)]
+    last = max(live, key=lambda each: (each.term, each.batch_id), default=None)
+    newest = through if last is None else last.batch_id
+    unclear = tuple(_unclear([each for each in ran if each.batch_id <= newest], before[1]))
+    if last is None:
+        return Ending(through, None, _numbers(ran, after=through), unclear)
+    undecided = last.batch_id if last.is_staged else None
+    abandoned = _numbers(ran, after=last.batch_id if last.is_staged else last.batch_id - 1)
+    return Ending(last.batch_id - 1, undecided, abandoned, unclear)
+
+
+def _numbers(ran: Sequence[_Ran], *, after: int) -> tuple[int, ...]:
+    return tuple(each.batch_id for each in ran if each.batch_id > after)
+
+
+def _unclear(ran: Sequence[_Ran], term: int) -> Iterator[int]:
+    """The batches that are not released and have two inputs, or before or behind which the terms fall.
+
+    `term`: that of the released batch before them. A batch without an attempt was not run by Spark.
+    """
+    with_term = [each for each in ran if each.term]
+    highest = accumulate((each.term for each in with_term), max, initial=term)
+    lowest = [*accumulate((each.term for each in reversed(with_term)), min)]
+    falls = {
+        each.batch_id
+        for each, before, after in zip(with_term, highest, reversed(lowest), strict=False)
+        if before > each.term or after < each.term
+    }
+    yield from (
+        each.batch_id for each in ran if not each.is_released and (each.has_two_inputs or each.batch_id in falls)
+    )
 
 
 def manifest_of(log: Log, batch_id: int) -> Manifest | None:
@@ -92,7 +126,23 @@ def _newest_released(log: Log, marked: int) -> tuple[int, int]:
 
 def _ran(log: Log, batch_id: int) -> _Ran:
     names = log.store.list(paths.batch(batch_id))
+    if paths.release(batch_id).rpartition("/")[2] in names and (release := log.find(Release, paths.release(batch_id))):
+        return _Ran(batch_id, release.term, is_staged=True, is_released=True, has_two_inputs=False)
     attempts = [found for found in map(paths.parse_attempt, names) if found is not None]
     staged = [found for found in map(paths.parse_manifest, names) if found is not None]
     term = max((found.term for found in attempts), default=0)
-    return _Ran(batch_id, term, any(found.term == term for found in staged))
+    is_staged = any(found.term == term for found in staged)
+    return _Ran(batch_id, term, is_staged, is_released=False, has_two_inputs=_have_two_inputs(log, batch_id, staged))
+
+
+def _have_two_inputs(log: Log, batch_id: int, staged: Sequence[paths.ManifestName]) -> bool:
+    """Whether the manifests of a batch may be of different inputs. A manifest that cannot be read may be of any."""
+    if len(staged) < 2:
+        return False
+    try:
+        manifests = [log.find(Manifest, paths.manifest(batch_id, *name)) for name in staged]
+    except (CorruptError, ConfigError):
+        return True
+    there = [manifest for manifest in manifests if manifest is not None]
+    inputs = {(manifest.rule, manifest.fingerprint) for manifest in there}
+    return len(inputs) > 1 and len({manifest.offsets for manifest in there}) > 1  # a rule may be newer

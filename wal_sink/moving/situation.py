@@ -5,7 +5,7 @@ Reads only the records of the WAL and the checkpoint, and no target.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,6 +34,10 @@ class Match(StrEnum):
     """It is that of the WAL, restored to an older state: the WAL holds later batches."""
     AHEAD = "ahead"
     """It is that of the WAL, and has batches that the WAL lacks."""
+    DIVERGED = "diverged"
+    """It is that of the WAL, as new as the WAL, but the WAL holds a batch with other input."""
+    FOR_DRAINS = "drains"
+    """`adopt` made it from the WAL. No query goes on from it."""
     OTHER = "other"
     """Another query made it."""
     NONE = "none"
@@ -107,7 +111,8 @@ class QueryFound:
     low_water: int
     ending: Ending
     diverged: int | None = None
-    """The first batch that this checkpoint planned with other source offsets than the WAL has; None: none is known."""
+    """The first batch that this checkpoint planned with other source offsets than the WAL has; None: none is known.
+    Only batches count that a sink lacks or that Spark runs again."""
     offsets: tuple[str, ...] = ()
     """Where the input of the last certainly completed batch ends: a line for each source, as Spark wrote it."""
     undecided_rows: int | None = None
@@ -226,6 +231,9 @@ def look_at_query(log: Log, wal: WalRecord, checkpoint: Checkpoint) -> QueryFoun
     newest = max([low_water, wal.first_batch - 1, *held])
     view = _View(wal, committed, newest, ending)
     match = _match(view, checkpoint, query_id)
+    diverged = _diverged(log, checkpoint, _compared(held, sinks, match, committed))
+    if match is Match.SAME and diverged is not None:
+        match = Match.DIVERGED
     last = _readable(log, ending.through)
     undecided = None if ending.undecided is None else _readable(log, ending.undecided)
     counted = _Counted(log)
@@ -237,7 +245,7 @@ def look_at_query(log: Log, wal: WalRecord, checkpoint: Checkpoint) -> QueryFoun
         newest=newest,
         low_water=low_water,
         ending=ending,
-        diverged=_diverged(log, checkpoint, held, committed) if match is Match.BEHIND else None,
+        diverged=diverged,
         offsets=_offsets(last),
         undecided_rows=None if undecided is None else undecided.rows,
         undecided_offsets=_offsets(undecided),
@@ -250,6 +258,8 @@ def _match(view: _View, checkpoint: Checkpoint, query_id: str | None) -> Match:
         return Match.NONE
     if query_id != view.wal.query_id:
         return Match.OTHER
+    if checkpoint.is_for_drains():
+        return Match.FOR_DRAINS
     if any(checkpoint.repartition(missing) is None for missing in range(view.newest + 1, view.committed + 1)):
         return Match.AHEAD
     # A live query may have gone on since its newest commit was read.
@@ -267,7 +277,7 @@ def _share(view: _View, sink: _Sink, match: Match, counted: _Counted) -> Share:
     elif match is Match.BEHIND:
         never = counted.of(after, min(newest, committed))
         twice = counted.of(max(begin, committed + 1), sink.through)
-    elif match is Match.SAME:
+    elif match in {Match.SAME, Match.DIVERGED}:
         twice = never = Batches()
     else:
         never = counted.of(after, newest)  # first: these rows are in no other place
@@ -332,10 +342,25 @@ def _record(log: Log, known: KnownSink) -> SinkRecord:
     return require(log, SinkRecord, paths.sink(known.folder), Lost.SINK, f"{paths.SINKS}/{known.folder}/")
 
 
-def _diverged(log: Log, checkpoint: Checkpoint, held: Sequence[int], committed: int) -> int | None:
-    """The first batch that the checkpoint planned after its newest commit, with other offsets than the WAL has."""
-    planned = checkpoint.newest_planned()
-    for batch_id in (number for number in held if committed < number <= planned):
+def _compared(held: Iterable[int], sinks: Iterable[_Sink], match: Match, committed: int) -> list[int]:
+    """The batches whose input is compared with the checkpoint.
+
+    Of a restored checkpoint, those that Spark runs again. Of one that is as new as the WAL, those that a sink lacks: a
+    drain would stop at them. A batch that runs now is left out, since it is still being staged.
+    """
+    if match is Match.BEHIND:
+        return [batch_id for batch_id in held if batch_id > committed]
+    if match is Match.SAME:
+        needed = min((sink.through for sink in sinks), default=NOTHING)
+        return [batch_id for batch_id in held if needed < batch_id <= committed]
+    return []
+
+
+def _diverged(log: Log, checkpoint: Checkpoint, batches: Iterable[int]) -> int | None:
+    """The first of these batches of which the checkpoint has other offsets than the WAL. One listing; two or three
+    requests for each batch of which the checkpoint still has an entry.
+    """
+    for batch_id in sorted(set(batches).intersection(checkpoint.planned())):
         manifest = _readable(log, batch_id)
         text = checkpoint.offsets_text(batch_id)
         if manifest is None or text in {None, manifest.offsets}:

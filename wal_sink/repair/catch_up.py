@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+import msgspec
+
 from wal_sink.dead_letters.files import count_rows
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.local import LocalDispatcher
@@ -23,8 +25,9 @@ from wal_sink.delivery.serve import serve
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, HeldError
 from wal_sink.recovery.inventory import newest_marker, require_wal
-from wal_sink.repair.catch_up_plan import VERB, CatchUpPlan, plan_catch_up, planned_catch_up
+from wal_sink.repair.catch_up_plan import VERB, CatchUpPlan, last_with_rows, plan_catch_up, planned_catch_up
 from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
 from wal_sink.repair.one_moment import deleted_through, owed_slots
 from wal_sink.repair.resend_plan import released
 from wal_sink.repair.there import asked, positions_of, replay_identity
@@ -45,7 +48,7 @@ from wal_sink.wal.segment_reader import load_segment, read_chunks
 from wal_sink.wal.sink_records import RetiredRecord
 
 _LEFT_OUT = "left-out"
-"""Segment id of a position that stands for rows which a user left out."""
+"""Segment id of a position that stands for rows which a user left out, in a slot that has none of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,12 @@ class CaughtUp:
     """Rows of these batches that lie in dead letters of the sink, and were not sent."""
     rejected: int
     """Of these, rows that the target refused this time."""
+    letters_due: int = 0
+    """Dead letters that were sent to this target again before, and that it lost. They are due again."""
+    rows_due: int = 0
+    """Rows of these, which the target still lacks."""
+    letters_unknown: int = 0
+    """Other dead letters that were sent again and are not in this target. Nobody knows whether they ever were."""
 
 
 def catch_up(
@@ -138,7 +147,7 @@ class _Sending:
         held_from = _first_held(plan)
         now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out, held_from=held_from)
         self._refuse_older(now)
-        skipped = set(_numbers(now.skipped))
+        skipped, letters = set(_numbers(now.skipped)), NO_LETTERS
         for number, (batch_id, _) in enumerate(now.batches):
             on_batch(number, len(now.batches))
             holding.check(log.store)
@@ -146,12 +155,16 @@ class _Sending:
         if marker is not None:
             self._settle(marker)
             self._confirm(marker)
+            letters = self._make_due(marker)
         return {
             "through": now.through,
             "batches": len(now.batches),
             "rows": now.rows,
             "rows_in_letters": self._in_letters,
             "rejected": self._rejected,
+            "letters_due": max(plan.lost_letters, len(letters.due)),  # an earlier call may have made some due
+            "rows_due": max(plan.rows_of_letters, letters.rows),
+            "letters_unknown": letters.unknown,
         }
 
     def _refuse_older(self, now: CatchUpPlan) -> None:
@@ -190,13 +203,16 @@ class _Sending:
             for ordinal, (position, due) in enumerate(zip(found, owed, strict=True)):
                 if due[0] in left_out and (position is None or (position.batch_id, position.rows) < due):
                     self.term.check(self._log.store)
-                    at = Position(slot_name(wal_id, folder, ordinal), *due, _LEFT_OUT)
+                    within = position if position and position.batch_id == due[0] else None
+                    segment_id = within.segment_id if within else _LEFT_OUT  # a batch has one segment in each slot
+                    at = Position(slot_name(wal_id, folder, ordinal), *due, segment_id)
                     what = f"batch {at.batch_id}, slot {ordinal}: a chunk without rows"
                     chunk = self._without_rows(manifest, at, position)
                     check_returned(what, session.call(what, self._to.write, chunk))
 
     def _without_rows(self, manifest: Manifest, at: Position, follows: Position | None) -> Chunk:
-        """A chunk of no row, with the columns of the newest batch."""
+        """A chunk of no row, with the columns of the newest batch. It goes on within a batch where the slot stands."""
+        start = follows.rows if follows is not None and follows.batch_id == at.batch_id else 0
         segment, store = manifest.segments[0], self._log.store
         tables = read_chunks(
             load_segment(store, segment),
@@ -215,17 +231,23 @@ class _Sending:
             rows=range(0),
             position=at,
             term=self.term.number,
-            start=0,
+            start=start,
             follows=follows,
         )
 
     def _confirm(self, marker: Marker) -> None:
         """Make sure that the target holds what the newest marker stands for. Raises `HistoryError`."""
-        nothing = Manifest(
-            batch_id=marker.batch_id, term=0, attempt=0, run_id="", fingerprint="", offsets="", columns=(),
-            spark_schema="", chunk_rows=1, segments=(), id="", created="",
-        )  # fmt: skip
+        nothing = msgspec.structs.replace(last_with_rows(marker), batch_id=marker.batch_id)
         self._delivery(self._served, nothing, marker, taken_over=False).ask()
+
+    def _make_due(self, marker: Marker) -> LostLetters:
+        """Let dead letters that the target lost be due again. One that is sent twice meanwhile is known by its slot."""
+        folder, wal_id = self._plan.folder, self._wal_id
+        with asked(self._log, self._to, last_with_rows(marker), wal_id=wal_id, sink=folder) as session:
+            lost = find_lost_letters(self._log, session, self._to, folder, wal_id)
+        if lost.due:
+            self._log.store.delete(lost.due)
+        return lost
 
     def _within(self, manifest: Manifest) -> Within:
         """The target. It gets no more of a skipped batch than it had when that was skipped."""

@@ -18,6 +18,7 @@ from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
 from wal_sink.redaction import redacted
 from wal_sink.repair.journal import TARGET, Entry, Order
+from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
 from wal_sink.repair.one_moment import Due, Ledger, deleted_through, find_due, owed_slots, refuse_two_moments
 from wal_sink.repair.resend_plan import TOUCHES
 from wal_sink.repair.skip import touches_of
@@ -70,9 +71,13 @@ class CatchUpPlan:
     is_empty: bool
     """Whether the user said that the target has nothing of this sink."""
     replayed_letters: int
-    """Dead letters of this sink that were sent again. The target lacks their rows if that was after its backup."""
+    """Dead letters that were sent again and are not in this target. Nobody knows whether they ever were."""
     others: tuple[str, ...]
     """Other sinks that were registered for the same target. It may lack rows of theirs, too."""
+    lost_letters: int = 0
+    """Dead letters that were sent to this target again, and that it lacks now. They become due again."""
+    rows_of_letters: int = 0
+    """Rows of these."""
 
     @property
     def target_is_registered(self) -> bool:
@@ -127,7 +132,7 @@ def plan_catch_up(
     owed = owed_slots(of.marker)
     if of.marker is None or not owed:
         return _plan(log, of, target, Ledger((), owed=()), Due(), is_empty=is_empty, leave_out=leave_out)
-    folder, newest = of.record.name, _last_with_rows(of.marker)
+    folder, newest = of.record.name, last_with_rows(of.marker)
     with asked(log, target, newest, wal_id=of.wal_id, sink=folder) as session:
         ledger = _read(session, target, of, len(owed), owed)
         due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
@@ -141,13 +146,14 @@ def plan_catch_up(
         if due.batches or due.gone:
             since = min([*due.gone[:1], *(each.batch_id for each in due.batches)])
             _refuse_replayed(log, session, target, of, since=since, slots=max(len(ledger.found), 1))
+        letters = find_lost_letters(log, session, target, folder, of.wal_id)
     _refuse_unsendable(log, of, due, leave_out)
     if leave_out and newest.batch_id <= deleted_through(log, held_from=held_from):
         raise ConfigError(
             f"{log.store.root}: every batch with rows that sink {name!r} delivered was deleted from the log, so there "
             "is nothing to send. Let the target begin anew: retire the sink, and serve it under a new name"
         )
-    return _plan(log, of, target, ledger, due, is_empty=is_empty, leave_out=leave_out)
+    return _plan(log, of, target, ledger, due, letters=letters, is_empty=is_empty, leave_out=leave_out)
 
 
 def planned_catch_up(entry: Entry) -> CatchUpPlan:
@@ -162,11 +168,11 @@ def _plan(
     ledger: Ledger,
     due: Due,
     *,
+    letters: LostLetters = NO_LETTERS,
     is_empty: bool,
     leave_out: Sequence[int],
 ) -> CatchUpPlan:
     sent = [each for each in due.batches if each.rows]
-    letters = log.store.list(paths.dead_letter_batches(of.record.name), recursive=True)
     return CatchUpPlan(
         name=of.name,
         folder=of.record.name,
@@ -181,8 +187,10 @@ def _plan(
         skipped=tuple(in_ranges([each.batch_id for each in due.batches if each.is_skipped])),
         is_behind=bool(ledger.behind),
         is_empty=is_empty,
-        replayed_letters=sum(each.endswith(paths.REPLAYED) for each in letters),
+        replayed_letters=letters.unknown,
         others=tuple(_others(log, of, to)),
+        lost_letters=len(letters.due),
+        rows_of_letters=letters.rows,
     )
 
 
@@ -231,7 +239,7 @@ def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink
     return to
 
 
-def _last_with_rows(marker: Marker) -> Manifest:
+def last_with_rows(marker: Marker) -> Manifest:
     """A manifest for questions: only its number matters, since no row is sent."""
     return Manifest(
         batch_id=marker.last_delivered_batch,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from wal_sink.checkpoint.formats import CheckpointFiles
+from wal_sink.checkpoint.formats import CheckpointFiles, planned_at, read_offsets
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.recovery.inventory import marked_through, require_wal, sink_folders
@@ -98,8 +98,8 @@ class SparkSide:
     def has_completed(self, log: Log, batch_id: int) -> Answer:
         """Whether Spark completed the newest batch of a WAL. Never raises `WalSinkError`.
 
-        No only if it is proven that Spark runs the batch again. Unknown if the checkpoint cannot be read, for example.
-        Five reads at most.
+        No only if it is proven that Spark runs the batch again. Unknown if the checkpoint cannot be read, for example,
+        or if `adopt` made it for drains. Five reads at most.
         """
         try:
             wal = require_wal(log, paths.batch(batch_id))
@@ -107,7 +107,8 @@ class SparkSide:
             query_id = checkpoint.query_id()
             if query_id != wal.query_id:
                 return Answer(is_yes=None, because=f"{checkpoint.root} is not the checkpoint of the WAL's query")
-            newest, is_planned = checkpoint.newest_commit(), checkpoint.offsets_text(batch_id) is not None
+            newest = checkpoint.newest_commit()
+            is_planned = newest < batch_id and _is_planned(checkpoint, batch_id)
         except WalSinkError as error:
             return Answer(is_yes=None, because=redacted(text_of(error)))
         if newest >= batch_id:
@@ -118,6 +119,15 @@ class SparkSide:
                 because=f"{checkpoint.root} is older than the WAL: batch {newest} is its newest complete one",
             )
         return Answer(is_yes=False)
+
+
+def _is_planned(checkpoint: Checkpoint, batch_id: int) -> bool:
+    """Whether Spark itself planned the batch: then it runs the batch again. Raises `ConfigError` and `CorruptError`."""
+    text = checkpoint.offsets_text(batch_id)
+    return (
+        text is not None
+        and planned_at(read_offsets(text, f"{checkpoint.root}/offsets/{batch_id}").metadata) is not None
+    )
 
 
 def _refuse() -> CheckpointFiles:

@@ -89,6 +89,9 @@ class ThreadCall:
         except queue.Empty:
             self._left_behind = True
             raise CallTimedOutError(f"no answer within {timeout_s:g} s") from None
+        except BaseException:  # Ctrl-C: the next call would get the answer of this one
+            self._left_behind = True
+            raise
         if returned:
             result: T = value
             return result

@@ -316,7 +316,7 @@ class SkippedBatch(Record, frozen=True, kw_only=True):
         return path == paths.skipped(self.batch_id)
 
 
-class Replayed(Record, frozen=True, kw_only=True):
+class Replayed(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A dead letter was sent again. Rows that were refused once more lie in another dead letter."""
 
     kind = "replayed"
@@ -327,6 +327,8 @@ class Replayed(Record, frozen=True, kw_only=True):
     rejected: int
     term: int
     run_id: str
+    target: str = ""
+    """Description of the transactional target that has the rows. Empty: another kind of target, or not recorded."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.replayed(self.dead_letter)

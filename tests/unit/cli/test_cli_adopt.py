@@ -19,6 +19,7 @@ from tests.support.processes import python_environment
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.moving.adopt import PlacePlan, place_order, settle_order
+from wal_sink.moving.ending import manifest_of
 from wal_sink.recovery.location import canonical
 from wal_sink.repair.journal import begin
 from wal_sink.runtime.clock import SYSTEM
@@ -306,6 +307,41 @@ def test_a_checkpoint_that_plans_other_input_is_told(wal: Path, tmp_path: Path) 
     offsets = tmp_path / "checkpoint" / "offsets" / "2"
     offsets.write_text(offsets.read_text().replace('"end": 2', '"end": 99'))
     assert "stops at batch 2 (DivergentReplay): it would read other input" in invoke("adopt", wal, code=1).stdout
+
+
+def test_its_own_checkpoint_with_other_input_is_told(wal: Path, tmp_path: Path) -> None:
+    offsets = tmp_path / "checkpoint" / "offsets" / "1"
+    offsets.write_text(offsets.read_text().replace('"end": 1', '"end": 99'))
+
+    shown = invoke("adopt", wal, code=1).stdout
+
+    assert "it belongs to this WAL, but the WAL holds batches with other input" in shown
+    assert "a drain and the query stop at batch 1 (DivergentReplay)" in shown
+    assert "belong together" not in shown
+
+
+def test_the_checkpoint_for_drains_is_told(wal: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "checkpoint")
+    invoke("adopt", wal, "--settle", tmp_path / "rest", "--newest", "complete", "--yes")
+
+    shown = invoke("adopt", wal, "--checkpoint", tmp_path / "rest", code=1).stdout
+
+    assert "wal-sink adopt made it for drains, and no query goes on from it. Its newest complete batch: 2" in shown
+    assert "belong together" not in shown
+
+
+def test_two_histories_are_told(wal: Path, tmp_path: Path) -> None:
+    found = manifest_of(log_of(wal), 1)
+    assert found is not None
+    other = msgspec.structs.replace(found, attempt=9, fingerprint="0" * 64, offsets="v1\n{}\nother")
+    (wal / paths.manifest(1, other.term, 9)).write_bytes(encode(other))
+    shutil.rmtree(tmp_path / "checkpoint")
+
+    shown = invoke("adopt", wal, code=1).stdout
+
+    assert "two histories of the query staged batches 1, and the WAL does not show which of them goes on" in shown
+    assert "let the new query begin" not in shown
+    assert "two histories" in invoke("adopt", wal, "--settle", tmp_path / "rest", "--newest", "complete", code=2).stderr
 
 
 def test_a_checkpoint_older_than_the_retention_is_told(wal: Path, tmp_path: Path) -> None:

@@ -151,3 +151,46 @@ def test_refused_rows_end_it_with_the_exit_code_of_a_finding(stage: Callable[[in
     assert "not sent, since in dead letters: 1 row of these batches" in done.stdout
     assert count() == 5
     assert json.loads(invoke("dead-letters", "list", wal, "--name", "a", "--json").stdout)[0]["rows"] == 1
+
+
+def test_dead_letters_that_the_backup_lacks_are_due_again(stage: Callable[[int], str]) -> None:
+    wal = stage(1)
+    drain(wal)
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute(
+            "CREATE TRIGGER picky BEFORE INSERT ON orders WHEN NEW.id = 102 BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    stage(3)
+    invoke("drain", wal, "--to", SHOP, "--name", "a", "--on-rejected", "dead_letter")
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute("DROP TRIGGER picky")
+    shutil.copy("shop.db", "backup.db")
+    invoke("dead-letters", "replay", wal, "--name", "a", "--to", SHOP)
+    assert count() == 6
+    shutil.copy("backup.db", "shop.db")
+
+    assert "and become due again: 1 (1 row)" in catch_up(wal, "--dry-run").stdout
+    done = catch_up(wal, "--yes", code=1)
+
+    assert "the target lacks no batch\n" in done.stdout
+    assert "It has every batch that sink 'a' delivered, up to batch 2" in done.stdout
+    assert "it lacks 1 row of 1 dead letter that were sent again after the backup. These are due again" in done.stdout
+    invoke("dead-letters", "replay", wal, "--name", "a", "--to", SHOP)
+    assert count() == 6
+    assert "the target lacks no batch, by its ledger" in catch_up(wal).stdout
+
+
+def test_letters_that_were_sent_elsewhere_are_told(stage: Callable[[int], str]) -> None:
+    wal = restored(stage, 1, 3)
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute(
+            "CREATE TRIGGER picky BEFORE INSERT ON orders WHEN NEW.id = 102 BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    catch_up(wal, "--yes", "--on-rejected", "dead_letter", code=1)
+    invoke("dead-letters", "replay", wal, "--name", "a", "--to", SHOP.replace("shop", "other"))
+    shutil.copy("backup.db", "shop.db")
+
+    done = catch_up(wal, "--yes", code=1)
+
+    assert "nobody recorded to this target, which lacks them: 1" in done.stdout
+    assert "it may lack rows of 1 dead letter that were sent again" in done.stdout

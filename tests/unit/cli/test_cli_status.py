@@ -303,13 +303,30 @@ def test_refused_rows_are_told_until_they_were_sent_again(wal: str, tmp_path: Pa
     assert "REFUSED: sink 'strict': 6 rows" in verdict
     found = {sink["name"]: sink for sink in invoke_json("status", wal, "--max-letters", "0", exit_code=1)["sinks"]}
     assert (found["strict"]["dead_letters"], found["strict"]["letters"]["rows"]) == (3, 6)
-    assert found["table"]["letters"] == {"due": 0, "rows": 0, "since": None, "replayed": 0, "is_exact": True}
+    none = {"due": 0, "rows": 0, "since": None, "replayed": 0, "is_exact": True, "files": 0, "note": ""}
+    assert found["table"]["letters"] == none
 
     invoke("dead-letters", "replay", wal, "--name", "strict", "--to", f"sqlite:///{tmp_path}/other.db?table=t")
 
     assert "in doubt" not in invoke("status", wal, "--max-letters", "0").stdout
     (strict, _) = invoke_json("status", wal)["sinks"]
     assert (strict["dead_letters"], strict["letters"]["replayed"]) == (0, 3)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_a_damaged_dead_letter_does_not_hide_how_the_sinks_do(wal: str, tmp_path: Path) -> None:
+    damaged = max(Path(wal).glob("sinks/strict/dead-letters/**/*.parquet"))
+    data = bytearray(damaged.read_bytes())
+    data[40] ^= 1
+    damaged.write_bytes(data)
+    told = " ".join(invoke("status", wal, "--max-lag", "3650d").stdout.split())
+    assert "at least 4 rows refused or in doubt, kept in at least 2 dead letters since at least " in told
+    assert "cannot be read: 1, the first: " in told
+    found = {sink["name"]: sink for sink in invoke_json("status", wal)["sinks"]}
+    assert (found["strict"]["letters"]["due"], found["strict"]["letters"]["is_exact"]) == (2, False)
+    assert found["strict"]["letters"]["files"] >= 3
+    assert "REFUSED" in invoke("status", wal, "--max-letters", "2", exit_code=1).stdout
+    invoke("report", wal, "-o", str(tmp_path / "report.html"))
 
 
 def test_a_second_drain_tells_refused_rows_of_its_time_only(wal: str, refusing: str) -> None:

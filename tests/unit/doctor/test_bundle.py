@@ -18,9 +18,11 @@ import pytest
 
 from wal_sink.checking.kinds import KINDS, Kind
 from wal_sink.doctor.bundle import bundle, check_free, write
+from wal_sink.doctor.contents import examine_contents
 from wal_sink.doctor.report import Report, shown_report
 from wal_sink.doctor.secrets import known_secrets
 from wal_sink.doctor.structure import NEWEST, structure
+from wal_sink.doctor.wal_checks import checkpoint_findings
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.inspection import read_status
 from wal_sink.lifecycle.run import Run
@@ -115,6 +117,49 @@ def test_nothing_planted_is_in_the_archive() -> None:
         "machine.json",
         "structure.jsonl",
     ]
+
+
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hush 4711",
+        "v9\nhush",
+        f'v1\n{METADATA}\n{{"hush_topic":{{"0":',
+        f'v2\n{METADATA}\nit\'s a "hush" topic',
+        'v2\n{"hush": ',
+        'v1\n{"controlBatchInfo":{"hush":"hush-topic"}}\n1',
+        "v2\n{}\n" + "x" * 50 + "'" * 9 + "hush",
+    ],
+)
+@pytest.mark.parametrize("file", ["offsets/1", "metadata", "commits/1"])
+def test_no_text_of_a_damaged_checkpoint_is_in_the_archive(text: str, file: str) -> None:
+    wal = new_wal()
+    checkpoint = MemoryStore(StoreSpec(wal.root.replace("memory://wal-", "memory://checkpoint-")))
+    checkpoint.delete([file])
+    checkpoint.create(file, text.encode())
+    status = read_status(wal)
+    findings = [
+        *checkpoint_findings(checkpoint, wal.root, status),
+        *examine_contents(wal, status, checkpoint, SYSTEM).findings,
+    ]
+    archive = bundle(shown_report(findings, [], NO_SECRETS), status, wal, (), NO_SECRETS)
+    told = files_in(archive)["doctor.json"]
+    assert HUSH not in told
+    assert "checkpoint.batches" in told or '"checkpoint"' in told
+
+
+def test_words_beside_a_quoted_text_stay() -> None:
+    text = "Spark's offsets: expected a line, found b'it\\'s hush' and \"hush's\"; Spark's next step is 'hush"
+    archive = bundle(
+        Report((fault("checkpoint", text, "x"), fault("target", "'hush'", "x")), ()), None, None, (), NO_SECRETS
+    )
+    (told, other) = json.loads(files_in(archive)["doctor.json"])["findings"]
+    left = "(text left out)"
+    assert told["found"] == f"Spark's offsets: expected a line, found {left} and {left}; Spark's next step is {left}"
+    assert other["found"] == "'hush'"
 
 
 def test_it_holds_what_a_bug_report_needs() -> None:

@@ -21,6 +21,7 @@ from wal_sink.stores.passing import PassingStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
+from wal_sink.wal.records import SinkRecord, encode
 
 _BATCHES = 30
 
@@ -79,6 +80,16 @@ def test_healthy_batches_are_fine_and_the_others_are_named(wal: MemoryStore, che
         f"batches {NEXT}-{_BATCHES - NEWEST - 1} of the WAL (wal-sink audit)",
         "the bytes of segments (wal-sink audit)",
     ]
+
+
+def test_a_sink_that_begins_later_gets_its_own_first_batches_next(wal: MemoryStore) -> None:
+    for name, first in (("late", 10), ("later", 15)):
+        record = SinkRecord(name=name, sink_kind="plain", first_batch=first, identity="", id="0" * 32, created="now")
+        wal.create(paths.sink(name), encode(record))
+    told = lines(examined(wal).findings)
+    assert told["wal.batches"] == f"OK: nothing is missing of batches 10-{9 + NEXT}, {_BATCHES - NEWEST}-{_BATCHES - 1}"
+    without(wal, f"{paths.batch(9 + NEXT)}/manifest")
+    assert lines(examined(wal).findings)["wal.batches"].startswith("error: lost: ")
 
 
 @pytest.mark.parametrize("batch_id", [0, NEXT - 1, _BATCHES - NEWEST])

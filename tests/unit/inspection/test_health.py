@@ -13,6 +13,7 @@ from wal_sink.errors import StoreError
 from wal_sink.inspection import Health, SinkHealth, SparkCommit, read_commit, read_health, read_status
 from wal_sink.inspection.ages import age_s, moment_of, seconds_between
 from wal_sink.inspection.backlog import MOST_READ
+from wal_sink.inspection.letters import NOT_COUNTED
 from wal_sink.testing import FaultyStore
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
@@ -182,6 +183,18 @@ def test_dead_letters_count_until_they_are_sent_again() -> None:
     (name, *_) = place.wal.list(paths.dead_letter_folder("a", 1))
     place.wal.create(paths.replayed(f"{paths.dead_letter_folder('a', 1)}/{name}"), b"it was sent again")
     assert only(place).dead_letters == 2
+
+
+def test_a_look_reads_no_dead_letter_of_a_retired_sink() -> None:
+    place = Place(rows=lambda _: [2])
+    place.stream(place.open({"a": Delivery(refuse, on_rejected="dead_letter")}), 2)
+    log = Log(place.wal, place.open({}).log.runtime, "r" * 32)
+    log.create(paths.retired("a"), RetiredRecord(through=2, run_id="r" * 32, **log.stamp()))
+    status, requests = read_status(place.wal), list[str]()
+    counted = FaultyStore(place.wal, lambda what, path: requests.append(f"{what} {path}"))
+    (sink,) = read_health(counted, status, UNKNOWN, now=LATER).sinks
+    assert not [each for each in requests if "dead-letters" in each]
+    assert (sink.dead_letters, sink.letters.is_exact, sink.letters.note) == (0, False, NOT_COUNTED)
 
 
 def refuse(_chunk: Chunk) -> Rejected:

@@ -10,6 +10,7 @@ import pytest
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from tests.unit.moving.test_copy import memory
+from tests.unit.moving.test_situation import came_back
 from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.verify import Check
 from wal_sink.checkpoint.reader import Checkpoint
@@ -156,6 +157,46 @@ def test_a_query_that_spark_does_not_refuse_is_refused_by_the_stager() -> None:
 
     with pytest.raises(ConfigError, match="made this checkpoint for drains"):
         run.begin_staging(3, planned_ms=7)
+
+
+# --- histories that were given up
+
+
+def test_a_wal_of_two_histories_is_not_settled() -> None:
+    """The settlement would deliver batches 3 and 4 of the history that was given up, which no drain with the query's
+    own checkpoint does.
+    """
+    place, folder = came_back(), memory()
+
+    with pytest.raises(ConfigError, match=r"two histories of the query staged batches 3-5, and the WAL does not show"):
+        settled(place, folder, "complete")
+    with pytest.raises(ConfigError, match=r"the WAL holds batch 3 with other input than "):
+        settled(place, folder, "complete", checkpoint=place.checkpoint)
+
+    assert folder.list("", recursive=True) == []
+    assert read_journal(log_on(place.wal)) == []
+
+
+def test_the_checkpoint_for_drains_is_not_taken_for_the_query_s_own() -> None:
+    place, folder = pending(stops_at=3), memory()
+    settled(place, folder, "incomplete")
+
+    found = look(place, folder)
+
+    assert (found.match, found.committed) == (Match.FOR_DRAINS, 2)
+    assert [(share.sink, share.never.count) for share in found.sinks] == [("a", 3), ("b", 3)]
+    with pytest.raises(ConfigError, match=r"made .* for drains, and a drain delivers what is left with it"):
+        plan_settle(found, memory(), "complete")
+
+
+def test_if_the_query_went_on_since_it_is_settled_anew() -> None:
+    place, folder, second = pending(), memory(), memory()
+    settled(place, folder, "complete")
+    list(place.query().batches(place.open({}), 5))
+    end_roles(place.wal)
+
+    assert settled(place, second, "complete", checkpoint=folder).through == 4
+    assert drained(place, second) == [1, 2, 3, 4]
 
 
 # --- killed

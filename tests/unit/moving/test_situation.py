@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import msgspec
+import pytest
 
 from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder
 from tests.unit.moving.test_copy import memory
 from tests.unit.moving.test_ending import roll_back, staged
 from wal_sink.checkpoint.reader import Checkpoint
+from wal_sink.errors import DivergentReplay
 from wal_sink.moving.situation import MOST_READ, Batches, Match, QueryFound, look_at_query
 from wal_sink.recovery.inventory import require_wal
 from wal_sink.recovery.sink_changes import retire
@@ -108,6 +110,69 @@ def test_a_batch_that_the_restored_checkpoint_planned_otherwise_is_named() -> No
     assert look(place).diverged == 2
 
 
+def came_back() -> Place:
+    """An older checkpoint was restored by mistake and the query ran; then its own checkpoint came back. No sink has any
+    batch after 1.
+    """
+    place = Place(rows=lambda _: [2])
+    run = place.open({"a": Recorder()})
+    place.stream(run, 1)
+    staged(place, run, complete=5)
+    end_roles(place.wal)
+    own = {path: place.checkpoint.read(path) for path in place.checkpoint.list("", recursive=True)}
+    roll_back(place, 2)
+    staged(place, place.open({}), complete=3, runs=4, end=100)
+    end_roles(place.wal)
+    place.checkpoint.delete(place.checkpoint.list("", recursive=True))
+    for path, data in own.items():
+        place.checkpoint.create(path, data)
+    staged(place, place.open({}), complete=6)
+    end_roles(place.wal)
+    return place
+
+
+def test_its_own_checkpoint_does_not_fit_a_wal_that_holds_batches_of_another_history() -> None:
+    place = came_back()
+
+    found = look(place)
+
+    assert (found.match, found.diverged, found.ending.unclear) == (Match.DIVERGED, 3, (3, 4, 5))
+    assert [(share.twice, share.never) for share in found.sinks] == [(Batches(), Batches())]
+    sink = Recorder()
+    run = place.open({"a": sink})
+    with pytest.raises(DivergentReplay, match="batch 3"):
+        run.deliver_all()
+    assert set(sink.batches) == {2}
+
+
+def test_restored_to_its_state_before_these_batches_it_runs_them_again_and_fits() -> None:
+    place = came_back()
+    roll_back(place, 2)
+    assert (look(place).match, look(place).diverged) == (Match.BEHIND, None)
+
+    sink = Recorder()
+    place.stream(place.open({"a": sink}), 7)
+
+    assert set(sink.batches) == {2, 3, 4, 5, 6, 7}
+    assert look(place).match is Match.SAME
+
+
+def test_batches_that_every_sink_has_are_not_compared_again() -> None:
+    place = a_place(delivered=4)
+    entry = place.checkpoint.read("offsets/2")
+    place.checkpoint.delete(["offsets/2"])
+    place.checkpoint.create("offsets/2", entry.replace(b'"end": 2', b'"end": 99'))
+    assert look(place).match is Match.SAME
+
+
+def test_a_batch_that_runs_now_is_still_being_staged() -> None:
+    place = a_place()
+    staged(place, place.open({}), complete=3, runs=4)
+    place.checkpoint.delete(["offsets/4"])
+    place.query().start_batch(4, 99)
+    assert look(place).match is Match.SAME
+
+
 def test_files_that_the_restored_checkpoint_no_longer_tells_are_no_divergence() -> None:
     place = a_place(delivered=4)
     roll_back(place, 1)
@@ -166,7 +231,10 @@ def test_with_a_long_backlog_the_rows_are_a_lower_bound_and_the_requests_bounded
     assert share.never == Batches(2, 299, MOST_READ, is_exact=False)
     assert share.never.count == 298
     assert share.twice == Batches(0, 1, 0, is_exact=False)
-    assert len([point for point in points if point.startswith("before")]) < 4 * MOST_READ
+    asked = [point for point in points if point.startswith("before")]
+    listed = [point for point in asked if point.startswith(f"before list {paths.BATCHES}/")]
+    assert len(listed) == 298 + MOST_READ + 2  # each batch once; for its rows; for the end of the input
+    assert len(asked) - len(listed) < 4 * MOST_READ
 
 
 def test_damaged_and_lost_manifests_make_the_rows_a_lower_bound() -> None:

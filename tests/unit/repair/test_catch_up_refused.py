@@ -293,6 +293,43 @@ def test_killed_at_any_request_it_leaves_out_no_more_than_the_user_said() -> Non
         assert [row[0] for row in target.rows] == [0, 2, 3, 4]
 
 
+def within() -> tuple[Place, Target]:
+    """The backup was made within batch 1: slot 1 has two of its five rows. Batches 0 and 1 were collected."""
+    rows = [[1, 5], [1, 5], [1], [1]]
+    target = Target()
+    place = delivered(target, rows=lambda batch: rows[batch])
+    at = [(commit.slot[-2:], commit.entry.position.batch_id, commit.entry.position.rows) for commit in target.commits]
+    target.commits = target.commits[: at.index(("/1", 1, 2)) + 1]
+    collected(place, 1)
+    return place, target
+
+
+def test_a_slot_within_a_batch_that_is_left_out_is_moved_to_its_end() -> None:
+    place, target = within()
+
+    done = caught_up(place, Forgetful(target), leave_out=[1])
+
+    assert (done.rows, done.through) == (2, 3)
+    lost = {(1, 1, 2), (1, 1, 3), (1, 1, 4)}
+    assert set(target.rows) == set(rows_of([1, 5], [1, 5], [1], [1])) - lost
+    assert not planned(place, Forgetful(target)).is_behind
+    place.rows = lambda _: [1, 1]
+    place.stream(place.open({"a": Forgetful(target)}), 4)
+    assert set(target.rows) == set(rows_of([1, 5], [1, 5], [1], [1], [1, 1])) - lost
+
+
+def test_killed_at_any_request_such_a_slot_is_moved_once() -> None:
+    places = killed_everywhere(
+        within,
+        lambda each: each[0].wal,
+        lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log, leave_out=[1]),
+    )
+    for place, target in places:
+        caught_up(place, Forgetful(target), leave_out=[1])
+        assert not planned(place, Forgetful(target)).is_behind
+        assert Counter(target.rows)[2, 0, 0] == Counter(target.rows)[3, 0, 0] == 1
+
+
 def test_one_that_was_given_up_after_its_last_row_is_completed_by_another() -> None:
     place, target = wide()
     target.met.clear()

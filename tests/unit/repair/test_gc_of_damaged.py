@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
+from tests.unit.moving.test_copy import memory
+from tests.unit.moving.test_settle import settled as settle
 from tests.unit.repair.test_gc import ROWS, check_whole, dying, half_collected, littered, settled
 from wal_sink.checking.verify import Check
 from wal_sink.checkpoint.formats import CheckpointFiles
@@ -174,18 +176,21 @@ def _unreadable() -> CheckpointFiles:
     raise StoreError("no right to read the checkpoint")
 
 
-def _write_metadata(place: Place, data: bytes) -> None:
-    place.checkpoint.delete(["metadata"])
-    place.checkpoint.create("metadata", data)
+def _write(place: Place, path: str, data: bytes) -> None:
+    place.checkpoint.delete([path])
+    place.checkpoint.create(path, data)
 
 
 SILENT: dict[str, Callable[[Place], object]] = {
     "older": lambda place: place.checkpoint.delete(["commits/1"]),
     "much older": lambda place: place.checkpoint.delete(["commits/1", "commits/0", "offsets/2"]),
     "not planned": lambda place: place.checkpoint.delete(["offsets/2"]),
-    "of another query": lambda place: _write_metadata(place, json.dumps({"id": "another"}).encode()),
+    "planned without a time": lambda place: _write(place, "offsets/2", b'v1\n{}\n{"end":2}'),
+    "planned by an unknown version": lambda place: _write(place, "offsets/2", b'v9\n{"batchTimestampMs":7}\n{"end":2}'),
+    "planned by a damaged entry": lambda place: _write(place, "offsets/2", b"no"),
+    "of another query": lambda place: _write(place, "metadata", json.dumps({"id": "another"}).encode()),
     "new": lambda place: place.checkpoint.delete(place.checkpoint.list("", recursive=True)),
-    "damaged": lambda place: _write_metadata(place, b"no"),
+    "damaged": lambda place: _write(place, "metadata", b"no"),
 }
 
 
@@ -204,6 +209,25 @@ def test_a_checkpoint_that_cannot_be_read_keeps_the_attempts() -> None:
 
     assert (plan.kinds, left(plan)) == ({}, {2: False})
     assert plan.left_alone[0].why.endswith("no right to read the checkpoint")
+
+
+def test_a_checkpoint_that_adopt_made_for_drains_keeps_the_attempts() -> None:
+    """Nobody runs the next batch again with it, and the one whose manifest was lost was complete."""
+    place, folder = staged_only(), memory()
+    kept = lose(place.wal, manifests(place, 3))
+    settle(place, folder)
+
+    for _ in range(2):
+        plan = found_by_gc(place, SparkSide(lambda: folder))
+        assert (plan.kinds, left(plan)) == ({}, {3: False})
+        assert "made this checkpoint for drains" in plan.left_alone[0].why
+        clean(place, SparkSide(lambda: folder))
+
+    restore(place.wal, kept)
+    check_whole(place.wal)
+    later = Recorder()
+    place.stream(place.open({"a": later}), 4)
+    assert set(later.batches) == {0, 1, 2, 3, 4}
 
 
 def test_a_checkpoint_is_not_opened_unless_a_batch_needs_it() -> None:

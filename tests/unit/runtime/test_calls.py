@@ -174,6 +174,22 @@ def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: Thre
     assert not caller.busy
 
 
+def test_the_answer_of_a_call_that_ctrl_c_left_is_given_to_nobody(caller: ThreadCall) -> None:
+    may_return = threading.Event()
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        caller.call(lambda: may_return.wait(10) and "rows are written", timeout_s=10)
+
+    assert caller.busy
+    with pytest.raises(CallTimedOutError, match="still running"):
+        caller.call(lambda: "closed", timeout_s=10)
+    may_return.set()
+    while caller.busy:
+        time.sleep(0.01)
+    with pytest.raises(CallTimedOutError, match="still running"):
+        caller.call(lambda: "closed", timeout_s=10)
+
+
 def test_closing_ends_the_thread() -> None:
     caller = ThreadCall()
     thread = caller.call(threading.current_thread, timeout_s=10)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import weakref
 from pathlib import Path
 
-from wal_sink.spark.session.garbage import settle
+import pytest
+
+from wal_sink.spark.session.garbage import MOST_STORES, settle
 from wal_sink.stores.spec import StoreSpec
 
 
@@ -16,6 +19,17 @@ class Node:
 
     def __init__(self) -> None:
         self.itself = self
+
+
+class Credentials:
+    """An option that equals only itself, as the credentials of a library do."""
+
+
+@pytest.fixture(autouse=True)
+def _reused_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that PySpark uses for further tasks, and that has settled nothing yet."""
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    monkeypatch.setattr("wal_sink.spark.session.garbage._settled", set())
 
 
 def test_what_lives_after_the_first_task_of_a_store_is_not_searched_again(tmp_path: Path) -> None:
@@ -45,6 +59,37 @@ def test_garbage_of_later_tasks_is_found(tmp_path: Path) -> None:
     garbage = weakref.ref(Node())
     gc.collect()
     assert garbage() is None
+
+
+def test_options_that_equal_only_themselves_settle_once(tmp_path: Path) -> None:
+    sent = pickle.dumps(StoreSpec(str(tmp_path / "wal"), {"token": Credentials()}))
+    settle(pickle.loads(sent))  # noqa: S301
+    before = gc.get_freeze_count()
+    held = [[number] for number in range(1_000)]
+    settle(pickle.loads(sent))  # noqa: S301
+    assert gc.get_freeze_count() <= before, len(held)
+
+
+def test_a_worker_that_opens_ever_more_stores_settles_a_few_times(tmp_path: Path) -> None:
+    settle(None)
+    for number in range(MOST_STORES):
+        settle(StoreSpec(str(tmp_path / f"wal-{number}")))
+    before = gc.get_freeze_count()
+    garbage = weakref.ref(Node())
+    settle(StoreSpec(str(tmp_path / "one more")))
+    assert gc.get_freeze_count() <= before
+    assert garbage() is not None
+
+
+def test_a_worker_that_ends_with_its_task_collects_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REUSE_WORKER")
+    gc.collect()
+    before = gc.get_freeze_count()
+    garbage = weakref.ref(Node())
+    settle(StoreSpec(str(tmp_path / "wal")))
+    settle(None)
+    assert gc.get_freeze_count() <= before
+    assert garbage() is not None
 
 
 def test_a_forked_process_settles_for_itself(tmp_path: Path) -> None:
