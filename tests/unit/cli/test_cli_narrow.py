@@ -193,7 +193,7 @@ def test_a_real_terminal_of_80_columns(wal: str) -> None:
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, WIDTH, 0, 0))
     environment = {name: value for name, value in python_environment().items() if name != "COLUMNS"}
-    command = [sys.executable, "-m", "wal_sink.cli", "status", wal]
+    command = [sys.executable, "-m", "wal_sink.cli", "--quiet", "status", wal]  # a slow machine would show a spinner
     process = subprocess.Popen(
         command, stdin=follower, stdout=follower, stderr=follower, env={**environment, "TERM": "xterm"}
     )
