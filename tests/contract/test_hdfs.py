@@ -185,8 +185,12 @@ def test_a_segment_is_streamed(hdfs: Hdfs, store: Store, folder: str) -> None:
         for _ in range(10):
             stream.write(bytes(1 << 20))
         assert [*hdfs.data_node.folder.rglob("blk_*")]
-        sizes = [file.stat().st_size for file in hdfs.data_node.folder.rglob("rbw/blk_*") if file.suffix != ".meta"]
-        assert sum(sizes) > 0
+
+        def received() -> int:
+            files = hdfs.data_node.folder.rglob("rbw/blk_*")
+            return sum(file.stat().st_size for file in files if file.suffix != ".meta")
+
+        wait_until(lambda: received() > 0)  # a data node answers before it writes
     assert temporaries(hdfs, folder) == []
 
 

@@ -14,13 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import wal_sink.walsink
 from tests.support.servers.s3_server import S3Server
 from tests.support.verbs import ROWS, Place, verbs
 from wal_sink.errors import StoreError
+from wal_sink.runtime.clock import process_identity
 from wal_sink.stores.local import LocalStore
+from wal_sink.wal import fencing
 
 pytestmark = pytest.mark.s3
 
@@ -172,7 +175,10 @@ def test_on_forty_columns_a_verb_still_says_all(
 def test_ctrl_c_at_any_request_damages_nothing(
     verb: str, local: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted at the first, a middle and the last request: the WAL is healthy, and the same command completes."""
+    """Interrupted at the first, a middle and the last request: the WAL is healthy, and the same command completes.
+
+    The interrupted process ends. Here it is this one, so it claims terms as one that has ended.
+    """
     healthy = objects(local.folder)
     requests = 0
     interrupt_at: int | None = None
@@ -198,7 +204,9 @@ def test_ctrl_c_at_any_request_damages_nothing(
         _restore(local.folder, healthy)
         requests, interrupt_at = 0, number
         here = replace(local, copy=tmp_path / f"copy-{number}")
-        done = here.invoke(*arguments(here, verb))
+        with monkeypatch.context() as during:
+            during.setattr(fencing, "process_identity", lambda: msgspec.structs.replace(process_identity(), started=1))
+            done = here.invoke(*arguments(here, verb))
         assert "Traceback" not in done.output
         assert done.exit_code != 0 or requests < number, (number, total, done.output)  # threads share the requests
         interrupt_at = None

@@ -100,11 +100,13 @@ def catch_up(
     holding = claim(log, paths.committer_role(holder_name(entry.number)), was_held=entry.is_resumed)
     try:
         _refuse_deleted(log, entry, plan)
-        sending = _Sending(log, claim(log, role, was_held=True, take_over=take_over), plan, to, delivery)
+        term = claim(log, role, was_held=True, take_over=take_over)
+        sending: _Sending | None = None
         try:
+            sending = _Sending(log, term, plan, to, delivery)
             done = sending.send_all(holding, on_batch)
         finally:
-            note_end(log, role, sending.term.number)
+            note_end(log, role, (sending.term if sending else term).number)
         _retire(log, entry)
     finally:
         note_end(log, holding.role, holding.number)
