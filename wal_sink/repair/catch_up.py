@@ -106,7 +106,7 @@ def catch_up(
             sending = _Sending(log, term, plan, to, delivery)
             done = sending.send_all(holding, on_batch)
         finally:
-            note_end(log, role, (sending.term if sending else term).number)
+            note_end(log, role, (term if sending is None else sending.term).number)
         _retire(log, entry)
     finally:
         note_end(log, holding.role, holding.number)
