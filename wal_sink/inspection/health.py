@@ -174,10 +174,6 @@ def _health(
     )
 
 
-def _behind(spark: SparkCommit, expected: int) -> int | None:
-    return None if spark.newest is None else max(0, spark.newest - expected + 1)
-
-
 def _lag(pending: Backlog, pending_age_s: float | None, spark: SparkCommit) -> tuple[float | None, str]:
     if pending.missing is not None:
         return None, f"batch {pending.missing} is due, but the WAL does not hold it, or not readably"
