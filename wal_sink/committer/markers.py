@@ -11,7 +11,7 @@ from wal_sink.recovery.inventory import Lost, require
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release
+from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release, without_segments
 from wal_sink.wal.timings import DeliveryTiming
 
 MOST_LAST_DELIVERED_SLOTS = 1024
@@ -64,20 +64,7 @@ def _left_of(log: Log, batch_id: int) -> Manifest:
         release = log.find(Release, paths.release(batch_id))
         if release is not None:
             found = log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
-    return found or Manifest(
-        batch_id=batch_id,
-        term=0,
-        attempt=0,
-        run_id="",
-        fingerprint="",
-        offsets="",
-        columns=(),
-        spark_schema="",
-        chunk_rows=1,
-        segments=(),
-        id="",
-        created="",
-    )
+    return found or without_segments(batch_id)
 
 
 def last_delivered_through(manifest: Manifest, before: Marker | None) -> MarkedSlots:

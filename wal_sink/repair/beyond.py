@@ -6,41 +6,26 @@ it never moves the position of another sink.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from wal_sink.errors import PermanentError
+from wal_sink.repair.positions_seen import PositionsSeen
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import Lookup, Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 
 
-class Beyond(TransactionalSink):
+class Beyond(PositionsSeen):
     """A transactional sink that begins each segment behind the rows that its target has by the slots of other sinks."""
 
     def __init__(self, inner: TransactionalSink) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._there: Mapping[str, Position] = {}
 
     def begin_after(self, there: Mapping[str, Position]) -> None:
         """From now on the target counts as having these positions, by the slots of the replay."""
         self._there = there
-
-    def open(self, context: SinkContext) -> None:
-        self.inner.open(context)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def describe(self) -> str:
-        return name_of(self.inner)
-
-    def last(self, slot: str) -> Position | None:
-        return self._further(slot, self.inner.last(slot))
-
-    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        found = self.inner.positions(slots)
-        return {slot: self._further(slot, found.get(slot)) for slot in slots}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Write the chunk. The first one behind the rows that are there begins the slot of the replay."""
@@ -50,7 +35,7 @@ class Beyond(TransactionalSink):
             chunk = replace(chunk, start=0, follows=self.inner.last(slot))
         return self.inner.write(chunk)
 
-    def _further(self, slot: str, found: Position | None) -> Position | None:
+    def seen(self, slot: str, found: Position | None) -> Position | None:
         there = self._there.get(slot)
         if there is None or (found is not None and found.batch_id >= there.batch_id):
             return found

@@ -31,7 +31,7 @@ from wal_sink.sinks.ledger import described
 from wal_sink.sinks.session import SinkSession
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, SinkRecord
+from wal_sink.wal.records import Manifest, Marker, SinkRecord, without_segments
 
 VERB = "catch-up"
 NOBODY_HOLDS = 1 << 62
@@ -241,20 +241,7 @@ def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink
 
 def last_with_rows(marker: Marker) -> Manifest:
     """A manifest for questions: only its number matters, since no row is sent."""
-    return Manifest(
-        batch_id=marker.last_delivered_batch,
-        term=0,
-        attempt=0,
-        run_id="",
-        fingerprint="",
-        offsets="",
-        columns=(),
-        spark_schema="",
-        chunk_rows=1,
-        segments=(),
-        id="",
-        created="",
-    )
+    return without_segments(marker.last_delivered_batch)
 
 
 def _read(

@@ -170,6 +170,24 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
         return path == paths.manifest(self.batch_id, self.term, self.attempt)
 
 
+def without_segments(batch_id: int) -> Manifest:
+    """A manifest in place of one that is lost or not needed: only its batch matters, and no row is sent by it."""
+    return Manifest(
+        batch_id=batch_id,
+        term=0,
+        attempt=0,
+        run_id="",
+        fingerprint="",
+        offsets="",
+        columns=(),
+        spark_schema="",
+        chunk_rows=1,
+        segments=(),
+        id="",
+        created="",
+    )
+
+
 class Release(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The decision which manifest of a batch is delivered: for all sinks, for ever."""
 
