@@ -52,10 +52,11 @@ class Same(Odd):
 def dataframe(execution: object) -> Any:
     """A DataFrame on the thread of a query, in a session of Spark 9.9."""
     thread = execution._known.get("thread") if isinstance(execution, Odd) else None
-    active = Odd(values=lambda: [execution])
+    active = Odd(keySet=lambda: ["gone", "here"], get={"here": execution}.get)
     jvm = Odd(
         java=Odd(
-            util=Odd(ArrayList=lambda values: values), lang=Odd(Thread=Odd(currentThread=lambda: thread or Same()))
+            util=Odd(ArrayList=lambda keys: Odd(size=lambda: len(keys), get=keys.__getitem__)),
+            lang=Odd(Thread=Odd(currentThread=lambda: thread or Same())),
         )
     )
     java_session = Same(sharedState=lambda: Odd(activeStreamingQueries=lambda: active))

@@ -24,7 +24,7 @@ def context(result_size: str, heap: int) -> Any:
     runtime = SimpleNamespace(getRuntime=lambda: SimpleNamespace(maxMemory=lambda: heap))
     jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Runtime=runtime)))
     conf = {"spark.driver.maxResultSize": result_size} if result_size else {}
-    return SimpleNamespace(_jvm=jvm, version="4.3.0", getConf=lambda: conf)
+    return SimpleNamespace(_jvm=jvm, version="4.3.0", _jsc=SimpleNamespace(getConf=lambda: conf))
 
 
 @pytest.mark.parametrize(

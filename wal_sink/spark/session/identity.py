@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from wal_sink.errors import ConfigError
 from wal_sink.spark.session.job_properties import is_running
-from wal_sink.spark.session.private import understood
+from wal_sink.spark.session.private import private, understood
 from wal_sink.spark.session.query import check_classic
 from wal_sink.spark.session.writer_check import check_batch_frame
 
@@ -106,8 +106,9 @@ def _is_first(spark: SparkSession, execution: Any, running: Any) -> bool:
             f"Spark {spark.version} does not remember what this run completed, because {_METADATA_CACHE} is false. "
             "Set it to true, which is Spark's default, before the query starts. Nothing was staged"
         )
-    java = cast("Any", spark.sparkContext)._jvm.java.util  # noqa: SLF001 - Python cannot read a map of another class
-    return running.currentBatchId() - 1 not in list(java.ArrayList(java.HashMap(log.batchCache()).keySet()))
+    jvm = private(spark.sparkContext, "_jvm")
+    remembered = jvm.java.util.HashMap(log.batchCache())  # a map of another class cannot be read through py4j
+    return running.currentBatchId() - 1 not in _elements(jvm, remembered.keySet())
 
 
 def _execution_of(df: DataFrame) -> Any:
@@ -117,12 +118,21 @@ def _execution_of(df: DataFrame) -> Any:
     """
     context = df.sparkSession.sparkContext
     session = cast("Any", df)._jdf.sparkSession()  # noqa: SLF001 - Python's session may be that of one side of a join
-    queries = session.sharedState().activeStreamingQueries().values()
-    active = list(cast("Any", context)._jvm.java.util.ArrayList(queries))  # noqa: SLF001 - as values() cannot be read
+    queries = session.sharedState().activeStreamingQueries()
+    found = [queries.get(key) for key in _elements(private(context, "_jvm"), queries.keySet())]
+    active = [each for each in found if each is not None]  # None: a query that ended since its key was read
     thread = _calling_thread(context)
     on_thread = (each for each in active if thread.equals(each.queryExecutionThread()))
     of_session = (each for each in active if session.equals(each.sparkSessionForStream()))
     return next(on_thread, None) or next(of_session, None)
+
+
+def _elements(jvm: Any, collection: Any) -> list[Any]:
+    """The elements of a Java collection. A Python loop over it would end with a Java exception, and PySpark asks the
+    JVM some twenty questions about each of those: 10 ms, a batch.
+    """
+    elements = jvm.java.util.ArrayList(collection)
+    return [elements.get(index) for index in range(elements.size())]
 
 
 def _calling_thread(context: Any) -> Any:
