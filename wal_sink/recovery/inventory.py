@@ -8,9 +8,10 @@ more: other processes may write to the WAL at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 from wal_sink.errors import ConfigError, ObjectLost
@@ -130,13 +131,32 @@ class Inventory:
 def take(log: Log) -> Inventory:
     """The inventory of a WAL that is opened. One read and one listing, and one listing more if it has terms.
 
-    Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError` for the folder of a checkpoint.
+    Without its record, also a listing for each sink and each role. What does not need an answer before it goes out at
+    once: at most three answers are waited for. Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError`
+    for the folder of a checkpoint.
     """
-    wal = log.find(WalRecord, paths.WAL)
-    top = frozenset(log.store.list(""))
+    found: dict[str, frozenset[str]] = {}
+    wal: WalRecord | None = None
+
+    def find() -> None:
+        nonlocal wal
+        wal = log.find(WalRecord, paths.WAL)
+
+    def look_at(folder: str) -> None:
+        found[folder] = frozenset(log.store.list(folder))
+
+    _at_once(log, find, partial(look_at, ""))
+    top = found[""]
     _refuse_checkpoint(log, top)
-    roles = _folders(log, paths.TERMS) if f"{paths.TERMS}/" in top else frozenset()
-    return Inventory(wal or _explained_wal(log, top, roles), top, roles)
+    folders = [paths.TERMS] if wal else [paths.TERMS, paths.SINKS]
+    _at_once(log, *(partial(look_at, folder) for folder in folders if f"{folder}/" in top))
+    roles = _folders_of(found.get(paths.TERMS, ()))
+    sinks = _folders_of(found.get(paths.SINKS, ()))
+    return Inventory(wal or _explained_wal(log, top, roles, sinks), top, roles)
+
+
+def _at_once(log: Log, *looks: Callable[[], None]) -> None:
+    log.runtime.side_by_side(lambda look: look(), looks)
 
 
 def _refuse_checkpoint(log: Log, top: frozenset[str]) -> None:
@@ -302,11 +322,11 @@ _FORGET = (
 _WAY_OUT = {**dict.fromkeys(Lost, _NEW_WAL), Lost.SINK: _FORGET}
 
 
-def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str]) -> WalRecord | None:
+def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str], sinks: frozenset[str]) -> WalRecord | None:
     """The WAL's record, read once more; None if nothing exists that is made after it. Raises `ObjectLost`."""
     _refuse_unfinished_copy(log, top)
-    younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None) or _made_by_a_batch(log, top)
-    because = _terms_that_begin_late(log, roles) if younger is None else _after(younger)
+    younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None)
+    because = _made_later(log, roles, sinks) if younger is None else _after(younger)
     return None if because is None else _find_again(log, WalRecord, paths.WAL, Lost.WAL, because)
 
 
@@ -331,22 +351,28 @@ def _refuse_unfinished_copy(log: Log, top: frozenset[str]) -> None:
     )
 
 
-def _made_by_a_batch(log: Log, top: frozenset[str]) -> str | None:
-    """The path of an object that a sink has only with a batch; None if there is none. One listing, and one a sink."""
-    names = sink_folders(log) if f"{paths.SINKS}/" in top else []
-    held = (f"{paths.SINKS}/{name}/{found}" for name in names for found in _beside_record(log, name))
-    return next(held, None)
+def _made_later(log: Log, roles: frozenset[str], sinks: frozenset[str]) -> str | None:
+    """Evidence that a sink or a role once had a batch; None if there is none. One listing for each of them.
 
-
-def _terms_that_begin_late(log: Log, roles: frozenset[str]) -> str | None:
-    """Evidence that the first terms of a role are gone: terms are never deleted, so older objects may be lost too.
-
-    One listing a role.
+    A sink has any object beside `sink.json` only with a batch. Terms are never deleted, so if the first ones of a role
+    are gone, older objects may be lost too.
     """
-    for role in sorted(roles):
-        numbers = log.numbers(paths.terms(role))
-        if numbers and numbers[0] > 1:
-            return f"{paths.term(role, numbers[0])} is the oldest term of its role, so older objects were deleted"
+    beside: dict[str, Sequence[str]] = {}
+    numbers: dict[str, Sequence[int]] = {}
+
+    def look_beside(name: str) -> None:
+        beside[name] = _beside_record(log, name)
+
+    def look_at_terms(role: str) -> None:
+        numbers[role] = log.numbers(paths.terms(role))
+
+    _at_once(log, *(partial(look_beside, name) for name in sinks), *(partial(look_at_terms, role) for role in roles))
+    held = (f"{paths.SINKS}/{name}/{found}" for name in sorted(sinks) for found in beside[name])
+    late = (paths.term(role, numbers[role][0]) for role in sorted(roles) if numbers[role] and numbers[role][0] > 1)
+    if (younger := next(held, None)) is not None:
+        return _after(younger)
+    if (term := next(late, None)) is not None:
+        return f"{term} is the oldest term of its role, so older objects were deleted"
     return None
 
 
@@ -378,4 +404,8 @@ def _begins_late(wal: WalRecord, low_water: int, batches: Sequence[int]) -> bool
 
 
 def _folders(log: Log, folder: str) -> frozenset[str]:
-    return frozenset(name.removesuffix("/") for name in log.store.list(folder) if name.endswith("/"))
+    return _folders_of(log.store.list(folder))
+
+
+def _folders_of(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.removesuffix("/") for name in names if name.endswith("/"))
