@@ -131,8 +131,8 @@ class Inventory:
 def take(log: Log) -> Inventory:
     """The inventory of a WAL that is opened. One read and one listing, and one listing more if it has terms.
 
-    Without its record, also a listing for each sink and each role. What does not need an answer before it goes out at
-    once: at most three answers are waited for. Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError`
+    Without its record, also a listing for each sink and each role. Requests that need no earlier answer go
+    out at once: three round trips at most. Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError`
     for the folder of a checkpoint.
     """
     found: dict[str, frozenset[str]] = {}
