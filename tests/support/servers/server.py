@@ -17,7 +17,7 @@ from tests.support.components import note_started, require
 from tests.support.processes import Child, ChildError
 from tests.support.servers.ports import free_ports
 
-START_S = 60.0
+START_S = 120.0
 _FIRST_STARTS = 3
 POSTGRESQL = Path("/usr/lib/postgresql")
 """Where Debian keeps the programs of PostgreSQL, by version."""
