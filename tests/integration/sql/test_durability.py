@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.logged import said_here
 from tests.support.servers.databases import MariadbServer, PostgresqlServer, servers_folder
 from tests.support.servers.postgres_pair import PostgresPair
 from tests.support.sql_chunks import opened, sink_to
@@ -36,8 +37,7 @@ def durable(sql_folder: Path) -> Iterator[PostgresqlServer]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what the sinks warned of: threads of other tests may log, too."""
-    return [record.getMessage() for record in caplog.records if record.name.startswith("wal_sink_backends.")]
+    return said_here(caplog)
 
 
 def test_a_durable_postgresql_is_warned_of_nothing_until_it_is_one_no_more(

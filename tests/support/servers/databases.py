@@ -255,5 +255,6 @@ class MariadbServer(DatabaseServer):
             database=database,
             autocommit=True,
             charset="utf8mb4",
+            connect_timeout=int(START_S),
             ssl_disabled=True,
         )

@@ -176,6 +176,7 @@ def test_a_writer_killed_at_any_moment_leaves_every_row_once(keyed: Collection, 
                 writer.wait_until(lambda: bool(keyed.ids), "it wrote")
             assert writer.running, writer.output
             writer.kill()
+    keyed.server.wait_until_alone()
     ids = keyed.ids
     assert len(ids) == len(set(ids)), f"seed {seed}"
     assert set(range(int(done.read_text() or 0) * 20)) <= set(ids), f"seed {seed}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.chunks import CONTEXT
+from tests.support.logged import said_here
 from tests.support.redis_tools import VARIABLE, opened
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.waiting import wait_until
@@ -45,8 +46,7 @@ def test_a_server_is_warned_of_once(
     for _ in range(2):
         with caplog.at_level(logging.WARNING), opened(server):
             pass
-    # threads of other tests may log, too
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("wal_sink_backends.")]
+    told = said_here(caplog)
     if expected is None:
         assert told == []
     else:
