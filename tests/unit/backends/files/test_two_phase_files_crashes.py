@@ -207,7 +207,7 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
     moments = random.Random(seed)
     counts = [0]
     for life in range(8):
-        with _started(tmp_path, life + 1, 10**6) as process:
+        with _started(tmp_path, life + 1, 10**3) as process:
             process.wait_for_output("ready")
             process.wait_until(lambda: completed(tmp_path) > counts[-1], "a batch was completed")
             time.sleep(moments.uniform(0.0, 0.3))
