@@ -99,6 +99,6 @@ def test_no_process_asks_over_grpc_whatever_the_environment_says(
         target=in_a_new_process, args=(StoreSpec(url_in(fake_gcs), fake_gcs.storage_options), answer)
     )
     child.start()
-    told = answer.get(timeout=60)
+    told = answer.get(timeout=120)
     child.join(60)
     assert told == (gcsfs.core.__name__, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import signal
@@ -24,7 +25,7 @@ from tests.support.processes import Child
 from tests.support.servers.hdfs import SUPERUSER, Hdfs
 from tests.support.servers.ports import free_port
 from tests.support.servers.tcp_proxy import How, TcpProxy
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores import hdfs as hdfs_module
@@ -43,6 +44,8 @@ pytestmark = [pytest.mark.hdfs, pytest.mark.no_cover]
 
 IMPATIENT = replace(SYSTEM, sleep_s=lambda _: None)
 DEAD_SOON = {"dfs.client.failover.max.attempts": "1"}
+WAITS_LONG = {"dfs.client.failover.max.attempts": "60"}
+"""For a name node whose start takes long on a busy machine."""
 
 
 @pytest.fixture(params=["hdfs", "webhdfs"])
@@ -72,6 +75,25 @@ def impatient(spec: StoreSpec) -> Store:
     assert isinstance(store, HdfsStore)
     store._runtime = IMPATIENT
     return store
+
+
+class Waiting:
+    """A pause between two calls that does not end before the test says so, however long a command of Hadoop takes."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def __call__(self, seconds: float) -> None:
+        self.begun.set()
+        assert self.over.wait(5 * PATIENCE_S)
+        SYSTEM.sleep_s(seconds)
+
+
+def waiting_store(spec: StoreSpec) -> tuple[Store, Waiting]:
+    store, pause = opening._new_store(spec), Waiting()
+    assert isinstance(store, HdfsStore)
+    store._runtime = replace(SYSTEM, sleep_s=pause)
+    return store, pause
 
 
 @pytest.fixture
@@ -105,7 +127,7 @@ def test_one_of_eight_processes_wins_each_round(hdfs: Hdfs, folder: str, kinds: 
     start.set()
     found = sorted(wins.get(timeout=120) for _ in range(rounds))
     for worker in workers:
-        worker.join(60)
+        worker.join(120)
     assert found == list(range(rounds))
     assert wins.empty()
     assert [worker.exitcode for worker in workers] == [0] * 8
@@ -157,7 +179,7 @@ def test_a_segment_of_a_killed_writer_is_never_seen_and_its_lease_holds_nothing_
 ) -> None:
     folder = f"/{spec.location.partition('/')[2]}"
     with Child.python(SEGMENT, spec.url, log=tmp_path / "log") as child:
-        child.wait_for_output("written", 60)
+        child.wait_for_output("written")
     assert store.list("", recursive=True) == []
     assert store.list("") == []
     with pytest.raises(ObjectMissing):
@@ -187,8 +209,12 @@ def test_a_segment_is_streamed(hdfs: Hdfs, store: Store, folder: str) -> None:
         assert [*hdfs.data_node.folder.rglob("blk_*")]
 
         def received() -> int:
-            files = hdfs.data_node.folder.rglob("rbw/blk_*")
-            return sum(file.stat().st_size for file in files if file.suffix != ".meta")
+            files = [file for file in hdfs.data_node.folder.rglob("rbw/blk_*") if file.suffix != ".meta"]
+            sizes = 0
+            for file in files:
+                with contextlib.suppress(FileNotFoundError):  # of another file, which was closed meanwhile
+                    sizes += file.stat().st_size
+            return sizes
 
         wait_until(lambda: received() > 0)  # a data node answers before it writes
     assert temporaries(hdfs, folder) == []
@@ -207,14 +233,20 @@ def test_a_store_goes_on_after_the_name_node_was_restarted(hdfs: Hdfs, store: St
     assert store.list("a") == ["1", "2"]
 
 
-def test_a_create_waits_for_a_name_node_that_is_restarted(hdfs: Hdfs, store: Store) -> None:
+def test_a_create_waits_for_a_name_node_that_is_restarted(hdfs: Hdfs, kind: str, folder: str) -> None:
+    """hdfs-native repeats the call itself; over HTTP the store does."""
+    store, pause = waiting_store(spec_of(hdfs, kind, folder, **(WAITS_LONG if kind == "hdfs" else {})))
     store.create("a/1", b"x")
     hdfs.name_node.kill()
     with ThreadPoolExecutor(1) as pool:
         created = pool.submit(store.create, "a/2", b"y")
-        time.sleep(1)
-        hdfs.name_node.start()
-        created.result(90)
+        try:
+            if kind == "webhdfs":
+                assert pause.begun.wait(PATIENCE_S)
+            hdfs.start_name_node()
+        finally:
+            pause.over.set()
+        created.result(4 * PATIENCE_S)
     assert store.read("a/2") == b"y"
 
 
@@ -277,16 +309,22 @@ def test_a_name_node_in_safe_mode_is_read_and_named(hdfs: Hdfs, impatient: Store
         assert store.list("a") == ["1"]
         with pytest.raises(StoreError, match=r"SafeModeException.*hdfs dfsadmin -safemode leave"):
             impatient.create("a/2", b"y")
-    impatient.create("a/2", b"y")
+    store.create("a/2", b"y")
 
 
-def test_a_create_waits_for_the_end_of_safe_mode(hdfs: Hdfs, store: Store) -> None:
+def test_a_create_waits_for_the_end_of_safe_mode(hdfs: Hdfs, spec: StoreSpec) -> None:
+    """It pauses for half a minute altogether. The command that ends safe mode may take longer on a busy machine."""
+    assert 30 <= sum(hdfs_module._PAUSES_S) < 60
+    store, pause = waiting_store(spec)
     with ThreadPoolExecutor(1) as pool:
-        with hdfs.in_safe_mode():
-            created = pool.submit(store.create, "a/1", b"y")
-            time.sleep(1)
-            assert not created.done()
-        created.result(60)
+        try:
+            with hdfs.in_safe_mode():
+                created = pool.submit(store.create, "a/1", b"y")
+                assert pause.begun.wait(PATIENCE_S)
+                assert not created.done()
+        finally:
+            pause.over.set()
+        created.result(2 * PATIENCE_S)
     assert store.read("a/1") == b"y"
 
 
@@ -332,7 +370,7 @@ def test_a_user_without_rights_is_told_so(
     hdfs.set_permission(folder, "700")
     url = spec.url.replace(f"{SUPERUSER}@", "mallory@")
     environment = {"HADOOP_USER_NAME": "mallory"}
-    with Child.python(DENIED, url, log=tmp_path / "log", env=environment, limit_s=60) as child:
+    with Child.python(DENIED, url, log=tmp_path / "log", env=environment, limit_s=120) as child:
         told = child.succeed().splitlines()
     assert len(told) == 3
     assert all("AccessControlException" in line and "HADOOP_USER_NAME" in line for line in told)
@@ -375,12 +413,13 @@ def test_a_connection_that_falls_silent_holds_up_no_later_call(
     """All calls of an hdfs-native client share one connection."""
     proxy, store = proxied
     store.create("a/1", b"x")
-    monkeypatch.setattr("wal_sink.stores.hdfs_rpc._LIMIT_S", 1.0)
-    monkeypatch.setattr("wal_sink.stores.webhdfs._ANSWER_S", 1.0)
     proxy.cut(b"op=LISTSTATUS" if kind == "webhdfs" else b"getListing", "swallow")
-    with pytest.raises(StoreError, match=r"cannot list .* check the name node"):
-        store.list("a")
-    assert proxy.cuts == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("wal_sink.stores.hdfs_rpc._LIMIT_S", 1.0)
+        patch.setattr("wal_sink.stores.webhdfs._ANSWER_S", 1.0)
+        with pytest.raises(StoreError, match=r"cannot list .* check the name node"):
+            store.list("a")
+    wait_until(lambda: proxy.cuts == 1, "the proxy read the request")
     assert store.list("a") == ["1"]
     assert store.read("a/1") == b"x"
 
@@ -401,23 +440,23 @@ def test_a_commit_ends_soon_if_the_name_node_stopped(
             took_s = time.monotonic() - began_s
         finally:
             hdfs.name_node.child.send(signal.SIGCONT)
-    assert took_s < 8
+    assert took_s < 30
 
 
 def test_the_end_of_a_process_waits_once_for_all_files_that_do_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.stores.hdfs_rpc._AT_EXIT_S", 0.4)
+    monkeypatch.setattr("wal_sink.stores.hdfs_rpc._AT_EXIT_S", 0.6)
     client, closed = HdfsRpc(lambda: SimpleNamespace(inner=None)), threading.Event()
 
     def hang() -> None:
-        closed.wait(60)
+        closed.wait(5 * PATIENCE_S)
 
-    for _ in range(10):
+    for _ in range(100):
         client.close_aside(hang)
     began_s = time.monotonic()
     client._wait_for_closing()
     took_s = time.monotonic() - began_s
     closed.set()
-    assert 0.4 <= took_s < 3
+    assert 0.6 <= took_s < 30
 
 
 def test_whoever_finds_another_object_after_a_lost_answer_does_not_take_it_for_its_own(
@@ -509,7 +548,7 @@ sys.exit(sum(os.waitpid(child, 0)[1] for child in children))
 def test_children_of_a_process_that_opened_nothing_work_as_sparks_workers_do(
     spec: StoreSpec, store: Store, tmp_path: Path
 ) -> None:
-    with Child.python(FORKED, spec.url, log=tmp_path / "log", limit_s=60) as child:
+    with Child.python(FORKED, spec.url, log=tmp_path / "log", limit_s=120) as child:
         child.succeed()
     assert store.list("a") == ["0", "1", "2"]
 
@@ -520,12 +559,16 @@ def test_children_of_a_process_that_opened_nothing_work_as_sparks_workers_do(
 def test_a_create_waits_for_the_data_nodes_report_and_no_half_second(hdfs: Hdfs, folder: str) -> None:
     store = open_store(spec_of(hdfs, "hdfs", folder))
     store.create("a/0", b"x")
-    times = []
-    for number in range(1, 16):
-        started = time.perf_counter()
-        store.create(f"a/{number}", b"x" * 1000)
-        times.append(time.perf_counter() - started)
-    assert sorted(times)[7] < 0.25
+
+    def median_of_15(turn: int) -> float:
+        times = []
+        for number in range(15):
+            started = time.perf_counter()
+            store.create(f"a/{turn}-{number}", b"x" * 1000)
+            times.append(time.perf_counter() - started)
+        return sorted(times)[7]
+
+    assert any(median_of_15(turn) < 0.25 for turn in range(10))  # other work may slow some of them down, but not all
     assert set(hdfs.files(folder).values()) == {1, 1000}
 
 
@@ -540,7 +583,7 @@ ENDS = CREATES.replace("100_000", "int(sys.argv[2]) + 3")
 
 
 def test_a_process_that_created_ends_at_once_and_in_order(spec: StoreSpec, tmp_path: Path) -> None:
-    with Child.python(ENDS, spec.url, "0", log=tmp_path / "log", limit_s=60) as child:
+    with Child.python(ENDS, spec.url, "0", log=tmp_path / "log", limit_s=120) as child:
         assert child.succeed() == "0\n1\n2\n"
 
 
@@ -555,6 +598,7 @@ WHILE_CLOSING = {"completeFile", "open", "recoverLease"}
 
 def test_the_requests_of_a_create_a_read_and_a_listing(hdfs: Hdfs, kind: str, store: Store) -> None:
     store.create("a/1", b"x")
+    until_closed(store)
     asked = {}
     steps: dict[str, Callable[[], object]] = {
         "read": lambda: store.read("a/1"),
@@ -564,10 +608,17 @@ def test_the_requests_of_a_create_a_read_and_a_listing(hdfs: Hdfs, kind: str, st
     for name, step in steps.items():
         with hdfs.counting() as seen:
             step()
-            time.sleep(1.0)  # hdfs-native's own close comes half a second later
+            until_closed(store)
         leaving_out = WHILE_CLOSING if name == "create" else set()
         asked[name] = [line.split()[0] for line in seen if line.split()[0] not in leaving_out]
     assert asked == ASKED[kind]
+
+
+def until_closed(store: Store) -> None:
+    """Return when hdfs-native's own close has ended, which comes half a second later."""
+    assert isinstance(store, HdfsStore)
+    closing = store._client._closing if isinstance(store._client, HdfsRpc) else ()
+    wait_until(lambda: not closing, "hdfs-native closed its files")
 
 
 # --- which client a URL gets

@@ -484,7 +484,7 @@ class TestLocal:
         for worker in workers:
             worker.start()
         start.set()
-        found = sorted(wins.get(timeout=60) for _ in range(rounds))
+        found = sorted(wins.get(timeout=180) for _ in range(rounds))
         for worker in workers:
             worker.join()
         assert found == list(range(rounds))
@@ -727,7 +727,7 @@ class TestOpening:
         answer = context.Queue()
         child = context.Process(target=_in_child, args=(spec, answer))
         child.start()
-        told = answer.get(timeout=30)
+        told = answer.get(timeout=120)
         child.join()
         if spec.scheme == "hdfs":
             assert told.startswith(b"hdfs-native was used in the process that forked this one")
@@ -835,7 +835,7 @@ class TestS3:
         started = SYSTEM.monotonic_s()
         with pytest.raises(StoreError, match=r"s3://bucket/wal/probe.*endpoint") as caught:
             probe(store, runtime=SYSTEM, single_writer=False)
-        assert SYSTEM.monotonic_s() - started < 30
+        assert SYSTEM.monotonic_s() - started < 60
         shown = "".join(traceback.format_exception(caught.value))
         assert not any(secret in shown for secret in ("the-access-key", "the-secret-key", "user:pass"))
 
@@ -885,9 +885,9 @@ def test_a_mute_endpoint_is_left_because_no_answer_is_waited_for_before_the_body
         }
         thread = threading.Thread(target=create, args=[open_store(StoreSpec("s3://mute/wal", options))], daemon=True)
         thread.start()
-        thread.join(10 if is_left else 4)
+        thread.join(60 if is_left else 4)
         assert bool(ended) == is_left
-    thread.join(30)  # the closed socket ends it
+    thread.join(60)  # the closed socket ends it
     assert isinstance(ended[0], StoreError)
 
 
@@ -920,7 +920,8 @@ def test_a_store_tells_when_an_object_was_created(store: Store) -> None:
     if not isinstance(store, Dated):
         assert isinstance(store, MemoryStore)
         return
-    assert abs(store.created_at("a/dated") - before) < timedelta(seconds=5)
+    inexact = timedelta(seconds=5)
+    assert before - inexact < store.created_at("a/dated") < datetime.now(UTC) + inexact
     with pytest.raises(StoreError):
         store.created_at("a/absent")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.support.chunks import CONTEXT, SLOT
 from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
 from wal_sink_backends.redis.script import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
 
@@ -26,6 +27,15 @@ def opened(server: RedisServer, **more: Any) -> Iterator[RedisSink]:
         yield sink
     finally:
         sink.close()
+
+
+def wait_until_alone(server: RedisServer) -> None:
+    """Wait until the server has ended every other connection, and carried out what came over it.
+
+    The last request of a process that was killed may be carried out after the process has ended.
+    """
+    with server.client() as client:
+        wait_until(lambda: len(client.client_list()) == 1, "no other connection is left")
 
 
 def stream_ids(server: RedisServer, name: str = "orders") -> list[int]:

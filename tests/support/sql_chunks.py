@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.chunks import CONTEXT
 from tests.support.servers.databases import PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
 from wal_sink_backends.sql.sink import SqlSink
@@ -25,7 +26,9 @@ def opened(sink: SqlSink) -> Iterator[SqlSink]:
 def sink_to(
     server: DatabaseServer, database: str, table: str = "flights", *, port: int | None = None, **options: Any
 ) -> SqlSink:
-    return SqlSink(server.url(database, port=port), table, password_env=PASSWORD_VARIABLE, **options)
+    """Return a sink that waits long for a connection: a busy machine may take more seconds than its default."""
+    given = {"connect_timeout_s": PATIENCE_S, **options}
+    return SqlSink(server.url(database, port=port), table, password_env=PASSWORD_VARIABLE, **given)
 
 
 def write(sink: SqlSink, *chunks: Chunk) -> list[Rejected | None]:
@@ -35,6 +38,18 @@ def write(sink: SqlSink, *chunks: Chunk) -> list[Rejected | None]:
 
 def stored(server: DatabaseServer, database: str, columns: str = "id") -> list[tuple[Any, ...]]:
     return server.query(database, f"SELECT {columns} FROM flights ORDER BY 1")
+
+
+def wait_until_alone(server: DatabaseServer, database: str) -> None:
+    """Wait until the server has ended every session of the sinks' user, and whatever it had begun.
+
+    The commit of a process that was killed may come after the process has ended.
+    """
+    if isinstance(server, PostgresqlServer):
+        sessions = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{database}' AND usename = '{USER}'"
+    else:
+        sessions = f"SELECT 1 FROM information_schema.processlist WHERE db = '{database}' AND user = '{USER}'"
+    wait_until(lambda: not server.query(database, sessions), f"no session of {USER} is left")
 
 
 def as_owner(server: DatabaseServer, database: str, *statements: str) -> None:

@@ -27,6 +27,7 @@ from tests.support.servers.databases import (
     PostgresqlServer,
     postgresql_program,
 )
+from tests.support.sql_chunks import wait_until_alone
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
@@ -158,7 +159,7 @@ def test_a_restored_database_gets_wednesday_again_with_one_command(site: Site) -
 
 
 def test_killed_half_way_the_same_command_completes_it_and_no_row_is_doubled(site: Site) -> None:
-    command = [sys.executable, "-m", "wal_sink.cli", "catch-up", site.wal, "--to", site.to, *WHY, "--rows-per-s", "4"]
+    command = [sys.executable, "-m", "wal_sink.cli", "catch-up", site.wal, "--to", site.to, *WHY, "--rows-per-s", "1"]
     with subprocess.Popen(
         command, env=python_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
@@ -167,6 +168,7 @@ def test_killed_half_way_the_same_command_completes_it_and_no_row_is_doubled(sit
             time.sleep(0.1)
         assert process.poll() is None
         process.kill()
+    wait_until_alone(site.server, site.database)
     half = site.rows()
     assert 3 * ROWS + 12 <= len(half) < 6 * ROWS
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.logged import said_here
 from tests.support.servers.databases import MariadbServer, PostgresqlServer, servers_folder
 from tests.support.servers.postgres_pair import PostgresPair
 from tests.support.sql_chunks import opened, sink_to
+from tests.support.waiting import wait_until
 from wal_sink_backends.common.durability import warn_once
 
 
@@ -34,7 +37,7 @@ def durable(sql_folder: Path) -> Iterator[PostgresqlServer]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
+    return said_here(caplog)
 
 
 def test_a_durable_postgresql_is_warned_of_nothing_until_it_is_one_no_more(
@@ -63,6 +66,12 @@ def test_a_postgresql_without_fsync_is_warned_of(
     assert "fsync is off: a crash of the machine may lose any commit" in warned
 
 
+def synchronous_names_of_a_new_session(pair: PostgresPair, database: str) -> str:
+    with contextlib.closing(pair.primary.connect(database)) as connection:
+        ((names,),) = connection.execute("SHOW synchronous_standby_names").fetchall()
+    return str(names)
+
+
 def test_a_standby_that_is_not_waited_for_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """The sink's user may see that there is one, although it sees nothing else of it."""
     with servers_folder() as place, PostgresPair(place) as pair:
@@ -76,6 +85,7 @@ def test_a_standby_that_is_not_waited_for_is_warned_of(caplog: pytest.LogCapture
         warn_once.cache_clear()
         pair.query(database, "ALTER SYSTEM SET synchronous_standby_names = '*'")
         pair.query(database, "SELECT pg_reload_conf()")
+        wait_until(lambda: synchronous_names_of_a_new_session(pair, database) == "*", "the server read its settings")
         with opened(sink_to(pair.primary, database)):
             assert "standby" not in caplog.text
         pair.query(database, f"ALTER DATABASE {database} SET synchronous_commit = 'local'")

@@ -25,6 +25,7 @@ from tests.support.servers.databases import (
 )
 from tests.support.servers.tcp_proxy import How, TcpProxy
 from tests.support.sql_chunks import as_owner, opened, sink_to, write
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk, Position
@@ -56,16 +57,24 @@ def rows_request(server: DatabaseServer) -> bytes:
 
 
 def write_patiently(sink: SqlSink, one: Chunk) -> None:
-    """Until the server has ended what a lost connection left behind."""
+    """Until the server has ended what a lost connection left behind, or has answered within a short limit."""
     patiently(lambda: sink.write(one))
 
 
+def refused(sink: SqlSink, one: Chunk) -> str:
+    """Return the error of a write. On a busy machine it may meet another limit than that of the lock."""
+    with pytest.raises(PASSING) as caught:
+        sink.write(one)
+    return str(caught.value)
+
+
 def patiently(call: Callable[[], object]) -> None:
-    for attempt in range(10):
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while True:
         try:
             call()
         except PASSING:
-            assert attempt < 9
+            assert time.monotonic() < deadline
             time.sleep(0.3)
         else:
             return
@@ -112,7 +121,7 @@ def test_a_server_that_stops_and_comes_back(server: DatabaseServer, database: st
         proxy.cut(commit_request(server), "before")
         with pytest.raises(PASSING):
             sink.write(chunk(ids(2), first=1))
-        assert stopped.wait(20)
+        assert stopped.wait(PATIENCE_S)
         with pytest.raises(PASSING):
             sink.write(chunk(ids(2), first=1))
         server.start()
@@ -125,48 +134,53 @@ def test_a_server_that_says_nothing_any_more(
 ) -> None:
     monkeypatch.setattr(dialects_module, "_GRACE_S", 0.2)
     with opened(sink_to(server, database, port=proxy.port, statement_timeout_s=1, busy_timeout_s=1)) as sink:
-        sink.write(chunk(ids(1)))
+        write_patiently(sink, chunk(ids(1)))
         proxy.cut(commit_request(server), "swallow")
         began = time.monotonic()
-        with pytest.raises(PASSING):
-            sink.write(chunk(ids(2), first=1))
-        assert 1 <= time.monotonic() - began < 8
+        errors = []
+        while not proxy.cuts:  # on a busy machine a statement in front of COMMIT may meet the limit, too
+            try:
+                sink.write(chunk(ids(2), first=1))
+            except PASSING as error:
+                errors.append(error)
+        assert errors
+        assert 1 <= time.monotonic() - began < PATIENCE_S
         write_patiently(sink, chunk(ids(2), first=1))
     assert stored(server, database) == [1, 2]
 
 
 def test_a_statement_that_takes_too_long(server: DatabaseServer, database: str) -> None:
     with opened(sink_to(server, database, statement_timeout_s=1)) as sink:
-        sink.write(chunk(ids(1)))
+        write_patiently(sink, chunk(ids(1)))
         if isinstance(server, PostgresqlServer):
             server.query(
                 database,
-                "CREATE FUNCTION nap() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(9); RETURN NEW; END' "
+                "CREATE FUNCTION nap() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(90); RETURN NEW; END' "
                 "LANGUAGE plpgsql",
             )
             server.query(database, "CREATE TRIGGER nap BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION nap()")
         else:
-            server.query(database, "CREATE TRIGGER nap BEFORE INSERT ON flights FOR EACH ROW SET @a = SLEEP(9)")
-        with pytest.raises(PASSING, match=r"timeout|max_statement_time"):
+            server.query(database, "CREATE TRIGGER nap BEFORE INSERT ON flights FOR EACH ROW SET @a = SLEEP(90)")
+        with pytest.raises(PASSING, match=r"timeout|timed out|max_statement_time|no answer within"):
             sink.write(chunk(ids(2), first=1))
         server.query(database, "DROP TRIGGER nap" + (" ON flights" if isinstance(server, PostgresqlServer) else ""))
-        sink.write(chunk(ids(2), first=1))
+        write_patiently(sink, chunk(ids(2), first=1))
     assert stored(server, database) == [1, 2]
 
 
 def test_nobody_passes_while_another_writes_the_slot(server: DatabaseServer, database: str) -> None:
     """Neither where the ledger has a row of the slot, nor before it has one."""
     with opened(sink_to(server, database, busy_timeout_s=1)) as sink:
-        sink.write(chunk(ids(0), slot="another"))
+        write_patiently(sink, chunk(ids(0), slot="another"))
         for first in (0, 1):
-            with opened(sink_to(server, database, busy_timeout_s=20)) as other:
+            with opened(sink_to(server, database, busy_timeout_s=PATIENCE_S)) as other:
                 connection = other._connected()
                 with other._dialect.transaction(connection):
                     assert (other._dialect.lock(connection, SLOT, 2) is None) is (first == 0)
-                    with pytest.raises(PASSING, match=r"(?i)lock"):
-                        sink.write(chunk(ids(first + 1), first=first))
+                    one = chunk(ids(first + 1), first=first)
+                    wait_until(lambda one=one: "lock" in refused(sink, one).lower(), "it waited for the lock in vain")  # type: ignore[misc]
                     other._dialect.move_ledger(connection, LedgerEntry(1, Position(SLOT, 0, first, "a")))
-            sink.write(chunk(ids(first + 1), first=first))
+            write_patiently(sink, chunk(ids(first + 1), first=first))
     assert stored(server, database) == [0, 1, 2]
 
 
@@ -178,24 +192,25 @@ def test_a_process_that_stands_still_in_its_transaction_keeps_nobody_out(
     errors: list[BaseException] = []
     newer = sink_to(server, database, busy_timeout_s=1)
     with opened(sink_to(server, database, port=proxy.port, busy_timeout_s=1)) as zombie, opened(newer):
-        zombie.write(chunk(ids(1)))
+        write_patiently(zombie, chunk(ids(1)))
         swallowed = threading.Event()
         proxy.on_cut = swallowed.set
         proxy.cut(rows_request(server) if at == "rows" else commit_request(server), "swallow")
 
         def stand_still() -> None:
-            try:
-                zombie.write(chunk(ids(2), first=1))
-            except PASSING as error:
-                errors.append(error)
+            while not swallowed.is_set():  # on a busy machine the server may end a transaction before that
+                try:
+                    zombie.write(chunk(ids(2), first=1))
+                except PASSING as error:
+                    errors[:] = [error]
 
         thread = threading.Thread(target=stand_still)
         thread.start()
-        assert swallowed.wait(10)
+        assert swallowed.wait(PATIENCE_S)
         write_patiently(newer, chunk(ids(2), first=1, term=2))
         assert stored(server, database) == [1, 2]
         proxy.__exit__(None, None, None)
-        thread.join(20)
+        thread.join(2 * PATIENCE_S)
         assert len(errors) == 1
     with opened(sink_to(server, database)) as woken, pytest.raises(FencedError):
         woken.write(chunk(ids(3), first=2, term=1))

@@ -82,7 +82,7 @@ def test_four_processes_write_side_by_side(server: DatabaseServer, database: str
     """Segments of one batch, from the creation of ledger and table on."""
     url = server.url(database, password=True)
     with ExitStack() as stack:
-        started = (writer(url, tmp_path / f"{n}.log", ordinal=n, batches=4, busy_timeout_s=20) for n in range(4))
+        started = (writer(url, tmp_path / f"{n}.log", ordinal=n, batches=4, busy_timeout_s=60) for n in range(4))
         all_of_them = [stack.enter_context(one) for one in started]
         assert [one.wait() for one in all_of_them] == [0] * 4, [one.output[-500:] for one in all_of_them]
         assert not any("again" in one.output for one in all_of_them)

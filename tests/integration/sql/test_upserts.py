@@ -18,6 +18,7 @@ from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import DatabaseServer, MariadbServer, PostgresqlServer
 from tests.support.side_by_side import side_by_side
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
+from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Position
@@ -42,7 +43,8 @@ def test_writers_with_shared_keys_do_not_block_one_another_for_ever(
     server: DatabaseServer, database: str, text: str | None, collation: str | None
 ) -> None:
     """Rows in the order of their keys are locked in the same order by all: no deadlock."""
-    options: dict[str, Any] = {"mode": "upsert", "key": "id"}
+    limits = {"busy_timeout_s": PATIENCE_S, "statement_timeout_s": 2 * PATIENCE_S}
+    options: dict[str, Any] = {"mode": "upsert", "key": "id", **limits}
     kind = "VARCHAR(20)" if text else "BIGINT"
     own = f" CHARACTER SET {collation.partition('_')[0]} COLLATE {collation}" if collation else ""
     ci = own if isinstance(server, MariadbServer) else ""

@@ -22,8 +22,8 @@ FENCED = 3
 """The exit code of a writer that a newer one shut out."""
 BATCH_ROWS = 600
 _CHUNK_ROWS = 200
-_ATTEMPTS = 60
-_LIMIT_S = 90.0
+_PATIENCE_S = 120.0
+_LIMIT_S = 180.0
 
 
 def writer(
@@ -73,7 +73,8 @@ def _chunk(slot: str, ordinal: int, batch: int, first: int, term: int) -> Chunk:
 
 def _patiently(call: Callable[[], Any]) -> Any:
     """Retry temporary failures, as the core does."""
-    for _ in range(_ATTEMPTS):
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline_s:
         try:
             return call()
         except FencedError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from abc import abstractmethod
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import psycopg
 import pymysql
 
+from tests.support.processes import KILL_WAIT_S, is_running
 from tests.support.servers.server import START_S, Server, program, version_of
+from tests.support.waiting import wait_until
 
 PASSWORD = "correct horse / battery? staple@"  # noqa: S105 - only for tests, with all that has to be masked and escaped
 PASSWORD_VARIABLE = "WAL_SINK_TEST_SQL_PASSWORD"  # noqa: S105 - its name
@@ -157,6 +161,27 @@ class PostgresqlServer(DatabaseServer):
         super().__init__(folder)
         self.program = postgresql_program("postgres")
 
+    def kill(self) -> None:
+        """Kill the server and each of its backends with SIGKILL, by id, as in a loss of power.
+
+        A backend has a separate session and outlives its server for a moment. It could still acknowledge a commit then,
+        and the server would not start again beside it.
+        """
+        backends = self._backends() if self._child is not None and self._child.running else []
+        super().kill()
+        for backend in backends:
+            with suppress(psutil.NoSuchProcess):  # it ended by itself
+                backend.kill()
+        wait_until(lambda: not any(is_running(backend.pid) for backend in backends), "its backends ended", KILL_WAIT_S)
+
+    def _backends(self) -> list[psutil.Process]:
+        """Stop the server, so that it starts no other backend. Return those that it has."""
+        self.child.send(signal.SIGSTOP)
+        try:
+            return psutil.Process(self.child.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
     def create_files(self) -> None:
         initdb = postgresql_program("initdb")
         self.run(initdb, "-D", self.data, "-U", "admin", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
@@ -230,5 +255,6 @@ class MariadbServer(DatabaseServer):
             database=database,
             autocommit=True,
             charset="utf8mb4",
+            connect_timeout=int(START_S),
             ssl_disabled=True,
         )

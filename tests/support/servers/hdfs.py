@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -28,7 +28,7 @@ SUPERUSER = getuser()
 _HEAP = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", *QUICK.split(), "--add-opens", "java.base/java.lang=ALL-UNNAMED")
 """On Java 17, WebHDFS answers nothing without the last."""
 _GROUP = "org.apache.hadoop"
-_LIMIT_S = 60.0
+_LIMIT_S = 120.0
 _numbers = itertools.count()
 
 _LOGGING = """
@@ -110,7 +110,7 @@ class NameNode(HdfsNode):
             "dfs.namenode.name.dir": f"file://{self.folder}/names",
             "dfs.namenode.edits.noeditlogchannelflush": True,  # a killed process loses nothing by it
             "dfs.namenode.safemode.extension": 0,
-            "dfs.namenode.heartbeat.recheck-interval": 2000,
+            "dfs.namenode.heartbeat.recheck-interval": 60_000,  # a data node that only pauses is not dead for minutes
             "dfs.namenode.datanode.registration.ip-hostname-check": False,
             "dfs.namenode.handler.count": 8,
         }
@@ -130,13 +130,7 @@ class NameNode(HdfsNode):
         return str(self.beans("FSNamesystemState").get("FSState", ""))
 
     def beans(self, name: str) -> dict[str, Any]:
-        address = f"http://127.0.0.1:{self.http_port}/jmx?qry=Hadoop:service=NameNode,name={name}"
-        try:
-            with urllib.request.urlopen(address, timeout=5) as answer:
-                found = json.load(answer)["beans"]
-        except (OSError, ValueError):
-            return {}
-        return dict(found[0]) if found else {}
+        return beans(self.http_port, "NameNode", name)
 
 
 class DataNode(HdfsNode):
@@ -167,11 +161,12 @@ class DataNode(HdfsNode):
         }
 
     def answers(self) -> bool:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", self.ports[1])) != 0:
-                return False
         found = self._name_node.beans("FSNamesystemState")
-        return found.get("NumLiveDataNodes", 0) >= 1 and found.get("FSState") == "Operational"
+        if found.get("NumLiveDataNodes", 0) < 1 or found.get("FSState") != "Operational":
+            return False
+        # The name node may still count the data node that was killed before: this one tells whether it is registered.
+        actors = json.loads(beans(self.ports[1], "DataNode", "DataNodeInfo").get("BPServiceActorInfo", "[]"))
+        return bool(actors) and all(actor["ActorState"] == "RUNNING" for actor in actors)
 
 
 class Hdfs:
@@ -215,10 +210,15 @@ class Hdfs:
         return f"/test-{next(_numbers)}"
 
     def restart_name_node(self) -> None:
-        """Kill the name node and start it again. Return when it works, and knows the data node's blocks."""
+        """Kill the name node and start it again. Return when the data node takes and gives bytes for it."""
         self.name_node.kill()
+        self.start_name_node()
+
+    def start_name_node(self) -> None:
+        """Do so again after it was killed."""
         self.name_node.start()
         self._wait(self.data_node.answers, "the data node reported to the new name node")
+        self._wait(self._takes_bytes, "the data node took bytes again")
 
     def restart_data_node(self) -> None:
         """Kill the data node and start it again. Return when it takes and gives bytes."""
@@ -338,6 +338,17 @@ def hdfs_jars() -> Path:
     """Return the folder of the jars of both nodes. Skip or fail the test if they are not available."""
     needed = [Module(_GROUP, name, (VERSION,), with_what_it_needs=True) for name in ("hadoop-hdfs", "hadoop-common")]
     return jars(f"hdfs-{VERSION}", [*needed, Module(_GROUP, "hadoop-hdfs-client", (VERSION,))])
+
+
+def beans(http_port: int, service: str, name: str) -> dict[str, Any]:
+    """Return what a node tells of itself, or nothing if it does not answer."""
+    address = f"http://127.0.0.1:{http_port}/jmx?qry=Hadoop:service={service},name={name}"
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            found = json.load(answer)["beans"]
+    except (OSError, ValueError, http.client.HTTPException):
+        return {}
+    return dict(found[0]) if found else {}
 
 
 def _text(value: object) -> str:

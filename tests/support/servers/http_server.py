@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from tests.support.servers.ports import free_port
+from tests.support.waiting import wait_until
 
 _IDLE_S = 60.0
 
@@ -40,6 +41,10 @@ class HttpServer(ABC):
             with contextlib.suppress(OSError):  # the client has left already
                 client.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
+
+    def wait_until_alone(self) -> None:
+        """Wait until every client has left: the last request of a killed process may be handled after its end."""
+        wait_until(lambda: not self._server.clients, "every client has left")
 
     def __enter__(self) -> Self:
         self.start()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.servers.http_server import HttpRequest, HttpServer
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Fault:
     """The connection ends without an answer, `before` or `after` the effect."""
     delay_s: float = 0.0
     """The delay before the effect."""
+    until: threading.Event | None = None
+    """The effect comes when this is set, or after a minute."""
     times: int = 1
     meets: Callable[[str, bytes], bool] = lambda _path, _body: True
 
@@ -116,6 +119,8 @@ class HttpTarget(HttpServer):
         self.requests.append(seen)
         fault = self._fault_for(request.path, body) or Fault()
         time.sleep(fault.delay_s)
+        if fault.until is not None:
+            fault.until.wait(PATIENCE_S)
         if fault.cut == "before":
             return request.drop()
         if fault.status:

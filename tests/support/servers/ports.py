@@ -6,15 +6,19 @@ to Spark next. Spark takes the first client that connects for the reader of a `c
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 FIRST, LAST = 10_000, 22_000
 """Linux assigns 32768 and above, macOS and Windows 49152 and above. A Redis has a bus 10,000 above its port."""
 
-_CHOICE = random.SystemRandom()  # not the tests' seeded numbers: two workers would draw the same ports
+_CHOICE = random.SystemRandom()  # not the tests' seeded numbers: two runs would draw the same ports
+_LATELY: deque[int] = deque(maxlen=1000)
+"""Ports given out before. A server that is still starting does not listen at its port yet."""
 
 
 def free_port() -> int:
@@ -28,13 +32,23 @@ def free_ports(count: int) -> Sequence[int]:
     with ExitStack() as stack:
         while len(found) < count:
             probe = stack.enter_context(socket.socket())
-            port = _CHOICE.randrange(FIRST, LAST)
+            port = _CHOICE.choice(_own_range())
+            if port in _LATELY:
+                continue
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:  # somebody has it
                 continue
             found.append(port)
+            _LATELY.append(port)
     return found
+
+
+def _own_range() -> range:
+    """Return the ports of this worker of pytest-xdist: no other worker gives them out, and all of them without one."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0)
+    return range(FIRST + number % workers, LAST, workers)
 
 
 def listening() -> socket.socket:

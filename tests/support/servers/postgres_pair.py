@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
-
-from tests.support.processes import KILL_WAIT_S, is_running
 from tests.support.servers.databases import PostgresqlServer, postgresql_program
 from tests.support.servers.server import START_S
 from tests.support.servers.tcp_proxy import TcpProxy
-from tests.support.waiting import wait_until
 
 
 class Standby(PostgresqlServer):
@@ -106,7 +101,7 @@ class PostgresPair:
         standby, dead = self.standby, self.primary
         assert standby is not None
         self._line.hang_up()
-        kill_hard(dead)
+        dead.kill()
         standby.promote()
         self._front.lead_to(standby.port)
         self.primary, self.standby = standby, None
@@ -115,19 +110,3 @@ class PostgresPair:
     def _wait_until_received(self, standby: Standby) -> None:
         ((due,),) = self.query("postgres", "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         standby.child.wait_until(lambda: standby.received() >= int(due), "it received the primary's log", START_S)
-
-
-def kill_hard(server: PostgresqlServer) -> None:
-    """Kill the server and each of its backends with SIGKILL, by id, as in a loss of power.
-
-    A backend has a separate session and outlives its server for a moment. It could still acknowledge a commit then.
-    """
-    child = server.child
-    child.send(signal.SIGSTOP)  # from now on it starts no backend
-    backends = psutil.Process(child.pid).children()
-    child.send(signal.SIGKILL)
-    for backend in backends:
-        with suppress(psutil.NoSuchProcess):  # it ended by itself
-            backend.kill()
-    server.kill()
-    wait_until(lambda: not any(is_running(backend.pid) for backend in backends), "its backends ended", KILL_WAIT_S)

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from tests.support.servers.server import Server, program, version_of
+from tests.support.servers.server import START_S, Server, program, version_of
 
 PASSWORD = "hunter2-of-redis"  # noqa: S105 - a test's own
 
@@ -45,7 +45,7 @@ class RedisServer(Server):
         super().prepare()
         for manifest in self.append_only_files.glob("*.manifest") if self._repair else ():
             command = ["redis-check-aof", "--fix", str(manifest)]
-            subprocess.run(command, input=b"y\n", check=True, capture_output=True, timeout=30)
+            subprocess.run(command, input=b"y\n", check=True, capture_output=True, timeout=START_S)
 
     def command(self) -> Sequence[str | Path]:
         always = ("--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "no", "--save", "")

@@ -36,7 +36,7 @@ class S3Product(Server):
             "client_kwargs": {"region_name": "us-east-1"},
         }
 
-    def client(self) -> Any:
+    def client(self, *, answer_s: float = 60.0) -> Any:
         """Return a boto3 client that looks at the server without the store."""
         return boto3.client(
             "s3",
@@ -44,12 +44,12 @@ class S3Product(Server):
             region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
-            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+            config=Config(connect_timeout=answer_s, read_timeout=answer_s, retries={"total_max_attempts": 1}),
         )
 
     def answers(self) -> bool:
         """Whether it takes an object into its bucket, which it makes if necessary."""
-        client = self.client()
+        client = self.client(answer_s=5.0)
         try:
             if self.bucket not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
                 client.create_bucket(Bucket=self.bucket)

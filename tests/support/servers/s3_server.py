@@ -146,8 +146,10 @@ def _is_intact(environ: dict[str, Any]) -> bool:
 
 
 def _refusal(status: str, code: str, message: str) -> Wsgi:
-    def refuse(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def refuse(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         start_response(status, [("Content-Type", "application/xml")])
+        if environ["REQUEST_METHOD"] == "HEAD":  # whose client would take a body for the next answer, if it came soon
+            return []
         return [f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()]
 
     return refuse

@@ -18,7 +18,8 @@ How = Literal["before", "halfway", "at", "after", "swallow"]
 front of the text; after the request had its effect, with the answer lost. `swallow` keeps the connection open and
 passes nothing on.
 """
-_ANSWER_S = 10.0
+_ANSWER_S = 60.0
+"""The longest time for which a cut waits for the server's answer."""
 
 
 class TcpProxy:
@@ -29,6 +30,9 @@ class TcpProxy:
         self._listener = socket.create_server((host, listen or free_port()), reuse_port=bool(listen))
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
+        self._era = 0
+        """Grows with each `lead_to`. A connection of an earlier era is ended, even if it is made only now."""
+        self._changing = threading.Lock()
         self._rule: tuple[Callable[[bytes], int], How] | None = None
         self.cuts = 0
         self.on_cut: Callable[[], None] = lambda: None
@@ -49,8 +53,10 @@ class TcpProxy:
 
     def lead_to(self, port: int) -> None:
         """Lead new connections to another server, and end all present ones."""
-        self.upstream_port = port
-        links, self._links = self._links, []
+        with self._changing:
+            self.upstream_port = port
+            self._era += 1
+            links, self._links = self._links, []
         for link in links:
             link.end()
 
@@ -86,12 +92,21 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                era = self._era
                 try:
                     server = socket.create_connection(("127.0.0.1", self.upstream_port))
                 except OSError:
                     _end(client)
                     continue
+                self._link(client, server, era)
+
+    def _link(self, client: socket.socket, server: socket.socket, era: int) -> None:
+        with self._changing:
+            if era == self._era:
                 self._links.append(_Link(self, client, server))
+                return
+        for one in (client, server):
+            _end(one)
 
 
 class _Link:
@@ -100,8 +115,10 @@ class _Link:
     def __init__(self, proxy: TcpProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         self._silent = threading.Event()
+        self._awaited = threading.Event()
+        """Set before the server gets what is in front of a cut."""
         self._answered = threading.Event()
-        """Set once the server has answered after the text came."""
+        """Set once an answer has come after that."""
         for way in (self._requests, self._answers):
             threading.Thread(target=way, daemon=True).start()
 
@@ -114,7 +131,8 @@ class _Link:
         with contextlib.suppress(OSError):
             for data in self._proxy.requests(self._client):
                 how, at = self._proxy.due(data) or (None, 0)
-                self._answered.clear()
+                if how is not None:
+                    self._awaited.set()
                 if how not in (None, "at"):
                     self._silent.set()
                 passing = {None: len(data), "after": len(data), "halfway": len(data) // 2, "at": at}
@@ -134,10 +152,12 @@ class _Link:
     def _answers(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._server.recv(1 << 20):
+                awaited = self._awaited.is_set()  # before its client has the answer, and sends what is cut
                 replacement = self._proxy.replacement(data)
                 if not self._silent.is_set():
                     self._client.sendall(replacement or data)
-                self._answered.set()
+                if awaited:
+                    self._answered.set()
                 if replacement:
                     break
         if not self._silent.is_set():

@@ -86,7 +86,7 @@ class TlsServer:
                 return
             self.connections += 1
             with connection, suppress(OSError):
-                connection.settimeout(5)
+                connection.settimeout(60)
                 if self._preface is not None:
                     self._preface(connection)
                 with self._context.wrap_socket(connection, server_side=True) as secure:

@@ -30,7 +30,7 @@ def test_an_error_code_that_the_kafka_client_lost_is_told_when_the_sink_is_made(
     """Not when a producer is fenced, and its error would be taken for one that a retry may help with."""
     done = subprocess.run(
         [sys.executable, "-c", OLDER.format(name=name)],
-        env=python_environment(), capture_output=True, text=True, check=False, timeout=60,
+        env=python_environment(), capture_output=True, text=True, check=False, timeout=180,
     )  # fmt: skip
     assert done.returncode == (1 if name else 0), done.stderr
     assert not name or f"has no attribute '{name}'" in done.stderr

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.logged import said_here
 from wal_sink_backends.common.durability import warn_of, warn_once
 from wal_sink_backends.kafka.durability import losses as kafka_losses
 from wal_sink_backends.redis.durability import warn_of_losses
@@ -91,7 +92,7 @@ def redis_warnings(
     wait_replicas: int = 0,
 ) -> list[str]:
     warn_of_losses(Config(config), info, "redis://cache", wait_replicas=wait_replicas, refused=RefusedError)
-    return [record.getMessage() for record in caplog.records]
+    return said_here(caplog)
 
 
 # SQL.
@@ -165,7 +166,7 @@ def test_a_failure_that_may_pass_ends_the_session(caplog: pytest.LogCaptureFixtu
     with pytest.raises(RefusedError):
         checked(session, "db", postgresql_losses, lambda _: True, RefusedError)
     assert not session.usable
-    assert not caplog.records
+    assert not said_here(caplog)
 
 
 def test_so_does_any_other_failure() -> None:
@@ -264,5 +265,5 @@ def test_the_same_loss_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         warn_of(["one", "two"], "db")
     warn_of(["one"], "another")
-    assert [record.getMessage() for record in caplog.records] == ["db: one", "db: two", "another: one"]
-    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert said_here(caplog) == ["db: one", "db: two", "another: one"]
+    assert {record.levelno for record in caplog.records if record.message in said_here(caplog)} == {logging.WARNING}

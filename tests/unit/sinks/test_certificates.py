@@ -44,15 +44,15 @@ def _upper_http(port: int, trusted: Path) -> Any:
 
 
 def _redis(port: int, trusted: Path) -> Any:
-    return RedisSink(f"rediss://127.0.0.1:{port}/0", key="a:{id}", ca_file=str(trusted), timeout_s=5)
+    return RedisSink(f"rediss://127.0.0.1:{port}/0", key="a:{id}", ca_file=str(trusted), timeout_s=60)
 
 
 def _postgresql(port: int, trusted: Path) -> Any:
-    return SqlSink(f"postgresql://u@127.0.0.1:{port}/d?sslrootcert={trusted}", "rows")
+    return SqlSink(f"postgresql://u@127.0.0.1:{port}/d?sslrootcert={trusted}", "rows", connect_timeout_s=60)
 
 
 def _mariadb(port: int, trusted: Path) -> Any:
-    return SqlSink(f"mariadb://u@127.0.0.1:{port}/d?ssl_ca={trusted}", "rows")
+    return SqlSink(f"mariadb://u@127.0.0.1:{port}/d?ssl_ca={trusted}", "rows", connect_timeout_s=60)
 
 
 def _kafka(port: int, trusted: Path) -> Any:
@@ -61,7 +61,7 @@ def _kafka(port: int, trusted: Path) -> Any:
 
 
 def _dynamodb(port: int, _trusted: Path) -> Any:
-    return DynamoDbSink("rows", endpoint_url=f"https://127.0.0.1:{port}", region="eu-central-1", timeout_s=5)
+    return DynamoDbSink("rows", endpoint_url=f"https://127.0.0.1:{port}", region="eu-central-1", timeout_s=60)
 
 
 def _s3(port: int, _trusted: Path) -> Any:

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,13 @@ class Credentials:
 
 
 @pytest.fixture(autouse=True)
-def _reused_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that PySpark uses for further tasks, and that has settled nothing yet."""
+def _reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that PySpark uses for further tasks, and that has settled nothing yet. It collects only when told."""
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     monkeypatch.setattr("wal_sink.spark.session.garbage._settled", set())
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_what_lives_after_the_first_task_of_a_store_is_not_searched_again(tmp_path: Path) -> None:

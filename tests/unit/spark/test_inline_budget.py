@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import PySparkException
 
+from tests.support.logged import said_here
 from wal_sink.errors import ConfigError
 from wal_sink.spark import stage_batch
 from wal_sink.spark.session.cluster import inline_budget, size_of
@@ -95,7 +96,7 @@ def test_the_batch_is_staged_again_without_inline_rows(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         assert stage(run)
     assert (run.attempts, run.staged, run.inline_rows) == ([True, False], ["staged"], False)
-    (said,) = caplog.messages
+    (said,) = said_here(caplog)
     assert said.startswith("batch 7 planned at 17: Job aborted")
     assert said.endswith("so that batches cost fewer requests")
 

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tests.support.logged import said_here
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.session.checkpoint_files import current_session
 from wal_sink.spark.session.cluster import (
@@ -145,7 +146,7 @@ def test_a_shuffle_that_nobody_can_check_is_told_of(
 
     warn_of_unchecked_shuffles(cast("SparkSession", SimpleNamespace(conf=conf)))
 
-    assert len(caplog.messages) == 1
+    assert len(said_here(caplog)) == 1
     assert all(part in caplog.text for part in told)
 
 
@@ -154,7 +155,7 @@ def test_a_spark_whose_shuffles_tell_their_writers_needs_no_warning(
     known: dict[str, str | None], caplog: pytest.LogCaptureFixture
 ) -> None:
     warn_of_unchecked_shuffles(cast("SparkSession", SimpleNamespace(conf=Conf(known))))
-    assert not caplog.messages
+    assert not said_here(caplog)
 
 
 def test_a_setting_that_cannot_be_read_is_not_one_that_is_unknown() -> None:

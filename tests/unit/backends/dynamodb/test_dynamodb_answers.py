@@ -192,7 +192,7 @@ def test_waiting_for_unprocessed_items_is_bounded(server: DynamoDbServer) -> Non
         pytest.raises(TryAgainError, match="throttles the table, and 2 items were not written"),
     ):
         sink.write(chunk(ids(1, 2, 3)))
-    assert time.monotonic() - started_s < 20
+    assert time.monotonic() - started_s < 60
     assert server.ids(table) == [1]
 
 

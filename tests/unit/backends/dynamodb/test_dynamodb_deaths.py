@@ -7,6 +7,7 @@ import random
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import botocore.exceptions
 import pytest
@@ -38,6 +39,15 @@ WRITER = textwrap.dedent(
 )
 
 
+def at_one_moment(server: DynamoDbServer, table: str) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return ledger and rows. The last request of a killed writer may be carried out between two looks."""
+    while True:
+        ledger = server.items(f"{table}-ledger")
+        found = server.ids(table)
+        if server.items(f"{table}-ledger") == ledger:
+            return ledger, found
+
+
 def test_a_writer_killed_at_any_moment_leaves_rows_and_ledger_equal(server: DynamoDbServer, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments = random.Random(seed)
@@ -48,14 +58,16 @@ def test_a_writer_killed_at_any_moment_leaves_rows_and_ledger_equal(server: Dyna
         with Child.python(WRITER, url, log=tmp_path / f"{number}.log") as writer:
             writer.wait_for_output("ready")
             time.sleep(moments.uniform(0.05, 0.5))
+            if number == 2:  # on a busy machine the others may have been killed before they wrote
+                writer.wait_until(lambda: bool(server.ids(table)), "it wrote")
             assert writer.running, writer.output
             writer.kill()
-        ledger = server.items(f"{table}-ledger")
+        ledger, found = at_one_moment(server, table)
         known = sum(int(one["batch_id"]["N"]) * 20 + int(one["rows"]["N"]) for one in ledger)
-        assert server.ids(table) == list(range(known)), f"seed {seed}"
+        assert found == list(range(known)), f"seed {seed}"
         counts.append(known)
     assert counts == sorted(counts)
-    assert counts[-1] > 0, "the writers were killed before they wrote"
+    assert counts[-1] > 0
 
 
 @pytest.mark.usefixtures("no_waiting", "server")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -69,7 +70,8 @@ def test_slots_that_were_left_unread_are_asked_for_again(server: DynamoDbServer)
 
 
 def test_waiting_for_slots_that_are_left_unread_is_bounded(server: DynamoDbServer) -> None:
-    with opened(server, server.new_table(), timeout_s=0.3) as sink:
+    with opened(server, server.new_table()) as sink:
+        sink._target = replace(sink._target, timeout_s=0.3)  # of its patience, not of its client
         server.faults.append(Fault("BatchGetItem", unprocessed=1, times=10**6))
         with pytest.raises(TryAgainError, match="1 slots were not read within timeout_s"):
             sink.positions([SLOT])

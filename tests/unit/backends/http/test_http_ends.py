@@ -23,7 +23,7 @@ from wal_sink_backends.http.sink import HttpSink, TargetFailedError
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 REFUSED = b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n"
 ABSENT = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 Head = list[bytes]
 """The lines of a request before its body."""

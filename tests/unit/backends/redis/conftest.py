@@ -8,11 +8,18 @@ import pytest
 
 from tests.support.redis_tools import VARIABLE
 from tests.support.servers.redis_server import PASSWORD, RedisServer
+from wal_sink_backends.common.durability import warn_once
 
 
 @pytest.fixture(autouse=True)
 def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, PASSWORD)
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> None:
+    """Forget what was said once: a new server may have the port of an earlier one."""
+    warn_once.cache_clear()
 
 
 @pytest.fixture

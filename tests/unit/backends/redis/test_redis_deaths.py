@@ -15,7 +15,7 @@ import redis
 
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import Child
-from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
+from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids, wait_until_alone
 from tests.support.servers.ports import listening
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.side_by_side import side_by_side
@@ -129,19 +129,22 @@ def test_a_kill_at_any_moment_leaves_rows_and_ledger_equal(
         with Child.python(WRITER, url, log=log, env={VARIABLE: PASSWORD}) as writer:
             writer.wait_for_output("ready")
             time.sleep(moments.uniform(0.02, 0.3))
+            if number == 2:  # on a busy machine the others may have been killed before they wrote
+                writer.wait_until(lambda: bool(ledger(server)), "it wrote")
             if victim == "server":
                 server.kill()
-                writer.wait_for_output("the server is gone", 20)
+                writer.wait_for_output("the server is gone")
                 server.start()
             else:
                 assert writer.running, writer.output
                 writer.kill()
+        wait_until_alone(server)
         found, at = stream_ids(server), ledger(server)
         known = int(at["batch_id"]) * 600 + int(at["rows"]) if at else 0
         assert found == list(range(known)), f"seed {seed}"
         counts.append(known)
     assert counts == sorted(counts)
-    assert counts[-1] > 0, "nothing was written"
+    assert counts[-1] > 0
 
 
 def tear(server: RedisServer) -> None:

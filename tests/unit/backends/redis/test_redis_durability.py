@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.chunks import CONTEXT
+from tests.support.logged import said_here
 from tests.support.redis_tools import VARIABLE, opened
 from tests.support.servers.redis_server import PASSWORD, RedisServer
+from tests.support.waiting import wait_until
 from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis.sink import RedisSink
 
@@ -44,7 +46,7 @@ def test_a_server_is_warned_of_once(
     for _ in range(2):
         with caplog.at_level(logging.WARNING), opened(server):
             pass
-    told = [record.getMessage() for record in caplog.records]
+    told = said_here(caplog)
     if expected is None:
         assert told == []
     else:
@@ -59,8 +61,7 @@ def test_replicas_that_are_not_waited_for_are_warned_of(
     server = new_redis("--repl-diskless-sync-delay", "0")
     replica = new_redis("--replicaof", f"127.0.0.1 {server.port}", "--masterauth", PASSWORD)
     with replica.client() as client:
-        while client.info("replication")["master_link_status"] != "up":
-            pass
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows")
     with opened(server, wait_replicas=1):
         assert "replica(s)" not in caplog.text
     with opened(server):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,35 @@ from tests.support.processes import Child
 from tests.support.redis_tools import opened, stream_ids
 from tests.support.servers.ports import free_port
 from tests.support.servers.redis_server import PASSWORD, RedisServer
+from tests.support.waiting import wait_until
 from wal_sink.errors import ForgottenError, OutcomeUnknownError, PermanentError
 from wal_sink_backends.redis.sink import RedisSink
 
+_LONG_MS = 120_000
+
 
 class Sentinel:
-    """One Sentinel that fails over by itself, after 5 s: on a busy machine a server may be silent for one or two."""
+    """One Sentinel that fails over by itself, soon where a test says so: on a busy machine a server may be silent."""
 
     def __init__(self, folder: Path, primary: RedisServer) -> None:
         self.port = free_port()
         conf = folder / "sentinel.conf"
         conf.write_text(
             f"bind 127.0.0.1\nport {self.port}\ndir {folder}\nsentinel monitor orders 127.0.0.1 {primary.port} 1\n"
-            f"sentinel auth-pass orders {PASSWORD}\nsentinel down-after-milliseconds orders 5000\n"
+            f"sentinel auth-pass orders {PASSWORD}\nsentinel down-after-milliseconds orders {_LONG_MS}\n"
             "sentinel failover-timeout orders 20000\n"
         )
         self.child = Child(["redis-server", conf, "--sentinel"], log=folder / "sentinel.log", limit_s=120)
+
+    def fail_over_to(self, replica: RedisServer) -> None:
+        """Return when the replica is the primary in place of one that was killed."""
+        self._take_for_down_after(1000)
+        self.child.wait_until(lambda: int(self.told()["port"]) == replica.port, "Sentinel fails over")
+        self._take_for_down_after(_LONG_MS)
+
+    def _take_for_down_after(self, milliseconds: int) -> None:
+        with redis.Redis(port=self.port) as client:
+            client.sentinel_set("orders", "down-after-milliseconds", milliseconds)
 
     def told(self) -> dict[str, Any]:
         with redis.Redis(port=self.port, decode_responses=True) as client:
@@ -48,10 +60,8 @@ class Sentinel:
 def pair(new_redis: Callable[..., RedisServer]) -> tuple[RedisServer, RedisServer]:
     primary = new_redis("--masterauth", PASSWORD)
     replica = new_redis("--masterauth", PASSWORD, "--replicaof", f"127.0.0.1 {primary.port}")
-    deadline = time.monotonic() + 30
     with primary.client() as client:
-        while client.info("replication")["connected_slaves"] != 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: client.info("replication")["connected_slaves"] == 1, "the replica follows")
     return primary, replica
 
 
@@ -84,7 +94,7 @@ def test_after_a_fail_over_in_mid_batch_every_row_is_there_once(
         primary.kill()
         with pytest.raises(OutcomeUnknownError):
             sink.write(chunk(ids(3, 4), first=2))
-    sentinel.child.wait_until(lambda: int(sentinel.told()["port"]) == replica.port, "Sentinel fails over")
+    sentinel.fail_over_to(replica)
     with opened(replica, kind="stream", key="orders") as sink:
         position = sink.last(SLOT)
         assert position is not None
@@ -101,7 +111,7 @@ def test_the_old_primary_comes_back_as_a_replica_and_refuses_loudly(
 ) -> None:
     primary, replica = pair
     primary.kill()
-    sentinel.child.wait_until(lambda: int(sentinel.told()["port"]) == replica.port, "Sentinel fails over")
+    sentinel.fail_over_to(replica)
     primary.start()
 
     def is_replica() -> bool:
