@@ -45,7 +45,7 @@ class RedisServer(Server):
         super().prepare()
         for manifest in self.append_only_files.glob("*.manifest") if self._repair else ():
             command = ["redis-check-aof", "--fix", str(manifest)]
-            subprocess.run(command, input=b"y\n", check=True, capture_output=True, timeout=30)
+            subprocess.run(command, input=b"y\n", check=True, capture_output=True, timeout=120)
 
     def command(self) -> Sequence[str | Path]:
         always = ("--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "no", "--save", "")

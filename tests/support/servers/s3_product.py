@@ -44,7 +44,7 @@ class S3Product(Server):
             region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
-            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+            config=Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1}),
         )
 
     def answers(self) -> bool:

@@ -17,7 +17,7 @@ from tests.support.components import note_started, require
 from tests.support.processes import Child, ChildError
 from tests.support.servers.ports import free_ports
 
-START_S = 60.0
+START_S = 150.0
 _FIRST_STARTS = 3
 POSTGRESQL = Path("/usr/lib/postgresql")
 """Where Debian keeps the programs of PostgreSQL, by version."""
@@ -110,7 +110,7 @@ def program(name: str, package: str) -> Path:
 def version_of(started: Path, *arguments: str) -> str:
     """Ask a program for its version, and return the first number with a dot in its answer."""
     said = subprocess.run(
-        [started, *(arguments or ["--version"])], capture_output=True, text=True, timeout=30, check=True
+        [started, *(arguments or ["--version"])], capture_output=True, text=True, timeout=120, check=True
     )
     found = re.search(r"\d+(\.\d+)+", said.stdout)
     assert found, f"{started} told no version: {said.stdout!r}"

@@ -19,6 +19,8 @@ front of the text; after the request had its effect, with the answer lost. `swal
 passes nothing on.
 """
 _ANSWER_S = 10.0
+_SURE_ANSWER_S = 60.0
+"""For the answer to a whole request, which comes unless the server has died."""
 
 
 class TcpProxy:
@@ -125,7 +127,7 @@ class _Link:
                 self._server.shutdown(socket.SHUT_WR)
                 return
             if how in ("after", "at"):
-                self._answered.wait(_ANSWER_S)
+                self._answered.wait(_SURE_ANSWER_S if how == "after" else _ANSWER_S)
         if how is not None:
             self._proxy.on_cut()
         if how != "swallow":
