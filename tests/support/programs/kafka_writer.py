@@ -56,7 +56,7 @@ def persistently(call: Callable[[], T], *, until: Callable[[], bool] = lambda: F
 def live(address: str, topic: str, ordinal: int, count: int, term: int, *, has_rivals: bool = False) -> None:
     """Run one process from the position in the ledger to the end.
 
-    A slow machine may exceed its time limits, so that it tries again. If it `has_rivals` of its own term, it ends as
+    A slow machine may exceed its time limits, so that it tries again. If it `has_rivals` with the same term, it ends as
     soon as one of them fences it.
     """
     fenced = list[KafkaFencedError]()
