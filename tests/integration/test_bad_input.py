@@ -411,9 +411,9 @@ def test_a_sink_that_hangs_ends_within_its_time_budget(spark: SparkSession, plac
     fails(
         spark, place, DeliveryError, "batch 0", "timed out", "no answer within 0.5 s", "delivery stopped after 2", to=to
     )
-    assert time.monotonic() - started_s < 20
+    assert time.monotonic() - started_s < 90, "the sink hangs until this test lets it go"
     place.trouble.unlink()
-    place.run(spark, to)
+    place.run(spark, Delivery(place.lines, where=where))  # half a second may be too little for a call that goes well
     assert set(place.lines.ids()) == set(range(5))
     assert place.lines.repeats() <= 2, "each of two calls that timed out may still have had its effect"
 
@@ -468,7 +468,7 @@ def test_a_sink_that_returns_something_did_not_succeed(spark: SparkSession, plac
 
 
 def slowly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    time.sleep(3)
+    time.sleep(60)
     yield from batches
 
 
@@ -595,7 +595,7 @@ def test_a_query_that_waits_for_room_is_stopped_at_once_and_has_not_failed(
     else:
         with pytest.raises(UndeliveredError):
             sink.close(timeout_s=0.5)
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 25, "less than the WalSink waits for a query by default"
     assert (query.isActive, query.exception()) == (False, None)
     assert "StackOverflowError" not in capfd.readouterr().err
     place.trouble.unlink()

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.spark
 SEGMENTS, CHUNK_ROWS = 2, 10
 ROWS = 2 * SEGMENTS * 2 * CHUNK_ROWS
 PAUSE_S = 0.8
+LONG_PAUSE_S = 5.0
+"""The time in which the test ends or stops the first driver or its host."""
 LIMIT_S = 300.0
 DRIVER = """
 import sys
@@ -41,7 +43,7 @@ spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 place = Home(Path(sys.argv[1]))
 calls = place.root / sys.argv[3]
-plain = SlowLines(place.root / "out.jsonl", calls=calls, pause_s=PAUSE_S)
+plain = SlowLines(place.root / "out.jsonl", calls=calls, pause_s=float(sys.argv[4]))
 exact = SlowSql(place.root / "out.db", calls)
 sinks = {name: Delivery(sink, where="executors") for name, sink in (("plain", plain), ("exact", exact))}
 with place.sink(sinks, settings=Settings(chunk_rows=CHUNK_ROWS)) as sink:
@@ -114,7 +116,7 @@ def put_to_sleep(host: Child, file: Path, is_sending: Callable[[], bool]) -> Non
     """Stop every process of a host, at a moment when one of them is sending, and none holds a lock on the database:
     SQLite's locks end with their process, so nobody else could open it until the host wakes up.
     """
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         host.send_to_all(signal.SIGSTOP)
         if is_sending() and not (file.exists() and is_locked(file)):
@@ -152,7 +154,8 @@ def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_th
 
     def driver(number: int) -> Child:
         log = tmp_path / f"driver-{number}.log"
-        return Child.python(DRIVER, place.root, cluster.url, f"calls-{number}", log=log, limit_s=LIMIT_S)
+        pause_s = LONG_PAUSE_S if number == 1 else PAUSE_S
+        return Child.python(DRIVER, place.root, cluster.url, f"calls-{number}", str(pause_s), log=log, limit_s=LIMIT_S)
 
     with driver(1) as child:
         child.wait_until(lambda: bool(callers(first)["plain"]), "the plain sink is being written to")
@@ -168,7 +171,9 @@ def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_th
         assert is_running(caller)
         host.send_to_all(signal.SIGCONT)
     wait_until(
-        lambda: not any(map(is_running, callers(first)["plain"] | callers(first)["exact"])), "the old tasks ended"
+        lambda: not any(map(is_running, callers(first)["plain"] | callers(first)["exact"])),
+        "the old tasks ended",
+        timeout_s=LIMIT_S,
     )
     late = len(place.lines.sent()) - sent
     assert late >= 1 if asleep else late == 0

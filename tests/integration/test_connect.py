@@ -142,8 +142,8 @@ with home.sink(to) as served:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """A server that ends a session without requests after 8 seconds."""
-    keys = {"defaultSessionTimeout": "8s", "maintenanceInterval": "1s"}
+    """A server that ends a session without requests after 15 seconds."""
+    keys = {"defaultSessionTimeout": "15s", "maintenanceInterval": "1s"}
     conf = {f"spark.connect.session.manager.{key}": value for key, value in keys.items()}
     with connect_server(tmp_path_factory.mktemp("impatient"), conf) as running:
         yield running
@@ -155,14 +155,14 @@ def _waiting(every_s: float, sleep_s: float) -> str:
 
 def test_a_query_that_nobody_asks_about_keeps_its_session(impatient: ConnectServer, home: Home) -> None:
     home.feed.add(range(3))
-    body = _waiting(1.0, 20.0) + '    print("client: active", query.isActive)\n'
+    body = _waiting(1.0, 30.0) + '    print("client: active", query.isActive)\n'
     with client(impatient, home, body) as child:
         assert "client: active True" in child.succeed()
 
 
 def test_a_query_that_ended_with_its_session_is_a_failure(impatient: ConnectServer, home: Home) -> None:
     home.feed.add(range(3))
-    with client(impatient, home, _waiting(600.0, 20.0)) as child:
+    with client(impatient, home, _waiting(600.0, 40.0)) as child:
         assert child.wait() != 0
         assert "does not have the query" in child.output
     assert home.lines.ids() == [0, 1, 2]
@@ -171,9 +171,12 @@ def test_a_query_that_ended_with_its_session_is_a_failure(impatient: ConnectServ
 def test_a_query_that_fails_on_the_server_is_noticed_while_it_is_followed(server: ConnectServer, home: Home) -> None:
     home.feed.add(range(3), range(3, 6))
     failing = "if(id < 3, id, raise_error('too large')) AS id"
-    body = _waiting(1.0, 5.0).replace("stream(spark)", f'stream(spark).selectExpr("{failing}")')
+    body = _waiting(1.0, 120.0).replace("stream(spark)", f'stream(spark).selectExpr("{failing}")')
+    body = body.replace("time.sleep(120.0)", 'wait_until((home.root / "noticed").exists)')
+    body = "from tests.support.waiting import wait_until\n" + body
     with client(server, home, body) as child:
         child.wait_for_output("has ended on its server of Spark Connect")
+        (home.root / "noticed").touch()
         assert child.wait() != 0
         assert "StreamingQueryException" in child.output
     assert home.lines.ids() == [0, 1, 2]

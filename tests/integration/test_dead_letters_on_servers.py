@@ -17,9 +17,8 @@ from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import admin as _admin
 
-from tests.support.kafka_topics import admin, new_topic, read
+from tests.support.kafka_topics import new_topic, read, set_config
 from tests.support.programs.dead_letter_lives import (
     ALL,
     BAD,
@@ -46,7 +45,6 @@ from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Marker
 
-_ADMIN: Any = _admin
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
 GOOD = [row for row in ALL if not is_bad(row)]
 
@@ -134,16 +132,10 @@ def kafka_topic(request: pytest.FixtureRequest) -> Target:
     address = request.getfixturevalue("kafka").address
     topic = new_topic(address, max_message_bytes="2000")
 
-    def repair() -> None:
-        entry = _ADMIN.ConfigEntry("max.message.bytes", "20000", incremental_operation=_ADMIN.AlterConfigOpType.SET)
-        resource = _ADMIN.ConfigResource(_ADMIN.ResourceType.TOPIC, topic, incremental_configs=[entry])
-        client = admin(address)
-        client.incremental_alter_configs([resource])[resource].result(timeout=20)
-
     return Target(
         f"kafka://{address}/{topic}?key=id&transaction_timeout_s=20&ledger_topic={topic}-ledger",
         lambda: [json.loads(message.value())["id"] for message in read(address, topic)],
-        repair,
+        lambda: set_config(address, topic, "max.message.bytes", "20000"),
     )
 
 

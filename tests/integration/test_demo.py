@@ -401,7 +401,7 @@ def test_the_demo_in_small(tmp_path: Path) -> None:
     args: list[str | Path] = ["--rows", "20000", "--batches", "4", "--kills", "1", "--json"]
     program = [sys.executable, "-m", "examples.demo", "--out", tmp_path / "out", *args]
     quick = python_environment({"PYSPARK_SUBMIT_ARGS": SUBMIT})
-    with Child(program, log=tmp_path / "demo.log", env=quick, limit_s=200) as child:
+    with Child(program, log=tmp_path / "demo.log", env=quick, limit_s=400) as child:
         output = child.succeed()
     result = json.loads(output[output.index("\n{") :])
     assert result["holds"]

@@ -127,7 +127,7 @@ def test_a_redis_is_asked_for_its_kind_and_gets_no_key(
     sink = RedisSink(redis_server.url, key="orders:{id}", password_env=VARIABLE)
     keys = sink_keys(redis_server)
     assert "can be reached" in words(fine(sink))
-    assert sink_keys(redis_server) == keys
+    assert sink_keys(redis_server) <= keys  # keys of other tests may expire
     with pytest.raises(PermanentError, match="'day'"):
         RedisSink(redis_server.url, key="orders:{day}", password_env=VARIABLE).examine(SCHEMA)
 

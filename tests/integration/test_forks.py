@@ -36,6 +36,6 @@ def test_a_forked_child_that_exits_does_not_end_the_stream_of_its_parent(tmp_pat
     place = Home(tmp_path)
     place.feed.add(*(range(batch * ROWS, (batch + 1) * ROWS) for batch in range(BATCHES)))
     program = SESSION.format(master="local[2]") + DRIVER
-    with Child.python(program, place.root, log=tmp_path / "log", limit_s=120) as child:
+    with Child.python(program, place.root, log=tmp_path / "log", limit_s=240) as child:
         child.succeed()
     assert place.lines.ids() == list(range(BATCHES * ROWS))

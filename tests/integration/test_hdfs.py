@@ -62,9 +62,11 @@ def test_a_steady_batch_creates_four_objects_and_lists_nothing(spark: SparkSessi
 
 
 def settle(hdfs: Hdfs, folder: str, markers: int) -> None:
-    """Wait until so many markers were created, and hdfs-native's own closes are over."""
+    """Wait until so many markers were created and renamed, which is the last call of a batch that counts."""
     named = f" {folder}/sinks/"
-    wait_until(
-        lambda: sum(named in line and "/markers/" in line for line in hdfs.asked()) >= markers, f"{markers} markers"
-    )
-    time.sleep(1.5)
+
+    def renamed() -> list[str]:
+        return [line for line in hdfs.asked() if line.startswith("rename ") and named in line and "/markers/" in line]
+
+    wait_until(lambda: len(renamed()) >= markers, f"{markers} markers")
+    time.sleep(1.5)  # hdfs-native's own closes

@@ -48,7 +48,7 @@ def chain(spark: SparkSession, place: Home, on_batch: OnBatch) -> None:
     """Run an own chain to its end."""
     query = writer(spark, place, on_batch).start()
     try:
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(120)
     finally:
         query.stop()
 
@@ -62,11 +62,11 @@ def side_by_side(*calls: Callable[[], object]) -> list[BaseException | None]:
     gate = threading.Barrier(len(calls))
 
     def call(each: Callable[[], object]) -> None:
-        gate.wait(30)
+        gate.wait(60)
         each()
 
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.exception(60) for future in [pool.submit(call, each) for each in calls]]
+        return [future.exception(120) for future in [pool.submit(call, each) for each in calls]]
 
 
 # --- two calls for one batch
@@ -188,7 +188,7 @@ def test_a_chain_of_another_session_is_stopped_when_its_delivery_gives_up(spark:
     stream = place.feed.stream(spark.newSession()).writeStream.option("checkpointLocation", str(place.checkpoint))
     query = stream.foreachBatch(sink.stage).start()
     try:
-        assert query.awaitTermination(30), "the query goes on though nothing is delivered any more"
+        assert query.awaitTermination(120), "the query goes on though nothing is delivered any more"
     finally:
         query.stop()
     with pytest.raises(Exception, match="the target refuses"):
@@ -559,9 +559,9 @@ def test_the_same_checkpoint_on_the_writer_and_a_writer_used_again_are_fine(spar
     place.feed.add(range(5))
     named = place.writer(spark).option("checkpointLocation", f"file:{place.checkpoint}").queryName("orders")
     with place.sink() as sink:
-        sink.start(named).awaitTermination(60)
+        sink.start(named).awaitTermination(120)
         place.feed.add(range(5, 10))
-        sink.start(named).awaitTermination(60)
+        sink.start(named).awaitTermination(120)
     with place.sink() as sink:
         sink.run(named)
     assert place.lines.ids() == list(range(10))

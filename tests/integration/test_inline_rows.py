@@ -88,11 +88,11 @@ def test_the_budget_is_a_part_of_what_spark_permits(spark: SparkSession) -> None
     assert 1 << 20 <= inline_budget(spark.sparkContext) <= 16 << 20
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(450)
 def test_a_result_that_is_too_large_is_staged_again_without_inline_rows(place: Home) -> None:
     """Spark counts 8 times some 100 KB against a limit of 300 KB."""
     place.feed.add(range(10, 90), range(90))
-    with Child([sys.executable, "-c", LIMITED, str(place.root)], log=place.root / "log", limit_s=150) as child:
+    with Child([sys.executable, "-c", LIMITED, str(place.root)], log=place.root / "log", limit_s=400) as child:
         said = child.succeed()
     assert said.count("bigger than spark.driver.maxResultSize") >= 1
     assert said.count("no rows travel to the driver. Raise spark.driver.maxResultSize") == 1

@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.forked import ForkedChild
 from tests.support.kafka_topics import delete_topic, new_topic, read
-from tests.support.programs.kafka_writer import batch, live, sink_of
+from tests.support.programs.kafka_writer import batch, live, persistently, sink_of
 from tests.support.servers.kafka_broker import KafkaBroker
 from tests.support.servers.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from wal_sink.errors import FencedError, ForgottenError, HistoryError, OutcomeUnknownError
@@ -34,7 +34,7 @@ _CONTEXT = SinkContext("kafka-writer", "default", 1, 0, ("id", "ordinal"), on_ex
 
 @contextlib.contextmanager
 def opened(sink: KafkaSink) -> Iterator[KafkaSink]:
-    sink.open(_CONTEXT)
+    persistently(lambda: sink.open(_CONTEXT))
     try:
         yield sink
     finally:
@@ -51,20 +51,6 @@ def stored_ids(kafka: KafkaBroker, topic: str, *, ordinal: int = 0) -> list[int]
 
 def ids_of(*numbers: int, ordinal: int = 0) -> list[int]:
     return [row["id"] for number in numbers for row in batch(number, ordinal=ordinal).table.to_pylist()]
-
-
-def persistently(call: Callable[[], object], *, attempts: int = 40) -> int:
-    """Call again after errors that may pass, as the core does. Return how many there were."""
-    for failures in range(attempts):
-        try:
-            call()
-        except ForgottenError:
-            raise
-        except (KafkaAttemptError, OutcomeUnknownError):
-            time.sleep(0.1)
-        else:
-            return failures
-    pytest.fail(f"{attempts} attempts failed")
 
 
 # Zombies, in this process.
@@ -118,18 +104,18 @@ def test_a_zombie_that_knows_of_its_successor_does_not_disturb_it(kafka: KafkaBr
 def test_a_transaction_that_took_too_long_is_not_committed_and_comes_again(
     kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = SlotProducer.commit
-    waits = [3.0]
+    commit, was_slow = SlotProducer.commit, threading.Event()
 
     def slow(self: SlotProducer, *args: Any) -> None:
-        if waits:
-            time.sleep(waits.pop())
+        if not was_slow.is_set():
+            was_slow.set()
+            assert stored_ids(kafka, topic) == []  # returns once the broker has ended the transaction
         commit(self, *args)
 
     monkeypatch.setattr(SlotProducer, "commit", slow)
     with opened(sink := sink_of(kafka.address, topic, transaction_timeout_s=1)):
         with pytest.raises(KafkaFencedError, match="transaction_timeout_s has passed"):
-            sink.write(batch(0))
+            persistently(lambda: sink.write(batch(0)), until=was_slow.is_set)
         assert stored_ids(kafka, topic) == []
         persistently(lambda: sink.write(batch(0)))
     assert stored_ids(kafka, topic) == ids_of(0)
@@ -150,24 +136,33 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(
     kafka: KafkaBroker, topic: str, proxy: KafkaProxy, kind: int, fault: Fault
 ) -> None:
     with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=10)):
-        sink.write(batch(0))
+        persistently(lambda: sink.write(batch(0)))
         proxy.arm(kind, fault)
         persistently(lambda: sink.write(batch(1)))
-        assert proxy.fired.is_set()
-        sink.write(batch(2))
+        assert proxy.fired.wait(60)
+        persistently(lambda: sink.write(batch(2)))
     assert stored_ids(kafka, topic) == ids_of(0, 1, 2)
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the answer"])
 def test_a_commit_whose_outcome_nobody_told_is_looked_up(
-    kafka: KafkaBroker, topic: str, proxy: KafkaProxy, fault: Fault
+    kafka: KafkaBroker, topic: str, proxy: KafkaProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the commit on, the broker is unreachable for longer than the sink waits."""
-    with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=2)):
-        sink.write(batch(0))
+    commit, begun = SlotProducer.commit, threading.Event()
+
+    def cut_off(self: SlotProducer, *args: Any) -> None:
+        """Commit over a connection that is cut, and not abort so: a slow machine may abort attempts before."""
         proxy.arm(END_TXN, fault, then_refuse=True)
+        begun.set()
+        commit(self, *args)
+
+    with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=4)):
+        persistently(lambda: sink.write(batch(0)))
+        monkeypatch.setattr(SlotProducer, "commit", cut_off)
         with pytest.raises(OutcomeUnknownError, match="wal-sink reads the outcome from the ledger at the next attempt"):
-            sink.write(batch(1))
+            persistently(lambda: sink.write(batch(1)), until=begun.is_set)
+        monkeypatch.undo()
         with pytest.raises(KafkaAttemptError):
             sink.last(batch(1).position.slot)
     committed = ids_of(1) if fault == "lose the answer" else []
@@ -182,8 +177,11 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
 def test_a_broker_may_be_killed_and_restarted_at_any_moment(tmp_path: Path) -> None:
     broker = KafkaBroker(tmp_path)
 
+    some_written = threading.Event()
+
     def disturb() -> None:
-        time.sleep(random.uniform(0.2, 0.8))
+        some_written.wait(120)
+        time.sleep(random.uniform(0.0, 0.6))
         broker.kill()
         broker.start()
 
@@ -200,6 +198,8 @@ def test_a_broker_may_be_killed_and_restarted_at_any_moment(tmp_path: Path) -> N
             while thread.is_alive():
                 written += 1
                 persistently(partial(sink.write, batch(written)))
+                if written > 2:
+                    some_written.set()
         thread.join()
         assert written > 2
         assert stored_ids(broker, topic) == ids_of(*range(written + 1))
@@ -227,9 +227,9 @@ def test_a_query_stops_if_its_target_forgot(kafka: KafkaBroker, topic: str, gone
 
 
 def writer(
-    kafka: KafkaBroker, topic: str, log: Path, term: int, *, ordinal: int = 0, count: int = 10**6
+    kafka: KafkaBroker, topic: str, log: Path, term: int, *, ordinal: int = 0, count: int = 10**6, rivals: bool = False
 ) -> ForkedChild:
-    return ForkedChild(live, kafka.address, topic, ordinal, count, term, log=log, limit_s=60)
+    return ForkedChild(partial(live, has_rivals=rivals), kafka.address, topic, ordinal, count, term, log=log)
 
 
 def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
@@ -255,19 +255,22 @@ def test_a_process_that_stood_still_finds_itself_succeeded(kafka: KafkaBroker, t
         zombie.wait_for_output("ready")
         zombie.wait_for_output("wrote 1\n")
         zombie.send_to_all(signal.SIGSTOP)
-        with writer(kafka, topic, tmp_path / "newer.txt", 2, count=20) as newer:
+        count = zombie.output.count("wrote") + 20  # it may have written many, and one that it did not tell yet
+        with writer(kafka, topic, tmp_path / "newer.txt", 2, count=count) as newer:
             newer.succeed()
         zombie.send_to_all(signal.SIGCONT)
         assert zombie.wait() == 1
-        assert "FencedError" in zombie.output
-    assert stored_ids(kafka, topic) == ids_of(*range(20))
+        assert "wal_sink.errors.FencedError" in zombie.output
+    assert stored_ids(kafka, topic) == ids_of(*range(count))
 
 
 def test_processes_write_side_by_side_and_compete(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
     """Two segments, each with two senders of the same term, of which one or both may be fenced by the other."""
     with contextlib.ExitStack() as stack:
         children = [
-            stack.enter_context(writer(kafka, topic, tmp_path / f"{number}.txt", 1, ordinal=number % 2, count=15))
+            stack.enter_context(
+                writer(kafka, topic, tmp_path / f"{number}.txt", 1, ordinal=number % 2, count=15, rivals=True)
+            )
             for number in range(4)
         ]
         for child in children:

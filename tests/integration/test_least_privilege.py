@@ -131,7 +131,7 @@ class Place:
         stage(self.root, minio.storage_options)
         if after == "repair":
             begin = [sys.executable, "-c", REPAIR, f"{self.root}/{LOG}", json.dumps(minio.storage_options)]
-            subprocess.run(begin, env=python_environment(), check=True, timeout=60)
+            subprocess.run(begin, env=python_environment(), check=True, timeout=300)
         elif after:
             done = self.call(
                 "drain", [*_DRAIN[:2], f"targets_here:{after}", *_DRAIN[3:], "--on-rejected", "dead_letter"]

@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +19,7 @@ import pytest
 
 from tests.support.processes import python_environment
 from tests.support.streams import Home
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
@@ -61,11 +64,16 @@ def test_a_query_goes_on_at_the_new_place_although_the_move_was_killed(
 
     there = open_store(StoreSpec(new, s3_server.storage_options))
     for count in KILLED_AT:
-        with subprocess.Popen(**command(wal, new, s3_server)) as process:
-            wait_until(partial(has_objects, there, count))
-            os.kill(process.pid, signal.SIGKILL)
+        with (
+            held(s3_server, partial(has_objects, there, count)) as reached,
+            subprocess.Popen(**command(wal, new, s3_server)) as process,
+        ):
+            try:
+                assert reached.wait(PATIENCE_S)
+            finally:
+                os.kill(process.pid, signal.SIGKILL)
         assert paths.WAL not in there.list("")
-    done = subprocess.run(**command(wal, new, s3_server, "--json"), timeout=120, check=False)
+    done = subprocess.run(**command(wal, new, s3_server, "--json"), timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["move"]
 
@@ -74,6 +82,29 @@ def test_a_query_goes_on_at_the_new_place_although_the_move_was_killed(
     moved = replace(place, wal_url=new)
     moved.run(spark, place.lines, storage_options=s3_server.storage_options)
     assert (place.lines.ids(), place.lines.repeats()) == (list(range(11)), 0)
+
+
+@contextmanager
+def held(server: S3Server, condition: Callable[[], bool]) -> Iterator[threading.Event]:
+    """Hold back what is written to the new place once the condition holds, which sets the event, and refuse it then."""
+    running = server._server._server
+    assert running is not None
+    answered, reached, ended = running.app, threading.Event(), threading.Event()
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "PUT" or "/moved/" not in environ["PATH_INFO"] or not condition():
+            return answered(environ, start_response)
+        reached.set()
+        ended.wait(2 * PATIENCE_S)
+        start_response("503 Service Unavailable", [("Content-Length", "0")])
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "app", answer)
+        try:
+            yield reached
+        finally:
+            ended.set()
 
 
 def has_objects(store: Store, count: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,9 @@ def test_times_are_utc(spark: SparkSession) -> None:
 
 def test_killing_a_driver_ends_its_jvm_and_its_workers(tmp_path: Path) -> None:
     with Child.python(KILLED_DRIVER, log=tmp_path / "log") as driver:
-        driver.wait_for_output("worker ")
-        worker = int(driver.output.split("worker ")[1].split()[0])
+        pids = re.compile(r"worker (\d+)\n")  # written piece by piece
+        driver.wait_until(lambda: pids.search(driver.output) is not None, "a worker told its id")
+        worker = int(pids.findall(driver.output)[0])
         jvm = int(driver.output.split("jvm ")[1].split()[0])
         assert is_running(worker)
         assert is_running(jvm)

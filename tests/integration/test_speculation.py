@@ -22,6 +22,8 @@ pytestmark = pytest.mark.spark
 ROWS = 40
 CHUNK_ROWS = 10
 SLOW_S = 1.5
+CALL_S = 6 * SLOW_S
+"""The limit of a call: less than a share of eight slow chunks, and more than a call on a slow machine."""
 DRIVER = """
 import sys
 from pathlib import Path
@@ -117,7 +119,7 @@ def test_a_copy_waits_as_long_as_the_original_records_chunks(
     """The share takes longer than a call may, and none of its calls does."""
     place = Home(tmp_path)
     place.feed.add(range(4 * ROWS))
-    with driver(place, cluster, timeout_s=3 * SLOW_S, sink=sink) as child:
+    with driver(place, cluster, timeout_s=CALL_S, sink=sink) as child:
         child.succeed()
     assert place.lines.ids() == list(range(4 * ROWS))
     assert len(set(place.root.joinpath("calls").read_text().split())) == 1
@@ -130,7 +132,7 @@ def test_where_the_executor_of_the_original_is_dead_a_copy_does_not_wait_for_eve
     place = Home(tmp_path)
     place.feed.add(range(ROWS))
     calls = place.root / "calls"
-    with driver(place, cluster, timeout_s=3 * SLOW_S, sink=sink) as child:
+    with driver(place, cluster, timeout_s=CALL_S, sink=sink) as child:
         child.wait_until(lambda: calls.exists() and bool(calls.read_text()), "the slow segment is under way")
         os.kill(executor_of(int(calls.read_text().split()[0])), signal.SIGKILL)
         child.succeed()

@@ -49,7 +49,7 @@ def test_run_delivers_every_batch_the_last_one_too(spark: SparkSession, place: H
 def test_start_await_and_close_deliver_what_the_query_completed(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     sink = place.sink()
-    assert sink.start(place.writer(spark)).awaitTermination(60)
+    assert sink.start(place.writer(spark)).awaitTermination(120)
     sink.close()
     sink.close()
     assert place.lines.ids() == list(range(10))
@@ -72,7 +72,7 @@ def test_an_own_chain_is_stopped_when_its_delivery_gives_up(spark: SparkSession,
     sink = place.sink(quick(place.troubled("permanent")))
     writer = place.feed.stream(spark).writeStream.option("checkpointLocation", str(place.checkpoint))
     query = writer.foreachBatch(sink.stage).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
     with pytest.raises(Exception, match="the target refuses"):
         sink.close()
 
@@ -89,7 +89,7 @@ def test_an_own_chain_that_failed_is_started_again_beside_the_same_sink(spark: S
     writer = place.feed.stream(spark).writeStream.option("checkpointLocation", str(place.checkpoint))
     with place.sink(settings=Settings(max_pending_batches=1)) as sink:
         with pytest.raises(StreamingQueryException, match="before the batch is complete"):
-            writer.foreachBatch(on_batch).start().awaitTermination(60)
+            writer.foreachBatch(on_batch).start().awaitTermination(120)
         query = writer.foreachBatch(on_batch).start()
         query.processAllAvailable()
     assert not query.isActive
@@ -167,19 +167,19 @@ def test_another_process_drains_without_spark_what_was_staged(spark: SparkSessio
     place.feed.add(range(5), range(5, 10))
     place.run(spark, to=None)
     with Child.python(DRAIN.format(arguments=""), place.root, log=place.root / "log") as child:
-        child.succeed(60)
+        child.succeed()
     assert place.lines.ids() == list(range(10))
 
 
 def test_a_following_drain_started_before_the_wal_exists_delivers_while_the_query_runs(
     spark: SparkSession, place: Home
 ) -> None:
-    program = DRAIN.format(arguments="follow=True, timeout_s=120")
+    program = DRAIN.format(arguments="follow=True, timeout_s=400")
     with Child.python(program, place.root, log=place.root / "log") as child:
         child.wait_until((place.wal / "terms").exists, "the drain claimed its term")
         place.feed.add(range(5), range(5, 10))
         place.run(spark, to=None)
-        child.wait_until(lambda: place.lines.ids() == list(range(10)), "both batches delivered", 60)
+        child.wait_until(lambda: place.lines.ids() == list(range(10)), "both batches delivered")
     assert place.lines.ids() == list(range(10)), "each once, whatever the drain did until it was ended"
 
 
@@ -461,7 +461,7 @@ def test_too_much_undelivered_holds_staging_back(spark: SparkSession, place: Hom
     wait_until((place.checkpoint / "offsets" / "2").exists, "the third batch began")
     assert not list(place.wal.glob("batches/*2/manifest*"))
     place.trouble.unlink()
-    running.join(60)
+    running.join(180)
     assert place.lines.ids() == list(range(6))
 
 
@@ -511,7 +511,7 @@ place.run(spark, Delivery(place.lines, where="executors"))
 
 def test_one_core_is_enough_for_staging_and_delivery(place: Home) -> None:
     with Child.python(ONE_CORE, place.root, log=place.root / "log") as child:
-        child.succeed(100)
+        child.succeed()
     assert place.lines.ids() == list(range(40))
 
 

@@ -8,11 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from tests.support.processes import Child
 from tests.support.streams import SESSION, Feed
+from tests.support.waiting import wait_until
+from wal_sink import Chunk
+from wal_sink_backends.sql import SqlSink
 
 BATCHES, ROWS = 6, 40
+GATE = "gate"
 
 DRIVER = (
     SESSION.format(master="local[2]")
@@ -20,10 +25,10 @@ DRIVER = (
 import json, sys
 from pathlib import Path
 from tests.support.streams import Feed
+from tests.support.killed_drivers import Gated
 from wal_sink import Settings, WalSink
-from wal_sink_backends.sql import SqlSink
 root, wal, checkpoint, options = sys.argv[1:]
-to = SqlSink("sqlite:///" + root + "/rows.db", "orders")
+to = Gated(root)
 print("ready", flush=True)
 settings = Settings(chunk_rows=10)
 with WalSink(to, wal=wal, checkpoint=checkpoint, settings=settings, storage_options=json.loads(options)) as sink:
@@ -31,6 +36,19 @@ with WalSink(to, wal=wal, checkpoint=checkpoint, settings=settings, storage_opti
 spark.stop()
 """
 )
+
+
+class Gated(SqlSink):
+    """Takes the later half of the batches once a file is there: on a slow machine, too, no driver ends before it."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(f"sqlite:///{root}/rows.db", "orders")
+        self._gate = Path(root) / GATE
+
+    def write(self, chunk: Chunk) -> Any:
+        if chunk.batch_id >= BATCHES // 2:
+            wait_until(self._gate.exists, "the test opens the gate", timeout_s=600)
+        return super().write(chunk)
 
 
 def kill_twice(
@@ -51,6 +69,7 @@ def kill_twice(
             child.wait_until(moment, "a batch was staged, or rows arrived")
             child.kill()
         assert len(_rows_in(root)) < BATCHES * ROWS, "it was killed before the end"
+    (root / GATE).touch()
     with Child.python(DRIVER, *arguments, log=root / "last") as child:
         child.succeed()
     counts = Counter(_rows_in(root))

@@ -189,8 +189,8 @@ def read_json(path: Path, *, after: int = 0) -> list[dict[str, Any]]:
 
 
 def quick(to: object, **options: Any) -> Delivery:
-    """Return a delivery that gives up soon."""
-    return Delivery(to, **{"max_attempts": 2, "attempt_timeout_s": 1.0, **options})
+    """Return a delivery that gives up after few attempts, each of which a slow machine can finish."""
+    return Delivery(to, **{"max_attempts": 2, "attempt_timeout_s": 60.0, **options})
 
 
 def small_chunks(rows: int = 10) -> Settings:

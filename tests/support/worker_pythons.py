@@ -40,7 +40,7 @@ def add_us(folder: Path) -> None:
 def zip_of_us(path: Path) -> Path:
     """Write the zip file for `--py-files` by the command of docs/guide/clusters.md."""
     command: list[str | Path] = [sys.executable, "-m", "zipfile", "--create", path, *PACKAGES]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=300)
     return path
 
 
@@ -52,7 +52,7 @@ def packed(folder: Path, path: Path) -> Path:
     """
     command: list[str | Path] = [sys.executable, "-m", "venv_pack", "--quiet", "--compress-level", "0"]
     command += ["--prefix", folder, "--output", path]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=300)
     return path
 
 

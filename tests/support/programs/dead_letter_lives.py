@@ -34,7 +34,7 @@ BATCHES = 3
 BATCH_ROWS = 16
 CHUNK_ROWS = 4
 NAME = "default"
-_LIMIT_S = 60.0
+_LIMIT_S = 240.0
 
 Hook: TypeAlias = Callable[[str, str], None]
 

@@ -14,7 +14,7 @@ from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.processes import Child, python_environment
 from tests.support.servers.ports import free_port
 
-START_S = 180.0
+START_S = 240.0
 _SPARK_HOME = Path(pyspark.__file__).parent
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 

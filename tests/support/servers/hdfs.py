@@ -28,7 +28,7 @@ SUPERUSER = getuser()
 _HEAP = ("-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", *QUICK.split(), "--add-opens", "java.base/java.lang=ALL-UNNAMED")
 """On Java 17, WebHDFS answers nothing without the last."""
 _GROUP = "org.apache.hadoop"
-_LIMIT_S = 120.0
+_LIMIT_S = 150.0
 _numbers = itertools.count()
 
 _LOGGING = """

@@ -102,6 +102,7 @@ class HttpTarget(HttpServer):
     def __init__(self, path: Path, port: int = 0, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(port, tls=tls)
         self.store = RowStore(path)
+        self._turn = threading.Lock()
         self.faults: list[Fault] = []
         self.requests: list[Seen] = []
         self.refuse: Callable[[dict[str, Any]], str] = lambda _row: ""
@@ -130,10 +131,11 @@ class HttpTarget(HttpServer):
         return request.drop() if fault.cut == "after" else request.answer(status, text, {})
 
     def _fault_for(self, path: str, body: bytes) -> Fault | None:
-        for fault in self.faults:
-            if fault.times > 0 and fault.meets(path, body):
-                fault.times -= 1
-                return fault
+        with self._turn:  # requests come side by side, and a fault is that of one of them
+            for fault in self.faults:
+                if fault.times > 0 and fault.meets(path, body):
+                    fault.times -= 1
+                    return fault
         return None
 
     def _carry_out(self, seen: Seen) -> tuple[int, bytes]:

@@ -106,7 +106,7 @@ class KafkaBroker(Server):
         (self.folder / "log4j.properties").write_text(_LOGGING)
         if not (self.folder / "data").exists():
             tool = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c"]
-            with Child(self._java(*tool), log=self.folder / "format.txt", limit_s=60) as child:
+            with Child(self._java(*tool), log=self.folder / "format.txt", limit_s=150) as child:
                 child.succeed()
 
     def command(self) -> Sequence[str | Path]:

@@ -22,7 +22,7 @@ from tests.support.processes import Child, is_running, python_environment
 from tests.support.servers.ports import free_port
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
-START_S = 180.0
+START_S = 240.0
 SPARK_HOME = Path(pyspark.__file__).parent
 NO_LIMIT_OF_LOSSES = "-Dspark.deploy.maxExecutorRetries=-1"
 """Option of a master that never ends an application because its executors die."""
