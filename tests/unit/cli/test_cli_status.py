@@ -38,7 +38,7 @@ from wal_sink.wal.records import WalRecord, decode, encode
 from wal_sink.wal.sink_records import ErrorRecord
 
 BATCHES = 3
-END_S = 20.0
+END_S = 60.0
 
 
 @pytest.fixture(autouse=True)
