@@ -18,7 +18,7 @@ def noting_reports(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> Callable[
     The state that the second line tells was looked at after the call.
     """
     said, lock = [0], threading.Lock()
-    say: Any = working.say
+    say: Any = vars(working)["say"]
 
     def noted(*args: Any, **kwargs: Any) -> None:
         say(*args, **kwargs)

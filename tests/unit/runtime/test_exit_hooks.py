@@ -6,6 +6,7 @@ import ast
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_a_connection_to_postgresql_is_closed_by_the_process_that_made_it(owner:
     """Closing it tells the server to end the session, which a forked child shares with its parent."""
     told: list[str] = []
     # A class for this test: connections that an earlier test left may be collected now, and would count.
-    kind = type("Closed", (connection_class(),), {"close": lambda _: told.append("close")})
+    kind: Any = type("Closed", (connection_class(),), {"close": lambda _: told.append("close")})
     connection = kind.__new__(kind)
     connection._owner = owner
     del connection
