@@ -22,7 +22,7 @@ import psutil
 CHECKOUT = Path(__file__).resolve().parents[2]
 POLL_S = 0.02
 PARENT_POLL_S = 0.5
-KILL_WAIT_S = 20.0
+KILL_WAIT_S = 60.0
 ENDED = frozenset({psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 
 
