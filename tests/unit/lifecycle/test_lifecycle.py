@@ -68,6 +68,7 @@ class Stream:
         self._on_batch = on_batch
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
+        home.streams.append(self)
 
     @property
     def active(self) -> bool:
@@ -93,6 +94,9 @@ class Stream:
         self._thread.join(PATIENCE_S)
         if self.error is not None:
             raise self.error
+
+    def wait_for_end(self) -> None:
+        self._thread.join(PATIENCE_S)
 
     def complete(self, through: int) -> None:
         """Let it run batches up to this one."""
@@ -143,6 +147,7 @@ class Home:
     run_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     before_commit: Callable[[int], None] = lambda _: None
     threads_before: list[threading.Thread] = field(default_factory=threading.enumerate)
+    streams: list[Stream] = field(default_factory=list)
 
     @property
     def checkpoint(self) -> MemoryStore:
@@ -218,6 +223,10 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     yield made
     while Hanging.of_this_test:
         Hanging.of_this_test.pop().go.set()
+    for stream in made.streams:  # one that goes on would slow down every later test
+        stream.stopped.set()
+    for stream in made.streams:
+        stream.wait_for_end()
 
 
 def writer(through: int) -> Any:
