@@ -217,7 +217,7 @@ def test_a_query_takes_over_at_once_and_is_replaced_when_it_ends(place: Place) -
 
 @pytest.fixture
 def _only_sleep_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes for a standby in its pauses alone: a slow machine takes none of its time away."""
+    """Time passes for a standby in its pauses alone: a slow machine costs it none of its time."""
     now_s = [0.0]
 
     def sleep_s(seconds: float) -> None:
