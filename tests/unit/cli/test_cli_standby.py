@@ -132,7 +132,10 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def _state(thread: Path) -> str:
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # it ended just now
+        return ""
 
 
 def said(process: subprocess.Popen[str]) -> str:

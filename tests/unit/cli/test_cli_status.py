@@ -233,17 +233,20 @@ def watching(wal: str, *more: str, terminal: str = "dumb", **streams: Any) -> su
     return process
 
 
+def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
+    """Read lines up to the first with this text. The end of the process is an error, not more to wait for."""
+    assert process.stdout is not None
+    while text not in (line := process.stdout.readline()):
+        assert line, process.communicate(timeout=END_S)
+
+
 def test_watching_goes_on_after_a_store_that_gave_no_answer(wal: str) -> None:
     with watching(wal, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        while b"newest batch" not in process.stdout.readline():
-            pass
+        read_until(process, b"newest batch")
         Path(wal).rename(f"{wal}-unmounted")  # an unmounted folder: there is no WAL
-        while b"holds no wal.json" not in process.stdout.readline():
-            pass
+        read_until(process, b"holds no wal.json")
         Path(f"{wal}-unmounted").rename(wal)
-        while b"newest batch" not in process.stdout.readline():
-            pass
+        read_until(process, b"newest batch")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=END_S)
     assert process.returncode == 0

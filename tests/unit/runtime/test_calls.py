@@ -178,7 +178,9 @@ def test_the_answer_of_a_call_that_ctrl_c_left_is_given_to_nobody(caller: Thread
     may_return = threading.Event()
 
     def write() -> str:
-        os.kill(os.getpid(), signal.SIGINT)  # from within the call, so that nobody but its caller gets it
+        signal.pthread_kill(
+            threading.main_thread().ident or 0, signal.SIGINT
+        )  # from within the call, so that nobody but its caller gets it
         assert may_return.wait(60)
         return "rows are written"
 
