@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import sqlite3
 import struct
@@ -219,7 +220,7 @@ def test_watching_on_a_terminal_shows_the_state_in_place_until_ctrl_c(wal: str) 
 def _rest(screen: int) -> bytes:
     found = b""
     try:
-        while data := os.read(screen, 65_536):
+        while select.select([screen], [], [], END_S)[0] and (data := os.read(screen, 65_536)):
             found += data
     except OSError:  # the other side is closed
         pass
