@@ -234,18 +234,20 @@ def watching(wal: str, *more: str, terminal: str = "dumb", **streams: Any) -> su
     return process
 
 
-def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
-    """Read lines up to the first with this text. The end of the process is an error, not more to wait for."""
+def read_until(process: subprocess.Popen[bytes], *texts: bytes) -> None:
+    """Read lines up to the first with one of these texts. The end of the process is an error, not more to wait for."""
     assert process.stdout is not None
-    while text not in (line := process.stdout.readline()):
+    line = process.stdout.readline()
+    while not any(text in line for text in texts):
         assert line, process.communicate(timeout=END_S)
+        line = process.stdout.readline()
 
 
 def test_watching_goes_on_after_a_store_that_gave_no_answer(wal: str) -> None:
     with watching(wal, stdout=subprocess.PIPE) as process:
         read_until(process, b"newest batch")
         Path(wal).rename(f"{wal}-unmounted")  # an unmounted folder: there is no WAL
-        read_until(process, b"holds no wal.json")
+        read_until(process, b"holds no wal.json", b"the store gave no answer")  # the latter in the middle of a look
         Path(f"{wal}-unmounted").rename(wal)
         read_until(process, b"newest batch")
         process.send_signal(signal.SIGINT)
