@@ -79,7 +79,7 @@ def test_the_metadata_is_complete_and_valid(archives: Archives, metadata: Messag
 def test_twine_finds_no_fault(archives: Archives) -> None:
     command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict"]
     command += [str(archives.wheel), str(archives.sdist)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout + done.stderr
 
 

@@ -19,7 +19,7 @@ from tests.support.components import require
 from tests.support.processes import CHECKOUT
 
 TESTS = workflows.FOLDER / "tests.yml"
-RUNS_LIMIT_S = 30.0
+RUNS_LIMIT_S = 120.0
 
 Change = tuple[str, str]
 """A text of the workflow, and another one in its place."""

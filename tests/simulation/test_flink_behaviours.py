@@ -320,7 +320,7 @@ def test_hole_6_sending_does_not_hold_the_staging_thread() -> None:
     staged = threading.Event()
 
     def fail(_: Chunk) -> object:
-        assert staged.wait(30)
+        assert staged.wait(60)
         return None
 
     place, sink = Place(), Recorder(fail)
@@ -354,7 +354,7 @@ class Committing:
 
     def __exit__(self, *_: object) -> None:
         self._thread.finish()
-        assert self._thread.join(30)
+        assert self._thread.join(60)
 
 
 def test_hole_7_what_is_complete_is_delivered_on_restore_without_a_new_batch() -> None:

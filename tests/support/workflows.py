@@ -22,7 +22,7 @@ FOLDER = CHECKOUT / ".github" / "workflows"
 SCHEMAS = ("vendor.github-workflows", "custom.github-workflows-require-timeout")
 """Schemas that check-jsonschema brings, by their names there."""
 ACTIONLINT = GoProgram("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "1.7.12")
-CHECK_LIMIT_S = 60.0
+CHECK_LIMIT_S = 300.0
 
 _MAKE = re.compile(r"make((?: [a-z0-9-]+)+)(?: ARGS=(?:[\w./-]+|\"[\w./ -]+\"))?")
 _CI = re.compile(r"\.ci/run((?: [a-z0-9-]+)*)")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.vault import Vault
 
-_END_S = 10.0
+_END_S = 60.0
 
 
 @pytest.fixture(autouse=True)

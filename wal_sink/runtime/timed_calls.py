@@ -83,8 +83,8 @@ class ThreadCall:
             thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
             thread.start()  # raises if the system has no more threads; then the next call tries again
             self._thread = thread
-        self._requests.put((subject(), function, args))
         try:
+            self._requests.put((subject(), function, args))
             returned, value = self._answers.get(timeout=timeout_s)
         except queue.Empty:
             self._left_behind = True

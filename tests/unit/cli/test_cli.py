@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import importlib
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ import wal_sink.walsink
 from wal_sink.cli import options
 from wal_sink.cli.main import main
 from wal_sink.cli.output import clean
+from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
 from wal_sink.stores.opening import open_store
@@ -32,6 +34,8 @@ BATCHES = 3
 ROWS = 5
 SECRET = "hush-hush-0123"  # noqa: S105 - a dummy
 MODULE = """
+import threading
+
 class Keeper:
     def __init__(self): self.rows = []
     def __call__(self, chunk):
@@ -40,9 +44,11 @@ class Keeper:
 take = Keeper()
 number = 7
 
+let_go = threading.Event()
+
 def slow(chunk):
-    import time
-    time.sleep(0.3)
+    if chunk.batch_id:
+        assert let_go.wait(60)
 
 def fail(chunk):
     from wal_sink import PermanentError
@@ -245,6 +251,14 @@ def test_follow_ends_when_time_is_up(wal: str, tmp_path: Path) -> None:
 
 def test_a_timeout_holds_for_the_backlog_too(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = own_module(tmp_path, monkeypatch)
+    stop = CommitterPool.stop
+
+    def stopping(pool: CommitterPool, grace_s: float) -> bool:
+        pool._stopping.set()
+        importlib.import_module(module).let_go.set()  # the chunk in hand is finished now
+        return stop(pool, grace_s)
+
+    monkeypatch.setattr(CommitterPool, "stop", stopping)
     result = drained(wal, f"{module}:slow", "--timeout", "0.5", exit_code=1)
     (sink,) = invoke_json("status", wal)["sinks"]
     assert "the time of 0.5 s is over" in result.stderr

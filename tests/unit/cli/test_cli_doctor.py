@@ -38,6 +38,11 @@ def stage(wal: str, checkpoint: str, options: Mapping[str, object] | None = None
     assert len(list(query.batches(run, BATCHES))) == BATCHES
 
 
+@pytest.fixture(autouse=True)
+def _no_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.doctor.store_probes.SLOW_S", 60.0)
+
+
 @pytest.fixture
 def wal(tmp_path: Path) -> str:
     stage(str(tmp_path / "wal"), str(tmp_path / "checkpoint"))

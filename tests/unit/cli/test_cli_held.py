@@ -67,7 +67,7 @@ def living(wal: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
 
 
 def store_of(wal: str) -> Store:
@@ -119,7 +119,7 @@ def test_so_it_is_where_the_host_has_another_name_by_now(wal: str) -> None:
 
 def test_after_a_process_that_was_killed_here_it_goes_on(wal: str, living: subprocess.Popen[bytes]) -> None:
     living.kill()
-    living.wait(30)
+    living.wait(60)
 
     assert "through batch 1" in drain(wal).stdout
     assert terms(wal) == [1, 2]
@@ -137,7 +137,7 @@ def test_nor_does_a_zombie_hold_a_sink(wal: str, living: subprocess.Popen[bytes]
 
 def test_after_a_process_that_ended_on_another_host_it_goes_on(wal: str, living: subprocess.Popen[bytes]) -> None:
     living.send_signal(signal.SIGINT)
-    living.wait(30)
+    living.wait(60)
 
     assert paths.ended(ROLE, 1) in [f"{paths.terms(ROLE)}/{name}" for name in store_of(wal).list(paths.terms(ROLE))]
     drain(wal)

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.support.noted_reports import noting_reports
 from tests.support.processes import python_environment
 from tests.support.waiting import wait_until
 from wal_sink.cli import working
@@ -28,14 +29,21 @@ from wal_sink.testing import FakeQuery
 
 MODULE = """
 from pathlib import Path
-import time
+import sys
+
+if "pytest" not in sys.modules:
+    from tests.support.ending_runs import wait_for_the_end
 
 def fail(chunk):
     raise ConnectionError("no route to https://me:hush-hush-0123@host/x?token=abcdefgh")
 
 def slow(chunk):
+    from wal_sink.cli import working
+    working.wait_for_reports()
+
+def held(chunk):
     Path("begun").touch()
-    time.sleep(0.4)
+    wait_for_the_end()
 """
 FIELDS = ["time", "level", "logger", "message", "wal", "sink", "batch", "segment"]
 
@@ -92,6 +100,7 @@ def test_a_wrong_use_is_json_too(tmp_path: Path) -> None:
 
 def test_a_long_work_reports_json(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "PLAIN_S", 0.05)
+    monkeypatch.setattr(working, "wait_for_reports", noting_reports(monkeypatch), raising=False)
     found = lines(invoke("drain", wal, "--to", "logged_targets:slow", "--start-from", "earliest"))
     assert [line for line in found if line["message"].startswith("wal-sink: delivering to sink 'default'")]
 
@@ -119,7 +128,7 @@ def test_the_logging_of_the_program_is_as_before_afterwards(wal: str) -> None:
 
 
 def test_an_end_by_sigterm_is_json(wal: str) -> None:
-    args = ("--log-format", "json", "drain", wal, "--to", "logged_targets:slow", "--start-from", "earliest")
+    args = ("--log-format", "json", "drain", wal, "--to", "logged_targets:held", "--start-from", "earliest")
     process = subprocess.Popen(
         [sys.executable, "-m", "wal_sink.cli", *args],
         env=python_environment(),

@@ -52,7 +52,7 @@ def test_a_following_drain_serves_its_metrics_until_it_ends(wal: str) -> None:
 
         url = address[1]
         wait_until(lambda: _line(url, "wal_sink_delivered_batches_total").endswith(" 2.0"))
-        assert _line(url, "wal_sink_pending_batches").endswith(" 0.0")
+        wait_until(lambda: _line(url, "wal_sink_pending_batches").endswith(" 0.0"))
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     finally:
@@ -64,7 +64,7 @@ def test_a_following_drain_serves_its_metrics_until_it_ends(wal: str) -> None:
 
 
 def _line(url: str, metric: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - on 127.0.0.1
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - on 127.0.0.1
         text: str = answer.read().decode()
     return next((line for line in text.splitlines() if line.startswith(f"{metric}{{")), "")
 

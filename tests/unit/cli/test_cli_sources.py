@@ -221,6 +221,10 @@ def test_the_completion_of_a_shell_reads_no_file() -> None:
 
 
 MODULE = """
+import wal_sink.cli.drain
+
+wal_sink.cli.drain.STATUS_S = 60.0
+
 def take(chunk):
     with open("taken.txt", "a") as file:
         file.write(f"{chunk.batch_id}\\n")

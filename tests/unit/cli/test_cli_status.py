@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import sqlite3
 import struct
@@ -38,7 +39,7 @@ from wal_sink.wal.records import WalRecord, decode, encode
 from wal_sink.wal.sink_records import ErrorRecord
 
 BATCHES = 3
-END_S = 20.0
+END_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +220,7 @@ def test_watching_on_a_terminal_shows_the_state_in_place_until_ctrl_c(wal: str) 
 def _rest(screen: int) -> bytes:
     found = b""
     try:
-        while data := os.read(screen, 65_536):
+        while select.select([screen], [], [], END_S)[0] and (data := os.read(screen, 65_536)):
             found += data
     except OSError:  # the other side is closed
         pass
@@ -233,17 +234,22 @@ def watching(wal: str, *more: str, terminal: str = "dumb", **streams: Any) -> su
     return process
 
 
+def read_until(process: subprocess.Popen[bytes], *texts: bytes) -> None:
+    """Read lines up to the first with one of these texts. The end of the process is an error, not more to wait for."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    while not any(text in line for text in texts):
+        assert line, process.communicate(timeout=END_S)
+        line = process.stdout.readline()
+
+
 def test_watching_goes_on_after_a_store_that_gave_no_answer(wal: str) -> None:
     with watching(wal, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        while b"newest batch" not in process.stdout.readline():
-            pass
+        read_until(process, b"newest batch")
         Path(wal).rename(f"{wal}-unmounted")  # an unmounted folder: there is no WAL
-        while b"holds no wal.json" not in process.stdout.readline():
-            pass
+        read_until(process, b"holds no wal.json", b"the store gave no answer")  # the latter in the middle of a look
         Path(f"{wal}-unmounted").rename(wal)
-        while b"newest batch" not in process.stdout.readline():
-            pass
+        read_until(process, b"newest batch")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=END_S)
     assert process.returncode == 0

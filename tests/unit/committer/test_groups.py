@@ -294,6 +294,6 @@ def test_a_thread_that_is_stopped_within_a_group_marks_what_was_delivered(monkey
 
     thread.start()
 
-    assert thread.join(20)
+    assert thread.join(60)
     assert thread.error is None
     assert markers(place) == [2]

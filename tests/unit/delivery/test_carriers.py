@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.forgetting import Forgetful, Target
+from tests.support.hanging_calls import Hangs
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.local import (
@@ -27,7 +29,7 @@ from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
-from wal_sink.runtime.timed_calls import DirectCall, ThreadCall
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink, SinkContext, as_sink
 from wal_sink.sinks.chunk import Chunk
@@ -48,8 +50,7 @@ LIMIT_S = 0.05
 class Hanging(Sink):
     """Its first write in this process hangs until it is released. Every instance notes what it was called with."""
 
-    release = threading.Event()
-    hung = threading.Event()
+    hangs = Hangs()
     made: ClassVar[list[Hanging]] = []
 
     def __init__(self, *, thing: object = None) -> None:
@@ -66,22 +67,23 @@ class Hanging(Sink):
 
     def write(self, chunk: Chunk) -> None:  # noqa: ARG002
         self.calls += 1
-        if not Hanging.hung.is_set():
-            Hanging.hung.set()
-            Hanging.release.wait(30)
+        if not Hanging.hangs.is_hung:
+            Hanging.hangs.wait()
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    Hanging.release, Hanging.hung, Hanging.made = threading.Event(), threading.Event(), []
+    Hanging.hangs, Hanging.made = Hangs(), []
     yield
-    Hanging.release.set()
+    Hanging.hangs.release.set()
 
 
 def with_batch(sink: Sink, *, copies: bool = True) -> tuple[Place, Run]:
     """A run with one complete batch for a sink that is served in this process, as `where="driver"` is."""
     place = Place(rows=lambda _: [1])
-    run = place.open({"a": Recorder()}, runtime=replace(simulated_runtime(seed=99), new_timed_call=ThreadCall))
+    run = place.open(
+        {"a": Recorder()}, runtime=replace(simulated_runtime(seed=99), new_timed_call=Hanging.hangs.new_timed_call)
+    )
     given = served_sink(run, "a", Delivery(sink, attempt_timeout_s=LIMIT_S))
     dispatcher = LocalDispatcher(
         lambda: sink, run.log, should_stop=lambda: False, copy_sink=copier(sink) if copies else None
@@ -121,11 +123,11 @@ def test_the_sink_itself_is_called_again_once_the_call_that_timed_out_came_back(
 
     def deliver(*args: Any, **options: Any) -> Any:
         results = real(*args, **options)
-        Hanging.release.set()
+        Hanging.hangs.release.set()
         assert isinstance(dispatcher, LocalDispatcher)
         holder = dispatcher._holder
         while holder is not None and holder.busy:
-            Hanging.release.wait(0.01)
+            time.sleep(0.01)
         return results
 
     dispatcher.deliver = deliver  # type: ignore[method-assign]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.support.hanging_calls import Hangs
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.runtime.timed_calls import ThreadCall
 from wal_sink.settings import Delivery
 from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.testing import simulated_runtime
@@ -27,11 +26,13 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def with_writer(write: Callable[..., object], *, limit_s: float = 10, threads: bool = False) -> tuple[Place, Run]:
+def with_writer(write: Callable[..., object], *, limit_s: float = 10, hangs: Hangs | None = None) -> tuple[Place, Run]:
     """A run with one complete batch for a writer of whole batches."""
     place = Place(rows=lambda _: [1, 2])
     runtime = simulated_runtime(seed=99)
-    run = place.open({"a": Recorder()}, runtime=replace(runtime, new_timed_call=ThreadCall) if threads else runtime)
+    if hangs is not None:
+        runtime = replace(runtime, new_timed_call=hangs.new_timed_call)
+    run = place.open({"a": Recorder()}, runtime=runtime)
     dispatcher = WholeBatchDispatcher(write, run.log, what="writer", limit_s=limit_s)
     run.committers[0]._served_sink = replace(
         served_sink(run, "a", Delivery(Recorder(), max_attempts=3)), dispatcher=dispatcher
@@ -83,18 +84,18 @@ def test_the_writer_of_a_succeeded_process_is_not_called() -> None:
 
 
 def test_a_writer_that_does_not_return_in_time_is_given_up_and_not_called_again() -> None:
-    release, calls = threading.Event(), list[object]()
+    hangs, calls = Hangs(), list[object]()
 
     def write(*given: object) -> None:
         calls.append(given)
-        release.wait(30)
+        hangs.wait()
 
-    _, run = with_writer(write, limit_s=LIMIT_S, threads=True)
+    _, run = with_writer(write, limit_s=LIMIT_S, hangs=hangs)
     try:
         with pytest.raises(DeliveryError, match=r"batch 0, sink 'a': writer is still running after 0\.05 s"):
             run.deliver_all()
     finally:
-        release.set()
+        hangs.release.set()
     assert len(calls) == 1
 
 

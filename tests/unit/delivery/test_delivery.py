@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from tests.support.hanging_calls import Hangs
 from tests.support.small_run import Place, Recorder, numbers, served_sink
 from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import (
@@ -25,7 +25,6 @@ from wal_sink.errors import (
 )
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.runtime.timed_calls import ThreadCall
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Rejected, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
@@ -36,12 +35,12 @@ from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest
 
 
-def with_batch(to: object, *, rows: int = 5, threads: bool = False) -> tuple[Place, Run]:
+def with_batch(to: object, *, rows: int = 5, hangs: Hangs | None = None) -> tuple[Place, Run]:
     """A run with one complete batch to deliver."""
     place = Place(rows=lambda _: [rows])
     runtime = simulated_runtime(seed=99)
-    if threads:
-        runtime = replace(runtime, new_timed_call=ThreadCall)
+    if hangs is not None:
+        runtime = replace(runtime, new_timed_call=hangs.new_timed_call)
     run = place.open({"a": to}, runtime=runtime)
     next(place.query().batches(run, 1))
     return place, run
@@ -183,14 +182,14 @@ def test_progress_renews_the_budget_of_a_batch() -> None:
 
 
 def test_a_call_that_hangs_has_an_unknown_outcome_and_nothing_else_is_called_while_it_runs() -> None:
-    release = threading.Event()
-    sink = Recorder(lambda _: release.wait(30) and None)
-    place, run = with_batch(Delivery(sink, attempt_timeout_s=0.5), threads=True)
+    hangs = Hangs()
+    sink = Recorder(lambda _: hangs.wait())
+    place, run = with_batch(Delivery(sink, attempt_timeout_s=0.5), hangs=hangs)
     try:
         with pytest.raises(DeliveryError, match=r"still running after 0\.5 s"):
             run.deliver_all()
     finally:
-        release.set()
+        hangs.release.set()
 
     assert sink.tries == 1
     assert not is_marked(place)

@@ -18,7 +18,7 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def complete(place: Place, run: Run, batches: int = 1) -> None:

@@ -18,7 +18,7 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def test_a_run_that_ends_does_not_wait_for_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

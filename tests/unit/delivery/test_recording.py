@@ -27,7 +27,7 @@ from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest
 
-WAIT_S = 10
+WAIT_S = 60
 BY_TIME: dict[str, Any] = {"records_by_time": True, "looks_by_time": True}
 
 

@@ -74,16 +74,16 @@ def test_of_calls_side_by_side_one_gets_in(entries: Entries) -> None:
     entered: list[int] = []
 
     def call(number: int) -> None:
-        gate.wait(10)
+        gate.wait(60)
         with entries.entered("q", "r", 0, on_enter=lambda: let_in.append(number)):
             entered.append(number)
-            gate.wait(10)  # the others come while it is busy
+            gate.wait(60)  # the others come while it is busy
 
     def other(number: int) -> BaseException | None:
         try:
             call(number)
         except ConfigError as error:
-            gate.wait(10)
+            gate.wait(60)
             return error
         return None
 

@@ -47,7 +47,7 @@ from wal_sink.testing.simulation.fake_query import QUERY_ID
 from wal_sink.wal import paths
 from wal_sink.wal.lease import Lease
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 _homes = itertools.count()
 
 
@@ -68,6 +68,7 @@ class Stream:
         self._on_batch = on_batch
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
+        home.streams.append(self)
 
     @property
     def active(self) -> bool:
@@ -93,6 +94,9 @@ class Stream:
         self._thread.join(PATIENCE_S)
         if self.error is not None:
             raise self.error
+
+    def wait_for_end(self) -> None:
+        self._thread.join(PATIENCE_S)
 
     def complete(self, through: int) -> None:
         """Let it run batches up to this one."""
@@ -143,6 +147,7 @@ class Home:
     run_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     before_commit: Callable[[int], None] = lambda _: None
     threads_before: list[threading.Thread] = field(default_factory=threading.enumerate)
+    streams: list[Stream] = field(default_factory=list)
 
     @property
     def checkpoint(self) -> MemoryStore:
@@ -185,9 +190,13 @@ class Hanging(Recorder):
     of_this_test: ClassVar[list[Hanging]] = []
 
     def __init__(self) -> None:
-        self.go = threading.Event()
+        self.called, self.go = threading.Event(), threading.Event()
         self.of_this_test.append(self)
-        super().__init__(lambda _: None if self.go.wait(PATIENCE_S) else "no answer")
+        super().__init__(self.hang)
+
+    def hang(self, _: object) -> str | None:
+        self.called.set()
+        return None if self.go.wait(PATIENCE_S) else "no answer"
 
 
 @pytest.fixture
@@ -214,6 +223,10 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     yield made
     while Hanging.of_this_test:
         Hanging.of_this_test.pop().go.set()
+    for stream in made.streams:  # one that goes on would slow down every later test
+        stream.stopped.set()
+    for stream in made.streams:
+        stream.wait_for_end()
 
 
 def writer(through: int) -> Any:
@@ -222,9 +235,9 @@ def writer(through: int) -> Any:
 
 
 class Soon:
-    """The block ends within some seconds."""
+    """The block ends by itself: it does not wait for what waits for `PATIENCE_S`."""
 
-    def __init__(self, seconds: float = 3.0) -> None:
+    def __init__(self, seconds: float = PATIENCE_S * 2 / 3) -> None:
         self._seconds = seconds
 
     def __enter__(self) -> None:
@@ -398,9 +411,13 @@ def test_a_following_drain_goes_on_while_one_sink_is_not_parked_and_tells_at_its
     home.left_behind(1)
     parked = Delivery(Recorder(lambda _: False), max_attempts=1, on_failure="park")
     target = Recorder()
+    sink = home.sink({"default": parked, "b": Delivery(target, start_from="earliest")})
+    pool = sink._open()
+    wait_until(lambda: target.batches == [0] and "default" in pool.parked)
+    began_s = time.monotonic()
     with pytest.raises(UndeliveredError, match=r"'default' of .* is parked"):
-        home.sink({"default": parked, "b": Delivery(target, start_from="earliest")}).drain(follow=True, timeout_s=0.5)
-    assert target.batches == [0]
+        sink.drain(follow=True, timeout_s=0.5)
+    assert time.monotonic() - began_s >= 0.5
 
 
 def test_a_following_drain_leaves_no_thread_though_nobody_closes(home: Home) -> None:
@@ -411,7 +428,10 @@ def test_a_following_drain_leaves_no_thread_though_nobody_closes(home: Home) -> 
 
     with home.sink(None) as stager:
         home.chain(stager.stage).complete(1)
-    sink.drain(follow=True, timeout_s=2.0)
+    for seconds in (2.0, 20.0, 60.0):  # a slow machine may have no time to find the batch
+        sink.drain(follow=True, timeout_s=seconds)
+        if target.batches == [0, 1]:
+            break
 
     assert target.batches == [0, 1]
     wait_until(lambda: not home.committers(), timeout_s=PATIENCE_S)
@@ -473,6 +493,7 @@ def test_the_exit_hook_lets_a_sink_that_was_dropped_finish_its_chunk(
             home.sink(target).drain(timeout_s=0.1)
 
     drain_and_drop()
+    assert target.called.wait(PATIENCE_S)
     gc.collect()
     threading.Timer(0.1, target.go.set).start()
     hooks.pop()()
@@ -487,8 +508,13 @@ def test_a_sink_that_has_ended_is_let_go_of(home: Home) -> None:
         sink.drain()
     ended = weakref.ref(sink)
     del sink
+    wait_until(lambda: is_gone(ended))
+
+
+def is_gone(thing: weakref.ref[Any]) -> bool:
+    """A thread that is about to end may still refer to it."""
     gc.collect()
-    assert ended() is None
+    return thing() is None
 
 
 # --- own chains

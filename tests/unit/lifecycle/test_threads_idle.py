@@ -11,7 +11,8 @@ from typing import TypeVar
 import pytest
 
 from tests.support.small_run import Place, Recorder, served_sink
-from tests.unit.lifecycle.test_threads import PATIENCE_S, ended
+from tests.support.waiting import wait_until
+from tests.unit.lifecycle.test_threads import PATIENCE_S, ended, wait_idle
 from wal_sink.lifecycle.committer_thread import (
     LONGEST_FOLLOWING_POLL_S,
     LOOK_BACK_EVERY_POLLS,
@@ -104,9 +105,12 @@ def test_for_an_hour_the_committer_of_an_idle_query_asks_nobody_for_anything() -
         query.start_batch(batch_id, batch_id)
         query.stage(run, batch_id)
         query.complete_batch(batch_id)
-        here.hours.endless.clear()
         thread.wake()
-        assert here.hours.endless.wait(PATIENCE_S)
+        wait_until(lambda: len(here.sink.batches) == batch_id + 1)  # noqa: B023 - it is called at once
+    here.hours.endless.clear()
+    thread.wake()  # it looks once more, and then waits
+    assert here.hours.endless.wait(PATIENCE_S)
+    wait_idle(thread)
     assert here.sink.batches == [0, 1, 2]
     here.forget()
 

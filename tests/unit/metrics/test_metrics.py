@@ -67,7 +67,7 @@ def metrics(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Metrics]:
 
 def read(metrics: Metrics) -> dict[str, float]:
     """Every sample, as `name{label="value"}` without the label `wal`."""
-    with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     samples = {}
     for family in text_string_to_metric_families(text):
@@ -367,7 +367,7 @@ def test_two_wals_share_one_object(metrics: Metrics) -> None:
     for _ in range(2):
         place = Place()
         place.stream(place.open({"a": Recorder()}, metrics=metrics), 0)
-    text = urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=10).read().decode()
+    text = urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=60).read().decode()
     assert text.count("\nwal_sink_staged_batches_total{") == 2
 
 

@@ -179,7 +179,7 @@ def test_a_sink_that_says_a_number_is_called_by_it() -> None:
 def test_a_call_that_ends_the_program_with_something_without_text_is_answered() -> None:
     caller = ThreadCall()
     with pytest.raises(ProgramExitError, match=r"sys.exit\(<a Odd without text"):
-        caller.call(raises(SystemExit(Odd(raises(ValueError())))), timeout_s=5)
+        caller.call(raises(SystemExit(Odd(raises(ValueError())))), timeout_s=60)
     caller.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 import logging
 import pickle
 import threading
@@ -34,6 +35,7 @@ LONG = Decimal("1234567890123456789012345678901234.5678")
 TWICE = "2469135780246913578024691357802469.1356"
 attached: ContextVar[str] = ContextVar("attached", default="nothing")
 logger = logger_of(__name__)
+_ends = itertools.count()
 
 
 class Scaling(Sink):
@@ -54,7 +56,7 @@ class Scaling(Sink):
     def close(self) -> None:
         assert self.token is not None
         attached.reset(self.token)  # raises where the token is of another context
-        self.note(f"closed-{threading.get_ident()}", attached.get())
+        self.note(f"closed-{next(_ends)}", attached.get())  # threads that follow each other may have one id
         self.token = None
 
     def note(self, name: str, text: str) -> None:
@@ -78,10 +80,10 @@ def test_what_a_call_sets_in_its_context_is_there_in_the_next_one() -> None:
         decimal.getcontext().prec = 50
         sink["token"] = attached.set("opened")  # type: ignore[assignment]
 
-    call.call(begin, timeout_s=10)
-    assert call.call(lambda: (str(LONG * 2), attached.get()), timeout_s=10) == (TWICE, "opened")
-    call.call(lambda: attached.reset(sink["token"]), timeout_s=10)  # type: ignore[arg-type]
-    assert call.call(attached.get, timeout_s=10) == "nothing"
+    call.call(begin, timeout_s=60)
+    assert call.call(lambda: (str(LONG * 2), attached.get()), timeout_s=60) == (TWICE, "opened")
+    call.call(lambda: attached.reset(sink["token"]), timeout_s=60)  # type: ignore[arg-type]
+    assert call.call(attached.get, timeout_s=60) == "nothing"
     call.close()
     assert attached.get() == "nothing"
     assert decimal.getcontext().prec != 50
@@ -95,8 +97,8 @@ def test_the_subject_of_a_call_is_gone_after_it_however_it_ended(caplog: pytest.
         raise ValueError("planned")
 
     with logging_about(sink="a"), pytest.raises(ValueError, match="planned"):
-        call.call(fail, timeout_s=10)
-    call.call(logger.warning, "without", timeout_s=10)
+        call.call(fail, timeout_s=60)
+    call.call(logger.warning, "without", timeout_s=60)
     call.close()
     assert [record.__dict__["sink"] for record in caplog.records] == ["a", None]
 
@@ -106,11 +108,11 @@ def test_calls_side_by_side_share_no_context_with_their_caller(caplog: pytest.Lo
     both_here = threading.Barrier(2)
 
     def work(_: int) -> int:
-        both_here.wait(10)
+        both_here.wait(60)
         logger.warning("beside")
         if decimal.getcontext() is not mine:
             decimal.getcontext().prec = 7
-        both_here.wait(10)
+        both_here.wait(60)
         return id(decimal.getcontext())
 
     with logging_about(batch=3):

@@ -18,7 +18,7 @@ from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def in_child(work: Callable[[], str]) -> str:

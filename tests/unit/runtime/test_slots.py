@@ -26,7 +26,7 @@ from wal_sink.spark.placement import concurrency
 from wal_sink.spark.session.cluster import task_slots
 from wal_sink.stores.spec import StoreSpec
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def go_on() -> bool:

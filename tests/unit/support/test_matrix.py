@@ -137,10 +137,13 @@ def test_a_cell_that_takes_too_long_is_ended_with_all_its_programs(
     python.chmod(0o755)
     monkeypatch.setattr(results, "Environment", FakeEnvironment)
     monkeypatch.setattr(results, "_versions", lambda _: {})
-    began = time.monotonic()
-    found = results.run(Cell("slow", str(python)), tmp_path, limit_s=1.0)
-    assert found.outcome == "out of time"
-    assert time.monotonic() - began < 60
+    for limit_s in (1.0, 10.0, 60.0):  # a slow machine starts no program within a second
+        began = time.monotonic()
+        found = results.run(Cell("slow", str(python)), tmp_path, limit_s=limit_s)
+        assert found.outcome == "out of time"
+        assert time.monotonic() - began < limit_s + 60
+        if (tmp_path / "pid").exists():
+            break
     assert (tmp_path / "pid").exists(), "otherwise nothing is shown here"
     started = int((tmp_path / "pid").read_text())
     wait_until(lambda: not is_running(started), "the other program ended")

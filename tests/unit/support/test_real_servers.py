@@ -28,7 +28,7 @@ def run(folder: Path, products: list[str], *options: str, test_all: bool = True)
     environment |= {"PYTHONPATH": str(CHECKOUT)} | ({TEST_ALL: "1"} if test_all else {})
     command = [sys.executable, "-m", "pytest", *plain, *options]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
 
 

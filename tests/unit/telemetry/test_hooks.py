@@ -44,8 +44,9 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.lease import Lease
 from wal_sink.wal.log import Log
+from wal_sink.walsink import GRACE_S
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def refuse(_: Chunk) -> None:
@@ -121,7 +122,7 @@ def test_a_hook_that_does_not_return_keeps_no_run_from_its_end(
     ended: list[str] = []
     pool = pool_of(refuse, hook, ended, on_failure=on_failure)
     pool.start()
-    pool._over.wait(PATIENCE_S / 4)
+    pool._over.wait(PATIENCE_S / 2)
     assert pool._over.is_set(), "nobody ends the run while the hook waits"
     assert called.wait(PATIENCE_S)
     assert ended == (["query"] if on_failure == "stop" else [])
@@ -149,7 +150,7 @@ def test_the_end_waits_for_a_hook_only_a_short_time_and_says_so(
     sink._end_early()
     took_s = time.monotonic() - began_s
     let_go.set()
-    assert took_s < 2 * HOOK_S + 1
+    assert took_s < GRACE_S
     assert f"on_event has not returned, called for a ({kind.__name__})" in caplog.text
     assert "a call of a sink is still running" not in caplog.text
 
@@ -230,7 +231,7 @@ def test_closing_waits_for_no_hook_once_every_batch_is_marked(
     sink.close(timeout_s)
     took_s = time.monotonic() - began_s
 
-    assert took_s < 4 * HOOK_S + 1
+    assert took_s < GRACE_S
     assert to.batches == [0, 1]
     assert "on_event has not returned, called for a (Marked)" in caplog.text
     assert "End this process first" in caplog.text
@@ -271,6 +272,7 @@ def test_a_hook_is_named_although_another_sink_ended_late(
 ) -> None:
     """Without this, the end said that a call of a sink was still running, which was over by then."""
     monkeypatch.setattr("wal_sink.walsink.GRACE_S", 0.5)
+    monkeypatch.setattr("wal_sink.walsink.CANCEL_S", PATIENCE_S)
     called, let_go = threading.Event(), threading.Event()
 
     def slow(_: Chunk) -> None:
@@ -499,14 +501,17 @@ def superseded_pool(on_event: Callable[[Event], object], *names: str) -> tuple[C
 
 def test_a_holder_that_is_superseded_tells_that_it_gave_up_each_sink_once_after_it_ended() -> None:
     heard: list[GaveUp] = []
+    is_made = threading.Event()
 
     def hook(event: Event) -> None:
         if isinstance(event, GaveUp):
+            assert is_made.wait(PATIENCE_S)  # `pool` and `ended`
             assert ended == ["query"]
             assert pool._over.is_set()
             heard.append(event)
 
     pool, ended = superseded_pool(hook, "a", "b")
+    is_made.set()
     wait_until(lambda: len(heard) == 2)
     for thread in pool._threads:  # a busy committer finds the newer term itself
         thread.error = FencedError("superseded")

@@ -27,7 +27,7 @@ CONTRACTS: list[type[Contract]] = [
     for name, thing in inspect.getmembers(module, inspect.isclass)
     if name.startswith("Test") and issubclass(thing, Contract)
 ]
-LIMIT_S = 280.0
+LIMIT_S = 550.0
 
 
 @pytest.fixture(scope="module")

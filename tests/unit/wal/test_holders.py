@@ -211,7 +211,7 @@ def test_a_crew_that_ended_says_so_once_and_one_that_is_busy_does_not() -> None:
 
     def hold(_: object) -> None:
         busy.set()
-        free.wait(30)
+        free.wait(60)
 
     list(place.query().batches(place.open({"a": Recorder()}), 1))
     stopping = threading.Event()
@@ -220,14 +220,14 @@ def test_a_crew_that_ended_says_so_once_and_one_that_is_busy_does_not() -> None:
     run.open([served_sink(run, "a", hold)])
     pool = CommitterPool(run, stopping=stopping, on_failure=lambda: None)
     pool.start()
-    assert busy.wait(30)
+    assert busy.wait(60)
 
     assert not pool.stop(0.01)
     assert holder_of(run.log, ROLE, 2).state is Holding.RUNNING
     free.set()
     place.requests.clear()
-    assert pool.stop(30)
-    assert pool.stop(30)
+    assert pool.stop(60)
+    assert pool.stop(60)
     assert place.requests.count(f"create {paths.ended(ROLE, 2)}") == 1
     assert holder_of(run.log, ROLE, 2).state is Holding.ENDED
 
