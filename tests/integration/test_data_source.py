@@ -185,13 +185,12 @@ def test_a_shuffle_that_spark_does_not_check_is_refused(spark: SparkSession, hom
     assert staged_rows(home) == []
 
 
-def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, tmp_path: Path) -> None:
-    """A worker of Spark keeps its run of the WAL; a term that another run claimed since ends it.
+def fenced(spark: SparkSession, tmp_path: Path) -> tuple[Home, str]:
+    """Let one worker plan two batches, between which another run claims the term; return its WAL and its error.
 
     Spark takes idle workers in turn, and earlier tests leave several. So other queries take a turn in between, one more
     with each attempt, until the worker that planned the first batch also plans the second one.
     """
-    found = ""
     for others in range(8):
         home = Home(tmp_path / str(others))
         home.feed.add(range(3))
@@ -207,9 +206,14 @@ def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, tmp_pat
         try:
             stage(spark, home)
         except StreamingQueryException as error:
-            found = str(error)
-            break
-    assert "FencedError" in found, "no worker planned both batches"
+            return home, str(error)
+    raise AssertionError("no worker planned both batches")
+
+
+def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A worker of Spark keeps its run of the WAL; a term that another run claimed since ends it."""
+    home, found = fenced(spark, tmp_path)
+    assert "FencedError" in found
     stage(spark, home)  # a query that is started again stages under the next term
     drain(home)
     assert home.lines.ids() == list(range(6))
