@@ -134,6 +134,7 @@ def test_a_start_in_the_middle_of_1000_segments_reads_each_record_once_and_sever
     run = Run(store, place.checkpoint, Settings(), runtime=replace_in(simulated_runtime(seed=99), side_by_side=waiting))
     run.open([small_run.served_sink(run, "a", second)])
     before = store.requests
+    waiting.calls.clear()
 
     run.deliver_all()
 

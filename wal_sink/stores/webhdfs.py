@@ -5,7 +5,6 @@ The requests are our own: fsspec's rename ignores the answer, and its file appea
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import socket
@@ -159,9 +158,8 @@ class _WebWriter(HdfsWriter):
         try:
             self._to.send(data)
         except OSError as error:
-            with contextlib.suppress(HdfsError):
-                self._check_answer(error)
-            raise _error_of(error) from error
+            self._check_answer(error)
+            raise _error_of(error) from error  # it accepted a body that it did not read whole
 
     def _check_answer(self, cause: OSError | None = None) -> None:
         """Raise what the data node answered. It may answer and hang up while the body is still on its way."""
