@@ -2,7 +2,7 @@
 
 Runs both a few times and prints the last run of each: Spark's jobs with their tasks, from its event log, and the
 objects of WAL and checkpoint, by the times of their files. Times are milliseconds since the query's first file.
-Progress records are counted, not listed.
+Progress records are counted, not listed. Of a log on S3 (`objects-table`), only jobs, tasks and checkpoint are shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.sizes import SIZES
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import write_workloads
 
-CONTESTS = ("null", "csv", "sql", "postgresql-path", "small")
+CONTESTS = ("null", "csv", "sql", "postgresql-path", "small", "objects-table")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import threading
 from typing import Any
 
 import wal_sink.cli.drain
+from tests.support.waiting import PATIENCE_S
 from wal_sink.lifecycle.committer_pool import CommitterPool
 
-PATIENCE_S = 60.0
 _stoppings: list[threading.Event] = []
 _make: Any = CommitterPool.__init__
 

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
 from wal_sink.runtime.timed_calls import ThreadCall
-
-PATIENCE_S = 60.0
 
 
 class Hangs:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-PATIENCE_S = 60.0
+from tests.support.waiting import PATIENCE_S
+
 T = TypeVar("T")
 
 

@@ -131,9 +131,9 @@ class Inventory:
 def take(log: Log) -> Inventory:
     """The inventory of a WAL that is opened. One read and one listing, and one listing more if it has terms.
 
-    Without its record, also a listing for each sink and each role. Requests that need no earlier answer go
-    out at once: three round trips at most. Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError`
-    for the folder of a checkpoint.
+    Without its record, also a listing of the sinks, and one for each sink and each role. Requests that need no earlier
+    answer go out side by side. Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError` for the folder
+    of a checkpoint.
     """
     found: dict[str, frozenset[str]] = {}
     wal: WalRecord | None = None
@@ -145,17 +145,18 @@ def take(log: Log) -> Inventory:
     def look_at(folder: str) -> None:
         found[folder] = frozenset(log.store.list(folder))
 
-    _at_once(log, find, partial(look_at, ""))
+    _side_by_side(log, find, partial(look_at, ""))
     top = found[""]
     _refuse_checkpoint(log, top)
     folders = [paths.TERMS] if wal else [paths.TERMS, paths.SINKS]
-    _at_once(log, *(partial(look_at, folder) for folder in folders if f"{folder}/" in top))
+    _side_by_side(log, *(partial(look_at, folder) for folder in folders if f"{folder}/" in top))
     roles = _folders_of(found.get(paths.TERMS, ()))
     sinks = _folders_of(found.get(paths.SINKS, ()))
     return Inventory(wal or _explained_wal(log, top, roles, sinks), top, roles)
 
 
-def _at_once(log: Log, *looks: Callable[[], None]) -> None:
+def _side_by_side(log: Log, *looks: Callable[[], None]) -> None:
+    """Take the looks at once. The error of the first one that has any is raised."""
     log.runtime.side_by_side(lambda look: look(), looks)
 
 
@@ -366,7 +367,9 @@ def _made_later(log: Log, roles: frozenset[str], sinks: frozenset[str]) -> str |
     def look_at_terms(role: str) -> None:
         numbers[role] = log.numbers(paths.terms(role))
 
-    _at_once(log, *(partial(look_beside, name) for name in sinks), *(partial(look_at_terms, role) for role in roles))
+    _side_by_side(
+        log, *(partial(look_beside, name) for name in sinks), *(partial(look_at_terms, role) for role in roles)
+    )
     held = (f"{paths.SINKS}/{name}/{found}" for name in sorted(sinks) for found in beside[name])
     late = (paths.term(role, numbers[role][0]) for role in sorted(roles) if numbers[role] and numbers[role][0] > 1)
     if (younger := next(held, None)) is not None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.walsink
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, WalSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
@@ -17,8 +17,6 @@ from wal_sink.sinks.chunk import Chunk
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-
-PATIENCE_S = 60.0
 
 
 def test_a_run_that_ends_does_not_wait_for_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

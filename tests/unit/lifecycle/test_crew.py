@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.small_run import Place, Recorder
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import ConfigError, DeliveryError, UndeliveredError
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.runtime.clock import SYSTEM
@@ -19,8 +19,6 @@ from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.testing import FaultyStore
 from wal_sink.wal import paths
 from wal_sink.wal.holders import Holding, holder_of
-
-PATIENCE_S = 60.0
 
 
 def raising(error: Exception) -> Callable[[Chunk], object]:

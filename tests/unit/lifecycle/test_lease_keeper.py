@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from tests.support.small_run import Place, Recorder, served_sink
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import FencedError, PermanentError
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
@@ -27,7 +27,6 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.standby import Watch
 
 SHORT = Lease(1.0)
-PATIENCE_S = 60.0
 
 
 def a_run(place: Place, store: Store | None = None, lease: Lease | None = SHORT) -> Run:

@@ -25,7 +25,7 @@ import wal_sink.spark.stage_batch
 import wal_sink.spark.streaming_query
 import wal_sink.walsink
 from tests.support.small_run import Recorder, numbers
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import (
     ConfigError,
     Delivery,
@@ -47,7 +47,6 @@ from wal_sink.testing.simulation.fake_query import QUERY_ID
 from wal_sink.wal import paths
 from wal_sink.wal.lease import Lease
 
-PATIENCE_S = 60.0
 _homes = itertools.count()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import wal_sink.walsink
 from tests.support.small_run import Recorder
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import ConfigError, Delivery, WalSink
 from wal_sink.lifecycle.liveness import TOUCH_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
@@ -26,7 +26,6 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 OLD_S = 1e9
-PATIENCE_S = 60.0
 
 
 class Clock:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle import committer_thread as threads
 from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
@@ -22,8 +22,6 @@ from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import FaultyStore
-
-PATIENCE_S = 60.0
 
 
 def committing(run: Run, failed: Callable[[CommitterThread], None] = lambda _: None) -> CommitterThread:

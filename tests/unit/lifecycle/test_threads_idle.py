@@ -11,8 +11,8 @@ from typing import TypeVar
 import pytest
 
 from tests.support.small_run import Place, Recorder, served_sink
-from tests.support.waiting import wait_until
-from tests.unit.lifecycle.test_threads import PATIENCE_S, ended, wait_idle
+from tests.support.waiting import PATIENCE_S, wait_until
+from tests.unit.lifecycle.test_threads import ended, wait_idle
 from wal_sink.lifecycle.committer_thread import (
     LONGEST_FOLLOWING_POLL_S,
     LOOK_BACK_EVERY_POLLS,

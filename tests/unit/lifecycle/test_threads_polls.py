@@ -7,14 +7,13 @@ import threading
 import pytest
 
 from tests.support.small_run import Place, Recorder
+from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import StoreError
 from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
 from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import Seen
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.testing import FakeQuery
-
-PATIENCE_S = 60.0
 
 
 def waiting(*, follow: bool = False, pending: bool = False, bound: bool = True) -> CommitterThread:

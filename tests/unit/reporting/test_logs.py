@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.processes import CHECKOUT
-from tests.unit.lifecycle.test_crew import PATIENCE_S, Held, Team, failing
+from tests.support.waiting import PATIENCE_S
+from tests.unit.lifecycle.test_crew import Held, Team, failing
 from wal_sink.errors import DeliveryError
 from wal_sink.reporting.logs import logger_of
 

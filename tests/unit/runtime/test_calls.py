@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import queue
 import signal
 import sys
 import threading
@@ -195,6 +196,24 @@ def test_the_answer_of_a_call_that_ctrl_c_left_is_given_to_nobody(caller: Thread
         time.sleep(0.01)
     with pytest.raises(CallTimedOutError, match="still running"):
         caller.call(lambda: "closed", timeout_s=60)
+
+
+def test_the_answer_of_a_call_that_ctrl_c_left_right_after_it_was_queued_is_given_to_nobody() -> None:
+    class Interrupted(queue.SimpleQueue[Any]):
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            super().put(item, block, timeout)
+            if ctrl_c:
+                raise ctrl_c.pop()
+
+    ctrl_c = [KeyboardInterrupt()]
+    caller = ThreadCall()
+    caller._requests = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        caller.call(lambda: "rows are written", timeout_s=60)
+
+    with pytest.raises(CallTimedOutError, match="still running"):
+        caller.call(lambda: "closed", timeout_s=60)
+    caller.close()
 
 
 def test_closing_ends_the_thread() -> None:

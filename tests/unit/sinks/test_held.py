@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
 from tests.unit.runtime.test_process_assumptions import in_child
 from wal_sink import Chunk, ConfigError, Delivery, Sink, WalSink, wrap
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.timed_calls import CallTimedOutError, InUseError, ThreadCall
 from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.held import hold, holding, objects_of, refuse_shared
-
-PATIENCE_S = 60.0
 
 
 class Memory(Sink):

@@ -140,6 +140,14 @@ def test_a_spark_without_a_list_of_queries_is_an_error_that_names_it() -> None:
         identity_of(df, 3)
 
 
+@pytest.mark.parametrize("table", [None, Odd(), Odd(keySet=lambda: None), Odd(keySet=lambda: ["a"])])
+def test_a_spark_whose_list_of_queries_cannot_be_read_is_an_error_that_names_it(table: object) -> None:
+    df = dataframe(execution())
+    df._jdf._known["sparkSession"] = lambda: Odd(sharedState=lambda: Odd(activeStreamingQueries=lambda: table))
+    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not let wal-sink read which query a batch belongs to"):
+        identity_of(df, 3)
+
+
 def test_a_writer_that_cannot_be_read_is_an_error_that_names_it() -> None:
     session = Odd(version="9.9", _jsparkSession=Odd())
     writer: Any = Odd(_spark=session, _jwrite=Odd(getClass=Odd))

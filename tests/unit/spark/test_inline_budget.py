@@ -50,6 +50,13 @@ def test_a_limit_that_cannot_be_read_is_refused() -> None:
         inline_budget(context("much", 1 << 30))
 
 
+def test_a_pyspark_without_the_context_of_java_is_refused() -> None:
+    given = context("1g", 1 << 30)
+    del given._jsc
+    with pytest.raises(ConfigError, match="has no _jsc in PySpark"):
+        inline_budget(given)
+
+
 @pytest.mark.parametrize(
     ("setting", "size"),
     [("64m", 64 << 20), ("10b", 10), ("10", 10), (" 2K ", 2048), ("1gb", 1 << 30), ("x", None), (None, None)],

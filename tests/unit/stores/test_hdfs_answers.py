@@ -64,5 +64,6 @@ def test_what_a_data_node_says_before_it_hangs_up_is_told() -> None:
     assert (said.kind, "safe mode" in str(said)) == ("SafeModeException", True)
 
 
-def test_a_data_node_that_says_nothing_gave_no_answer() -> None:
-    assert refusal(b"").kind == NO_ANSWER
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"])
+def test_a_data_node_that_refuses_nothing_and_did_not_read_the_body_gave_no_answer(answer: bytes) -> None:
+    assert refusal(answer).kind == NO_ANSWER

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.small_run import Place, Recorder, numbers, served_sink
 from tests.support.traced_locks import TracedLocks
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
 from wal_sink.delivery.telling import failure_teller
 from wal_sink.errors import ConfigError, FencedError, UndeliveredError, WalSinkError
@@ -45,8 +45,6 @@ from wal_sink.wal.fencing import claim
 from wal_sink.wal.lease import Lease
 from wal_sink.wal.log import Log
 from wal_sink.walsink import GRACE_S
-
-PATIENCE_S = 60.0
 
 
 def refuse(_: Chunk) -> None:

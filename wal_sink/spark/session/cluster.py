@@ -78,7 +78,7 @@ def inline_budget(context: SparkContext) -> int:
     """
     with understood(context.version, "how much a job may return to the driver"):
         heap = int(private(context, "_jvm").java.lang.Runtime.getRuntime().maxMemory())
-        # `SparkContext.getConf` copies every setting to Python, one call each: 5 to 10 ms, a batch.
+        # In every batch, and `SparkContext.getConf` would copy each setting to Python, one call each.
         setting = private(context, "_jsc").getConf().get(_RESULT_SIZE, "1g")
         permitted = size_of(setting)
         if permitted is None:

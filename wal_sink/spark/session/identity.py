@@ -128,8 +128,10 @@ def _execution_of(df: DataFrame) -> Any:
 
 
 def _elements(jvm: Any, collection: Any) -> list[Any]:
-    """The elements of a Java collection. A Python loop over it would end with a Java exception, and PySpark asks the
-    JVM some twenty questions about each of those: 10 ms, a batch.
+    """The elements of a Java collection.
+
+    A Python loop over it would end with a Java exception, about which PySpark asks the JVM some twenty questions. This
+    runs in every batch.
     """
     elements = jvm.java.util.ArrayList(collection)
     return [elements.get(index) for index in range(elements.size())]
