@@ -120,6 +120,37 @@ def test_a_start_with_nothing_to_deliver_costs_23_requests() -> None:
     assert requests_of_a_start(place) == 23
 
 
+def test_the_first_batch_of_a_new_wal_waits_for_two_answers_before_its_rows_are_staged() -> None:
+    """The look for lost objects is one round, and makes no listing for each sink and role. Then the record is made."""
+    place, waiting = Place(), Waiting()
+    runtime = replace_in(simulated_runtime(seed=98), side_by_side=waiting)
+    run = place.open({"a": nothing, "b": nothing}, runtime=runtime)
+    query = place.query()
+    query.start_batch(0, 0)
+    place.requests.clear()
+    waiting.calls.clear()
+
+    run.begin_staging(0, planned_ms=query.planned_ms(0))
+
+    asked, made = place.requests[:-1], place.requests[-1]
+    assert waiting.calls == [len(asked)]
+    assert sorted(asked) == ["list ", "list sinks", "list terms", "read wal.json"]
+    assert made == "create wal.json"
+
+
+def test_the_first_batch_of_a_query_that_goes_on_costs_a_read_and_a_listing() -> None:
+    place = Place()
+    place.stream(place.open({"a": nothing}), 1)
+    run = place.open({"a": nothing})
+    query = place.query()
+    query.start_batch(2, 2)
+    place.requests.clear()
+
+    run.begin_staging(2, planned_ms=query.planned_ms(2))
+
+    assert place.requests == [f"read {paths.release(2)}", "list low-water"]
+
+
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_start_in_the_middle_of_1000_segments_reads_each_record_once_and_several_at_once(idempotent: bool) -> None:
     segments, sent = 1_000, 400

@@ -7,7 +7,7 @@ import threading
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch
 from wal_sink.recovery.differences import difference
-from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, require_wal, sink_folders, take
+from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, require_wal, take_again
 from wal_sink.recovery.location import canonical, check_location
 from wal_sink.reporting.logs import logger_of
 from wal_sink.wal import paths
@@ -184,9 +184,12 @@ class History:
         if self._wal is not None and running != self._wal.query_id:
             raise self._not_the_owner(self._wal, running)
 
-    def bind(self, batch_id: int) -> WalRecord:
-        """Make sure that the WAL belongs to the running query. At the first batch, create its record."""
-        wal = self._wal or self._create(batch_id)
+    def bind(self, batch_id: int) -> bool:
+        """Make sure that the WAL belongs to the running query. At the first batch, create its record.
+
+        Returns whether this call made the record. Everything else of a WAL's batches is made after it.
+        """
+        wal, is_made = (self._wal, False) if self._wal is not None else self._create(batch_id)
         self._check_owner(wal)
         if batch_id < wal.first_batch:
             raise HistoryGone(
@@ -195,7 +198,7 @@ class History:
                 "or start a new WAL; before that, wal-sink adopt WAL shows what a sink would get twice or never"
             )
         self._wal = wal
-        return wal
+        return is_made
 
     def first_since_opened(self, batch_id: int) -> int:
         """The first batch that Spark completed since this run opened a new WAL; `batch_id`, which runs now, if none.
@@ -263,7 +266,8 @@ class History:
             self._pending = {batch_id: size for batch_id, size in self._pending.items() if batch_id > everywhere}
             self._staged = {batch_id: staged for batch_id, staged in self._staged.items() if batch_id > where_alive}
 
-    def _create(self, batch_id: int) -> WalRecord:
+    def _create(self, batch_id: int) -> tuple[WalRecord, bool]:
+        """The WAL's record, and whether it was made here."""
         query_id = self._checkpoint.query_id()
         if query_id is None:
             raise HistoryError(
@@ -272,20 +276,21 @@ class History:
             )
         # Another process may have made the record since this run looked, and it may be lost by now. Then it must not be
         # made again for a later batch.
-        if (made := take(self._log).wal) is not None:
-            return self._own(made)
+        made, sinks = take_again(self._log)
+        if made is not None:
+            return self._own(made), False
         record = WalRecord(
             wal_id=self._log.runtime.new_id(),
             query_id=query_id,
             checkpoint=self._checkpoint.root,
             first_batch=batch_id,
             location=canonical(self._log.store.root),
-            sinks=tuple(sink_folders(self._log)),
+            sinks=tuple(sinks),
             **self._log.stamp(),
         )
         wal, is_own = self._log.create_or_find(paths.WAL, record)
         if not is_own:
-            return self._own(wal)
+            return self._own(wal), False
         if batch_id > 0:
             _logger.warning(
                 "%s is a new WAL and begins with batch %d. Spark completed the batches before it, and wal-sink "
@@ -294,7 +299,7 @@ class History:
                 "place",
                 self._log.store.root, batch_id,
             )  # fmt: skip
-        return wal
+        return wal, True
 
     def _check_owner(self, wal: WalRecord) -> None:
         if self.is_owned_by(wal.query_id):

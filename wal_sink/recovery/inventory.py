@@ -8,7 +8,7 @@ more: other processes may write to the WAL at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.log import NOTHING, Log, numbers_of
 from wal_sink.wal.move_records import CopiedRecord, CopyRecord
 from wal_sink.wal.records import LowWater, Marker, Record, Release, SinkRecord, WalRecord
 
 R = TypeVar("R", bound=Record)
+V = TypeVar("V")
 
 
 class Lost(StrEnum):
@@ -135,29 +136,62 @@ def take(log: Log) -> Inventory:
     answer go out side by side. Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError` for the folder
     of a checkpoint.
     """
-    found: dict[str, frozenset[str]] = {}
-    wal: WalRecord | None = None
-
-    def find() -> None:
-        nonlocal wal
-        wal = log.find(WalRecord, paths.WAL)
-
-    def look_at(folder: str) -> None:
-        found[folder] = frozenset(log.store.list(folder))
-
-    _side_by_side(log, find, partial(look_at, ""))
-    top = found[""]
+    wal, (root,) = _record_and(log, partial(log.store.list, ""))
+    top = frozenset(root)
     _refuse_checkpoint(log, top)
     folders = [paths.TERMS] if wal else [paths.TERMS, paths.SINKS]
-    _side_by_side(log, *(partial(look_at, folder) for folder in folders if f"{folder}/" in top))
-    roles = _folders_of(found.get(paths.TERMS, ()))
-    sinks = _folders_of(found.get(paths.SINKS, ()))
-    return Inventory(wal or _explained_wal(log, top, roles, sinks), top, roles)
+    found = _by_name(log, (folder for folder in folders if f"{folder}/" in top), log.store.list)
+    roles, sinks = (_folders_of(found.get(folder, ())) for folder in (paths.TERMS, paths.SINKS))
+    if wal is None:
+        terms = _by_name(log, roles, lambda role: log.numbers(paths.terms(role)))
+        wal = _explained_wal(log, top, terms, _by_name(log, sinks, partial(_beside_record, log)))
+    return Inventory(wal, top, roles)
 
 
-def _side_by_side(log: Log, *looks: Callable[[], None]) -> None:
-    """Take the looks at once. The error of the first one that has any is raised."""
-    log.runtime.side_by_side(lambda look: look(), looks)
+def take_again(log: Log) -> tuple[WalRecord | None, list[str]]:
+    """Look again at a WAL that had no record when it was opened: its record, and the names of its sinks.
+
+    One read and three listings, side by side. Two of these list all objects of the terms and the sinks, which are few
+    in a new WAL. Raises as `take` does.
+    """
+    looks = ("", False), (paths.TERMS, True), (paths.SINKS, True)
+    listings = (partial(log.store.list, folder, recursive=recursive) for folder, recursive in looks)
+    wal, (root, terms, sinks) = _record_and(log, *listings)
+    top = frozenset(root)
+    _refuse_checkpoint(log, top)
+    beside = _by_folder(sinks)
+    if wal is None:
+        numbers = {role: numbers_of(names) for role, names in _by_folder(terms).items()}
+        others = {name: [found for found in names if found != paths.SINK_RECORD] for name, names in beside.items()}
+        wal = _explained_wal(log, top, numbers, others)
+    return wal, sorted(beside)
+
+
+def _record_and(log: Log, *listings: Callable[[], list[str]]) -> tuple[WalRecord | None, list[list[str]]]:
+    """The WAL's record, None if there is none, and what the listings found. All of them go out side by side."""
+    record: list[WalRecord | None] = []
+
+    def find() -> list[str]:
+        record.append(log.find(WalRecord, paths.WAL))
+        return []
+
+    _, *found = log.runtime.side_by_side(lambda look: look(), (find, *listings))
+    return record[0], found
+
+
+def _by_name(log: Log, names: Iterable[str], ask: Callable[[str], V]) -> dict[str, V]:
+    """The answers for the names, asked for side by side."""
+    asked = sorted(names)
+    return dict(zip(asked, log.runtime.side_by_side(ask, asked), strict=True))
+
+
+def _by_folder(paths_below: Iterable[str]) -> dict[str, list[str]]:
+    """The paths of a recursive listing, by the folder that each lies in, and relative to it."""
+    found: dict[str, list[str]] = {}
+    for folder, below, name in (path.partition("/") for path in paths_below):
+        if below:
+            found.setdefault(folder, []).append(name)
+    return found
 
 
 def _refuse_checkpoint(log: Log, top: frozenset[str]) -> None:
@@ -323,11 +357,16 @@ _FORGET = (
 _WAY_OUT = {**dict.fromkeys(Lost, _NEW_WAL), Lost.SINK: _FORGET}
 
 
-def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str], sinks: frozenset[str]) -> WalRecord | None:
-    """The WAL's record, read once more; None if nothing exists that is made after it. Raises `ObjectLost`."""
+def _explained_wal(
+    log: Log, top: frozenset[str], terms: Mapping[str, Sequence[int]], beside: Mapping[str, Sequence[str]]
+) -> WalRecord | None:
+    """The WAL's record, read once more; None if nothing exists that is made after it. Raises `ObjectLost`.
+
+    `terms`: the numbers of each role's terms, ascending. `beside`: the objects of each sink beside its record.
+    """
     _refuse_unfinished_copy(log, top)
     younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None)
-    because = _made_later(log, roles, sinks) if younger is None else _after(younger)
+    because = _made_later(terms, beside) if younger is None else _after(younger)
     return None if because is None else _find_again(log, WalRecord, paths.WAL, Lost.WAL, because)
 
 
@@ -352,26 +391,14 @@ def _refuse_unfinished_copy(log: Log, top: frozenset[str]) -> None:
     )
 
 
-def _made_later(log: Log, roles: frozenset[str], sinks: frozenset[str]) -> str | None:
-    """Evidence that a sink or a role once had a batch; None if there is none. One listing for each of them.
+def _made_later(terms: Mapping[str, Sequence[int]], beside: Mapping[str, Sequence[str]]) -> str | None:
+    """Evidence that a sink or a role once had a batch; None if there is none. No request.
 
     A sink has any object beside `sink.json` only with a batch. Terms are never deleted, so if the first ones of a role
     are gone, older objects may be lost too.
     """
-    beside: dict[str, Sequence[str]] = {}
-    numbers: dict[str, Sequence[int]] = {}
-
-    def look_beside(name: str) -> None:
-        beside[name] = _beside_record(log, name)
-
-    def look_at_terms(role: str) -> None:
-        numbers[role] = log.numbers(paths.terms(role))
-
-    _side_by_side(
-        log, *(partial(look_beside, name) for name in sinks), *(partial(look_at_terms, role) for role in roles)
-    )
-    held = (f"{paths.SINKS}/{name}/{found}" for name in sorted(sinks) for found in beside[name])
-    late = (paths.term(role, numbers[role][0]) for role in sorted(roles) if numbers[role] and numbers[role][0] > 1)
+    held = (f"{paths.SINKS}/{name}/{found}" for name, names in sorted(beside.items()) for found in names)
+    late = (paths.term(role, numbers[0]) for role, numbers in sorted(terms.items()) if numbers and numbers[0] > 1)
     if (younger := next(held, None)) is not None:
         return _after(younger)
     if (term := next(late, None)) is not None:

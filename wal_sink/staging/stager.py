@@ -51,9 +51,10 @@ class Stager:
         self._refuse_foreign(batch_id, offsets, planned_ms)
         if self._history.wal is None:
             self._refuse_completed(batch_id)  # before the WAL's record is made
-        self._history.bind(batch_id)
-        # Spark chose a query's first batch after the WAL was read: others may have staged and released it meanwhile.
-        if batch_id <= self._history.newest_known or not self._attempts:
+        is_made = self._history.bind(batch_id)
+        # Spark chose a query's first batch after the WAL was read: others may have staged and released it meanwhile. Of
+        # a WAL that was made just now, nobody can have.
+        if not is_made and (batch_id <= self._history.newest_known or not self._attempts):
             if self._is_replay(batch_id, offsets):
                 self._log.events.tell(events.Replayed, batch=batch_id)
                 return None
@@ -128,10 +129,9 @@ class Stager:
             )
 
     def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
-        self._refuse_collected(batch_id)
         release = self._log.find(Release, paths.release(batch_id))
+        self._refuse_collected(batch_id)  # only now: a collection deletes the release after it has moved low water
         if release is None:
-            self._refuse_collected(batch_id)  # it may have been collected between the two reads
             self._refuse_marked(batch_id)
             return False
         found = offsets.fingerprint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypedDict, TypeVar
@@ -96,11 +96,7 @@ class Log:
     def numbers(self, folder: str, *, after: int = NOTHING) -> list[int]:
         """The numbers that name the records or folders in `folder`, ascending."""
         start = paths.batch_name(after) if after > NOTHING else ""
-        names = self.store.list(folder, after=start)
-        if not names:
-            return []
-        found = {paths.parse_number(name) for name in names}
-        return sorted(number for number in found if number is not None and number > after)
+        return [number for number in numbers_of(self.store.list(folder, after=start)) if number > after]
 
     def low_water(self) -> int:
         """The newest batch whose objects may be gone; -1 if none may.
@@ -112,6 +108,12 @@ class Log:
     def raise_low_water(self, batch_id: int, marked: Mapping[str, int] = _NOBODY) -> None:
         """Raise low water to this batch. `marked`: the newest marked batch of each registered sink, by name."""
         self.create(paths.low_water(batch_id), LowWater(batch_id=batch_id, marked=dict(marked), **self.stamp()))
+
+
+def numbers_of(names: Iterable[str]) -> list[int]:
+    """The numbers that names of records or folders hold, ascending. Other names are left out."""
+    found = {paths.parse_number(name) for name in names}
+    return sorted(number for number in found if number is not None)
 
 
 def _belongs(record: Record, path: str) -> bool:

@@ -66,6 +66,51 @@ def test_nor_is_it_for_a_process_that_opened_the_wal_while_it_was_new() -> None:
     assert paths.WAL not in place.wal.list("")
 
 
+@pytest.mark.parametrize(
+    ("left", "evidence"),
+    [
+        ("low-water/0000000000000000000.json", "low-water/ is made after it"),
+        ("milestones/0000000000000000000.json", "milestones/ is made after it"),
+        ("repairs/0000000001.json", "repairs/ is made after it"),
+        ("sinks/b/markers/0000000000000000000.json", "sinks/b/markers/0000000000000000000.json is made after it"),
+        ("terms/committer-b/0000000002.json", "terms/committer-b/0000000002.json is the oldest term of its role"),
+    ],
+)
+def test_each_trace_of_batches_tells_it_to_that_process(left: str, evidence: str) -> None:
+    place = Place()
+    early = place.open({"a": Recorder()})
+    place.wal.create(left, b"{}")
+    query = place.query()
+    query.start_batch(0, 0)
+
+    with pytest.raises(ObjectLost, match=rf"wal\.json is gone, but it must have existed: {evidence}"):
+        query.stage(early, 0)
+
+    assert paths.WAL not in place.wal.list("")
+
+
+def test_a_folder_that_became_a_checkpoint_meanwhile_is_no_wal() -> None:
+    place = Place()
+    early = place.open({"a": Recorder()})
+    place.wal.create("offsets/0", b"v1")
+    query = place.query()
+    query.start_batch(0, 0)
+
+    with pytest.raises(ConfigError, match="holds offsets/, so it is the checkpoint of a query"):
+        query.stage(early, 0)
+
+
+def test_a_new_wal_records_the_sinks_that_are_registered() -> None:
+    place = Place()
+    run = place.open({"b": Recorder(), "a": Recorder()})
+    query = place.query()
+    query.start_batch(0, 0)
+
+    query.stage(run, 0)
+
+    assert require_wal(run.log, "").sinks == ("a", "b")
+
+
 def test_who_opened_the_wal_while_it_was_new_takes_the_record_that_another_made() -> None:
     place = Place()
     early = place.open({"a": Recorder()})
