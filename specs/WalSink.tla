@@ -254,11 +254,11 @@ StageFails(r, why) ==
     /\ S' = [S EXCEPT ![r].pc = "dead"]
     /\ G' = Shout(G, S[r].b, why, FalseAlarm(why))
 
-\* The first batch of a stager is looked up whatever is known: Spark chose it after the WAL was read.
+\* The first batch of a stager is looked up whatever is known: Spark chose it after the WAL was read.  Unless the stager
+\* has just made the WAL: every release is made after that.
 LooksUp(r, b) == b <= R[r].known \/ (Fixed("first_batch_looked_up") /\ S[r].n = 0)
 Write(r, b) == IF R[r].known > -1 /\ b > R[r].known + 1 THEN "gap" ELSE "write"
-AfterBegin(r, b) ==
-    IF ~LooksUp(r, b) THEN Write(r, b) ELSE IF BUG = "no_low_water_check_at_stage" THEN "release" ELSE "low"
+AfterBegin(r, b) == IF LooksUp(r, b) THEN "release" ELSE Write(r, b)
 
 \* staging.stager.Stager.begin: checkpoint.reader.Checkpoint.require_offsets, recovery.history.History.bind
 StageBegin(r) ==
@@ -279,7 +279,8 @@ StageBegin(r) ==
           ELSE /\ wal' = IF wal = 0 THEN ck.q ELSE wal
                /\ R' = [R EXCEPT ![r].own = wal']
                /\ S' = [S EXCEPT ![r].f = ck.off[b + 1],
-                                 ![r].pc = IF Fixed("stager_term") THEN "term" ELSE AfterBegin(r, b)]
+                                 ![r].pc = IF Fixed("stager_term") THEN "term"
+                                           ELSE IF wal = 0 THEN Write(r, b) ELSE AfterBegin(r, b)]
                /\ UNCHANGED G
     /\ UNCHANGED <<ck, terms, man, rel, prog, mark, low, C, T>>
 
@@ -292,13 +293,26 @@ StageTerm(r) ==
     /\ S' = [S EXCEPT ![r].pc = IF Superseded("stager", S[r].t) THEN "dead" ELSE AfterBegin(r, S[r].b)]
     /\ UNCHANGED <<ck, store, R, C, T, G>>
 
-\* staging.stager.Stager._refuse_collected, before and after the release is looked for
-StageLowWater(r) ==
-    /\ S[r].pc \in {"low", "low again"}
-    /\ S' = [S EXCEPT ![r].pc = IF S[r].b <= low
-                                THEN IF BUG = "collected_is_always_gone" THEN "gone" ELSE "collected"
-                                ELSE IF @ = "low" THEN "release" ELSE Write(r, S[r].b)]
+\* staging.stager.Stager._is_replay: what the release says counts once low water was read
+StageRelease(r) ==
+    /\ S[r].pc = "release"
+    /\ LET b == S[r].b
+           found == IF rel[b] = NoAtt THEN "no release"
+                    ELSE IF rel[b].f # S[r].f /\ BUG # "no_fingerprint_check_at_replay" THEN "another plan" ELSE "replay"
+       IN S' = [S EXCEPT ![r].pc = found]
     /\ UNCHANGED <<ck, store, R, C, T, G>>
+
+\* staging.stager.Stager._refuse_collected, after the release was looked for
+StageLowWater(r) ==
+    /\ S[r].pc \in {"no release", "another plan", "replay"}
+    /\ LET b == S[r].b IN
+       IF b <= low /\ BUG # "no_low_water_check_at_stage"
+       THEN /\ S' = [S EXCEPT ![r].pc = IF BUG = "collected_is_always_gone" THEN "gone" ELSE "collected"]
+            /\ UNCHANGED G
+       ELSE IF S[r].pc = "another plan" THEN StageFails(r, "divergent")
+       ELSE /\ S' = [S EXCEPT ![r].pc = IF @ = "no release" THEN Write(r, b) ELSE "commit"]
+            /\ G' = IF S[r].pc = "replay" /\ S[r].q # wal THEN [G EXCEPT !.bad = @ \cup {"I8"}] ELSE G
+    /\ UNCHANGED <<ck, store, R, C, T>>
 
 \* The same, of a batch that was collected: a superseded query, or one whose batch another one completed, is fenced and
 \* blames no history.  The term, then the checkpoint.
@@ -318,19 +332,6 @@ StageGap(r) ==
        /\ R' = [R EXCEPT ![r].known = known]
        /\ IF S[r].b > known + 1 THEN StageFails(r, "missing") ELSE S' = [S EXCEPT ![r].pc = "write"] /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, C, T>>
-
-\* staging.stager.Stager._is_replay
-StageRelease(r) ==
-    /\ S[r].pc = "release"
-    /\ LET b == S[r].b IN
-       IF rel[b] = NoAtt
-       THEN /\ S' = [S EXCEPT ![r].pc = IF BUG = "no_low_water_check_at_stage" THEN Write(r, b) ELSE "low again"]
-            /\ UNCHANGED G
-       ELSE IF rel[b].f # S[r].f /\ BUG # "no_fingerprint_check_at_replay"
-       THEN StageFails(r, "divergent")
-       ELSE /\ S' = [S EXCEPT ![r].pc = "commit"]
-            /\ G' = IF S[r].q # wal THEN [G EXCEPT !.bad = @ \cup {"I8"}] ELSE G
-    /\ UNCHANGED <<ck, store, R, C, T>>
 
 \* staging.stager.Stager.end: the Spark job, then the manifest (its name is nobody else's: an ambiguous answer reads
 \* back as its own); recovery.history.History.note_staged

@@ -89,6 +89,18 @@ def test_each_trace_of_batches_tells_it_to_that_process(left: str, evidence: str
     assert paths.WAL not in place.wal.list("")
 
 
+def test_objects_that_belong_to_no_sink_and_no_role_are_no_trace() -> None:
+    place = Place()
+    early = place.open({"a": Recorder()})
+    for stray in ("sinks/notes.txt", "terms/notes.txt"):
+        place.wal.create(stray, b"mine")
+    query = place.query()
+    query.start_batch(0, 0)
+
+    assert query.stage(early, 0)
+    assert require_wal(early.log, "").sinks == ("a",)
+
+
 def test_a_folder_that_became_a_checkpoint_meanwhile_is_no_wal() -> None:
     place = Place()
     early = place.open({"a": Recorder()})
