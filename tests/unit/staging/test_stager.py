@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryGone, MissingBatch
@@ -10,6 +11,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
 from wal_sink.staging.manifests import Staged
 from wal_sink.wal import paths
+from wal_sink.wal.records import WalRecord, decode, encode
 
 
 def drainer(place: Place) -> Run:
@@ -247,6 +249,34 @@ def test_a_first_batch_that_others_delivered_since_the_query_began_is_refused_un
     query.start_batch(0, 7)
     with pytest.raises(DivergentReplay):
         query.stage(sleeping, 0)
+
+
+def test_a_first_batch_whose_wal_another_process_makes_at_that_moment_is_looked_up() -> None:
+    """Unlike that of a WAL that the run made: the other one may have released the batch by now."""
+    where = Place()
+    sleeping = where.open({"b": Recorder()})
+    query = where.query()
+    query.start_batch(0, 7)
+    create = where.wal.create
+
+    def another_is_first(path: str, data: bytes) -> None:
+        where.wal.create = create  # type: ignore[method-assign]
+        if path == paths.WAL:
+            create(path, encode(replace(decode(WalRecord, data, path), id="another's")))
+            create(paths.release(0), release_of_another_plan())
+        create(path, data)
+
+    where.wal.create = another_is_first  # type: ignore[method-assign]
+
+    with pytest.raises(DivergentReplay, match="batch 0"):
+        query.stage(sleeping, 0)
+
+
+def release_of_another_plan() -> bytes:
+    """A release of batch 0, as another query of the checkpoint makes it."""
+    other = Place()
+    other.stream(other.open({"a": Recorder()}), 0)
+    return other.wal.read(paths.release(0))
 
 
 def test_of_collected_batches_a_succeeded_query_is_told_that_it_was_succeeded() -> None:
