@@ -408,7 +408,7 @@ def test_a_collection_in_a_worker_does_not_search_the_modules_after_each_task(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark gives a task to any idle worker, and workers of earlier tests may have settled after as many stores as
-    they ever do. So any store counts, and Spark is asked until a worker that settled has answered.
+    they ever do. So any store counts, and tasks are sent until a worker that settled has answered.
     """
     place = Home(tmp_path)
     place.feed.add([1])
