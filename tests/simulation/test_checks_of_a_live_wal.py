@@ -175,7 +175,7 @@ def test_the_test_finds_a_check_that_does_not_read_new_terms(monkeypatch: pytest
 
 def _finds_something() -> bool:
     for kind in SENDING:
-        for steps in (1, 2, 3):
+        for steps in (1, 2, 3, 4, 5, *PACES):
             with small_world():
                 live = Live(World(kind, batches=BATCHES, retention=1), steps, CRASHES)
                 try:
