@@ -338,7 +338,7 @@ def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_
     own_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The producer is new, so that no number of its messages tells the brokers that something is missing."""
-    topic, send = new_topic(own_broker.address), SlotProducer.send
+    topic, send, end = new_topic(own_broker.address), SlotProducer.send, Cluster.high_watermark
     with opened(sink := sink_of(own_broker.address, topic)):
         sink.write(batch(0))
         before = [Logs(own_broker, tmp_path / "kafka", topic)]
@@ -349,7 +349,12 @@ def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_
             before.pop().take_back()
         return send(self, *given)
 
+    def found(self: Cluster, topic: str) -> int:
+        """A client that asked the broker before it knew its topics again does so once more."""
+        return persistently(lambda: end(self, topic))
+
     monkeypatch.setattr(SlotProducer, "send", late)
+    monkeypatch.setattr(Cluster, "high_watermark", found)
     with opened(sink := sink_of(own_broker.address, topic)):
         with pytest.raises(
             KafkaAttemptError, match=r"lost the message at offset 2, or a later one, after .* Nothing was committed"
@@ -373,7 +378,8 @@ def test_a_sink_tells_no_position_that_the_ledger_has_lost(own_broker: KafkaBrok
         with opened(other := sink_of(own_broker.address, topic)):
             for number in range(3):
                 persistently(partial(other.write, batch(number, ordinal=1)))
-        assert reader.positions(slots) == {slots[0]: batch(0).position, slots[1]: batch(2, ordinal=1).position}
+        found = persistently(lambda: reader.positions(slots))
+        assert found == {slots[0]: batch(0).position, slots[1]: batch(2, ordinal=1).position}
 
 
 def test_positions_are_one_reading_of_the_ledger(

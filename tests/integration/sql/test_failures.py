@@ -125,7 +125,7 @@ def test_a_server_that_stops_and_comes_back(server: DatabaseServer, database: st
         with pytest.raises(PASSING):
             sink.write(chunk(ids(2), first=1))
         server.start()
-        sink.write(chunk(ids(2), first=1))
+        write_patiently(sink, chunk(ids(2), first=1))
     assert stored(server, database) == [1, 2]
 
 
