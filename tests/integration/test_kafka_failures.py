@@ -175,7 +175,7 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
 
 
 def test_a_broker_may_be_killed_and_restarted_at_any_moment(tmp_path: Path) -> None:
-    broker = KafkaBroker(tmp_path)
+    broker = KafkaBroker(tmp_path, session_s=4)
 
     some_written = threading.Event()
 
@@ -312,7 +312,7 @@ class Logs:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path / "kafka") as broker:
+    with KafkaBroker(tmp_path / "kafka", session_s=4) as broker:
         yield broker
 
 

@@ -30,7 +30,7 @@ _TIMEOUT_S = 4.0
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that the tests of this module may end and stop."""
-    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), session_s=4) as broker:
         yield broker
 
 

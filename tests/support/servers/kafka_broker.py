@@ -54,7 +54,7 @@ transaction.max.timeout.ms=120000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
 log.cleaner.dedupe.buffer.size=2097152
-broker.session.timeout.ms=4000
+broker.session.timeout.ms={session_ms}
 broker.heartbeat.interval.ms=1000
 num.network.threads=2
 num.io.threads=4
@@ -67,14 +67,18 @@ class KafkaBroker(Server):
 
     At `address` clients need no login and may do anything. `sasl_address` requires `USER` and `PASSWORD` (mechanism
     PLAIN), and this user may do only what an ACL grants.
+
+    A broker that sends no heartbeat for `session_s` seconds, as on a busy machine, loses its leaders for a moment, and
+    nobody can create a topic then. A broker that was killed does not come back before that time.
     """
 
     product = "Apache Kafka"
     number_of_ports = 5
 
-    def __init__(self, folder: Path, *, auto_create: bool = False) -> None:
+    def __init__(self, folder: Path, *, auto_create: bool = False, session_s: int = 60) -> None:
         super().__init__(folder)
         self._auto_create = auto_create
+        self._session_s = session_s
         self._jars = kafka_jars()
 
     @property
@@ -101,6 +105,7 @@ class KafkaBroker(Server):
             user=USER,
             password=PASSWORD,
             auto_create=auto_create,
+            session_ms=self._session_s * 1000,
         )
         (self.folder / "server.properties").write_text(settings)
         (self.folder / "log4j.properties").write_text(_LOGGING)
