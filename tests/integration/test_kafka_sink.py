@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -121,10 +122,17 @@ def refused_by_the_broker(kafka: KafkaBroker) -> list[int]:
 
 
 class _PurgesLate:
-    """A producer that empties its queues a little after an abort: the next transaction loses what it has queued."""
+    """A producer that empties its queues a little after an abort: the next transaction loses what it has queued.
 
-    def __init__(self, producer: Producer) -> None:
+    The broker stands still until then: it would get some messages before, if the test were slow.
+    """
+
+    most = 2
+    """The number of purges."""
+
+    def __init__(self, producer: Producer, broker: KafkaBroker) -> None:
         self._producer = producer
+        self._broker = broker
         self._late = False
         self.purges = 0
 
@@ -135,12 +143,21 @@ class _PurgesLate:
         self._producer.abort_transaction(timeout_s)
         self._late = True
 
+    def begin_transaction(self) -> None:
+        self._producer.begin_transaction()
+        if self._late and self.purges < self.most:
+            self._broker.child.send_to_all(signal.SIGSTOP)
+
     def flush(self, timeout_s: float) -> int:
-        if self._late and self.purges < 2:
-            self._producer.purge(in_queue=True, in_flight=False)
-            self.purges += 1
+        if self._late and self.purges < self.most:
+            self.purge()
         self._late = False
         return self._producer.flush(timeout_s)
+
+    def purge(self) -> None:
+        self._producer.purge(in_queue=True, in_flight=False)
+        self._broker.child.send_to_all(signal.SIGCONT)
+        self.purges += 1
 
 
 def test_a_row_is_named_though_the_client_purges_messages_late(
@@ -150,11 +167,14 @@ def test_a_row_is_named_though_the_client_purges_messages_late(
     made: list[_PurgesLate] = []
 
     def purging(conf: dict[str, Any]) -> _PurgesLate:
-        made.append(_PurgesLate(Producer({**conf, "linger.ms": 100})))
+        made.append(_PurgesLate(Producer({**conf, "linger.ms": 100}), kafka))
         return made[-1]
 
     monkeypatch.setattr(kafka_producer, "Producer", purging)
-    assert refused_by_the_broker(kafka) == [6]
+    try:
+        assert refused_by_the_broker(kafka) == [6]
+    finally:
+        kafka.child.send_to_all(signal.SIGCONT)
     assert made[0].purges == 2
 
 
@@ -203,16 +223,17 @@ def test_a_row_is_named_though_it_is_refused_before_all_are_sent(
 class _SkipsNumbers(_PurgesLate):
     """A producer that empties its queues amid the transaction after an abort, and then takes no other message of it."""
 
+    most = 1
+
     def begin_transaction(self) -> None:
-        self._producer.begin_transaction()
+        super().begin_transaction()
         self._produced = 0
 
     def produce(self, *given: Any, **options: Any) -> None:
         self._produced += 1
         if self._late and not self.purges and self._produced == 4:
             self._late = False
-            self.purges += 1
-            self._producer.purge(in_queue=True, in_flight=False)
+            self.purge()
             raise KafkaException(KafkaError(KafkaError._STATE, "Unable to produce message"))
         self._producer.produce(*given, **options)
 
@@ -227,11 +248,14 @@ def test_a_row_is_named_though_the_client_skips_sequence_numbers(
     made: list[_SkipsNumbers] = []
 
     def skipping(conf: dict[str, Any]) -> _SkipsNumbers:
-        made.append(_SkipsNumbers(Producer({**conf, "linger.ms": 100})))
+        made.append(_SkipsNumbers(Producer({**conf, "linger.ms": 100}), kafka))
         return made[-1]
 
     monkeypatch.setattr(kafka_producer, "Producer", skipping)
-    assert refused_by_the_broker(kafka) == [6]
+    try:
+        assert refused_by_the_broker(kafka) == [6]
+    finally:
+        kafka.child.send_to_all(signal.SIGCONT)
     assert made[0].purges == 1
 
 
