@@ -141,37 +141,37 @@ def _of(topic: str, rights: Iterable[tuple[str, str, str, str]]) -> list[tuple[s
 @pytest.mark.parametrize("moment", _MOMENTS)
 @pytest.mark.parametrize("which", [*_RIGHTS, "all"])
 def test_a_right_that_is_withdrawn_in_mid_run_is_named(
-    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, which: str, moment: str
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, which: str, moment: str
 ) -> None:
     """At once, by an error that no retry follows; what did not need the right any more is written."""
-    topic, withdrawn = new_topic(broker.address), list[str]()
+    topic, withdrawn = new_topic(kafka.address), list[str]()
     taken = _of(topic, _ALL if which == "all" else _RIGHTS[which])
-    grant(broker, *_of(topic, _ALL))
+    grant(kafka, *_of(topic, _ALL))
     owner: Any = KafkaSink if moment == "write" else SlotProducer
     inner = getattr(owner, moment)
 
     def without(self: Any, *given: Any) -> Any:
         if not withdrawn:
             withdrawn.append(which)
-            withdraw(broker, *taken)
+            withdraw(kafka, *taken)
         return inner(self, *given)
 
     conf = {**login(), "reconnect.backoff.max.ms": 100}
-    with opened(sink_of(broker.sasl_address, topic, conf=conf, transaction_timeout_s=10)) as sink:
+    with opened(sink_of(kafka.sasl_address, topic, conf=conf, transaction_timeout_s=10)) as sink:
         sink.write(batch(0))
         monkeypatch.setattr(owner, moment, without)
         is_needed = _MOMENTS.index(moment) <= _MOMENTS.index(_LAST_NEEDED.get(which, "put_record"))
         for _ in range(2 if is_needed else 0):
             with pytest.raises(PermanentError, match=r"grant the rights that docs/sinks/kafka\.md lists"):
                 sink.write(batch(1))
-            assert stored_ids(broker, topic) == ids_of(0)
+            assert stored_ids(kafka, topic) == ids_of(0)
         if not is_needed:
             sink.write(batch(1))
         assert withdrawn
-        grant(broker, *taken)
+        grant(kafka, *taken)
         for number in (1, 2):
             persistently(partial(sink.write, batch(number)))
-    assert stored_ids(broker, topic) == ids_of(0, 1, 2)
+    assert stored_ids(kafka, topic) == ids_of(0, 1, 2)
 
 
 class _DiesLate:
@@ -202,7 +202,7 @@ class _DiesLate:
 
 
 def test_a_fatal_error_is_named_though_only_waiting_for_reports_shows_it(
-    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which call of librdkafka raises a fatal error is a matter of moments."""
     made: list[_DiesLate] = []
@@ -212,16 +212,16 @@ def test_a_fatal_error_is_named_though_only_waiting_for_reports_shows_it(
         return made[-1]
 
     monkeypatch.setattr(kafka_producer, "Producer", dying)
-    topic, inner = new_topic(broker.address), _DiesLate.begin_transaction
+    topic, inner = new_topic(kafka.address), _DiesLate.begin_transaction
 
     def begin_and_die(self: _DiesLate) -> None:
         inner(self)
         self.is_dead = len(made) == 1
 
-    with opened(sink_of(broker.address, topic)) as sink:
+    with opened(sink_of(kafka.address, topic)) as sink:
         monkeypatch.setattr(_DiesLate, "begin_transaction", begin_and_die)
         with pytest.raises(PermanentError, match=r"grant the rights that docs/sinks/kafka\.md lists"):
             sink.write(batch(0))
         persistently(partial(sink.write, batch(0)))
     assert len(made) > 1
-    assert stored_ids(broker, topic) == ids_of(0)
+    assert stored_ids(kafka, topic) == ids_of(0)
