@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.forked import ForkedChild
+from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import FencedError
 from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
@@ -35,7 +36,9 @@ def writer(
 
 def _live(url: str, busy_timeout_s: float, ordinal: int, batches: int, term: int) -> None:
     try:
-        _write(SqlSink(url, "flights", busy_timeout_s=busy_timeout_s), ordinal, batches, term)
+        _write(
+            SqlSink(url, "flights", busy_timeout_s=busy_timeout_s, connect_timeout_s=PATIENCE_S), ordinal, batches, term
+        )
     except FencedError as error:
         print("fenced", error)  # noqa: T201 - read by the test
         sys.exit(FENCED)
