@@ -21,6 +21,7 @@ from tests.support.processes import CHECKOUT, Child
 from tests.support.servers.http_target import Fault, HttpTarget
 from tests.support.servers.ports import free_port
 from tests.support.servers.tls import Authority
+from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
@@ -51,6 +52,7 @@ def test_an_answer_that_is_late_is_an_unknown_outcome(keyed: Collection) -> None
     keyed.server.faults.append(Fault(until=given_up))
     with pytest.raises(OutcomeUnknownError, match="ReadTimeout"):
         write(HttpSink(keyed.url, timeout_s=0.2))
+    wait_until(lambda: bool(keyed.server.requests), "the request arrived: later it would be one of the next test")
     given_up.set()
 
 
