@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer, MariadbServer, PostgresqlServer
+from tests.support.waiting import PATIENCE_S
 from wal_sink.testing import SinkContract
 from wal_sink_backends.sql.sink import SqlSink
 
@@ -40,7 +41,8 @@ class SqlContract(SinkContract):
         return target.another()
 
     def make_sink(self, target: Target) -> SqlSink:
-        return SqlSink(target.server.url(target.database), target.table, password_env=PASSWORD_VARIABLE)
+        url = target.server.url(target.database)
+        return SqlSink(url, target.table, password_env=PASSWORD_VARIABLE, connect_timeout_s=PATIENCE_S)
 
     def secrets(self) -> list[str]:
         return [PASSWORD]
