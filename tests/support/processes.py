@@ -159,14 +159,34 @@ class Child:
         self.send(signal.SIGINT)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the started process alone, if it still runs."""
+        """Send a signal to the started process alone, if it still runs. After SIGSTOP, return once it has stopped."""
         if self.running:
             self._process.send_signal(number)
+            if number == signal.SIGSTOP:
+                self._wait_until_stopped(lambda: [self.pid])
 
     def send_to_all(self, number: signal.Signals) -> None:
-        """Send a signal to the process and all its descendants. SIGSTOP acts as if the machine paused."""
-        for pid in _session_members(self.pid):
+        """Send a signal to the process and all its descendants. SIGSTOP acts as if the machine paused.
+
+        After SIGSTOP, return once all of them have stopped.
+        """
+        for pid in self.members():
             _signal(pid, number)
+        if number == signal.SIGSTOP:
+            self._wait_until_stopped(self.members)
+
+    def _wait_until_stopped(self, processes: Callable[[], list[int]]) -> None:
+        """Wait until these processes have stopped, those too that were started meanwhile.
+
+        The kernel gives SIGSTOP to one thread of a process. On a busy machine the others run until this one has a turn.
+        """
+        deadline = time.monotonic() + KILL_WAIT_S
+        while going := [pid for pid in processes() if not is_stopped(pid)]:
+            if time.monotonic() > deadline:
+                raise ChildError(f"processes {going} did not stop within {KILL_WAIT_S} s\n{self._tail()}")
+            for pid in going:
+                _signal(pid, signal.SIGSTOP)
+            time.sleep(POLL_S)
 
     def kill(self) -> None:
         """Kill the process and all its descendants with SIGKILL. Return when none of them runs any more."""
@@ -209,6 +229,15 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() not in ENDED
     except psutil.NoSuchProcess:
         return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether no thread of a process runs or will run: all are stopped or ended. True where there is no /proc."""
+    states = set[str]()
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            states.add(thread.read_text().rpartition(")")[2].split()[0])
+    return not states & {"R", "S"}
 
 
 def executor_of(worker: int) -> int:
