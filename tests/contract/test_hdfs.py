@@ -602,7 +602,7 @@ WHILE_CLOSING = {"completeFile", "open", "recoverLease"}
 
 
 def test_the_requests_of_a_create_a_read_and_a_listing(hdfs: Hdfs, kind: str, folder: str, store: Store) -> None:
-    """The store of an earlier test may close its files now: what is asked about another test's folder does not count."""
+    """The store of an earlier test may close its files now. Requests about another test's folder do not count."""
     elsewhere = re.compile(rf"\w+ (?!{folder}\b)/test-")
     store.create("a/1", b"x")
     until_closed(store)
