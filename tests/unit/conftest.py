@@ -24,6 +24,17 @@ def no_committer_is_left() -> Iterator[None]:
     assert [thread.name for thread in committers if thread.is_alive()] == []
 
 
+@pytest.fixture(autouse=True)
+def no_spark_of_other_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a `WalSink` find no Spark session unless its test has one.
+
+    Otherwise it would find the session that an earlier test of this process made. A child that a test forks would even
+    talk to the JVM over the socket of its parent.
+    """
+    if "spark" not in request.fixturenames:
+        monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)
+
+
 @pytest.fixture
 def vault() -> Vault:
     return Vault()

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, HistoryError, MissingBatch
@@ -363,7 +364,7 @@ def test_the_rows_of_a_replay_are_compared_with_the_released_ones(caplog: pytest
     run.deliver_all()
 
     compare_replay(run.log, 0, 5, what="batch 0")
-    assert not caplog.records, "the replay has the same rows"
+    assert not said_here(caplog), "the replay has the same rows"
 
     compare_replay(run.log, 0, 4, what="batch 0")
     assert "batch 0: the replay had 4 rows, but 5 rows were released" in caplog.text

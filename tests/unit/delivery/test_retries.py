@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.support.logged import said_here
 from wal_sink.delivery.retry import FIRST_WAIT_S, LONGEST_WAIT_S, WAIT_GROWTH, AttemptFailedError, Budget
 from wal_sink.reporting.layers import said_once
 from wal_sink.settings import Delivery
@@ -253,7 +254,7 @@ def test_a_failed_attempt_tells_when_it_failed_and_when_the_next_of_how_many_com
     with pytest.raises(AttemptFailedError):
         given.call(ask, AttemptFailedError, sleep=lambda _: None, what="batch 7, sink 'a'")
 
-    first, _, last = caplog.messages
+    first, _, last = said_here(caplog)
     assert first == "batch 7, sink 'a': attempt 1 of 3 failed at 12:03:00Z, next in 4.0 s at 12:03:04Z: busy"
     assert last == "batch 7, sink 'a': attempt 3 of 3 failed at 12:03:00Z, no further attempt follows: gone"
 

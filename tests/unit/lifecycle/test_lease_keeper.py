@@ -231,6 +231,9 @@ def test_a_sink_that_gave_up_is_let_go_so_that_a_standby_takes_over(on_failure: 
         pool = a_pool(run, keeper)
         pool.start()
         wait_until(lambda: holder_of(run.log, role, 1).state is Holding.ENDED)
+        # Its lease is released a moment later, and the lease of the other sink may not have been renewed yet.
+        wait_until(lambda: run._renewal(role, SHORT).due_in_s == float("inf"), "the lease of sink a is released")
+        wait_until(lambda: bool(renewals(place, "b")), "the lease of sink b is renewed")
         standby = Watch(Log(place.wal, SYSTEM, ""), role, SHORT)
         assert standby.look() == 1
         supersede(place, "a")

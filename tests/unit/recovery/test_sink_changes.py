@@ -12,6 +12,7 @@ import pytest
 import wal_sink.committer.collection
 from tests.simulation.histories.lives import lower_retention
 from tests.support.forgetting import Forgetful, Target, rows_of
+from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, ObjectLost, PermanentError
@@ -131,7 +132,7 @@ def test_a_sink_that_a_process_of_this_machine_serves_is_no_reason_to_warn(caplo
     place.open({"a": Recorder()})
     place.open({})
 
-    assert caplog.messages == []
+    assert said_here(caplog) == []
 
 
 def test_a_run_that_only_stages_warns_of_no_sink(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +140,7 @@ def test_a_run_that_only_stages_warns_of_no_sink(caplog: pytest.LogCaptureFixtur
 
     place.open({})
 
-    assert caplog.messages == []
+    assert said_here(caplog) == []
 
 
 def test_a_term_that_cannot_be_read_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:

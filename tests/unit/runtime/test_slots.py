@@ -224,7 +224,8 @@ def test_the_jobs_of_all_sinks_together_take_no_more_than_there_are() -> None:
             thread.start()
         assert all(context.started.acquire(timeout=WAIT_S) for _ in range(2))
         assert not context.started.acquire(timeout=0.1)
-        assert context.tasks == [5, 2]
+        # The thread that takes five slots may give its tasks to Spark later than the thread that takes two.
+        assert sorted(context.tasks) == [2, 5]
     for thread in threads:
         thread.join(WAIT_S)
     assert len(context.tasks) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryGone, MissingBatch
 from wal_sink.lifecycle.run import Run
@@ -357,7 +358,7 @@ def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
 
     staged_twice(place, rows)
 
-    (told,) = caplog.messages
+    (told,) = said_here(caplog)
     assert f"batch 0 of {place.wal.root} was staged again with {sum(rows)} rows" in told
     assert f"had 2 rows from the same input ({paths.manifest(0, 1, 1)})" in told
 
@@ -365,7 +366,7 @@ def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
 def test_the_same_number_of_rows_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
     staged_twice(Place(), [1, 1])
 
-    assert caplog.messages == []
+    assert said_here(caplog) == []
 
 
 def test_nor_are_the_rows_of_another_input(caplog: pytest.LogCaptureFixture) -> None:
@@ -377,7 +378,7 @@ def test_nor_are_the_rows_of_another_input(caplog: pytest.LogCaptureFixture) -> 
     place.query().start_batch(0, 77)
     place.query().stage(place.open({}), 0)
 
-    assert caplog.messages == []
+    assert said_here(caplog) == []
 
 
 def test_nor_is_an_earlier_attempt_whose_manifest_is_gone(caplog: pytest.LogCaptureFixture) -> None:
@@ -388,4 +389,4 @@ def test_nor_is_an_earlier_attempt_whose_manifest_is_gone(caplog: pytest.LogCapt
     place.rows = lambda _: [1]
     place.query().stage(place.open({}), 0)
 
-    assert caplog.messages == []
+    assert said_here(caplog) == []
