@@ -162,7 +162,7 @@ def test_an_object_is_whole_or_absent_whenever_its_writer_is_killed(
         whole = b"of the next process"
         try:
             store.create(f"life-{first}/{following}", whole)
-        except ObjectExists:  # the name node got the last request of the killed writer after it was asked for the names
+        except ObjectExists:  # the last request of the killed writer came after the listing
             whole = following.encode() * 1000
         assert store.read(f"life-{first}/{following}") == whole
 

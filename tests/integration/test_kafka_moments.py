@@ -171,6 +171,7 @@ def test_a_right_that_is_withdrawn_in_mid_run_is_named(
         grant(kafka, *taken)
         for number in (1, 2):
             persistently(partial(sink.write, batch(number)))
+    withdraw(kafka, *_of(topic, _ALL))  # those to use a transactional id would be rights of the next test too
     assert stored_ids(kafka, topic) == ids_of(0, 1, 2)
 
 
