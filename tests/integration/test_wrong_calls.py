@@ -162,8 +162,13 @@ def test_a_job_that_is_cancelled_without_a_stop_is_a_failure(spark: SparkSession
     def use(sink: WalSink) -> None:
         query = sink.start(slow_rows(spark, place).writeStream.trigger(availableNow=True))
         wait_until(lambda: place.checkpoint.joinpath("offsets/1").exists(), "batch 1")
-        time.sleep(1)
-        spark.sparkContext.cancelJobGroup(query.runId)
+        time.sleep(1)  # its rows are on their way. A slow machine has no job yet: it is cancelled again
+
+        def cancelled() -> bool:
+            spark.sparkContext.cancelJobGroup(query.runId)
+            return not query.isActive
+
+        wait_until(cancelled, "its job was cancelled")
         with contextlib.suppress(StreamingQueryException):
             query.awaitTermination()
 
