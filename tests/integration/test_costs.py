@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from tests.support import small_run
 from tests.support.components import require
+from tests.support.fixtures.spark import processes_of
 from tests.support.small_run import Place
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
@@ -259,21 +260,6 @@ def _kib(pid: int, what: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
-def workers() -> list[int]:
-    """Spark's Python workers: what descends from this process and runs a daemon's code."""
-    parents = {}
-    for folder in PROC.glob("[0-9]*"):
-        try:
-            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-        except OSError:  # it ended meanwhile
-            continue
-        parents[int(folder.name)] = int(rest.split()[1]), name
-    ours = [os.getpid()]
-    for pid in ours:
-        ours += [child for child, (parent, _) in parents.items() if parent == pid]
-    return [pid for pid in ours[1:] if "python" in parents[pid][1]]
-
-
 class JvmHeap:
     """The heap of the driver's JVM, which in the tests' local mode is that of the executors too."""
 
@@ -382,18 +368,18 @@ def large_strings(rows: int) -> Iterator[pa.RecordBatch]:
 @pytest.mark.usefixtures("measurable")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_delivering_segments_of_2_gib_takes_a_worker_less_than_400_mib_more_for_each_thread(
-    spark: SparkSession, tmp_path: Path, threads: int
+    spark: SparkSession, tmp_path: Path, own_workers: str, threads: int
 ) -> None:
     run = OnExecutors(spark, tmp_path, taking_everything(), threads=threads)
     spark.sparkContext.parallelize(range(2), 2).count()
     few = written(run, large_strings(rows=360))
     segments = repeated(few, -(-2048 * MIB // sum(ref.bytes for ref in few)))
     assert sum(ref.bytes for ref in segments) >= 2048 * MIB
-    memory = Memory(workers())
+    memory = Memory(list(processes_of(own_workers)))
 
     run.deliver(segments)
 
-    assert 0 < memory.grown_mib(workers()) < 400 * threads
+    assert 0 < memory.grown_mib(list(processes_of(own_workers))) < 400 * threads
 
 
 def searched(_: int) -> bool | None:
