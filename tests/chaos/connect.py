@@ -53,7 +53,7 @@ def delivered(home: Home) -> list[int]:
     file = home.root / "out.db"
     if not file.exists():
         return []
-    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as target:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as target:
         if not target.execute("SELECT 1 FROM sqlite_master WHERE name = 'rows'").fetchall():
             return []
         return [number for (number,) in target.execute("SELECT id FROM rows ORDER BY id")]

@@ -16,6 +16,7 @@ import pytest
 from tests.support.processes import Child
 from tests.support.servers.standalone import Executor, Standalone, standalone
 from tests.support.streams import Home, Lines
+from tests.support.waiting import wait_until
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
 
@@ -134,12 +135,19 @@ class HungrySql(SqlSink):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def lasting_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A cluster whose master finds workers and applications again, from files, when it is restarted."""
     folder = tmp_path_factory.mktemp("cluster")
     recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={folder / RECOVERY}"
     with standalone(folder, cores=1, master_options=recovery) as running:
         yield running
+
+
+@pytest.fixture
+def cluster(lasting_cluster: Standalone) -> Standalone:
+    """The same cluster once the executors of the test before have ended."""
+    wait_until(lambda: not lasting_cluster.executors(), "no executor is left", timeout_s=LIMIT_S)
+    return lasting_cluster
 
 
 def driver(program: str, place: Home, cluster: Standalone, **conf: str) -> Child:

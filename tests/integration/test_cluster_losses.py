@@ -54,14 +54,13 @@ spark.stop()
 
 @dataclass(frozen=True)
 class SlowLines(Lines):
-    """Notes each call before it sleeps; the rows show after that, and then a second note."""
+    """Notes each call before it sleeps; the rows show after that."""
 
     calls: Path = Path()
 
     def write(self, chunk: Chunk) -> None:
         note(self.calls, "plain")
         super().write(chunk)
-        note(self.calls, "sent")
 
 
 class SlowSql(SqlSink):
@@ -89,7 +88,7 @@ def note(file: Path, what: str) -> None:
 
 def callers(file: Path) -> dict[str, set[int]]:
     """The processes that called each sink so far."""
-    found: dict[str, set[int]] = {"plain": set(), "sent": set(), "exact": set()}
+    found: dict[str, set[int]] = {"plain": set(), "exact": set()}
     for what, pid in noted(file):
         found[what].add(pid)
     return found
@@ -101,10 +100,9 @@ def noted(file: Path) -> list[tuple[str, int]]:
     return [(what, int(pid)) for what, pid in map(str.split, lines)]
 
 
-def has_chunk_in_hand(file: Path, caller: int) -> bool:
+def has_chunk_in_hand(file: Path, caller: int, lines: Lines) -> bool:
     """Whether a process began to send a chunk that does not show yet."""
-    notes = noted(file)
-    return notes.count(("plain", caller)) > notes.count(("sent", caller))
+    return noted(file).count(("plain", caller)) > sum(sent.pid == caller for sent in lines.sent())
 
 
 def rows_of(file: Path) -> list[int]:
@@ -162,13 +160,15 @@ def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_th
         caller = min(callers(first)["plain"])
         host = next(worker for worker in cluster.workers if os.getsid(caller) == worker.pid)
         if asleep:
-            put_to_sleep(host, tmp_path / "out.db", lambda: has_chunk_in_hand(first, caller))
+            put_to_sleep(host, tmp_path / "out.db", lambda: has_chunk_in_hand(first, caller, place.lines))
         child.kill()
     with driver(2) as child:
         child.succeed()
     sent = len(place.lines.sent())
     if asleep:
         assert is_running(caller)
+        os.kill(caller, signal.SIGCONT)  # before its executor, which would end it
+        wait_until(lambda: len(place.lines.sent()) > sent, "the chunk in its hand shows", timeout_s=LIMIT_S)
         host.send_to_all(signal.SIGCONT)
     wait_until(
         lambda: not any(map(is_running, callers(first)["plain"] | callers(first)["exact"])),
@@ -186,15 +186,23 @@ def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_th
 # Fetch failures.
 
 PARTITIONS = 8
+TWO_EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{LIMIT_S:.0f}s",
+}
+"""Each executor writes a part of the shuffle: the driver waits for both. No fetch would fail without the late one."""
 STAGER = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Home
-from tests.integration.test_cluster_losses import PARTITIONS, killing
+from tests.integration.test_cluster_losses import PARTITIONS, TWO_EXECUTORS, killing
 
-conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+conf = {**SPARK_CONF, **TWO_EXECUTORS}
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("WARN")
 place = Home(Path(sys.argv[1]))
@@ -253,10 +261,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Home
-from tests.integration.test_cluster_losses import PARTITIONS, killing
+from tests.integration.test_cluster_losses import PARTITIONS, TWO_EXECUTORS, killing
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
 
-conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+conf = {**SPARK_CONF, **TWO_EXECUTORS}
 conf |= dict.fromkeys(REPEAT_CHECKS, sys.argv[3])
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("WARN")

@@ -236,7 +236,7 @@ class Local:
         file = self.folder / "out.db"
         if not file.exists():
             return []
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as target:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as target:
             if not target.execute("SELECT 1 FROM sqlite_master WHERE name = 'orders'").fetchall():
                 return []
             return [number for (number,) in target.execute("SELECT id FROM orders ORDER BY id")]

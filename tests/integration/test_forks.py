@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 place = Home(Path(sys.argv[1]))
 with place.sink() as sink:
     query = sink.start(place.writer(spark))
-    wait_until(lambda: place.lines.ids(), "the first batch is delivered")
+    wait_until(lambda: place.lines.ids(), "the first batch is delivered", timeout_s=200)
     if not (pid := os.fork()):
         sys.exit(0)
     os.waitpid(pid, 0)

@@ -78,6 +78,11 @@ def delivered(place: Home) -> int:
     return leading(place.lines.ids())
 
 
+def nothing_is_pending(place: Home) -> bool:
+    (sink,) = place.sink(None).status().sinks
+    return sink.pending_batches == 0
+
+
 def assert_all_arrived(place: Home, ids: list[int], *, crashes: int) -> None:
     """Every id at least once, and of each crash at most the chunk in hand twice (the query has one segment a batch)."""
     assert sorted(set(place.lines.ids())) == ids
@@ -110,6 +115,7 @@ def test_a_handler_of_sigterm_that_raises_ends_a_run_soon(spark: SparkSession, p
             child.wait_until((place.root / "staging").exists, "staging began")
         else:
             child.wait_until(lambda: delivered(place) == len(ids), "all rows arrived")
+            child.wait_until(lambda: nothing_is_pending(place), "and that is recorded, or they would come again")
         time.sleep(1.0)
         child.send(signal.SIGTERM)
         assert child.wait(EXIT_S) == 7
@@ -159,7 +165,7 @@ UNCLOSED = (
     + """
 import sys
 from pathlib import Path
-from tests.support.streams import Lines, Home
+from tests.support.streams import Lines, Home, small_chunks
 from tests.support.waiting import wait_until
 place = Home(Path(sys.argv[1]))
 with place.sink() as first:
@@ -169,9 +175,9 @@ with place.sink() as first:
 print("delivered", len(place.lines.ids()), flush=True)
 spark = SparkSession.builder.master("local[2]").config(map=SPARK_CONF).getOrCreate()
 place.feed.add(range(40, 80))
-second = place.sink(Lines(place.root / "out.jsonl", pause_s=0.2))
+second = place.sink(Lines(place.root / "out.jsonl", pause_s=0.2), settings=small_chunks(10))
 second.start(place.feed.stream(spark).writeStream)
-wait_until(lambda: len(place.lines.ids()) > 40, "the second run delivers")
+wait_until(lambda: len(place.lines.ids()) > 40, "the second run delivers", timeout_s=200)
 print("end of the program", flush=True)
 """
 )

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.support.processes import Child
 from tests.support.streams import SESSION, Home
+from tests.support.waiting import wait_until
 from wal_sink import ConfigError
 from wal_sink.spark.session import job_properties as thread_properties
 from wal_sink.spark.session.cluster import check_kept_batches
@@ -80,8 +81,12 @@ def test_jobs_are_in_the_group_whose_name_the_thread_bears(
     group = f"wal-sink test {key}"
     with described(spark.sparkContext, "counting", group=group):
         spark.range(3).count()
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) >= found
-    assert found or not spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    with thread_properties.thread_properties(spark.sparkContext, {"spark.jobGroup.id": f"{group} later"}):
+        spark.range(3).count()
+    jobs_of = spark.sparkContext.statusTracker().getJobIdsForGroup
+    wait_until(lambda: bool(jobs_of(f"{group} later")), "the tracker, which Spark tells later, knows both jobs")
+    assert len(jobs_of(group)) >= found
+    assert found or not jobs_of(group)
 
 
 @pytest.mark.parametrize(("key", "found"), [("streaming.sql.batchId", "7"), ("streaming.sql.batch", None)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Child, executor_of
+from tests.support.processes import POLL_S, Child, executor_of
 from tests.support.servers.standalone import Standalone, standalone
 from tests.support.streams import Home, Lines
 from wal_sink import Chunk, Position, TransactionalSink
@@ -24,6 +24,7 @@ CHUNK_ROWS = 10
 SLOW_S = 1.5
 CALL_S = 6 * SLOW_S
 """The limit of a call: less than a share of eight slow chunks, and more than a call on a slow machine."""
+HOLDS = "holds"
 DRIVER = """
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ CONF = {
 
 @dataclass(frozen=True)
 class Uneven(Lines):
-    """Takes the second segment slowly, and notes who takes it."""
+    """Takes the second segment slowly, and notes who takes it. A file named `HOLDS` holds it longer."""
 
     calls: Path = Path()
 
@@ -68,6 +69,8 @@ class Uneven(Lines):
             with self.calls.open("a") as file:
                 file.write(f"{os.getpid()}\n")
             time.sleep(SLOW_S)
+            while self.calls.with_name(HOLDS).exists():
+                time.sleep(POLL_S)
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,12 @@ def test_where_the_executor_of_the_original_is_dead_a_copy_does_not_wait_for_eve
 ) -> None:
     place = Home(tmp_path)
     place.feed.add(range(ROWS))
-    calls = place.root / "calls"
+    calls, holds = place.root / "calls", place.root / HOLDS
+    holds.touch()  # so that the query does not end before its executor is killed
     with driver(place, cluster, timeout_s=CALL_S, sink=sink) as child:
-        child.wait_until(lambda: calls.exists() and bool(calls.read_text()), "the slow segment is under way")
+        child.wait_until(lambda: calls.exists() and calls.read_text().endswith("\n"), "the slow segment is under way")
         os.kill(executor_of(int(calls.read_text().split()[0])), signal.SIGKILL)
+        holds.unlink()
         child.succeed()
     sent = place.lines.sent()
     assert sorted(set(place.lines.ids())) == list(range(ROWS))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import traceback
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as t
 from pyspark.sql.functions import rand
 
+from tests.support.fixtures.spark import processes_of
 from wal_sink.errors import ConfigError, CorruptError, StoreError
 from wal_sink.messages import StagingContext
 from wal_sink.spark.delivery.reading import read_segments
@@ -40,7 +42,6 @@ pytestmark = pytest.mark.spark
 
 LIMITS = SegmentLimits(chunk_rows=1000, chunk_bytes=32 << 20, segment_bytes=64 << 20)
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-OWN_WORKERS = "WAL_SINK_TEST_OF_MEMORY"
 DESCRIPTION = "wal-sink orders: batch 7, stage"
 
 
@@ -231,30 +232,23 @@ def test_secrets_do_not_show_in_the_plan(
     assert "hush" not in capsys.readouterr().out
 
 
-@pytest.fixture
-def own_workers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Spark use other workers: a peak is that of a whole life, and other tests take as much as they like."""
-    monkeypatch.setitem(spark.sparkContext.environment, OWN_WORKERS, "1")
-
-
-@pytest.mark.usefixtures("own_workers")
 class TestMemory:
     """2 GiB of Arrow data in one partition, in less than 400 MiB of a worker, its idle 100 MiB or so included."""
 
     LIMIT_MIB = 400
 
-    def test_narrow_rows(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_narrow_rows(self, spark: SparkSession, tmp_path: Path, own_workers: str) -> None:
         df = spark.range(0, 10 << 20, 1, 1).selectExpr("id", "concat(id, repeat('x', 190)) as text")
         refs = stage(df, tmp_path)
         assert sum(ref.rows for ref in refs) == 10 << 20
-        assert worker_peak_mib() < self.LIMIT_MIB
+        assert peak_mib(own_workers) < self.LIMIT_MIB
 
-    def test_incompressible_strings_of_a_mebibyte(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_incompressible_strings_of_a_mebibyte(self, spark: SparkSession, tmp_path: Path, own_workers: str) -> None:
         refs = stage(spark.range(0, 2048, 1, 1).mapInArrow(large_strings, "text string"), tmp_path)
         assert sum(ref.rows for ref in refs) == 2048
         assert sum(ref.bytes for ref in refs) > 1500 << 20
         assert max(ref.bytes for ref in refs) < 100 << 20
-        assert worker_peak_mib() < self.LIMIT_MIB
+        assert peak_mib(own_workers) < self.LIMIT_MIB
 
 
 def large_strings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -266,18 +260,10 @@ def large_strings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             yield pa.record_batch([pa.array([text[start : start + (1 << 20)]])], ["text"])
 
 
-def worker_peak_mib() -> int:
-    """The highest peak of resident memory (VmHWM) of any Python worker that `own_workers` lets Spark start."""
-    processes = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # it ended meanwhile
-            if f"\0{OWN_WORKERS}=".encode() not in b"\0" + (folder / "environ").read_bytes():
-                continue
-            lines = (folder / "status").read_text().splitlines()
-            processes[int(folder.name)] = dict(line.split(":", 1) for line in lines)
-    # Also those of another run of these tests at this time, which keep the limit as well.
-    workers = [status for status in processes.values() if "python" in status["Name"]]
-    return max(int(status["VmHWM"].split()[0]) >> 10 for status in workers if "VmHWM" in status)
+def peak_mib(own_workers: str) -> int:
+    """Return the highest peak of resident memory (VmHWM) of the test's workers. It is that of a whole life."""
+    found = [re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE) for status in processes_of(own_workers).values()]
+    return max(int(peak[1]) >> 10 for peak in found if peak)
 
 
 def test_shuffles_that_nobody_repeated_are_staged_whatever_they_are(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import functions as f
 
 from tests.support.programs.held_folder import HeldFolder
 from tests.support.streams import Home, small_chunks
+from tests.support.waiting import wait_until
 from wal_sink import Delivery
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 ENOUGH = 100_000
-"""Rows of which Spark hands some to a worker before it has seen the last."""
+"""Rows of which Spark hands some to a worker before it asks for what comes after the last."""
 
 
 @pytest.fixture
@@ -69,13 +70,24 @@ def test_a_sink_of_the_driver_prepares_when_it_delivers(spark: SparkSession, pla
     assert target.called("begin") == [(os.getpid(), False)]
 
 
+def failing_once_one_has_begun(target: HeldFolder) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return a step that passes every row on. Then it waits until the worker behind it has begun, and fails."""
+
+    def step(batches: Iterable[Any]) -> Iterator[Any]:
+        yield from batches
+        wait_until(lambda: (target.folder / "calls").exists() and bool(target.called("begin")), "a worker began")
+        raise RuntimeError("behind the last row")
+
+    return step
+
+
 def test_a_query_that_fails_while_it_stages_leaves_nothing_that_a_later_start_does_not_abort(
     spark: SparkSession, place: Home, target: HeldFolder
 ) -> None:
     place.feed.add(range(ENOUGH))
-    failing = f.when(f.col("id") == ENOUGH - 1, f.raise_error(f.lit("the last"))).otherwise(f.col("id"))
-    writer = place.feed.stream(spark).select(failing.alias("id")).writeStream.trigger(availableNow=True)
-    with pytest.raises(Exception, match="the last"):
+    failing = place.feed.stream(spark).mapInArrow(failing_once_one_has_begun(target), "id long")
+    writer = failing.writeStream.trigger(availableNow=True)
+    with pytest.raises(Exception, match="behind the last row"):
         place.sink(target).run(writer)
     assert ids(target) == []
     assert len(target.left()) == len(target.called("begin")) == 1, "Spark ends a worker whose task failed"

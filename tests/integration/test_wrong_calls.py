@@ -54,7 +54,7 @@ def test_what_is_no_writer_of_a_stream_is_refused(spark: SparkSession, place: Ho
     with pytest.raises(ConfigError, match=f"(?s){said}") as told, place.sink() as sink:
         sink.run(given)
 
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 60, "a slow machine may start Spark's first workers meanwhile"
     assert "Nothing was started" in str(told.value)
     assert not place.checkpoint.exists()
 
@@ -131,7 +131,7 @@ def slow_rows(spark: SparkSession, place: Home) -> DataFrame:
 def test_a_stop_amid_staging_is_no_failure_and_told_shortly(
     spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    place.feed.add(range(60))
+    place.feed.add(range(120))
     began: list[float] = []
 
     def wait_and_stop(query: StreamingQuery) -> None:
@@ -147,7 +147,7 @@ def test_a_stop_amid_staging_is_no_failure_and_told_shortly(
         query.awaitTermination()
         stopper.join(60)
 
-    assert time.monotonic() - began[0] < 20
+    assert time.monotonic() - began[0] < 60, "it waited for the batch, which takes two minutes"
     assert query.exception() is None
     assert place.lines.ids() == [0, 1, 2]
     assert "StackOverflowError" not in (told := capfd.readouterr().err)
@@ -162,8 +162,13 @@ def test_a_job_that_is_cancelled_without_a_stop_is_a_failure(spark: SparkSession
     def use(sink: WalSink) -> None:
         query = sink.start(slow_rows(spark, place).writeStream.trigger(availableNow=True))
         wait_until(lambda: place.checkpoint.joinpath("offsets/1").exists(), "batch 1")
-        time.sleep(1)
-        spark.sparkContext.cancelJobGroup(query.runId)
+        time.sleep(1)  # its rows are on their way. A slow machine has no job yet: it is cancelled again
+
+        def cancelled() -> bool:
+            spark.sparkContext.cancelJobGroup(query.runId)
+            return not query.isActive
+
+        wait_until(cancelled, "its job was cancelled")
         with contextlib.suppress(StreamingQueryException):
             query.awaitTermination()
 
