@@ -105,8 +105,8 @@ class Delivery:
     and the error lists your options.
     """
     where: Where = "auto"
-    """Place where the sink runs. `auto`: on executors, and small batches in the driver with an unpickled copy of the
-    sink.
+    """Place where the sink runs. `auto`: on executors, and in the driver with an unpickled copy of the sink: small
+    batches, and the questions to a transactional target what it has. So both must reach the target.
 
     `driver`: in the driver's process, with this very object. If a call timed out and still runs, a copy of the object
     is called instead; if the object cannot be pickled, delivery fails permanently.

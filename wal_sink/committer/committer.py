@@ -330,9 +330,16 @@ class Committer:
             and not (due.is_begun or due.kept)
             and len(self._unmarked) + 1 < GROUP_BATCHES
             and self._is_in_time()
-            and self._shared.gate.is_known_open(due.batch_id + 1)
+            and self._is_complete(due.batch_id + 1)
         )
         return Seen.MARKER_SHARED if shares_marker else Seen.MARKER_DUE
+
+    def _is_complete(self, later: int) -> bool:
+        """Whether a later batch is complete. At most one read, and none unless this run has staged it: then Spark is
+        about to complete it.
+        """
+        gate = self._shared.gate
+        return gate.is_known_open(later) or (self._shared.history.staged(later) is not None and gate.is_open(later))
 
     def _join_group(self, due: DueBatch) -> Literal[Seen.JOINED]:
         self._unmarked.append(due.released.manifest)

@@ -16,7 +16,7 @@ from wal_sink.committer.context import CommitContext
 from wal_sink.committer.milestones import Limits
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, OutcomeUnknownError, StoreError
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
@@ -180,8 +180,15 @@ class Run:
             return math.inf
         due_in_s = self.log.lease.renew_every_s / LOOKS_PER_RENEWAL
         for committer in list(self.committers):
+            if committer.name in self._let_go:
+                continue
             renewal = self._renewal(paths.committer_role(committer.name), self.log.lease)
-            renewal.renew_if_due(committer.term)
+            try:
+                renewal.renew_if_due(committer.term)
+            except FencedError:
+                if committer.name not in self._let_go:
+                    raise
+                continue  # it was let go meanwhile, so the run's other sinks go on
             due_in_s = min(due_in_s, renewal.due_in_s)
         return due_in_s
 

@@ -86,6 +86,52 @@ def test_a_batch_is_marked_at_once_where_no_other_is_known_to_be_complete() -> N
     assert markers(place) == [0, 1, 2, 3]
 
 
+def test_a_batch_that_this_run_has_staged_meanwhile_joins_the_group() -> None:
+    """Back to back, Spark completes the next batch while this one is delivered. One read of the checkpoint tells."""
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+    for _ in place.query().batches(run, 2):
+        continue
+
+    assert run.deliver_next(run.committers[0])
+    assert markers(place) == []
+
+    run.deliver_all()
+    assert markers(place) == [1]
+
+
+def test_a_batch_that_this_run_has_staged_and_spark_has_not_completed_leaves_the_marker_where_it_is() -> None:
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+    for _ in place.query().batches(run, 2):
+        continue
+    place.query().roll_back(0)
+    run.gate.close_from(1)
+
+    assert run.deliver_next(run.committers[0])
+
+    assert markers(place) == [0]
+
+
+def test_no_read_asks_for_a_batch_that_another_process_may_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, reads = Place(), list[int]()
+    other = place.open({"a": ignoring(Recorder())})
+    for _ in place.query().batches(other, 2):
+        continue
+    run = place.open({"a": ignoring(Recorder())})
+    is_open = run.gate.is_open
+
+    def noted(batch_id: int) -> bool:
+        reads.append(batch_id)
+        return is_open(batch_id)
+
+    monkeypatch.setattr(run.gate, "is_open", noted)
+
+    assert run.deliver_next(run.committers[0])
+
+    assert reads == [0]
+
+
 def test_the_last_one_that_is_complete_is_marked_by_the_step_that_delivers_it() -> None:
     place = Place()
     run = place.open({"a": ignoring(Recorder())})

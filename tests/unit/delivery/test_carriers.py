@@ -6,7 +6,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ from wal_sink.sinks.base import Sink, SinkContext, as_sink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.sinks.guarantees import Ability, ability_of
-from wal_sink.spark.delivery.executors import _DeliveryTask, shared_out
+from wal_sink.spark.delivery.executors import AutoDispatcher, _DeliveryTask, shared_out
 from wal_sink.spark.delivery.pickling import PickledSink, pickled, problem_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -489,3 +489,69 @@ def test_a_segment_that_fails_in_one_thread_takes_nothing_from_the_others(tmp_pa
 def place_records(spec: StoreSpec) -> list[int]:
     names = open_store(spec).list(paths.progress_folder("a", 0))
     return sorted(found.ordinal for name in names if (found := paths.parse_progress(name)))
+
+
+class Noting:
+    """A dispatcher that notes its calls and returns what it is told."""
+
+    whole_batch = False
+
+    def __init__(self, *results: SegmentResult) -> None:
+        self.results = list(results)
+        self.calls: list[tuple[int, bool]] = []
+
+    def deliver(
+        self, _: DeliveryContext, __: object, tasks: Sequence[SegmentTask], *, confirm: bool
+    ) -> list[SegmentResult]:
+        self.calls.append((len(tasks), confirm))
+        return list(self.results)
+
+
+NO = Failure(FailureKind.RETRIABLE, "no answer")
+
+
+def called(
+    size: int, *, confirm: bool, sent: Failure | None = None, asked: Failure | None = None
+) -> tuple[Noting, Noting, list[SegmentResult]]:
+    """The driver's and the executors' dispatcher after a batch of one segment of `size` bytes, and its results. `sent`:
+    the failure of the executors; `asked`: that of the driver.
+    """
+    segment = SegmentRef(path="p", id="s", rows=3, bytes=size, crc32=0)
+    manifest: Any = SimpleNamespace(bytes=size, segments=(segment,))
+    driver, executors = (Noting(SegmentResult(0, 0 if failure else 3, failure=failure)) for failure in (asked, sent))
+    auto = AutoDispatcher(driver, executors)  # type: ignore[arg-type]
+    task = SegmentTask(0, segment, 0, maybe_sent=False)
+    return driver, executors, auto.deliver(Stage().given, manifest, (task,), confirm=confirm)
+
+
+def test_the_driver_asks_the_target_about_a_batch_that_executors_delivered() -> None:
+    """A Spark job for this question would wait behind the tasks that stage the next batch."""
+    driver, executors, results = called(SMALL_BATCH_BYTES + 1, confirm=True)
+
+    assert executors.calls == [(1, False)]
+    assert driver.calls == [(0, True)]
+    assert results == [*executors.results, *driver.results]
+
+
+@pytest.mark.parametrize(("confirm", "sent"), [(False, None), (True, NO)])
+def test_it_asks_nothing_where_nothing_is_to_be_confirmed_or_a_segment_failed(
+    confirm: bool, sent: Failure | None
+) -> None:
+    driver, executors, results = called(SMALL_BATCH_BYTES + 1, confirm=confirm, sent=sent)
+
+    assert executors.calls == [(1, False)]
+    assert driver.calls == []
+    assert results == executors.results
+
+
+def test_where_the_driver_gets_no_answer_the_batch_is_not_confirmed() -> None:
+    _, _, results = called(SMALL_BATCH_BYTES + 1, confirm=True, asked=NO)
+
+    assert results[-1].failure == NO
+
+
+def test_a_small_batch_is_delivered_and_confirmed_by_the_driver() -> None:
+    driver, executors, _ = called(SMALL_BATCH_BYTES, confirm=True)
+
+    assert driver.calls == [(1, True)]
+    assert executors.calls == []

@@ -242,3 +242,55 @@ def test_a_sink_that_gave_up_is_let_go_so_that_a_standby_takes_over(on_failure: 
         assert keeper._error is None, "the other sinks go on"
         assert run.renew_leases() > 0
         assert pool.stop(PATIENCE_S)
+
+
+def test_a_standby_may_claim_a_sink_before_its_lease_is_released() -> None:
+    """The record of its end is enough for that. The run goes on with its other sinks."""
+    place = Place()
+    renewed: list[float] = []
+
+    def taken_over(what: str, path: str) -> None:
+        if (what, path) == ("after create", paths.ended(paths.committer_role("a"), 1)):
+            supersede(place)
+            renewed.append(run.renew_leases())
+
+    run = a_run(place, FaultyStore(place.wal, taken_over))
+    open_run(run, "a", "b")
+
+    run.let_go(run.committers[0])
+
+    assert renewed
+    assert run.renew_leases() > 0
+    assert renewals(place, "b")
+
+
+def test_a_standby_may_claim_a_sink_that_is_let_go_while_its_lease_is_renewed() -> None:
+    place = Place()
+    role = paths.committer_role("a")
+    letting_go: list[threading.Thread] = []
+
+    def let_go_meanwhile(what: str, path: str) -> None:
+        if (what, path) == ("before read", paths.term(role, 2)) and not letting_go:
+            letting_go.append(threading.Thread(target=run.let_go, args=(run.committers[0],)))
+            letting_go[0].start()
+            wait_until(lambda: holder_of(run.log, role, 1).state is Holding.ENDED)
+            supersede(place)
+
+    run = a_run(place, FaultyStore(place.wal, let_go_meanwhile))
+    open_run(run, "a", "b")
+
+    assert run.renew_leases() > 0
+
+    letting_go[0].join(PATIENCE_S)
+    assert renewals(place, "b")
+
+
+def test_a_sink_that_was_not_let_go_ends_the_run_once_it_is_claimed() -> None:
+    place = Place()
+    run = a_run(place)
+    open_run(run, "a", "b")
+    run.let_go(run.committers[0])
+    supersede(place, "b")
+
+    with pytest.raises(FencedError):
+        run.renew_leases()

@@ -151,8 +151,15 @@ class AutoDispatcher:
         *,
         confirm: bool,
     ) -> list[SegmentResult]:
-        dispatcher = self._driver if is_small(manifest, tasks) else self._executors
-        return dispatcher.deliver(delivery_context, manifest, tasks, confirm=confirm)
+        """Deliver the segments. The target confirms the batch to the driver: that is one question about few numbers, and
+        a job for it would wait behind the tasks that stage the next batch.
+        """
+        if is_small(manifest, tasks):
+            return self._driver.deliver(delivery_context, manifest, tasks, confirm=confirm)
+        results = self._executors.deliver(delivery_context, manifest, tasks, confirm=False)
+        if confirm and not any(result.failure for result in results):
+            results += self._driver.deliver(delivery_context, manifest, (), confirm=True)
+        return results
 
 
 @dataclass(frozen=True, slots=True)
