@@ -151,8 +151,9 @@ class AutoDispatcher:
         *,
         confirm: bool,
     ) -> list[SegmentResult]:
-        """Deliver the segments. The driver asks the target about the batch: that is one question about few numbers, and a
-        job for it would wait behind the tasks that stage the next batch.
+        """Deliver the segments. The driver asks the target about the batch: that is one question about few numbers.
+
+        A job for it would wait behind the tasks that stage the next batch.
         """
         if is_small(manifest, tasks):
             return self._driver.deliver(delivery_context, manifest, tasks, confirm=confirm)
