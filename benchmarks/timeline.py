@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.backends import Backends
 from benchmarks.contests import Sides, contests
+from benchmarks.measure import Contest
 from benchmarks.object_stores.contestants import ObjectContests
 from benchmarks.object_stores.store import ObjectStore
 from benchmarks.ours import Ours
@@ -67,14 +68,7 @@ def _measured(key: str, rounds: int, size: str, scratch: Path, stack: ExitStack)
     """The last run of our side and of Spark's own. Afterwards Spark is stopped, and its event log is complete."""
     session = Session(scratch, scratch / "events")
     stack.callback(session.stop)
-    backends = Backends()
-    stack.callback(backends.close)
-    work = write_workloads(scratch / "work", SIZES[size])
-    store = ObjectStore()
-    stack.callback(store.close)
-    sides = Sides(Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store))
-    everything = contests(sides, work, SIZES[size])
-    (contest,) = (one for one in everything if one.key == key)
+    contest = the_contest(key, size, session, scratch, stack)
     ran: dict[str, Ran] = {}
     for number in range(rounds):
         for contestant in contest.contestants:
@@ -86,6 +80,18 @@ def _measured(key: str, rounds: int, size: str, scratch: Path, stack: ExitStack)
             print(f"{contestant.name}: {value:,.0f} {contest.unit}")
     session.stop()
     return list(ran.values())
+
+
+def the_contest(key: str, size: str, session: Session, scratch: Path, stack: ExitStack) -> Contest:
+    """One contest of the benchmarks, ready to be measured. `stack` closes its servers."""
+    backends = Backends()
+    stack.callback(backends.close)
+    store = ObjectStore()
+    stack.callback(store.close)
+    sides = Sides(Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store))
+    everything = contests(sides, write_workloads(scratch / "work", SIZES[size]), SIZES[size])
+    (contest,) = (one for one in everything if one.key == key)
+    return contest
 
 
 def _jobs(events: Path) -> list[Job]:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import benchmarks.__main__ as run
-from benchmarks import encoding, timeline
+from benchmarks import encoding, processor, timeline
 from benchmarks.backends import Backends
 from benchmarks.backends.http import body_of
 from benchmarks.breakdown import breakdown, steps
@@ -432,6 +432,31 @@ def test_a_timeline_tells_jobs_and_objects_in_order_and_counts_progress(
         "     400  the end",
         "          1 records of progress for batch 0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "command"),
+    [
+        ("Spark's JVM", "java", "java org.apache.spark.deploy.SparkSubmit pyspark-shell"),
+        ("Python workers", "python3", "python -m pyspark.daemon"),
+        ("proxies", "python3", "python -c from multiprocessing.spawn import spawn_main"),
+        ("servers", "minio", "minio server --address 127.0.0.1:1"),
+    ],
+)
+def test_a_process_is_told_by_its_kind(kind: str, name: str, command: str) -> None:
+    assert processor.kind_of(1, name, command.split()) == kind
+    assert processor.kind_of(os.getpid(), name, command.split()) == "this process"
+
+
+def test_what_processes_took_between_two_looks_is_summed_by_kind() -> None:
+    before = {(1, "servers"): 2.0, (2, "proxies"): 1.0, (3, "servers"): 9.0}
+    after = {(1, "servers"): 3.0, (2, "proxies"): 1.5, (4, "servers"): 0.25}
+
+    assert processor.by_kind(before, after) == {"servers": 1.25, "proxies": 0.5}
+
+
+def test_this_process_is_among_those_that_are_looked_at() -> None:
+    assert processor.seconds_by_process()[os.getpid(), "this process"] > 0
 
 
 def test_what_encoding_takes_is_told_by_choice(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
@@ -222,7 +225,8 @@ def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, tmp_pat
 def test_workers_that_plan_the_batches_of_one_driver_have_one_parent(spark: SparkSession, tmp_path: Path) -> None:
     """By that a worker knows that its own driver plans a batch again elsewhere: see `ProcessIdentity.is_sibling_of`.
 
-    Whether two workers plan at once is Spark's choice, so several queries run at once, again if one worker planned all.
+    Whether two workers plan at once is Spark's choice, so several queries start at once, again if one worker planned
+    all.
     """
     planned: list[ProcessIdentity] = []
     for attempt in range(25):
@@ -234,19 +238,22 @@ def test_workers_that_plan_the_batches_of_one_driver_have_one_parent(spark: Spar
 
 
 def _planners(spark: SparkSession, folder: Path) -> list[ProcessIdentity]:
-    """The workers that planned the batches of three queries at once."""
-    homes = [Home(folder / str(number)) for number in range(3)]
+    """The workers that planned the batches of queries that start at once."""
+    homes = [Home(folder / str(number)) for number in range(4)]
+    together = threading.Barrier(len(homes))
     for home in homes:
         home.root.mkdir(parents=True)
         home.feed.add(*(range(number * 3, number * 3 + 3) for number in range(3)))
-    queries = [
-        home.feed.stream(spark)
-        .writeStream.format("wal_sink")
-        .trigger(availableNow=True)
-        .options(wal=str(home.wal), checkpointLocation=str(home.checkpoint))
-        .start()
-        for home in homes
-    ]
+
+    def start(home: Home) -> StreamingQuery:
+        spark.createDataFrame([(1,)], "one int")  # makes the session that of this thread: Spark looks for sources in it
+        writer = home.feed.stream(spark).writeStream.format("wal_sink").trigger(availableNow=True)
+        writer = writer.options(wal=str(home.wal), checkpointLocation=str(home.checkpoint))
+        together.wait(120)
+        return writer.start()
+
+    with ThreadPoolExecutor(len(homes)) as pool:
+        queries = list(pool.map(start, homes))
     for query in queries:
         assert query.awaitTermination(120)
     logs = [Log(open_store(StoreSpec(str(home.wal))), SYSTEM, "") for home in homes]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tests.support.components import note_started, require
-from tests.support.processes import Child, ChildError
+from tests.support.processes import Child, ChildError, python_environment
 from tests.support.servers.ports import free_ports
 
 START_S = 120.0
@@ -56,7 +56,7 @@ class Server(ABC):
             try:
                 self.prepare()
                 log = self.folder.with_name(f"{self.folder.name}-{next(_numbers)}.log")
-                self._child = Child(self.command(), log=log, limit_s=START_S)
+                self._child = Child(self.command(), log=log, env=_environment(), limit_s=START_S)
                 self._child.wait_until(self.answers, "it answered")
             except ChildError:
                 self.kill()
@@ -96,6 +96,13 @@ class Server(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a server, without credentials that a test may have put there: SeaweedFS makes an administrator
+    of such a key, and then refuses the secret of its own file.
+    """
+    return {name: value for name, value in python_environment().items() if not name.startswith("AWS_")}
 
 
 def program(name: str, package: str) -> Path:
