@@ -1,8 +1,8 @@
 """Processor time of a contest's query, by kind of process: `python -m benchmarks.processor objects-table`.
 
-Runs every contestant a few times in turn. For each one it prints the median of its numbers, and the median seconds that
-each kind of process took of the processor, all cores together: from before the session is asked for until the rows are
-counted. A server and a proxy on this machine take their time from the same cores as Spark.
+Runs every contestant a few times in turn. For each one it prints the median of its numbers, and the median processor
+seconds of each kind of process, of all cores together. The start and the count of the rows are within them. A server
+and a proxy on this machine take their time from the same cores as Spark.
 """
 
 from __future__ import annotations

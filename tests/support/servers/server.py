@@ -99,8 +99,8 @@ class Server(ABC):
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a server, without credentials that a test may have put there: SeaweedFS makes an administrator
-    of such a key, and then refuses the secret of its own file.
+    """The environment of a server, without the credentials of a test: SeaweedFS makes an administrator of such a key,
+    and then refuses the secret in its configuration.
     """
     return {name: value for name, value in python_environment().items() if not name.startswith("AWS_")}
 

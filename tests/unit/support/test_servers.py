@@ -1,4 +1,4 @@
-"""What the servers of the tests have in common."""
+"""The common part of the servers that tests start."""
 
 from __future__ import annotations
 
