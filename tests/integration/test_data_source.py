@@ -263,6 +263,15 @@ def _planners(spark: SparkSession, folder: Path) -> list[ProcessIdentity]:
     return known
 
 
+def test_spark_finds_the_source_only_in_a_thread_with_a_session(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(3))
+    with ThreadPoolExecutor(1) as pool:
+        assert "DATA_SOURCE_NOT_FOUND" in pool.submit(error_of, spark, home).result()
+    stage(spark, home)
+    drain(home)
+    assert home.lines.ids() == [0, 1, 2]
+
+
 def test_reading_no_wal_is_an_error(spark: SparkSession, home: Home) -> None:
     with pytest.raises(Exception, match="holds no WAL"):
         spark.read.format("wal_sink").load(str(home.wal))
