@@ -17,8 +17,6 @@ class S3Product(Server):
     """A running server. It may be killed, and keeps what it acknowledged."""
 
     bucket = "wal-sink-tests"
-    last_answer = ""
-    """The last error at which it was not taken for ready."""
 
     @property
     def endpoint(self) -> str:
@@ -57,7 +55,6 @@ class S3Product(Server):
                 client.create_bucket(Bucket=self.bucket)
             client.put_object(Bucket=self.bucket, Key="ready", Body=b"x")
             client.delete_object(Bucket=self.bucket, Key="ready")
-        except (BotoCoreError, ClientError) as error:
-            self.last_answer = repr(error)
+        except (BotoCoreError, ClientError):
             return False
         return True

@@ -113,6 +113,28 @@ def test_a_batch_that_this_run_has_staged_and_spark_has_not_completed_leaves_the
     assert markers(place) == [0]
 
 
+def test_a_checkpoint_that_gives_no_answer_then_repeats_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is sent and has no marker yet."""
+    place, sink = Place(), Recorder()
+    run = place.open({"a": ignoring(sink)}, runtime=simulated_runtime(seed=7))
+    for _ in place.query().batches(run, 2):
+        continue
+    is_open, failures = run.gate.is_open, [StoreError("the checkpoint gives no answer")]
+
+    def failing_once(batch_id: int) -> bool:
+        if batch_id == 1 and failures:
+            raise failures.pop()
+        return is_open(batch_id)
+
+    monkeypatch.setattr(run.gate, "is_open", failing_once)
+
+    run.deliver_all()
+
+    assert failures == []
+    assert sink.batches == [0, 1]
+    assert markers(place)[-1] == 1
+
+
 def test_no_read_asks_for_a_batch_that_another_process_may_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     place, reads = Place(), list[int]()
     other = place.open({"a": ignoring(Recorder())})

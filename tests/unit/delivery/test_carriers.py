@@ -550,6 +550,29 @@ def test_where_the_driver_gets_no_answer_the_batch_is_not_confirmed() -> None:
     assert results[-1].failure == NO
 
 
+def test_a_driver_that_asks_another_target_ends_delivery_and_nothing_comes_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wal_sink.spark.delivery.executors.is_small", lambda *_: False)
+    place, target, other = Place(rows=lambda _: [2, 2]), Target(), Target()
+    run = place.open({"a": Delivery(Forgetful(target), max_attempts=3)}, runtime=simulated_runtime(seed=7))
+    committer = run.committers[0]
+
+    def dispatcher(sink: Sink) -> LocalDispatcher:
+        return LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
+
+    auto: Any = AutoDispatcher(dispatcher(Forgetful(other)), dispatcher(Forgetful(target)))  # type: ignore[arg-type]
+    committer._served_sink = replace(committer.served_sink, dispatcher=auto)
+    next(place.query().batches(run, 1))
+
+    with pytest.raises(DeliveryError, match="but it acknowledged all of them"):
+        run.deliver_all()
+
+    assert target.rows == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]
+    assert other.rows == []
+    assert committer.marked_through == -1
+
+
 def test_a_small_batch_is_delivered_and_confirmed_by_the_driver() -> None:
     driver, executors, _ = called(SMALL_BATCH_BYTES, confirm=True)
 
