@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = [
     "tests.support.fixtures.code_blocks",
@@ -23,6 +24,9 @@ for _width in (
     "LINES",
 ):  # readline sets them for the workers of pytest-xdist, and the command line obeys them
     os.environ.pop(_width, None)
+
+settings.register_profile("busy", deadline=None)  # based on Hypothesis's own profile, which differs in CI
+settings.load_profile("busy")  # no example fails because the machine had other work
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so `nohup make test &` starts it, and its programs inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -94,14 +94,14 @@ def test_a_program_that_asked_for_silence_gets_it(
     assert capsys.readouterr().err == ""
 
 
-def records_of_this_test(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+def records_of_this_thread(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """The records of this thread: one that another test left may log, too."""
     return [record for record in caplog.records if record.thread == threading.get_ident()]
 
 
 def test_a_record_names_the_place_that_logged(caplog: pytest.LogCaptureFixture) -> None:
     logger_of("wal_sink.some").warning("sink %s", "a")
-    (record,) = records_of_this_test(caplog)
+    (record,) = records_of_this_thread(caplog)
     assert (record.name, record.filename, record.getMessage()) == ("wal_sink.some", "test_logs.py", "sink a")
 
 
@@ -116,14 +116,14 @@ def test_a_caller_may_name_another_place(caplog: pytest.LogCaptureFixture) -> No
     above(stacklevel=2)
     above(stacklevel=3)
 
-    by_itself, same, other = [(record.funcName, record.lineno) for record in records_of_this_test(caplog)]
+    by_itself, same, other = [(record.funcName, record.lineno) for record in records_of_this_thread(caplog)]
     assert by_itself == same != other
 
 
 def test_a_record_holds_the_exception_that_is_logged_with_it(caplog: pytest.LogCaptureFixture) -> None:
     error = ValueError("why")
     logger_of("wal_sink.some").warning("sink", exc_info=error)
-    (record,) = records_of_this_test(caplog)
+    (record,) = records_of_this_thread(caplog)
     assert record.exc_info is not None
     assert record.exc_info[1] is error
 

@@ -52,8 +52,7 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
 from wal_sink.testing.simulation.served import served_sink
 
-quick = settings(deadline=None, max_examples=60)
-"""A machine may be busy."""
+quick = settings(max_examples=60)
 
 ODD = "/@#?: %&=;+'\"\\"
 LETTERS = "QXZqxz0189"

@@ -73,7 +73,7 @@ def noted(folder: Path) -> tuple[set[str], list[str]]:
     return {text for name, text in found.items() if not name.startswith("closed-")}, ends
 
 
-def records_of_this_test(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def records_logged_here(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """The attributes of what the functions here log, on whichever thread. Threads of other tests may log, too."""
     return [record.__dict__ for record in caplog.records if record.name == __name__]
 
@@ -105,7 +105,7 @@ def test_the_subject_of_a_call_is_gone_after_it_however_it_ended(caplog: pytest.
         call.call(fail, timeout_s=60)
     call.call(logger.warning, "without", timeout_s=60)
     call.close()
-    assert [record["sink"] for record in records_of_this_test(caplog)] == ["a", None]
+    assert [record["sink"] for record in records_logged_here(caplog)] == ["a", None]
 
 
 def test_calls_side_by_side_share_no_context_with_their_caller(caplog: pytest.LogCaptureFixture) -> None:
@@ -123,7 +123,7 @@ def test_calls_side_by_side_share_no_context_with_their_caller(caplog: pytest.Lo
     with logging_about(batch=3):
         assert len(set(side_by_side(work, range(2)))) == 2
     assert decimal.getcontext().prec == precision
-    assert [record["batch"] for record in records_of_this_test(caplog)] == [3, 3]
+    assert [record["batch"] for record in records_logged_here(caplog)] == [3, 3]
 
 
 def test_in_the_driver_a_sink_writes_and_closes_in_the_context_that_it_opened(

@@ -8,7 +8,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
@@ -87,7 +87,6 @@ def test_two_chunks_left_empty_differ() -> None:
     assert chunk().without(range(5)).key != second.without(range(5)).key
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 19), min_size=1), st.randoms(use_true_random=False))
 def test_the_order_of_the_rows_asked_for_does_not_matter(rows: list[int], random: object) -> None:
     shuffled = rows + rows[:1]
@@ -95,13 +94,11 @@ def test_the_order_of_the_rows_asked_for_does_not_matter(rows: list[int], random
     assert chunk(20).without(rows).key == chunk(20).without(shuffled).key
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 19)), st.sets(st.integers(0, 19)))
 def test_other_rows_have_another_key(some: set[int], others: set[int]) -> None:
     assert (chunk(20).without(some).key == chunk(20).without(others).key) == (some == others)
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 19)))
 def test_a_derived_key_is_safe_in_a_header(gone: set[int]) -> None:
     assert SAFE.fullmatch(chunk(20).without(gone).key)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.errors import ConfigError
@@ -269,7 +269,6 @@ def test_an_unknown_type_is_refused_by_name() -> None:
         values(pa.array([None], pa.month_day_nano_interval()))
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5, unique=True))
 def test_any_column_name_is_kept(names: list[str]) -> None:
     table = pa.Table.from_arrays([pa.array([index]) for index in range(len(names))], names=names)
@@ -287,7 +286,6 @@ COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 }
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(0, 6), st.integers(0, 6))
 def test_round_trip(data: st.DataObject, rows: int, skip: int) -> None:
     wanted = {
@@ -299,7 +297,6 @@ def test_round_trip(data: st.DataObject, rows: int, skip: int) -> None:
     assert [json.loads(line) for line in to_json_lines(table).splitlines()] == objects
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.integers(-(2**63) + 1, 2**63 - 1)), st.sampled_from(["s", "ms", "us", "ns"]))
 def test_no_moment_is_out_of_range(numbers: list[int | None], unit: Any) -> None:
     for kind in (pa.timestamp(unit), pa.timestamp(unit, "Europe/Berlin"), pa.duration(unit)):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.errors import ConfigError
@@ -97,7 +97,6 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-@settings(deadline=None)
 @given(batch=BATCHES, a=COUNTS, b=COUNTS, c=COUNTS, d=st.none() | COUNTS, spread=st.booleans(), id_=IDS)
 def test_every_name_that_can_be_written_is_read_back(
     *, batch: int, a: int, b: int, c: int, d: int | None, spread: bool, id_: str
@@ -120,13 +119,11 @@ def test_every_name_that_can_be_written_is_read_back(
     assert begun == (written.rpartition("/")[0], batch, id_)
 
 
-@settings(deadline=None)
 @given(first=BATCHES, second=BATCHES)
 def test_the_names_of_batches_sort_as_the_batches_do(first: int, second: int) -> None:
     assert (paths.batch_name(first) < paths.batch_name(second)) == (first < second)
 
 
-@settings(deadline=None)
 @given(a=COUNTS, b=COUNTS, c=COUNTS, d=COUNTS)
 def test_other_numbers_have_other_names(a: int, b: int, c: int, d: int) -> None:
     assert (paths.progress("x", 0, a, b) == paths.progress("x", 0, c, d)) == ((a, b) == (c, d))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.errors import ConfigError, CorruptError
@@ -119,7 +119,6 @@ def test_a_format_that_nobody_knows_is_asked_for_nothing_else(kind: object) -> N
         decode(LowWater, data, "where")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_are_taken_for_a_record(data: bytes) -> None:
     with pytest.raises((CorruptError, ConfigError)):

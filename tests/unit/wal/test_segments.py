@@ -122,7 +122,7 @@ sizes = st.lists(st.integers(0, 60), max_size=12)
 
 
 @given(st.integers(0, 300), sizes, st.integers(1, 80), st.integers(1, 4000), st.sampled_from([1, 700, 3000, HUGE]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_chunks_of_all_segments_are_the_rows_in_order(
     count: int, sizes: list[int], chunk_rows: int, chunk_bytes: int, segment_bytes: int
 ) -> None:
@@ -139,7 +139,6 @@ def test_the_chunks_of_all_segments_are_the_rows_in_order(
 
 
 @given(st.integers(1, 300), sizes, st.integers(1, 80))
-@settings(deadline=None)
 def test_boundaries_by_rows_do_not_depend_on_the_batches(count: int, sizes: list[int], chunk_rows: int) -> None:
     (ref,) = stage(DictStore(), split(rows(count), sizes), limits(chunk_rows))
     assert ref.chunk_ends is None
@@ -147,7 +146,6 @@ def test_boundaries_by_rows_do_not_depend_on_the_batches(count: int, sizes: list
 
 
 @given(st.integers(1, 200), sizes, st.integers(1, 2000))
-@settings(deadline=None)
 def test_a_chunk_is_larger_than_its_bytes_only_if_it_is_one_row(count: int, sizes: list[int], chunk_bytes: int) -> None:
     store = DictStore()
     for ref in stage(store, split(rows(count, width=40), sizes), limits(HUGE, chunk_bytes)):
@@ -156,7 +154,6 @@ def test_a_chunk_is_larger_than_its_bytes_only_if_it_is_one_row(count: int, size
 
 
 @given(st.integers(1, 120), st.integers(1, 30), st.integers(1, 40), st.data())
-@settings(deadline=None)
 def test_reading_may_start_at_any_boundary(count: int, chunk_rows: int, group_rows: int, data: st.DataObject) -> None:
     store = DictStore()
     with pytest.MonkeyPatch.context() as patch:
@@ -332,7 +329,6 @@ def test_another_schema_is_refused_where_no_file_is_written_too() -> None:
 
 
 @given(st.integers(0, 1 << 20), st.integers(0, 7))
-@settings(deadline=None)
 def test_a_flipped_bit_is_found(place: int, bit: int) -> None:
     store = DictStore()
     (ref,) = stage(store, [rows(50)], limits())
@@ -344,7 +340,6 @@ def test_a_flipped_bit_is_found(place: int, bit: int) -> None:
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 8))
-@settings(deadline=None)
 def test_truncation_is_found(place: int, more: int) -> None:
     store = DictStore()
     (ref,) = stage(store, [rows(50)], limits())
@@ -389,7 +384,6 @@ def test_damage_before_the_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatc
 
 
 @given(st.integers(0, 1 << 20))
-@settings(deadline=None)
 def test_a_truncated_file_is_no_segment(place: int) -> None:
     store = DictStore()
     (ref,) = stage(store, [rows(50)], limits())
