@@ -50,7 +50,9 @@ class Settings:
     max_pending_bytes: int | None = None
     """The same limit in segment bytes. One batch may always be pending."""
     max_delivery_tasks: int | None = None
-    """Maximum number of Spark task slots for delivery. None: one less than the cluster has, at least one."""
+    """Maximum number of Spark task slots for delivery, of all sinks together. None: one less than the cluster has, at
+    least one; a delivery that takes 5 s at most, at the pace of the last batch, gets all.
+    """
     retention_batches: int = 200
     """Number of delivered batches whose markers and segments are kept, so that a rolled-back checkpoint is recognised.
     """

@@ -458,9 +458,9 @@ def test_a_batch_of_5000_segments_takes_the_driver_less_than_200_mib_more(spark:
 
 
 def inline_rows(size: int) -> bytes:
-    """Rows of one column that take up to `size` bytes as a task returns them; a single short one at least."""
+    """A row that takes up to `size` bytes as a task returns it, a single byte at least. It cannot be compressed."""
     empty = len(_encoded([pa.record_batch([pa.array([b""])], ["c0"])]))
-    return _encoded([pa.record_batch([pa.array([b"x" * max(1, size - empty - 64)])], ["c0"])])
+    return _encoded([pa.record_batch([pa.array([os.urandom(max(1, size - empty - 64))])], ["c0"])])
 
 
 @pytest.mark.usefixtures("measurable")
@@ -470,10 +470,8 @@ def test_packing_as_much_as_the_tasks_may_return_takes_the_driver_less_than_100_
 ) -> None:
     """What a job with as many real tasks takes of the JVM is measured by `python -m benchmarks.driver_memory`."""
     budget = 16 * MIB
-    made = {limit: inline_rows(limit) for limit in {inline_limit(budget, number) for number in range(partitions)}}
     returned = [
-        StagedPartition((), {}, number, bytes(bytearray(made[inline_limit(budget, number)])))
-        for number in range(partitions)
+        StagedPartition((), {}, number, inline_rows(inline_limit(budget, number))) for number in range(partitions)
     ]
     total = sum(len(each.inline) for each in returned)
     assert (

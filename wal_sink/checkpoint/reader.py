@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wal_sink.checkpoint import fingerprints
 from wal_sink.checkpoint.fingerprints import RULE, Fingerprints
@@ -166,6 +167,15 @@ class Checkpoint:
         return f"{self.root}/{path}"
 
 
+class Known(NamedTuple):
+    """What a gate knew at some moment."""
+
+    through: int
+    """The newest complete batch; -1 if none."""
+    closings: int
+    """How often the gate had been closed."""
+
+
 class Gate:
     """Answers "has Spark completed batch N?" and remembers the newest answer. Threads may share it.
 
@@ -192,6 +202,16 @@ class Gate:
     def known_through(self) -> int:
         """The newest batch that is known to be complete; -1 if none. No request."""
         return self._completed_through
+
+    @property
+    def known(self) -> Known:
+        """What is known at this moment. No request."""
+        with self._lock:
+            return Known(self._completed_through, self._closings)
+
+    def knew(self, known: Known, batch_id: int) -> bool:
+        """Return whether the batch was known to be complete at that moment, and the gate was not closed since."""
+        return batch_id <= known.through and self._closings == known.closings
 
     def ask_now(self, batch_id: int) -> bool:
         """Ask whether the batch is complete, whatever is remembered; if it is not, close the gate from there on.

@@ -15,14 +15,15 @@ from wal_sink.cli.output import plain, print_json, size
 from wal_sink.cli.tables import print_facts, print_numbers, print_text
 from wal_sink.estimation.advice import advise
 from wal_sink.estimation.estimate import Estimate, estimate
-from wal_sink.estimation.plan import STORES, Plan, Prices, StoreModel
-from wal_sink.settings import Settings, Where
+from wal_sink.estimation.plan import INLINE_BYTES, STORES, Plan, Prices, StoreModel
+from wal_sink.settings import MIN_RETENTION_BATCHES, Settings, Where
 from wal_sink.sinks.guarantees import Ability
 
 EXECUTORS = (1, 10, 100, 1000, 10_000)
 KINDS = {ability.value.partition(" ")[0]: ability for ability in Ability}
 _NUMBER = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0)
+_ABOVE_0 = click.FloatRange(min=0, min_open=True)
 _DEFAULTS = Settings()
 
 
@@ -38,11 +39,16 @@ _DEFAULTS = Settings()
     help="Partitions with rows; default: one for each task slot. Small ones share a segment.",
 )
 @click.option(
-    "--rows-per-second", type=_AMOUNT, default=1000, show_default=True, help="Input rows per second and executor."
+    "--own-segments",
+    is_flag=True,
+    help="No partitions share a segment: format('wal_sink'), Spark Connect, keep_segments=False.",
 )
-@click.option("--row-bytes", type=_AMOUNT, default=200, show_default=True, help="Size of a row in memory.")
 @click.option(
-    "--compression", type=_AMOUNT, default=3, show_default=True, help="How many times smaller a row is in a segment."
+    "--rows-per-second", type=_ABOVE_0, default=1000, show_default=True, help="Input rows per second and executor."
+)
+@click.option("--row-bytes", type=_ABOVE_0, default=200, show_default=True, help="Size of a row in memory.")
+@click.option(
+    "--compression", type=_ABOVE_0, default=3, show_default=True, help="How many times smaller a row is in a segment."
 )
 @click.option("--columns", type=_NUMBER, default=10, show_default=True, help="Columns; the manifest lists them.")
 @click.option("--chunk-rows", type=_NUMBER, default=_DEFAULTS.chunk_rows, show_default=True, help="As in Settings.")
@@ -50,14 +56,18 @@ _DEFAULTS = Settings()
 @click.option("--segment-mib", type=_NUMBER, default=64, show_default=True, help="segment_bytes, in MiB.")
 @click.option(
     "--retention-batches",
-    type=_NUMBER,
+    type=click.IntRange(min=MIN_RETENTION_BATCHES),
     default=_DEFAULTS.retention_batches,
     show_default=True,
     help="Number of delivered batches to keep, as in Settings.",
 )
 @click.option("--retention-age", type=duration, help="Time for which older batches are kept, as in Settings.")
-@click.option("--retention-gib", type=_AMOUNT, help="retention_bytes, in GiB.")
-@click.option("--max-delivery-tasks", type=_NUMBER, help="As in Settings; default: all task slots but one.")
+@click.option("--retention-gib", type=click.FloatRange(0, 1e9, min_open=True), help="retention_bytes, in GiB.")
+@click.option(
+    "--max-delivery-tasks",
+    type=_NUMBER,
+    help="As in Settings. Default: all task slots but one; a delivery of 5 s at most gets all.",
+)
 @click.option("--threads-per-task", type=_NUMBER, default=1, show_default=True, help="As in Delivery.")
 @click.option("--sinks", type=_NUMBER, default=1, show_default=True, help="Sinks of the WAL, all of one kind.")
 @click.option("--sink-kind", type=click.Choice(sorted(KINDS)), default="plain", show_default=True, help="Kind of sink.")
@@ -189,6 +199,7 @@ def _plan(executors: int, given: dict[str, Any]) -> Plan:
     return Plan(
         executors=executors,
         segments=given["segments"],
+        inline_bytes=0 if given["own_segments"] else INLINE_BYTES,
         batch_interval_s=given["batch_interval"],
         cores_per_executor=given["cores_per_executor"],
         rows_per_s=given["rows_per_second"],

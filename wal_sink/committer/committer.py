@@ -35,6 +35,7 @@ from wal_sink.delivery.retry import Budget, all_told
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.delivery.telling import failure_teller, tell_marked, tell_released
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
+from wal_sink.messages import SMALL_BATCH_BYTES
 from wal_sink.recovery.inventory import check_marked_batch, check_marker, check_not_marked, newest_marker
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.rate_limit import RowRate
@@ -76,6 +77,7 @@ class Committer:
         self._timings: dict[int, DeliveryTiming] = {}  # of delivered batches without a marker
         self._due = (NOTHING, "")  # the batch that is next, and since when
         self._looked_s = -math.inf  # time of the last look at the term, by the monotonic clock
+        self._known_at_look = shared.gate.known  # the complete batches that were known before that look
         self._underway: BatchDelivery | None = None  # a delivery that an earlier call began and did not finish
         self._has_delivered = False  # if so, no process began the next batch before
         self._tidied_through: int | None = None
@@ -187,6 +189,12 @@ class Committer:
         if error is not None and next_in_s is not None and (batch_id := self.next_batch()) is not None:
             self._last_error.retried(error, batch_id=batch_id, attempts=attempt, term=self.term.number)
 
+    def _attempt_failed(self, attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
+        """Mark the group at the first failure of its next batch: attempts may go on for long."""
+        if attempt == 1:
+            self.mark_delivered()
+        self._failed_again(attempt, next_in_s, error)
+
     def confirm_marked(self) -> None:
         """Confirm that a transactional target still has the rows that the newest marker stands for. Called at the start
         and at the end of a run. No request without such a marker, or for another kind of target.
@@ -267,12 +275,14 @@ class Committer:
         # A checkpoint that was rolled back must complete the batch again, though it may be released.
         return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
 
-    def _check_term(self, _: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
+    def _check_term(self, due: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
         """Read the next term, since a superseded process must not decide which attempt is delivered.
 
-        One read; none within a group, since its target ignores rows that it has.
+        One read; none within a group, since its target ignores rows that it has. But a batch that became known as
+        complete after the look may have been completed by a newer process, with an attempt of its own.
         """
-        if not (self._unmarked and self._is_in_time()):
+        was_known = self._shared.gate.knew(self._known_at_look, due.batch_id)
+        if not (self._unmarked and self._is_in_time() and was_known):
             self._look_at_term()
         return Seen.NOT_SUPERSEDED
 
@@ -291,6 +301,8 @@ class Committer:
 
     def _begin(self, due: DueBatch) -> Literal[Seen.NEW, Seen.MAYBE_BEGUN]:
         due.is_begun = self._may_be_begun(due)
+        if self._unmarked and due.released.manifest.bytes > SMALL_BATCH_BYTES:
+            self._mark(self._unmarked, {})  # this one may take long, and a crash would send the group again
         if self._underway is None:
             self._underway = self._delivery(due.released.manifest, taken_over=due.is_begun)
             self._began_s = self._log.runtime.monotonic_s()
@@ -330,16 +342,9 @@ class Committer:
             and not (due.is_begun or due.kept)
             and len(self._unmarked) + 1 < GROUP_BATCHES
             and self._is_in_time()
-            and self._is_complete(due.batch_id + 1)
+            and self._shared.gate.is_known_open(due.batch_id + 1)
         )
         return Seen.MARKER_SHARED if shares_marker else Seen.MARKER_DUE
-
-    def _is_complete(self, later: int) -> bool:
-        """Whether a later batch is complete. At most one read, and none unless this run has staged it: then Spark is
-        about to complete it.
-        """
-        gate = self._shared.gate
-        return gate.is_known_open(later) or (self._shared.history.staged(later) is not None and gate.is_open(later))
 
     def _join_group(self, due: DueBatch) -> Literal[Seen.JOINED]:
         self._unmarked.append(due.released.manifest)
@@ -393,9 +398,9 @@ class Committer:
         return bool(recorded_chunks(self._log.store, self.name, manifest))
 
     def _look_at_term(self) -> None:
-        now_s = self._log.runtime.monotonic_s()
+        now_s, known = self._log.runtime.monotonic_s(), self._shared.gate.known
         self.term.check(self._log.store)
-        self._looked_s = now_s
+        self._looked_s, self._known_at_look = now_s, known
 
     def _is_in_time(self, limit_s: float = GROUP_S) -> bool:
         """Whether the last look at the term is no older than `limit_s`."""
@@ -438,9 +443,9 @@ class Committer:
             before=self._marker,
             taken_over=taken_over,
             rate=self._rate,
-            records_by_time=self._shares_markers,
+            ignores_repeats=self._shares_markers,
             looked_s=self._looked_s,
-            on_failure=self._failed_again,
+            on_failure=self._attempt_failed,
         )
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:

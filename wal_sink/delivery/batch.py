@@ -63,11 +63,11 @@ class BatchDelivery:
         before: Marker | None,
         taken_over: bool,
         rate: RowRate,
-        records_by_time: bool = False,
+        ignores_repeats: bool = False,
         looked_s: float = -math.inf,
         on_failure: OnFailure = tell_nobody,
     ) -> None:
-        """`records_by_time`: the target ignores repeats, and so does every other that the sink's name may get.
+        """`ignores_repeats`: the target does, and so does every other that the sink's name may get.
         `looked_s`: the time of the last look at the term, by the monotonic clock. `on_failure` learns of attempts that
         are repeated.
         """
@@ -87,13 +87,17 @@ class BatchDelivery:
         its positions are read before the marker is created.
         """
         self._sent_through = [0] * len(manifest.segments)
-        """For each segment, the row before which every chunk may have been sent to a transactional target."""
+        """For each segment, the row before which every chunk may have been sent, if `_is_sent_ahead`."""
         self._furthest = 0
         self._outrun_by = 0  # the higher term that a transactional target knows
         self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
         self.seen_term = 0
         """The highest term that another run's progress of the batch names."""
-        self._records_by_time = records_by_time
+        self._ignores_repeats = ignores_repeats
+        # In total order each segment is a task of its own. Short ones would all end before their first second.
+        self._records_by_time = ignores_repeats and (
+            served_sink.delivery.order != "total" or len(manifest.segments) == 1
+        )
         self._delivery_context = self._context(wal_id, term, before, looked_s)
 
     def run(self, renew_term: Callable[[int], Term]) -> None:
@@ -188,6 +192,7 @@ class BatchDelivery:
                 break
         may_be_unreachable = bool(failures) and not took_some
         if not failures and (left := self._open_tasks()):
+            self._note_sent(left)
             message = f"{len(left)} of {len(self._manifest.segments)} segments came back without a result"
             failures = [Failure(FailureKind.UNKNOWN, message)]
         if failures:
@@ -299,9 +304,9 @@ class BatchDelivery:
     @property
     def _is_sent_ahead(self) -> bool:
         """Whether more chunks may have been sent than the one after the last record: the target keeps its own position,
-        or progress is recorded by time.
+        or ignores repeats. A superseded process goes on until its next look, which goes by time.
         """
-        return self._is_transactional or self._records_by_time
+        return self._is_transactional or self._ignores_repeats
 
     def _is_confirmed_after(self, tasks: Sequence[SegmentTask]) -> bool:
         """Whether the dispatcher reads the target's rows of the whole batch after these tasks: no others are left."""
@@ -335,22 +340,25 @@ class BatchDelivery:
     def _settle_segment(self, result: SegmentResult) -> None:
         """Note the rows of a segment. For a transactional target its last answer counts, whatever was known before."""
         ordinal = result.ordinal
-        if self._is_transactional:
-            self._rows[ordinal] = result.rows
+        self._rows[ordinal] = result.rows if self._is_transactional else max(result.rows, self._rows[ordinal])
+        if self._is_sent_ahead:
             self._sent_through[ordinal] = max(self._sent_through[ordinal], self._maybe_through(result))
-        else:
-            self._rows[ordinal] = max(result.rows, self._rows[ordinal])
 
     def _maybe_through(self, result: SegmentResult) -> int:
-        """The row up to which a segment may have been sent: after a failure the chunk in hand may have been, too."""
+        """The row up to which a segment may have been sent: after a failure the chunk in hand may have been, too.
+
+        A lost task may have sent all: the result is that of its copy, which knows nothing of it.
+        """
         if result.failure is None:
             return result.rows
         segment = self._manifest.segments[result.ordinal]
+        if result.failure.kind is FailureKind.LOST:
+            return segment.rows
         ends = chunk_ends(segment, self._manifest.chunk_rows)
         return next((end for end in ends if end > result.rows), segment.rows)
 
     def _note_sent(self, tasks: Sequence[SegmentTask]) -> None:
-        """Note that every row of these tasks may have been sent: nobody knows how far a lost dispatcher came.
+        """Note that every row of these tasks may have been sent: nobody knows how far a lost job came.
 
         For targets with a record for each chunk the records tell how far it was.
         """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.delivery.local import SMALL_BATCH_SEGMENTS
 from wal_sink.estimation import sizes
-from wal_sink.estimation.plan import Plan, Shape, StoreModel, shape_of
+from wal_sink.estimation.plan import Plan, Segments, Shape, StoreModel, shape_of
 from wal_sink.estimation.requests import (
     SHARDS_OF_BATCHES,
     SHARDS_OF_SINKS,
@@ -91,7 +92,7 @@ class Estimate:
     """Seconds that the store needs, at its limit, for the segments that tasks end at the same time."""
     manifest_bytes: int
     delivery_tasks: int
-    """Number of segments that are delivered to a sink at the same time."""
+    """Number of segments that are delivered to a sink at the same time, if all sinks deliver at once and for long."""
     repeated_rows: int
     """Maximum rows that a crash, a takeover or a retry may repeat in one sink. With `at_most_once`: rows that may be
     missing.
@@ -146,7 +147,7 @@ def estimate(plan: Plan, store: StoreModel) -> Estimate:
         burst_s=_burst_s(plan, shape, store),
         manifest_bytes=sizes.manifest_bytes(plan, shape),
         delivery_tasks=tasks,
-        repeated_rows=_repeated_rows(plan, shape, tasks),
+        repeated_rows=_repeated_rows(plan, shape),
         delivery_s=delivery_s,
         collection_s=_collection_s(store, collection),
         restart_s=_restart_s(plan, shape, store, protocol, tasks=tasks, delivery_s=delivery_s),
@@ -214,7 +215,11 @@ def _load(plan: Plan, store: StoreModel, prefix: str, of_batch: Requests) -> Pre
 
 def _tasks(plan: Plan, shape: Shape) -> int:
     """Number of segments that are delivered in parallel."""
-    return 1 if is_in_driver(plan, shape) else min(shape.segments, plan.delivery_slots * plan.threads_per_task)
+    return _in_parallel(plan, shape, plan.delivery_slots)
+
+
+def _in_parallel(plan: Plan, shape: Shape, slots: int) -> int:
+    return 1 if is_in_driver(plan, shape) else min(shape.segments, slots * plan.threads_per_task)
 
 
 def _pace(plan: Plan, shape: Shape, store: StoreModel, tasks: int) -> Pace:
@@ -231,13 +236,24 @@ def is_in_driver(plan: Plan, shape: Shape) -> bool:
     return plan.where == "driver" or (plan.where == "auto" and is_small)
 
 
-def _repeated_rows(plan: Plan, shape: Shape, tasks: int) -> int:
+def _repeated_rows(plan: Plan, shape: Shape) -> int:
     if plan.ability is Ability.BATCH_WRITER:
         return shape.rows
+    tasks = _in_parallel(plan, shape, plan.most_delivery_slots)
     if plan.ability is Ability.SEGMENT_WRITER:
-        return tasks * shape.rows_per_segment
+        return _rows_in_flight(shape, tasks, lambda group: group.rows_each)
     exact = plan.ability in {Ability.IGNORE_KNOWN_KEYS, Ability.TRANSACTIONAL} and not plan.at_most_once
-    return 0 if exact else tasks * shape.rows_per_chunk
+    return 0 if exact else _rows_in_flight(shape, tasks, lambda group: group.rows_per_chunk)
+
+
+def _rows_in_flight(shape: Shape, tasks: int, rows_of: Callable[[Segments], int]) -> int:
+    """Rows that so many tasks send at the same time, if they are at the largest segments."""
+    rows = 0
+    for group in sorted(shape.groups, key=rows_of, reverse=True):
+        of_group = min(tasks, group.count)
+        rows += of_group * rows_of(group)
+        tasks -= of_group
+    return rows
 
 
 def _delivery_s(plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol, tasks: int) -> float:

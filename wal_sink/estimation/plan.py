@@ -21,11 +21,17 @@ PRICES_AS_OF = "2026-11-21"
 """Date of the prices in `S3_PRICES`; docs/SCALE.md names their source."""
 
 
+LEAST, MOST = 1e-9, 1e18
+"""Limits of the numbers of a plan and of a store: beyond any cluster, and every result is finite."""
+MOST_OF_BATCH = 1e15
+"""Maximum of the rows of a batch, and of its bytes in memory and in segments."""
+
+
 def _check(owner: object, least: float, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
-        if value is not None and not (math.isfinite(value) and value >= least):
-            raise ConfigError(f"{name}={value!r}: expected a number, at least {least:g}")
+        if value is not None and not least <= value <= MOST:  # NaN is not between them either
+            raise ConfigError(f"{name}={value!r}: expected a number from {least:g} to {MOST:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +144,14 @@ class Plan:
     def __post_init__(self) -> None:
         _check(self, 1, "executors", "segments", "cores_per_executor", "columns", "sinks", "threads_per_task")
         _check(self, 0, "offsets_bytes", "inline_bytes", "sink_call_s", "pending_batches")
-        for name in ("rows_per_s", "batch_interval_s", "row_bytes", "compression"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number above 0")
+        _check(self, LEAST, "rows_per_s", "batch_interval_s", "row_bytes", "compression")
+        rows = self.executors * self.rows_per_s * self.batch_interval_s
+        if rows * max(1.0, self.row_bytes, self.row_bytes / self.compression) > MOST_OF_BATCH:
+            raise ConfigError(
+                f"a batch would have {rows:g} rows of {self.row_bytes:g} bytes, compressed by {self.compression:g}: "
+                f"expected at most {MOST_OF_BATCH:g} rows and bytes. Correct executors, rows_per_s, batch_interval_s, "
+                "row_bytes or compression"
+            )
         if self.ability is Ability.TWO_PHASE:
             raise ConfigError(
                 "an estimate cannot count the requests of a two-phase sink, because the target decides how many "
@@ -156,7 +167,11 @@ class Plan:
                 f"at_most_once is not possible with a {self.ability.value} sink. at_most_once needs a sink that "
                 "receives the rows in chunks and does not store its position in the target"
             )
-
+        if self.where == "executors" and self.ability is Ability.BATCH_WRITER:
+            raise ConfigError(
+                "where='executors' is not possible with a sink that receives whole batches: it is called on the "
+                "driver. Leave out where (--where)"
+            )
         if self.threads_per_task > MOST_THREADS:
             raise ConfigError(f"threads_per_task={self.threads_per_task}: expected 1 to {MOST_THREADS}")
         if self.threads_per_task > 1 and (self.where == "driver" or self.ability is Ability.BATCH_WRITER):
@@ -172,9 +187,14 @@ class Plan:
 
     @property
     def delivery_slots(self) -> int:
-        """Number of task slots for delivery to one sink, if all sinks deliver at once."""
+        """Number of task slots for delivery to one sink, if all sinks deliver at once and for long."""
         most = self.settings.max_delivery_tasks or max(1, self.slots - 1)
         return max(1, most // self.sinks)
+
+    @property
+    def most_delivery_slots(self) -> int:
+        """Maximum number of task slots that one sink ever gets: all, if it alone delivers, and not for long."""
+        return self.settings.max_delivery_tasks or self.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,16 +267,6 @@ class Shape:
         return sum(group.count * group.bytes_each for group in self.groups)
 
     @property
-    def rows_per_chunk(self) -> int:
-        """Rows of the largest chunk."""
-        return max(group.rows_per_chunk for group in self.groups)
-
-    @property
-    def rows_per_segment(self) -> int:
-        """Rows of the largest segment."""
-        return max(group.rows_each for group in self.groups)
-
-    @property
     def of_tasks(self) -> Shape:
         """The segments that tasks write, without those that the driver packs."""
         return Shape(tuple(group for group in self.groups if not group.partitions_packed))
@@ -272,8 +282,9 @@ def shape_of(plan: Plan) -> Shape:
     groups: list[Segments] = []
     if inline:
         size = inline * inline_bytes
-        side_by_side = 1 if size <= SMALL_BATCH_BYTES else plan.slots
-        in_part = -(-size // max(1, min(side_by_side, size // PACKED_BYTES)))
+        stored = math.ceil(inline * in_partition * plan.row_bytes / plan.compression)
+        side_by_side = 1 if min(size, stored) <= SMALL_BATCH_BYTES else plan.slots
+        in_part = -(-size // max(1, min(side_by_side, stored // PACKED_BYTES)))
         packed = min(inline, -(-in_part // inline_bytes))
         parts = -(-inline // packed)
         rows_of_part = math.ceil(inline * in_partition / parts)

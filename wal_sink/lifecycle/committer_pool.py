@@ -51,7 +51,9 @@ class CommitterPool:
         self._told: set[str] = set()
         """The sinks of which it was told that they gave up."""
         self._is_following = False
-        self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
+        self._threads = [
+            CommitterThread(run, committer, on_failure=self._note, on_let_go=self._tell) for committer in run.committers
+        ]
 
     def start(self) -> None:
         """Begin with the batches that earlier runs left."""
@@ -258,7 +260,9 @@ class CommitterPool:
         else:
             _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error), extra=RAISED_TOO)
             self._end_run(f"the delivery to sink {name} failed")
-        self._tell_given_up(name, thread.error, parked=thread.parked)
+
+    def _tell(self, thread: CommitterThread) -> None:
+        self._tell_given_up(thread.committer.name, thread.error, parked=thread.parked)
 
     def _note_superseded(self, error: FencedError) -> None:
         """A newer process serves a sink. An idle committer learns it here; a busy one at its next look at the term."""

@@ -6,6 +6,7 @@ A transaction is recorded before it is begun. So a transaction that a crash leav
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TypeVar
@@ -23,8 +24,9 @@ from wal_sink.sinks.base import Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
+from wal_sink.stores.base import Store
 from wal_sink.wal import paths
-from wal_sink.wal.inline_rows import InlineRows, pack, take_inline
+from wal_sink.wal.inline_rows import PACKED_BYTES, InlineRows, Nowhere, compression, pack, take_inline
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import BegunRecord, TokenRecord
 from wal_sink.wal.segment_writer import Follower, SegmentWriter
@@ -75,7 +77,7 @@ def _staged(
     log = open_log()
     preparers = [Preparer(context, given, log, partition, on_executor=on_executor) for given in context.preparations]
     try:
-        with _segment_writer(context, log, partition, preparers) as writer:
+        with _segment_writer(context, log.store, log.runtime, partition, preparers) as writer:
             for batch in batches:
                 writer.write(batch)
             segments = writer.finish()
@@ -92,11 +94,12 @@ def packed(
     """The partitions of a batch as one, in their order. Runs in the driver.
 
     Inline rows are written into segments, before any manifest can name them. They have no handle: two-phase sinks
-    prepare them at delivery. `side_by_side` tells how many segments delivery takes at once; it matters only to a batch
-    that the driver does not deliver itself.
+    prepare them at delivery. `side_by_side` tells how many segments delivery takes at once; it matters only to rows
+    that are too many for the driver to deliver. Fewer make one segment, and so one segment's requests.
     """
-    if sum(len(partition.inline) for partition in partitions) <= SMALL_BATCH_BYTES:
-        side_by_side = 1
+    part_bytes = _part_bytes(context, partitions, log)
+    if part_bytes is None:
+        side_by_side, part_bytes = 1, PACKED_BYTES
     whole = [StagedPartition((), {given.sink: () for given in context.preparations})]
     with_rows = (partition for partition in partitions if partition.inline or partition.segments)
     for is_inline, group in groupby(with_rows, lambda partition: bool(partition.inline)):
@@ -104,10 +107,27 @@ def packed(
             whole += group
             continue
         rows = [InlineRows(partition.partition, partition.inline) for partition in group]
-        refs = pack(rows, lambda first: _segment_writer(context, log, first, ()), side_by_side=side_by_side)
+        refs = pack(
+            rows,
+            lambda first: _segment_writer(context, log.store, log.runtime, first),
+            side_by_side=side_by_side,
+            part_bytes=part_bytes,
+        )
         unprepared: tuple[str | None, ...] = (None,) * len(refs)
         whole.append(StagedPartition(tuple(refs), {given.sink: unprepared for given in context.preparations}))
     return msgspec.structs.replace(joined(whole), timing=combined(each.timing for each in partitions))
+
+
+def _part_bytes(context: StagingContext, partitions: Sequence[StagedPartition], log: Log) -> int | None:
+    """The inline bytes that fill a segment of `PACKED_BYTES`; None if all rows are so few that the driver delivers
+    them.
+    """
+    rows = [InlineRows(partition.partition, partition.inline) for partition in partitions if partition.inline]
+    size = sum(len(each.data) for each in rows)
+    if size <= SMALL_BATCH_BYTES:
+        return None
+    ratio = compression(rows, lambda first: _segment_writer(context, Nowhere(), log.runtime, first))
+    return None if size * ratio <= SMALL_BATCH_BYTES else math.ceil(PACKED_BYTES / ratio)
 
 
 def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
@@ -120,13 +140,19 @@ def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
     return StagedPartition(segments, handles, timing=combined(partition.timing for partition in partitions))
 
 
-def _segment_writer(context: StagingContext, log: Log, partition: int, followers: Sequence[Follower]) -> SegmentWriter:
+def _segment_writer(
+    context: StagingContext,
+    store: Store | Nowhere,
+    runtime: Runtime,
+    partition: int,
+    followers: Sequence[Follower] = (),
+) -> SegmentWriter:
     return SegmentWriter(
-        log.store,
+        store,
         folder=context.folder,
         partition=partition,
         limits=context.limits,
-        new_id=log.runtime.new_id,
+        new_id=runtime.new_id,
         followers=followers,
         keep=context.keep_segments,
     )

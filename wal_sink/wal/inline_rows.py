@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from wal_sink.stores.base import SegmentStream
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 MOST_INLINE_BYTES = 256 << 10
 """Maximum number of bytes that a task returns inline. A larger partition shares its segments with no other."""
 PACKED_BYTES = 1 << 20
-"""Minimum number of inline bytes for each of several packed segments that are to be delivered side by side."""
+"""Minimum size of each of several packed segments that are to be delivered side by side."""
+_SAMPLE_BYTES = 1 << 20
+"""Inline bytes that are encoded to tell what all of them take in a segment."""
 
 
 class InlineRows(NamedTuple):
@@ -58,16 +62,51 @@ def take_inline(batches: Iterable[pa.RecordBatch], limit: int) -> tuple[bytes | 
     return (data, ()) if len(data) <= limit else (None, held)
 
 
+class Nowhere:
+    """A place of segments that keeps nothing."""
+
+    def segment(self, _: str) -> SegmentStream:
+        """A stream whose bytes are dropped."""
+        return _Dropped()
+
+
+class _Dropped(SegmentStream):
+    def write(self, data: bytes | memoryview) -> int:
+        return len(data)
+
+    def commit(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def compression(rows: Sequence[InlineRows], new_writer: Callable[[int], SegmentWriter]) -> float:
+    """Bytes in a segment for each inline byte. Tiny partitions take a small part, since each repeats its schema inline.
+
+    The first partitions are encoded, by writers that keep nothing. The others are taken to be like them: an error
+    costs requests or time, and nothing else.
+    """
+    sizes = itertools.accumulate(len(each.data) for each in rows)
+    sample = rows[: 1 + sum(1 for _ in itertools.takewhile(lambda size: size < _SAMPLE_BYTES, sizes))]
+    refs = pack(sample, new_writer, side_by_side=1)
+    return sum(ref.bytes for ref in refs) / sum(len(each.data) for each in sample)
+
+
 def pack(
-    rows: Sequence[InlineRows], new_writer: Callable[[int], SegmentWriter], *, side_by_side: int
+    rows: Sequence[InlineRows],
+    new_writer: Callable[[int], SegmentWriter],
+    *,
+    side_by_side: int,
+    part_bytes: int = PACKED_BYTES,
 ) -> list[SegmentRef]:
     """Write the rows of consecutive partitions into segments, in their order. Runs in the driver.
 
     `new_writer` gets the first partition of each part, by which the part's segments are named. There are up to
-    `side_by_side` parts. Raises what the writer raises.
+    `side_by_side` parts of about `part_bytes` inline bytes at least. Raises what the writer raises.
     """
     refs: list[SegmentRef] = []
-    for part in _parts(rows, side_by_side):
+    for part in _parts(rows, side_by_side, part_bytes):
         with new_writer(part[0].partition) as writer:
             for each in part:
                 for batch in pa.ipc.open_stream(each.data):
@@ -86,13 +125,13 @@ def _encoded(batches: Sequence[pa.RecordBatch]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _parts(rows: Sequence[InlineRows], side_by_side: int) -> Iterator[list[InlineRows]]:
+def _parts(rows: Sequence[InlineRows], side_by_side: int, part_bytes: int) -> Iterator[list[InlineRows]]:
     """Divide at least one partition into consecutive parts of about equal bytes.
 
     A segment has one schema, so a part has one, too.
     """
     total = sum(len(each.data) for each in rows)
-    most = -(-total // max(1, min(side_by_side, total // PACKED_BYTES)))
+    most = -(-total // max(1, min(side_by_side, total // part_bytes)))
     part: list[InlineRows] = []
     size, schema = 0, pa.schema([])
     for each in rows:

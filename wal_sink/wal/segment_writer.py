@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
-from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.base import SegmentStream
 from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 from wal_sink.wal import paths
 from wal_sink.wal.records import SegmentRef
@@ -38,6 +38,14 @@ class SegmentLimits:
     """Maximum Arrow bytes of a chunk. A single larger row is a chunk alone."""
     segment_bytes: int
     """Parquet bytes from which a segment ends at the next end of a chunk."""
+
+
+class SegmentPlace(Protocol):
+    """Where segments are written: a store."""
+
+    def segment(self, path: str, /) -> SegmentStream:
+        """A stream to a new object at `path`, which appears with `commit`."""
+        ...
 
 
 class Follower(Protocol):
@@ -71,7 +79,7 @@ class SegmentWriter:
 
     def __init__(
         self,
-        store: Store,
+        store: SegmentPlace,
         *,
         folder: str,
         partition: int,

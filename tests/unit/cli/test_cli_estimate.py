@@ -86,6 +86,12 @@ def test_every_option_reaches_the_calculation() -> None:
     assert found["advice"]["text"]
 
 
+def test_partitions_that_share_no_segment_can_be_told() -> None:
+    many = ["--executors", "10", "--segments", "200", "--rows-per-second", "20"]
+    (packed,), (own,) = (as_json(*many, *more)["estimates"] for more in ([], ["--own-segments"]))
+    assert (packed["shape"]["segments"], own["shape"]["segments"]) == (1, 200)
+
+
 def test_the_store_can_be_described() -> None:
     args = "--store other --latency 7ms --bandwidth 50 --write-limit 10 --read-limit 20 --put-price 1 --storage-price 2"
     store = as_json("--executors", "1", *args.split())["store"]
@@ -121,6 +127,13 @@ def test_what_may_be_missing_is_called_so() -> None:
         "--batch-interval 0s",
         "--segments 0",
         "--rows-per-second 0",
+        "--rows-per-second 1e300",
+        "--row-bytes 1e308",
+        "--latency 1" + "0" * 400,
+        "--put-price 1e300",
+        "--retention-age 1" + "0" * 400,
+        "--retention-gib 1e300",
+        "--sink-kind batch --where executors",
         "--retention-batches 50",
         "--sink-kind transactional --at-most-once",
         "--sink-kind two-phase",

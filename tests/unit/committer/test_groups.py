@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.small_run import Place, Recorder
 from wal_sink import idempotent
+from wal_sink.committer import committer
 from wal_sink.committer.committer import GROUP_BATCHES, GROUP_S
 from wal_sink.errors import DeliveryError, FencedError, PermanentError, StoreError
 from wal_sink.inspection import read_batch, read_batches, read_status
@@ -86,72 +87,81 @@ def test_a_batch_is_marked_at_once_where_no_other_is_known_to_be_complete() -> N
     assert markers(place) == [0, 1, 2, 3]
 
 
-def test_a_batch_that_this_run_has_staged_meanwhile_joins_the_group() -> None:
-    """Back to back, Spark completes the next batch while this one is delivered. One read of the checkpoint tells."""
-    place = Place()
-    run = place.open({"a": ignoring(Recorder())})
-    for _ in place.query().batches(run, 2):
-        continue
+def test_a_batch_that_became_complete_after_the_look_needs_another_look() -> None:
+    """A newer process may have completed it, with an attempt of its own: it has other rows here."""
+    place, first, second = Place(rows=lambda _: [counts]), Recorder(), Recorder()
+    counts = 2
 
+    def succeeded(chunk: Chunk) -> None:
+        nonlocal counts
+        if chunk.batch_id == 0 and counts == 2:
+            counts = 3
+            newer.append(place.open({"a": ignoring(second)}))
+            query = place.query()
+            query.start_batch(1, 1)
+            assert query.stage(newer[0], 1)
+            query.complete_batch(1)
+            old.gate.search()  # as another sink of the older process may
+
+    newer: list[Run] = []
+    first.fail = succeeded
+    old = place.open({"a": ignoring(first)})
+    query = place.query()
+    next(query.batches(old, 1))
+    query.start_batch(1, 1)
+    assert query.stage(old, 1)
+
+    with pytest.raises(FencedError):
+        old.deliver_all()
+    newer[0].deliver_all()
+
+    assert first.batches == [0]
+    assert [chunk.num_rows for chunk in second.chunks if chunk.batch_id == 1] == [2, 1]
+
+
+def test_the_gate_was_closed_and_opened_again_since_the_look() -> None:
+    place = Place()
+    run = behind(place, ignoring(Recorder()), 2)
     assert run.deliver_next(run.committers[0])
-    assert markers(place) == []
-
-    run.deliver_all()
-    assert markers(place) == [1]
-
-
-def test_a_batch_that_this_run_has_staged_and_spark_has_not_completed_leaves_the_marker_where_it_is() -> None:
-    place = Place()
-    run = place.open({"a": ignoring(Recorder())})
-    for _ in place.query().batches(run, 2):
-        continue
-    place.query().roll_back(0)
     run.gate.close_from(1)
+    assert run.gate.is_open(1)
+    place.open({"a": ignoring(Recorder())})
 
-    assert run.deliver_next(run.committers[0])
+    with pytest.raises(FencedError):
+        run.deliver_all()
 
-    assert markers(place) == [0]
 
-
-def test_a_checkpoint_that_gives_no_answer_then_repeats_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch is sent and has no marker yet."""
-    place, sink = Place(), Recorder()
-    run = place.open({"a": ignoring(sink)}, runtime=simulated_runtime(seed=7))
-    for _ in place.query().batches(run, 2):
-        continue
-    is_open, failures = run.gate.is_open, [StoreError("the checkpoint gives no answer")]
-
-    def failing_once(batch_id: int) -> bool:
-        if batch_id == 1 and failures:
-            raise failures.pop()
-        return is_open(batch_id)
-
-    monkeypatch.setattr(run.gate, "is_open", failing_once)
+def test_a_group_is_marked_before_a_large_batch_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take minutes, and a crash would send the group again."""
+    place, seen = Place(rows=lambda batch_id: [600] if batch_id == 2 else [2]), list[list[int]]()
+    sink = Recorder(lambda chunk: seen.append(markers(place)) if chunk.start == 0 else None)
+    run = behind(place, ignoring(sink), 4)
+    details = [read_batch(place.wal, batch_id) for batch_id in range(4)]
+    sizes = [detail.manifest.bytes for detail in details if detail is not None]
+    large = sizes.pop(2)
+    assert max(sizes) < large
+    monkeypatch.setattr(committer, "SMALL_BATCH_BYTES", large - 1)
 
     run.deliver_all()
 
-    assert failures == []
-    assert sink.batches == [0, 1]
-    assert markers(place)[-1] == 1
+    assert seen == [[], [], [1], [1]]
+    assert markers(place) == [1, 3]
 
 
-def test_no_read_asks_for_a_batch_that_another_process_may_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, reads = Place(), list[int]()
-    other = place.open({"a": ignoring(Recorder())})
-    for _ in place.query().batches(other, 2):
-        continue
-    run = place.open({"a": ignoring(Recorder())})
-    is_open = run.gate.is_open
+def test_a_group_is_marked_when_its_next_batch_fails_and_is_tried_again() -> None:
+    place, seen = Place(), list[list[int]]()
 
-    def noted(batch_id: int) -> bool:
-        reads.append(batch_id)
-        return is_open(batch_id)
+    def failing(chunk: Chunk) -> None:
+        if chunk.batch_id == 2 and len(seen) < 3:
+            seen.append(markers(place))
+            raise ConnectionError("down")
 
-    monkeypatch.setattr(run.gate, "is_open", noted)
+    sink = Recorder(failing)
+    behind(place, ignoring(sink), 4, runtime=simulated_runtime(seed=3)).deliver_all()
 
-    assert run.deliver_next(run.committers[0])
-
-    assert reads == [0]
+    assert seen == [[], [1], [1]]
+    assert sink.batches == [0, 1, 2, 3]
+    assert markers(place)[-1] == 3
 
 
 def test_the_last_one_that_is_complete_is_marked_by_the_step_that_delivers_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place, Recorder
 from wal_sink import DeliveryError, Sink, idempotent
 from wal_sink.committer.committer import Committer
+from wal_sink.dead_letters.files import read_dead_letter
+from wal_sink.delivery.local import failed
 from wal_sink.delivery.recording import LOOK_S, RECORD_S
 from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import OutcomeUnknownError, StoreError
@@ -22,10 +25,12 @@ from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.side_by_side import side_by_side
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import FailureKind
+from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest
+
+Lose = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
 WAIT_S = 60
 BY_TIME: dict[str, Any] = {"records_by_time": True, "looks_by_time": True}
@@ -267,10 +272,27 @@ def test_every_chunk_after_the_last_record_is_doubtful() -> None:
     assert [chunk.rows[0] for chunk in second.chunks] == [0, 6]
 
 
-def test_after_a_lost_job_every_chunk_is_doubtful() -> None:
+def _lost_job(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+    raise DispatcherLostError("an executor was lost")
+
+
+def _lost_tasks(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+    """What a copy of a task answers that Spark runs after the original was lost."""
+    return failed(tasks, Failure(FailureKind.LOST, "Spark ran a delivery task again"))
+
+
+def _no_result(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+    return []
+
+
+each_loss = pytest.mark.parametrize("lose", [_lost_job, _lost_tasks, _no_result])
+
+
+@each_loss
+def test_after_a_lost_attempt_every_chunk_is_doubtful(lose: Lose) -> None:
     place = Place(rows=lambda _: [4, 4])
     run = place.open({"a": ignored})
-    dispatcher = _Losing(run)
+    dispatcher = _Losing(run, lose)
     _through(run.committers[0], dispatcher)
     batch_of(place, run)
     run.deliver_all()
@@ -278,13 +300,40 @@ def test_after_a_lost_job_every_chunk_is_doubtful() -> None:
     assert [(task.start, task.sent_through) for task in dispatcher.tasks[1]] == [(0, 4), (0, 4)]
 
 
+@each_loss
+def test_a_row_that_a_lost_attempt_kept_as_a_dead_letter_is_not_sent(lose: Lose) -> None:
+    """The target refuses a row of the third chunk, and would take it later. Then the attempt is lost."""
+    place, calls = Place(rows=lambda _: [8]), Recorder()
+    calls.fail = lambda chunk: Rejected({0: "no"}) if chunk.rows[0] == 4 and calls.tries == 3 else _die_at_6(calls)
+    run = place.open({"a": marked(calls)}, on_rejected="dead_letter")
+    dispatcher = _Losing(run, lose, begun=True)
+    _through(run.committers[0], dispatcher)
+    batch_of(place, run)
+    run.deliver_all()
+    assert _only_dead_letter(place) == {4}
+    assert {row for chunk in calls.chunks for row in chunk.rows} == {0, 1, 2, 3, 6, 7}, "5 was taken with the refusal"
+
+
+def _die_at_6(calls: Recorder) -> None:
+    if calls.tries == 4:
+        raise _Death
+
+
+def _only_dead_letter(place: Place) -> set[int]:
+    folder = paths.dead_letter_folder("a", 0)
+    (name,) = place.wal.list(folder)
+    return set(read_dead_letter(place.wal, f"{folder}/{name}").chunk.rows)
+
+
 class _Losing:
-    """Loses its first job, and carries out the second."""
+    """Loses its first attempt, and carries out the second. `begun`: the first was carried out until it died."""
 
     whole_batch = False
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, lose: Lose, *, begun: bool = False) -> None:
         self._right = run.committers[0].served_sink.dispatcher
+        self._lose = lose
+        self._begun = begun
         self.tasks: list[Sequence[SegmentTask]] = []
 
     def deliver(
@@ -292,7 +341,10 @@ class _Losing:
     ) -> list[SegmentResult]:
         self.tasks.append(tasks)
         if len(self.tasks) == 1:
-            raise DispatcherLostError("an executor was lost")
+            if self._begun:
+                with suppress(_Death):
+                    self._right.deliver(given, manifest, tasks, confirm=confirm)
+            return self._lose(tasks)
         return self._right.deliver(given, manifest, tasks, confirm=confirm)
 
 
@@ -310,6 +362,29 @@ def test_only_recorded_progress_refills_the_budget() -> None:
     with pytest.raises(DeliveryError, match="delivery stopped after 3 attempts"):
         place.stream(run, 0)
     assert len(calls.chunks) == 3
+
+
+@pytest.mark.parametrize("order", ["batch", "total"])
+def test_progress_refills_the_budget_in_any_order(order: str) -> None:
+    """Each of 40 segments takes less than a second. Every fourth call fails once."""
+    place = Place(rows=lambda _: [2] * 40)
+    calls = Recorder()
+    calls.fail = lambda _: _raise(ConnectionError("503")) if calls.tries % 4 == 0 else None
+    place.stream(place.open({"a": marked(calls)}, order=order), 0)
+    assert len(calls.chunks) == 40
+
+
+@pytest.mark.parametrize("order", ["batch", "total"])
+def test_short_segments_one_after_the_other_are_recorded_too(order: str) -> None:
+    place, runtime = Place(rows=lambda _: [2] * 20), simulated_runtime()
+    calls = Slow(runtime.sleep_s, 0.9)
+    calls.fail = lambda _: _die() if len(calls.chunks) == 19 else None
+    run = place.open({"a": marked(calls)}, runtime=runtime, order=order)
+    with pytest.raises(_Death):
+        place.stream(run, 0)
+    second = Recorder()
+    newer_process(place, marked(second), order=order)
+    assert len({chunk.key for chunk in calls.chunks} & set(second.keys)) <= 2
 
 
 def test_recorded_progress_refills_the_budget() -> None:

@@ -161,6 +161,26 @@ def test_so_many_segments_at_once_as_delivery_gets_slots() -> None:
     assert estimate(Plan(10, segments=500, where="executors", settings=few, sinks=2), S3_MODEL).delivery_tasks == 4
 
 
+def test_a_short_delivery_of_one_sink_gets_all_slots_so_that_much_may_repeat() -> None:
+    slots = DeliverySlots(lambda: 4 * 10 - 1, lambda: 4 * 10)
+    with slots.taken(500, should_stop=lambda: False, work_s=44) as granted:
+        assert granted == 40
+        for sinks in (1, 2, 4):
+            found = estimate(Plan(10, segments=500, rows_per_s=10_000, sinks=sinks), S3_MODEL)
+            (group,) = found.shape.groups
+            assert found.repeated_rows == granted * group.rows_per_chunk == 80_000
+    few = Settings(max_delivery_tasks=8)
+    found = estimate(Plan(10, segments=500, rows_per_s=10_000, settings=few, threads_per_task=2), S3_MODEL)
+    assert found.repeated_rows == 8 * 2 * found.shape.groups[0].rows_per_chunk
+
+
+def test_the_largest_chunks_may_be_those_that_repeat() -> None:
+    found = estimate(Plan(10, segments=500, settings=Settings(chunk_rows=50_000)), S3_MODEL)
+    packed, alone = found.shape.groups
+    assert packed.rows_per_chunk > 10 * alone.rows_per_chunk
+    assert found.repeated_rows == packed.count * packed.rows_per_chunk + (40 - packed.count) * alone.rows_per_chunk
+
+
 def test_each_thread_of_a_task_sends_a_segment_at_once() -> None:
     threads = Plan(2, segments=500, rows_per_s=100_000, where="executors", threads_per_task=4)
     assert estimate(threads, S3_MODEL).delivery_tasks == 7 * 4

@@ -185,7 +185,7 @@ def test_each_number_of_an_estimate() -> None:
     # The completion comes after 0.04 s and four requests: 14 reads, and one of the next batch.
     assert found.checkpoint_gets == 2 + 2 * (14 + 1)
     assert found.delivery_tasks == 2
-    assert found.repeated_rows == 2 * 10
+    assert found.repeated_rows == 3 * 10  # one sink alone, and not for long, may have all six slots
     assert found.burst_s == 3 / 100
     # A read, two writes, a job, and two waves of segments: a read, 4 checks, 4 records, 400 bytes and 4 calls.
     assert found.delivery_s == pytest.approx(1 + 2 * 2 + 0.11 + 2 * (1 + 4 * 1 + 4 * 2 + 0.4 + 4 * 0.5))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wal_sink.errors import ConfigError
-from wal_sink.estimation.advice import Advice, _seconds, changes
+from wal_sink.estimation.advice import Advice, _seconds, advise, changes
 from wal_sink.estimation.estimate import estimate
-from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, S3_PRICES, Plan
+from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, S3_PRICES, Plan, StoreModel
 from wal_sink.settings import Settings
+from wal_sink.sinks.guarantees import Ability
 
 
 def offered(plan: Plan) -> list[tuple[Any, ...]]:
@@ -77,16 +82,65 @@ LEAST: list[tuple[Any, str, float]] = [
     *((S3_MODEL, name, 0) for name in ("write_s", "read_s")),
     *((S3_MODEL, name, 1) for name in ("bandwidth", "writes_per_s", "reads_per_s", "page")),
     *((Plan(4), name, 1) for name in ("executors", "segments", "cores_per_executor", "columns", "sinks")),
-    *((Plan(4), name, 0) for name in ("offsets_bytes", "sink_call_s", "pending_batches")),
+    *((Plan(4), name, 0) for name in ("offsets_bytes", "inline_bytes", "sink_call_s", "pending_batches")),
+    *((Plan(4), name, 1e-9) for name in ("rows_per_s", "batch_interval_s", "row_bytes")),
+    (Plan(4, row_bytes=1), "compression", 1e-9),
 ]
 
 
-@pytest.mark.parametrize(("given", "name", "least"), LEAST, ids=[name for _, name, _ in LEAST])
-def test_a_number_below_the_least_that_can_be_is_refused(given: Any, name: str, least: float) -> None:
-    assert getattr(replace(given, **{name: least}), name) == least
-    for wrong in (least - 0.5, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match=f"{name}={wrong!r}: expected a number, at least {least:g}"):
-            replace(given, **{name: wrong})
+@pytest.mark.parametrize(("owner", "name", "least"), LEAST, ids=[name for _, name, _ in LEAST])
+def test_a_number_outside_of_what_can_be_is_refused(owner: Any, name: str, least: float) -> None:
+    assert getattr(replace(owner, **{name: least}), name) == least
+    for wrong in (least - 0.5, float("nan"), 1.1e18, float("inf")):
+        text = f"{name}={wrong!r}: expected a number from {least:g} to 1e+18"
+        with pytest.raises(ConfigError, match=f"^{re.escape(text)}$"):
+            replace(owner, **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rows_per_s": 1e15}, {"row_bytes": 1e12}, {"compression": 1e-9}, {"executors": 10**12}]
+)
+def test_a_batch_that_no_cluster_has_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"expected at most 1e\+15 rows and bytes\. Correct executors, rows_per_s"):
+        Plan(**{"executors": 4, **wrong})
+
+
+def test_a_writer_of_whole_batches_is_refused_on_executors() -> None:
+    with pytest.raises(ConfigError, match=r"where='executors' is not possible .*Leave out where"):
+        Plan(4, ability=Ability.BATCH_WRITER, where="executors")
+
+
+numbers = st.one_of(st.floats(0, 1e19), st.sampled_from([0.0, 1e-9, 1.0, 1e3, 1e9, 1e15, 1e18]))
+counts = st.one_of(st.integers(0, 10**19), st.integers(1, 40))
+
+
+@given(
+    st.tuples(counts, st.none() | counts, counts, counts, counts, counts, counts),
+    st.tuples(numbers, numbers, numbers, numbers, numbers),
+    st.tuples(numbers, numbers, numbers, st.none() | numbers, st.none() | numbers, st.none() | counts),
+    st.sampled_from([ability for ability in Ability if ability is not Ability.TWO_PHASE]),
+)
+def test_a_plan_is_refused_or_estimated_in_finite_numbers(
+    counted: tuple[Any, ...], amounts: tuple[float, ...], of_store: tuple[Any, ...], ability: Ability
+) -> None:
+    integers = ("executors", "segments", "cores_per_executor", "columns", "sinks", "offsets_bytes", "pending_batches")
+    floats = ("rows_per_s", "batch_interval_s", "row_bytes", "compression", "sink_call_s")
+    names = ("write_s", "read_s", "bandwidth", "writes_per_s", "reads_per_s", "page")
+    values = {
+        **dict(zip(integers, counted, strict=True)),
+        **dict(zip(floats, amounts, strict=True)),
+        "ability": ability,
+    }
+    values["columns"] %= 1000  # each column takes memory in the estimate, too
+    try:
+        plan, store = Plan(**values), StoreModel("a store", **dict(zip(names, of_store, strict=True)), prices=S3_PRICES)
+    except ConfigError:
+        return
+    found = estimate(plan, store)
+    assert found.dollars is not None
+    every = (found.dollars.total, found.stored_bytes, found.delivery_s, found.collection_s, found.restart_s, found.busy)
+    assert all(math.isfinite(number) and number >= 0 for number in every)
+    assert str(advise(found))
 
 
 def test_a_store_without_pages_lists_at_once_and_deletes_one_by_one() -> None:

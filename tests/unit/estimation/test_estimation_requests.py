@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -320,6 +321,12 @@ def test_the_budget_of_inline_rows_is_that_of_a_usual_driver() -> None:
     assert wal_sink.spark.session.cluster._MOST_INLINE_BUDGET == INLINE_BYTES
 
 
+def incompressible(rows: int) -> pa.RecordBatch:
+    return pa.record_batch(
+        [pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(os.urandom(8 * rows))])], ["c0"]
+    )
+
+
 @pytest.mark.parametrize(
     ("partitions", "rows", "slots"),
     [
@@ -339,16 +346,15 @@ def test_partitions_are_packed_as_calculated(partitions: int, rows: int, slots: 
     attempt = run.begin_staging(0, planned_ms=life.query.planned_ms(0))
     assert attempt is not None
     context = run.staging_context(attempt, columns=("c0",), spark_schema="", inline_bytes=INLINE_BYTES)
-    batch = pa.record_batch({"c0": pa.array(range(rows), pa.int64())})
     tasks = [
-        stage_partition(context, [batch], lambda: run.log, partition=number, on_executor=True)
+        stage_partition(context, [incompressible(rows)], lambda: run.log, partition=number, on_executor=True)
         for number in range(partitions)
     ]
     staged = packed(context, tasks, run.log, side_by_side=slots)
 
     plan = Plan(
         1, segments=partitions, rows_per_s=partitions * rows, batch_interval_s=1, row_bytes=8, columns=1,
-        cores_per_executor=slots, settings=settings,
+        cores_per_executor=slots, settings=settings, compression=1,
     )  # fmt: skip
     shape = shape_of(plan)
     named = [paths.parse_segment(ref.path) for ref in staged.segments]

@@ -15,9 +15,11 @@ from wal_sink.errors import FencedError, PermanentError
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import LOOKS_PER_RENEWAL, Run
+from wal_sink.metrics.prometheus import events_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
 from wal_sink.stores.base import Store
+from wal_sink.telemetry.events import Event, GaveUp
 from wal_sink.testing import FaultyStore
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
@@ -241,6 +243,35 @@ def test_a_sink_that_gave_up_is_let_go_so_that_a_standby_takes_over(on_failure: 
         wait_until(lambda: renewals(place, "b")[-1] > max(there))
         assert keeper._error is None, "the other sinks go on"
         assert run.renew_leases() > 0
+        assert pool.stop(PATIENCE_S)
+
+
+def test_a_hook_that_does_not_return_keeps_no_standby_from_a_sink_that_gave_up() -> None:
+    place, hears, returns = Place(), threading.Event(), threading.Event()
+
+    def hook(event: Event) -> None:
+        if isinstance(event, GaveUp):
+            hears.set()
+            returns.wait(PATIENCE_S)
+
+    def refuse(_: object) -> None:
+        raise PermanentError("no such table")
+
+    events = events_of(place.wal.root, hook, None)
+    run = Run(place.wal, place.checkpoint, Settings(), runtime=SYSTEM, lease=SHORT, events=events)
+    bad = Delivery(refuse, start_from="earliest", on_failure="park")
+    run.open([served_sink(run, "a", bad), served_sink(run, "b", Delivery(Recorder(), start_from="earliest"))])
+    run.become_stager()
+    list(place.query().batches(run, 1))
+    with keeping(run) as keeper:
+        pool = a_pool(run, keeper)
+        pool.start()
+        try:
+            assert hears.wait(PATIENCE_S)
+            standby = Watch(Log(place.wal, SYSTEM, ""), paths.committer_role("a"), SHORT)
+            assert standby.look() == 1, "its first look: the sink is free"
+        finally:
+            returns.set()
         assert pool.stop(PATIENCE_S)
 
 

@@ -38,8 +38,8 @@ def rows_are_counted_from_another_partition(right: Any, self: SegmentWriter) -> 
 
 
 @around(inline_rows, "_parts")
-def parts_in_another_order(right: Any, rows: Any, side_by_side: int) -> Any:
-    return right(list(reversed(rows)), side_by_side)
+def parts_in_another_order(right: Any, rows: Any, *how: int) -> Any:
+    return right(list(reversed(rows)), *how)
 
 
 @instead(StagingContext, "inline_limit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def batch(*rows: int) -> pa.RecordBatch:
 
 
 def wide(size: int) -> list[pa.RecordBatch]:
-    return [pa.record_batch([pa.array([b"x" * size])], schema=WIDE)]
+    return [pa.record_batch([pa.array([os.urandom(size)])], schema=WIDE)]
 
 
 def rows_of(data: bytes | None) -> list[int]:
@@ -203,6 +204,28 @@ def test_what_executors_deliver_is_divided_among_them(
     assert len(staged.segments) == parts
     assert sum(ref.rows for ref in staged.segments) == partitions
     assert max(ref.rows for ref in staged.segments) <= -(-partitions // parts)
+
+
+def test_tiny_partitions_make_one_segment_however_much_their_schemas_take_inline(run: Run, place: Place) -> None:
+    columns = {f"c{number}": pa.array(range(10)) for number in range(12)}
+    context = context_of(run, place)
+    tasks = [task(context, run, number, [pa.record_batch(columns)]) for number in range(2_000)]
+    assert sum(len(one.inline) for one in tasks) > SMALL_BATCH_BYTES
+    staged = packed(context, tasks, run.log, side_by_side=40)
+    (ref,) = staged.segments
+    assert ref.rows == 20_000
+
+
+@pytest.mark.parametrize(("repeats", "parts"), [(1, 8), (2, 4), (8, 1)])
+def test_rows_are_divided_by_their_bytes_in_segments(run: Run, place: Place, repeats: int, parts: int) -> None:
+    """The driver delivers up to 4 MiB of Parquet, and parts of less than 1 MiB are not worth a request each."""
+    context, size = context_of(run, place), (250 << 10) // repeats
+    tasks = [
+        task(context, run, number, [pa.record_batch({"c0": [os.urandom(size) * repeats]})]) for number in range(40)
+    ]
+    staged = packed(context, tasks, run.log, side_by_side=40)
+    assert len(staged.segments) == parts
+    assert sum(ref.rows for ref in staged.segments) == 40
 
 
 # Requests, and two-phase sinks.

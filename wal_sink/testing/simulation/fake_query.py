@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
 _FIRST_PLAN_MS = 1_767_225_600_000
+_SLOTS = 4
+"""Task slots of the cluster, among which the rows of small partitions may be divided."""
 _plans = itertools.count(_FIRST_PLAN_MS)
 
 
@@ -135,7 +137,7 @@ def stage_tables(
         )
         for number, table in zip(numbers or range(len(partitions)), partitions, strict=True)
     ]
-    staged = packed(context, tasks, run.log)
+    staged = packed(context, tasks, run.log, side_by_side=_SLOTS)
     return Staged(staged.segments, columns, schema, staged.prepared, staged.timing)
 
 
