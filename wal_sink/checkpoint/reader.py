@@ -168,7 +168,7 @@ class Checkpoint:
 
 
 class Known(NamedTuple):
-    """What a gate knew at some moment."""
+    """The knowledge of a gate at some moment."""
 
     through: int
     """The newest complete batch; -1 if none."""
@@ -205,7 +205,7 @@ class Gate:
 
     @property
     def known(self) -> Known:
-        """What is known at this moment. No request."""
+        """The knowledge at this moment. No request."""
         with self._lock:
             return Known(self._completed_through, self._closings)
 

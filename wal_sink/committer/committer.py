@@ -279,7 +279,7 @@ class Committer:
         """Read the next term, since a superseded process must not decide which attempt is delivered.
 
         One read; none within a group, since its target ignores rows that it has. But a batch that became known as
-        complete after the look may have been completed by a newer process, with an attempt of its own.
+        complete after the look may have been staged anew by a newer process, and only that attempt be complete.
         """
         was_known = self._shared.gate.knew(self._known_at_look, due.batch_id)
         if not (self._unmarked and self._is_in_time() and was_known):

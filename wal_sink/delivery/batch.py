@@ -94,7 +94,7 @@ class BatchDelivery:
         self.seen_term = 0
         """The highest term that another run's progress of the batch names."""
         self._ignores_repeats = ignores_repeats
-        # In total order each segment is a task of its own. Short ones would all end before their first second.
+        # In total order each segment is a separate task. Short ones would all end before their first second.
         self._records_by_time = ignores_repeats and (
             served_sink.delivery.order != "total" or len(manifest.segments) == 1
         )

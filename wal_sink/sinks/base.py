@@ -212,7 +212,8 @@ class TwoPhaseSink(Sink):
     each time. `SinkContext.term` is the stager's term while the sink prepares.
 
     A segment is prepared at delivery, from the rows kept in the WAL (`Delivery.keep_segments`), if it was not prepared
-    while it was staged (the target was unreachable, or another process drains the WAL) or if its handle is gone.
+    while it was staged (it holds small partitions, the target was unreachable, or another process drains the WAL) or if
+    its handle is gone.
     """
 
     @abstractmethod

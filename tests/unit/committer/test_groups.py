@@ -88,11 +88,11 @@ def test_a_batch_is_marked_at_once_where_no_other_is_known_to_be_complete() -> N
 
 
 def test_a_batch_that_became_complete_after_the_look_needs_another_look() -> None:
-    """A newer process may have completed it, with an attempt of its own: it has other rows here."""
+    """A newer process may have staged it anew, and its attempt be the completed one: it has other rows here."""
     place, first, second = Place(rows=lambda _: [counts]), Recorder(), Recorder()
     counts = 2
 
-    def succeeded(chunk: Chunk) -> None:
+    def overtaken(chunk: Chunk) -> None:
         nonlocal counts
         if chunk.batch_id == 0 and counts == 2:
             counts = 3
@@ -104,7 +104,7 @@ def test_a_batch_that_became_complete_after_the_look_needs_another_look() -> Non
             old.gate.search()  # as another sink of the older process may
 
     newer: list[Run] = []
-    first.fail = succeeded
+    first.fail = overtaken
     old = place.open({"a": ignoring(first)})
     query = place.query()
     next(query.batches(old, 1))

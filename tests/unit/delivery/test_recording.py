@@ -277,7 +277,7 @@ def _lost_job(_: Sequence[SegmentTask]) -> list[SegmentResult]:
 
 
 def _lost_tasks(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
-    """What a copy of a task answers that Spark runs after the original was lost."""
+    """The answer of the copy that Spark runs after a task was lost."""
     return failed(tasks, Failure(FailureKind.LOST, "Spark ran a delivery task again"))
 
 
