@@ -79,7 +79,12 @@ _HOLDING_EVERY = 6
 
 def drawn_by_number(number: int) -> dict[str, Any]:
     """The parts of a plan that a number decides, so that all else is drawn as if there were none."""
-    return {"call_s": 0.4 if number % 4 == 1 else 0.0, "inline": number % 5 == 2}
+    return {
+        "call_s": 0.4 if number % 4 == 1 else 0.0,
+        "inline": number % 5 == 2,
+        "in_order": number % 7 == 3,
+        "answers": number % 2 == 1,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,7 @@ class HistoryProcess:
         kind, plan = self.world.kinds[name], self.world.plan
         target: Any = self.world.targets[name]
         keeps = kind == "transactional" and plan.refusing > 0
-        delivery = delivery_of(kind, plan.attempts, keeps=keeps, starts_next=plan.starts_next)
+        delivery = delivery_of(kind, plan.attempts, keeps=keeps, starts_next=plan.starts_next, in_order=plan.in_order)
         if kind == "transactional":  # each attempt has its own connection
             dispatcher = LocalDispatcher(lambda: LedgerSink(self, target), run.log, should_stop=lambda: False)
             return self._unreliable(ServedSink(name, delivery, promise_of(kind), dispatcher))
@@ -357,13 +357,16 @@ def lower_retention(batches: int, *, chunk_rows: int = 2, **settings: Any) -> Se
 
 
 @cache
-def delivery_of(kind: str, attempts: int = 1, *, keeps: bool = False, starts_next: bool = False) -> Delivery:
+def delivery_of(
+    kind: str, attempts: int = 1, *, keeps: bool = False, starts_next: bool = False, in_order: bool = False
+) -> Delivery:
     return Delivery(
         None,
         guarantee="at_most_once" if kind == "at_most_once" else None,
         max_attempts=attempts,
         start_from="next" if starts_next else "earliest",
         on_rejected="dead_letter" if keeps else "halt",
+        order="total" if in_order and kind != "batch" else "batch",
     )
 
 

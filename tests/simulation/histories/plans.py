@@ -172,6 +172,10 @@ class Plan:
     """Seconds that each call of a target takes. With 0 a batch is sent before a record by time is due."""
     inline: bool = False
     """Whether partitions are packed into one segment, as small ones are. If not, each has its own segment."""
+    in_order: bool = False
+    """Whether the segments of a batch are delivered one after the other (`Delivery(order="total")`)."""
+    answers: bool = False
+    """Whether a lost job answers by results, as a copy of a lost task does. If not, it raises an error."""
     refusing: int = 0
     """Number of bad rows of a chunk that such a target rejects at a time. With 0 it rejects none."""
 

@@ -8,8 +8,10 @@ from typing import cast
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.process import Process
+from wal_sink.delivery.local import failed
 from wal_sink.delivery.served_sink import DispatcherLostError, SegmentDispatcher
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.wal.records import Manifest
 
 
@@ -41,19 +43,24 @@ class UnreliableDispatcher:
 
         self._driver.in_job = True
         try:
-            return self._apart(carry_out) if self._driver.will(Deed.LEAVE) else carry_out()
+            return self._apart(carry_out, tasks) if self._driver.will(Deed.LEAVE) else carry_out()
         except JobLost:
-            raise DispatcherLostError("the job was cancelled") from None
+            return self._lost(tasks, "the job was cancelled")
         finally:
             self._driver.in_job = False
 
-    def _apart(self, carry_out: Callable[[], list[SegmentResult]]) -> list[SegmentResult]:
+    def _lost(self, tasks: Sequence[SegmentTask], why: str) -> list[SegmentResult]:
+        if not self._driver.world.plan.answers:
+            raise DispatcherLostError(why)
+        return failed(tasks, Failure(FailureKind.LOST, why))
+
+    def _apart(self, carry_out: Callable[[], list[SegmentResult]], tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         """Carry out the job as a task that can stand still while its driver goes on."""
         task = Coroutine(carry_out)
         task.resume()
         if not task.done:
             self._driver.left.append(task)
-            raise DispatcherLostError("the job was cancelled, one of its tasks was not")
+            return self._lost(tasks, "the job was cancelled, one of its tasks was not")
         if task.error is not None:
             raise task.error
         return cast("list[SegmentResult]", task.result)
