@@ -324,8 +324,10 @@ class HistoryProcess:
         return self._unreliable(served)
 
     def _unreliable(self, served: ServedSink) -> ServedSink:
-        is_lost = any(fault.deed in IN_JOBS for fault in self.plan.faults)
-        return replace(served, dispatcher=UnreliableDispatcher(served.dispatcher, self)) if is_lost else served
+        if not any(fault.deed in IN_JOBS for fault in self.plan.faults):
+            return served
+        dispatcher = UnreliableDispatcher(served.dispatcher, self, answers=self.world.plan.answers)
+        return replace(served, dispatcher=dispatcher)
 
 
 class _Step:

@@ -20,11 +20,15 @@ class JobLost(BaseException):
 
 
 class UnreliableDispatcher:
-    """A dispatcher whose job may be lost at a point, or left behind while its task stands still."""
+    """A dispatcher whose job may be lost at a point, or left behind while its task stands still.
 
-    def __init__(self, inner: SegmentDispatcher, driver: Process) -> None:
+    `answers`: whether a lost job answers by results. If not, it raises an error.
+    """
+
+    def __init__(self, inner: SegmentDispatcher, driver: Process, *, answers: bool) -> None:
         self._inner = inner
         self._driver = driver
+        self._answers = answers
 
     @property
     def whole_batch(self) -> bool:
@@ -50,7 +54,7 @@ class UnreliableDispatcher:
             self._driver.in_job = False
 
     def _lost(self, tasks: Sequence[SegmentTask], why: str) -> list[SegmentResult]:
-        if not self._driver.world.plan.answers:
+        if not self._answers:
             raise DispatcherLostError(why)
         return failed(tasks, Failure(FailureKind.LOST, why))
 
