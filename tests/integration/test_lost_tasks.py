@@ -51,7 +51,7 @@ class Refusing(Lines):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().write(chunk)
 
-    def _line(self, chunk: Chunk, ids: list[int]) -> dict[str, Any]:
+    def _line(self, chunk: Chunk, ids: list[Any]) -> dict[str, Any]:
         return {"batch": chunk.batch_id, "key": "rest", "term": chunk.term, "ids": ids, "pid": os.getpid(), "name": ""}
 
     def _is_first_time(self, what: str) -> bool:
