@@ -21,9 +21,7 @@ class State(Enum):
 
     UNCONFIRMED = "Confirm that the target has what the newest marker stands for."
     READY = "Look up the next batch, and ask the gate whether Spark has completed it."
-    COMPLETE = (
-        "Read the next term, unless it was read just now for this group, with this batch known to be complete."
-    )
+    COMPLETE = "Read the next term, unless it was read just now for this group, with this batch known to be complete."
     ENTITLED = "Release the batch, or find its release."
     DOUBTFUL = "Read the next term again: a newer process may have collected the release."
     RELEASED = "Find out whether a process may have begun the delivery."
