@@ -180,7 +180,7 @@ def test_an_estimate_becomes_two_tables_that_begin_with_the_executors() -> None:
     headings = [line for line in output.splitlines() if line.startswith("executors ")]
     assert len(headings) == 2
     assert re.search(r"^ +10,000 +40,000 +40,000 +160,193 ", output, re.MULTILINE)
-    assert re.search(r"^ +10,000 +99,997,500 ", output, re.MULTILINE)
+    assert re.search(r"^ +10,000 +100,000,000 ", output, re.MULTILINE)
 
 
 def test_a_pipe_gets_whole_tables(monkeypatch: pytest.MonkeyPatch) -> None:
