@@ -88,8 +88,8 @@ class SegmentTask:
     maybe_sent: bool
     """Whether the chunk at `start` may have been sent before."""
     sent_through: int = 0
-    """Every chunk that begins before this row may have been sent before: another process sent it, or a transactional
-    target forgot it.
+    """Every chunk that begins before this row may have been sent before: another process or a lost task sent it, or a
+    transactional target forgot it.
     """
     term_checked: bool = False
     """Whether the committer has just checked its term, so that the first chunk needs no check."""

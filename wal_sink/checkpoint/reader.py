@@ -172,8 +172,8 @@ class Known(NamedTuple):
 
     through: int
     """The newest complete batch; -1 if none."""
-    closings: int
-    """How often the gate had been closed."""
+    lapses: int
+    """How often the gate had forgotten complete batches."""
 
 
 class Gate:
@@ -189,6 +189,7 @@ class Gate:
         self._lock = threading.Lock()
         self._completed_through = NOTHING
         self._closings = 0
+        self._lapses = 0
 
     def is_open(self, batch_id: int) -> bool:
         """Return whether the batch is complete, from memory or by a read for this batch. At most one read."""
@@ -207,11 +208,11 @@ class Gate:
     def known(self) -> Known:
         """The knowledge at this moment. No request."""
         with self._lock:
-            return Known(self._completed_through, self._closings)
+            return Known(self._completed_through, self._lapses)
 
     def knew(self, known: Known, batch_id: int) -> bool:
-        """Return whether the batch was known to be complete at that moment, and the gate was not closed since."""
-        return batch_id <= known.through and self._closings == known.closings
+        """Return whether the batch was known to be complete at that moment, and nothing was forgotten since."""
+        return batch_id <= known.through and self._lapses == known.lapses
 
     def ask_now(self, batch_id: int) -> bool:
         """Ask whether the batch is complete, whatever is remembered; if it is not, close the gate from there on.
@@ -242,6 +243,7 @@ class Gate:
         """Forget that this batch and later ones were complete."""
         with self._lock:
             self._closings += 1
+            self._lapses += batch_id <= self._completed_through  # not so for a new batch, which closes the gate too
             self._completed_through = min(self._completed_through, batch_id - 1)
 
     def _is_completed(self, batch_id: int) -> int:

@@ -149,7 +149,7 @@ class Committer:
 
     def _deliver_within_budget(self, *, search: bool) -> bool:
         tell = failure_teller(self._log.events, self._served_sink, self.next_batch)
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._failed_again))
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._attempt_failed))
         sleep = self._shared.sleep_s
         what = f"sink {self.name!r}"
         try:
@@ -272,8 +272,18 @@ class Committer:
         if batch_id != self._due[0]:
             self._due = (batch_id, self._log.runtime.timestamp())
         due.staged = self._shared.history.staged(batch_id)
+        self._learn_of_backlog(batch_id)
         # A checkpoint that was rolled back must complete the batch again, though it may be released.
         return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
+
+    def _learn_of_backlog(self, batch_id: int) -> None:
+        """Learn by one read which batches may share a look and a marker, where this run has staged several later ones.
+
+        Spark ran the newest after it completed the one before. That is learnt before the look: see `_check_term`.
+        """
+        gate, newest = self._shared.gate, self._shared.history.newest_known
+        if self._shares_markers and newest - 1 > batch_id and not gate.is_known_open(batch_id):
+            gate.is_open(newest - 1)
 
     def _check_term(self, due: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
         """Read the next term, since a superseded process must not decide which attempt is delivered.

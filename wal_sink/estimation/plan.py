@@ -23,6 +23,7 @@ PRICES_AS_OF = "2026-11-21"
 
 LEAST, MOST = 1e-9, 1e18
 """Limits of the numbers of a plan and of a store: beyond any cluster, and every result is finite."""
+MOST_COLUMNS = 100_000
 MOST_OF_BATCH = 1e15
 """Maximum of the rows of a batch, and of its bytes in memory and in segments."""
 
@@ -144,6 +145,8 @@ class Plan:
     def __post_init__(self) -> None:
         _check(self, 1, "executors", "segments", "cores_per_executor", "columns", "sinks", "threads_per_task")
         _check(self, 0, "offsets_bytes", "inline_bytes", "sink_call_s", "pending_batches")
+        if self.columns > MOST_COLUMNS:
+            raise ConfigError(f"columns={self.columns!r}: expected at most {MOST_COLUMNS}")
         _check(self, LEAST, "rows_per_s", "batch_interval_s", "row_bytes", "compression")
         rows = self.executors * self.rows_per_s * self.batch_interval_s
         if rows * max(1.0, self.row_bytes, self.row_bytes / self.compression) > MOST_OF_BATCH:

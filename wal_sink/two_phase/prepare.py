@@ -26,7 +26,7 @@ from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
-from wal_sink.wal.inline_rows import PACKED_BYTES, InlineRows, Nowhere, compression, pack, take_inline
+from wal_sink.wal.inline_rows import PACKED_BYTES, InlineRows, Nowhere, estimated_bytes, pack, take_inline
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import BegunRecord, TokenRecord
 from wal_sink.wal.segment_writer import Follower, SegmentWriter
@@ -126,8 +126,8 @@ def _part_bytes(context: StagingContext, partitions: Sequence[StagedPartition], 
     size = sum(len(each.data) for each in rows)
     if size <= SMALL_BATCH_BYTES:
         return None
-    ratio = compression(rows, lambda first: _segment_writer(context, Nowhere(), log.runtime, first))
-    return None if size * ratio <= SMALL_BATCH_BYTES else math.ceil(PACKED_BYTES / ratio)
+    estimated = estimated_bytes(rows, lambda first: _segment_writer(context, Nowhere(), log.runtime, first))
+    return None if estimated <= SMALL_BATCH_BYTES else math.ceil(size / estimated * PACKED_BYTES)
 
 
 def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:

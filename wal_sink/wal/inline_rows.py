@@ -81,16 +81,26 @@ class _Dropped(SegmentStream):
         pass
 
 
-def compression(rows: Sequence[InlineRows], new_writer: Callable[[int], SegmentWriter]) -> float:
-    """Bytes in a segment for each inline byte. Tiny partitions take a small part, since each repeats its schema inline.
+def estimated_bytes(rows: Sequence[InlineRows], new_writer: Callable[[int], SegmentWriter]) -> float:
+    """About the bytes of these rows in one segment. Tiny partitions take few, since each repeats its schema inline.
 
-    The first partitions are encoded, by writers that keep nothing. The others are taken to be like them: an error
-    costs requests or time, and nothing else.
+    Some partitions, at equal distances, are encoded, by writers that keep nothing. The others are taken to be like
+    them. The bytes of the first one alone tell how many a segment takes that holds next to nothing. An error costs
+    requests or time, and nothing else.
     """
-    sizes = itertools.accumulate(len(each.data) for each in rows)
-    sample = rows[: 1 + sum(1 for _ in itertools.takewhile(lambda size: size < _SAMPLE_BYTES, sizes))]
-    refs = pack(sample, new_writer, side_by_side=1)
-    return sum(ref.bytes for ref in refs) / sum(len(each.data) for each in sample)
+    size = _size(rows)
+    sample = rows[:: max(1, size // _SAMPLE_BYTES)]
+    first, of_first, of_sample = _size(rows[:1]), _written(rows[:1], new_writer), _written(sample, new_writer)
+    for_each = (of_sample - of_first) / (_size(sample) - first) if len(sample) > 1 else of_first / first
+    return of_first + for_each * (size - first)
+
+
+def _size(rows: Sequence[InlineRows]) -> int:
+    return sum(len(each.data) for each in rows)
+
+
+def _written(rows: Sequence[InlineRows], new_writer: Callable[[int], SegmentWriter]) -> int:
+    return sum(ref.bytes for ref in pack(rows, new_writer, side_by_side=1))
 
 
 def pack(
@@ -130,7 +140,7 @@ def _parts(rows: Sequence[InlineRows], side_by_side: int, part_bytes: int) -> It
 
     A segment has one schema, so a part has one, too.
     """
-    total = sum(len(each.data) for each in rows)
+    total = _size(rows)
     most = -(-total // max(1, min(side_by_side, total // part_bytes)))
     part: list[InlineRows] = []
     size, schema = 0, pa.schema([])

@@ -78,6 +78,47 @@ def test_a_backlog_costs_at_most_three_requests_a_batch() -> None:
     assert len(place.requests) <= 3 * batches
 
 
+def test_a_query_that_got_ahead_costs_no_more_and_one_read_of_the_checkpoint_a_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sink was slow for a while. Nobody searches the checkpoint: this run has staged the batches."""
+    place, sink, batches, reads = Place(), Recorder(), 2 * GROUP_BATCHES + 1, list[int]()
+    run = place.open({"a": ignoring(sink)})
+    place.stream(run, 0)
+    for _ in place.query().batches(run, 1 + batches):
+        continue
+    place.requests.clear()
+    is_completed = run.checkpoint.is_completed
+
+    def noted(batch_id: int) -> bool:
+        reads.append(batch_id)
+        return is_completed(batch_id)
+
+    monkeypatch.setattr(run.checkpoint, "is_completed", noted)
+
+    while run.deliver_next(run.committers[0]):
+        continue
+
+    assert sink.batches == list(range(1 + batches))
+    assert markers(place) == [0, GROUP_BATCHES, 2 * GROUP_BATCHES, 2 * GROUP_BATCHES + 1]
+    assert len(place.requests) <= 3 * batches
+    assert reads == [batches - 1, batches, batches + 1], (
+        "those before the newest, the newest, and one that is not there"
+    )
+
+
+def test_batches_that_are_staged_meanwhile_need_no_look_within_a_group() -> None:
+    """Each closes the gate for itself, and for no batch of the group."""
+    place = Place()
+    run = behind(place, ignoring(Recorder()), 4)
+    assert run.deliver_next(run.committers[0])
+    run.gate.close_from(4)
+
+    assert run.deliver_next(run.committers[0])
+
+    assert sum(request.startswith("read terms") for request in place.requests) == 1
+
+
 def test_a_batch_is_marked_at_once_where_no_other_is_known_to_be_complete() -> None:
     place = Place()
     run = place.open({"a": ignoring(Recorder())})
@@ -161,6 +202,25 @@ def test_a_group_is_marked_when_its_next_batch_fails_and_is_tried_again() -> Non
 
     assert seen == [[], [1], [1]]
     assert sink.batches == [0, 1, 2, 3]
+    assert markers(place)[-1] == 3
+
+
+def test_a_group_is_marked_while_the_checkpoint_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, seen = Place(), list[list[int]]()
+    run = behind(place, ignoring(Recorder()), 4, runtime=simulated_runtime(seed=3))
+    offsets_text = run.checkpoint.offsets_text
+
+    def failing(batch_id: int) -> str | None:
+        if batch_id == 2 and len(seen) < 3:
+            seen.append(markers(place))
+            raise StoreError("the checkpoint gives no answer")
+        return offsets_text(batch_id)
+
+    monkeypatch.setattr(run.checkpoint, "offsets_text", failing)
+
+    run.deliver_all()
+
+    assert seen == [[], [1], [1]]
     assert markers(place)[-1] == 3
 
 

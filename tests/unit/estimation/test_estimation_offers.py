@@ -105,6 +105,11 @@ def test_a_batch_that_no_cluster_has_is_refused(wrong: dict[str, Any]) -> None:
         Plan(**{"executors": 4, **wrong})
 
 
+def test_so_many_columns_that_no_table_has_them_are_refused() -> None:
+    with pytest.raises(ConfigError, match="columns=100001: expected at most 100000"):
+        Plan(4, columns=100_001)
+
+
 def test_a_writer_of_whole_batches_is_refused_on_executors() -> None:
     with pytest.raises(ConfigError, match=r"where='executors' is not possible .*Leave out where"):
         Plan(4, ability=Ability.BATCH_WRITER, where="executors")

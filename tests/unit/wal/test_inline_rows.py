@@ -216,6 +216,28 @@ def test_tiny_partitions_make_one_segment_however_much_their_schemas_take_inline
     assert ref.rows == 20_000
 
 
+@pytest.mark.parametrize("columns", [1_500, 2_400])
+def test_wide_tables_make_one_segment_however_much_a_footer_takes(run: Run, place: Place, columns: int) -> None:
+    context = context_of(run, place)
+    rows = pa.record_batch({f"c{number}": pa.array([number]) for number in range(columns)})
+    tasks = [task(context, run, number, [rows]) for number in range(150_000 // columns)]
+    assert all(one.inline for one in tasks)
+    assert sum(len(one.inline) for one in tasks) > SMALL_BATCH_BYTES
+    assert len(packed(context, tasks, run.log, side_by_side=4).segments) == 1
+
+
+@pytest.mark.parametrize(("constant", "parts"), [(range(6), 4), (range(6, 60), 1)])
+def test_partitions_that_differ_are_estimated_by_all_parts_of_the_batch(
+    run: Run, place: Place, constant: range, parts: int
+) -> None:
+    context, size = context_of(run, place), 240 << 10
+    tasks = [
+        task(context, run, number, [pa.record_batch({"c0": [b"a" * size if number in constant else os.urandom(size)]})])
+        for number in range(60)
+    ]
+    assert len(packed(context, tasks, run.log, side_by_side=4).segments) == parts
+
+
 @pytest.mark.parametrize(("repeats", "parts"), [(1, 8), (2, 4), (8, 1)])
 def test_rows_are_divided_by_their_bytes_in_segments(run: Run, place: Place, repeats: int, parts: int) -> None:
     """The driver delivers up to 4 MiB of Parquet, and parts of less than 1 MiB are not worth a request each."""
