@@ -19,7 +19,7 @@ from wal_sink.messages import SMALL_BATCH_BYTES, StagedPartition, StagingContext
 from wal_sink.staging.manifests import Staged
 from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.two_phase.prepare import packed, stage_partition
-from wal_sink.wal import paths
+from wal_sink.wal import paths, segment_writer
 from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, inline_limit, take_inline
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
@@ -214,6 +214,20 @@ def test_tiny_partitions_make_one_segment_however_much_their_schemas_take_inline
     staged = packed(context, tasks, run.log, side_by_side=40)
     (ref,) = staged.segments
     assert ref.rows == 20_000
+
+
+def test_a_sample_is_written_nowhere(run: Run, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that cannot be encoded end it, and the stream is dropped."""
+    context = context_of(run, place)
+    tasks = [task(context, run, number, wide(250 << 10)) for number in range(20)]
+    monkeypatch.setattr(run.log.store, "segment", lambda path: pytest.fail(f"{path} is written"))
+    monkeypatch.setattr(segment_writer, "parquet_writer", _refuse)
+    with pytest.raises(pa.ArrowNotImplementedError):
+        packed(context, tasks, run.log, side_by_side=4)
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise pa.ArrowNotImplementedError("a type that Parquet does not have")
 
 
 @pytest.mark.parametrize("columns", [1_500, 2_400])

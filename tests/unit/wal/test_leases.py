@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError, FencedError, HeldError, StoreError
+from wal_sink.estimation.estimate import MONTH_S
 from wal_sink.estimation.plan import S3_PRICES
 from wal_sink.runtime.clock import ProcessIdentity, Runtime, process_identity
 from wal_sink.stores.memory import MemoryStore
@@ -605,7 +606,7 @@ def test_clocks_of_the_day_are_not_looked_at(place: Place) -> None:
 
 
 def test_the_costs_of_a_lease_are_those_of_the_prices() -> None:
-    minutes, prices = 60 * 24 * 30, S3_PRICES
+    minutes, prices = MONTH_S / 60, S3_PRICES
     renewals, looks = 60 / LEASE.renew_every_s, 60 / LEASE.look_every_s
     holder = minutes * renewals * (prices.per_1000_puts + prices.per_1000_gets + prices.per_1000_deletes) / 1000
     standby = minutes * looks * prices.per_1000_gets / 1000
