@@ -514,6 +514,7 @@ def test_a_holder_that_is_superseded_tells_that_it_gave_up_each_sink_once_after_
     for thread in pool._threads:  # a busy committer finds the newer term itself
         thread.error = FencedError("superseded")
         pool._note(thread)
+        pool._tell(thread)
     assert pool.stop(PATIENCE_S)
     assert [(event.sink, event.kind, event.parked) for event in heard] == [
         ("a", "FencedError", False),
