@@ -3,9 +3,7 @@
 Nothing here waits for a gate or knows Spark. `deliver_next` does all that can be done now, and its caller decides when
 to call it again.
 
-A marker stands for its batch and all earlier ones. An idempotent sink that is behind is therefore served in groups:
-consecutive batches share one look at the term and one marker. After a crash, batches without a marker are sent again
-under the same keys, and such a target ignores them. Every other sink gets one marker per batch.
+An idempotent sink that is behind is served in groups of batches, see `group`.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from wal_sink.committer.context import CommitContext
+from wal_sink.committer.group import Group
 from wal_sink.committer.last_error import LastError
 from wal_sink.committer.markers import (
     MarkedSlots,
@@ -35,7 +34,6 @@ from wal_sink.delivery.retry import Budget, all_told
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.delivery.telling import failure_teller, tell_marked, tell_released
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
-from wal_sink.messages import SMALL_BATCH_BYTES
 from wal_sink.recovery.inventory import check_marked_batch, check_marker, check_not_marked, newest_marker
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.rate_limit import RowRate
@@ -47,12 +45,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim_above_seen, renew
 from wal_sink.wal.log import NOTHING
 from wal_sink.wal.records import Manifest, Marker, SinkRecord
-from wal_sink.wal.timings import DeliveryTiming
 
-GROUP_BATCHES = 8
-"""The most batches that share a marker."""
-GROUP_S = 1.0
-"""The longest time for which they may, by the monotonic clock: a process that slept looks at its term again."""
 RELEASE_S = 5.0
 """How long a look at the term is valid while a batch is released: a newer process collects no batch so soon."""
 
@@ -69,15 +62,12 @@ class Committer:
         self._last_error = LastError(shared.log, served_sink.name)
         self._first_batch = sink.first_batch
         # A name whose first sink was not idempotent may get such a sink again, which needs a marker for every batch.
-        self._shares_markers = (
+        self._ignores_repeats = (
             served_sink.promise.ignores_repeats and sink.sink_kind == served_sink.promise.ability.value
         )
         self._marker: Marker | None = None
-        self._unmarked: list[Manifest] = []  # the group: batches that the sink has without a marker
-        self._timings: dict[int, DeliveryTiming] = {}  # of delivered batches without a marker
+        self._group = Group(shared, is_allowed=self._ignores_repeats)
         self._due = (NOTHING, "")  # the batch that is next, and since when
-        self._looked_s = -math.inf  # time of the last look at the term, by the monotonic clock
-        self._known_at_look = shared.gate.known  # the complete batches that were known before that look
         self._underway: BatchDelivery | None = None  # a delivery that an earlier call began and did not finish
         self._has_delivered = False  # if so, no process began the next batch before
         self._tidied_through: int | None = None
@@ -103,11 +93,11 @@ class Committer:
     @property
     def has_unmarked(self) -> bool:
         """Whether the sink has batches for which there is no marker yet."""
-        return bool(self._unmarked)
+        return bool(self._group.batches)
 
     @property
     def _delivered_through(self) -> int:
-        return self._unmarked[-1].batch_id if self._unmarked else self.marked_through
+        return self._group.batches[-1].batch_id if self._group.batches else self.marked_through
 
     def load(self) -> None:
         """Find the newest marker, from which this sink goes on. Without one it begins at its first batch.
@@ -221,13 +211,13 @@ class Committer:
     def mark_delivered(self) -> None:
         """Mark the batches of the group, if the store permits it. Batches without a marker are sent again."""
         try:
-            if self._unmarked:
-                self._mark(self._unmarked, {})
+            if self._group.batches:
+                self._mark(self._group.batches, {})
         except (StoreError, OutcomeUnknownError, CorruptError, FencedError) as error:
             _logger.warning(
                 "sink %s: the markers of %d delivered batches were not written: %s",
                 self.name,
-                len(self._unmarked),
+                len(self._group.batches),
                 error,
             )
 
@@ -272,27 +262,16 @@ class Committer:
         if batch_id != self._due[0]:
             self._due = (batch_id, self._log.runtime.timestamp())
         due.staged = self._shared.history.staged(batch_id)
-        self._learn_of_backlog(batch_id)
+        self._group.learn_of_backlog(batch_id)
         # A checkpoint that was rolled back must complete the batch again, though it may be released.
         return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
-
-    def _learn_of_backlog(self, batch_id: int) -> None:
-        """Learn by one read which batches may share a look and a marker, where this run has staged several later ones.
-
-        Spark ran the newest after it completed the one before. That is learnt before the look: see `_check_term`.
-        """
-        gate, newest = self._shared.gate, self._shared.history.newest_known
-        if self._shares_markers and newest - 1 > batch_id and not gate.is_known_open(batch_id):
-            gate.is_open(newest - 1)
 
     def _check_term(self, due: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
         """Read the next term, since a superseded process must not decide which attempt is delivered.
 
-        One read; none within a group, since its target ignores rows that it has. But a batch that became known as
-        complete after the look may have been staged anew by a newer process, and only that attempt be complete.
+        One read; none within a group, since its target ignores rows that it has.
         """
-        was_known = self._shared.gate.knew(self._known_at_look, due.batch_id)
-        if not (self._unmarked and self._is_in_time() and was_known):
+        if not self._group.covers(due.batch_id):
             self._look_at_term()
         return Seen.NOT_SUPERSEDED
 
@@ -302,7 +281,7 @@ class Committer:
             return Seen.GATE_CLOSED
         due.released = released
         # This process may have slept since: a newer one may have delivered another attempt and collected its release.
-        holds = released.is_present_plan and self._is_in_time(RELEASE_S)
+        holds = released.is_present_plan and self._group.is_in_time(RELEASE_S)
         return Seen.RELEASE_HOLDS if holds else Seen.RELEASE_IN_DOUBT
 
     def _check_term_again(self, _: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
@@ -311,8 +290,8 @@ class Committer:
 
     def _begin(self, due: DueBatch) -> Literal[Seen.NEW, Seen.MAYBE_BEGUN]:
         due.is_begun = self._may_be_begun(due)
-        if self._unmarked and due.released.manifest.bytes > SMALL_BATCH_BYTES:
-            self._mark(self._unmarked, {})  # this one may take long, and a crash would send the group again
+        if self._group.must_end_before(due.released.manifest):
+            self._mark(self._group.batches, {})
         if self._underway is None:
             self._underway = self._delivery(due.released.manifest, taken_over=due.is_begun)
             self._began_s = self._log.runtime.monotonic_s()
@@ -332,7 +311,7 @@ class Committer:
         if (marker := find_marker(self._log, self.name, due.batch_id)) is not None:
             self._go_on_from(marker)
             return Seen.MARKER_FOUND
-        if not (self._has_delivered or self._shares_markers):
+        if not (self._has_delivered or self._ignores_repeats):
             check_not_marked(self._log, self.name, due.batch_id)
         return Seen.NO_MARKER
 
@@ -340,28 +319,23 @@ class Committer:
         manifest = due.released.manifest
         if not manifest.passed_over:  # Spark called no sink for such a batch either
             due.delivery.run(self._renew_term)
-            self._timings[due.batch_id] = due.delivery.timing(self._due[1])
+            self._group.timings[due.batch_id] = due.delivery.timing(self._due[1])
         took_s = self._log.runtime.monotonic_s() - self._began_s
+        self._group.note_pace(manifest, took_s)
         self._log.events.tell(Delivered, sink=self.name, batch=manifest.batch_id, rows=manifest.rows, took_s=took_s)
         return Seen.ALL_SENT
 
     def _choose_marker(self, due: DueBatch) -> Literal[Seen.MARKER_SHARED, Seen.MARKER_DUE]:
         due.kept = due.delivery.kept_rows()
-        shares_marker = (
-            self._shares_markers
-            and not (due.is_begun or due.kept)
-            and len(self._unmarked) + 1 < GROUP_BATCHES
-            and self._is_in_time()
-            and self._shared.gate.is_known_open(due.batch_id + 1)
-        )
+        shares_marker = not (due.is_begun or due.kept) and self._group.may_take(due.batch_id)
         return Seen.MARKER_SHARED if shares_marker else Seen.MARKER_DUE
 
     def _join_group(self, due: DueBatch) -> Literal[Seen.JOINED]:
-        self._unmarked.append(due.released.manifest)
+        self._group.batches.append(due.released.manifest)
         return Seen.JOINED
 
     def _mark_batch(self, due: DueBatch) -> Literal[Seen.MARKED]:
-        self._mark([*self._unmarked, due.released.manifest], due.kept)
+        self._mark([*self._group.batches, due.released.manifest], due.kept)
         return Seen.MARKED
 
     def _forget_delivery(self, _: DueBatch) -> Literal[Seen.FORGOTTEN]:
@@ -370,9 +344,9 @@ class Committer:
         return Seen.FORGOTTEN
 
     def _close_group(self, _: DueBatch) -> Literal[Seen.MARKED, Seen.NO_GROUP]:
-        if not self._unmarked:
+        if not self._group.batches:
             return Seen.NO_GROUP
-        self._mark(self._unmarked, {})
+        self._mark(self._group.batches, {})
         return Seen.MARKED
 
     _ACTIONS: ClassVar[dict[State, Callable[[Committer, DueBatch], Seen]]] = {
@@ -408,13 +382,7 @@ class Committer:
         return bool(recorded_chunks(self._log.store, self.name, manifest))
 
     def _look_at_term(self) -> None:
-        now_s, known = self._log.runtime.monotonic_s(), self._shared.gate.known
-        self.term.check(self._log.store)
-        self._looked_s, self._known_at_look = now_s, known
-
-    def _is_in_time(self, limit_s: float = GROUP_S) -> bool:
-        """Whether the last look at the term is no older than `limit_s`."""
-        return self._log.runtime.monotonic_s() - self._looked_s < limit_s
+        self._group.look(lambda: self.term.check(self._log.store))
 
     def _marker_of_missing(self) -> Marker | None:
         """The marker to go on from, if an object is missing because it was collected: an older process that woke up had
@@ -426,8 +394,7 @@ class Committer:
     def _go_on_from(self, marker: Marker) -> None:
         self._marker = marker
         self._marked_manifest = None
-        self._unmarked.clear()
-        self._timings.clear()
+        self._group.clear()
         self._log.events.tell(FoundDelivered, sink=self.name, batch=marker.batch_id)
 
     def _renew_term(self, above: int) -> Term:
@@ -453,8 +420,8 @@ class Committer:
             before=self._marker,
             taken_over=taken_over,
             rate=self._rate,
-            ignores_repeats=self._shares_markers,
-            looked_s=self._looked_s,
+            ignores_repeats=self._ignores_repeats,
+            looked_s=self._group.looked_s,
             on_failure=self._attempt_failed,
         )
 
@@ -464,7 +431,7 @@ class Committer:
         if self._served_sink.promise.ability is Ability.TRANSACTIONAL:
             last_delivered = last_delivered_through(manifest, self._marker)
         marker = new_marker(
-            self._log, self.term, group, kept=kept, last_delivered=last_delivered, timings=self._timings
+            self._log, self.term, group, kept=kept, last_delivered=last_delivered, timings=self._group.timings
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
             # Another process created it. Its marker is as true as ours, but that process may have superseded this one.
@@ -475,5 +442,4 @@ class Committer:
         for each in group:
             self._shared.history.note_size(each)
         tell_marked(self._log, self.name, group, marker)
-        self._unmarked.clear()
-        self._timings.clear()
+        self._group.clear()

@@ -50,7 +50,7 @@ def stage_partition(
 ) -> StagedPartition:
     """Write the rows of one partition, under positional names, into segments and into every two-phase target.
 
-    The few rows of a small partition are returned instead, and `joined` writes them. Then the log is not opened.
+    The few rows of a small partition are returned instead, and `packed` writes them. Then the log is not opened.
 
     If a target fails, its rows are prepared later, when they are delivered. But where the WAL does not keep the rows,
     the failure ends the task (`DeliveryError`), and Spark runs the batch again.

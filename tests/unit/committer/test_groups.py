@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.small_run import Place, Recorder
 from wal_sink import idempotent
-from wal_sink.committer import committer
-from wal_sink.committer.committer import GROUP_BATCHES, GROUP_S
+from wal_sink.committer import group
+from wal_sink.committer.group import GROUP_BATCHES, GROUP_S
 from wal_sink.errors import DeliveryError, FencedError, PermanentError, StoreError
 from wal_sink.inspection import read_batch, read_batches, read_status
 from wal_sink.lifecycle.committer_thread import CommitterThread
@@ -128,6 +128,74 @@ def test_a_batch_is_marked_at_once_where_no_other_is_known_to_be_complete() -> N
     assert markers(place) == [0, 1, 2, 3]
 
 
+def test_a_batch_that_this_run_has_staged_meanwhile_joins_the_group() -> None:
+    """Back to back, Spark completes the next batch while this one is delivered. One read of the checkpoint tells."""
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+    for _ in place.query().batches(run, 2):
+        continue
+
+    assert run.deliver_next(run.committers[0])
+    assert markers(place) == []
+
+    run.deliver_all()
+    assert markers(place) == [1]
+
+
+def test_a_batch_that_this_run_has_staged_and_spark_has_not_completed_leaves_the_marker_where_it_is() -> None:
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+    for _ in place.query().batches(run, 2):
+        continue
+    place.query().roll_back(0)
+    run.gate.close_from(1)
+
+    assert run.deliver_next(run.committers[0])
+
+    assert markers(place) == [0]
+
+
+def test_a_checkpoint_that_gives_no_answer_then_repeats_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is sent and has no marker yet."""
+    place, sink = Place(), Recorder()
+    run = place.open({"a": ignoring(sink)}, runtime=simulated_runtime(seed=7))
+    for _ in place.query().batches(run, 2):
+        continue
+    is_open, failures = run.gate.is_open, [StoreError("the checkpoint gives no answer")]
+
+    def failing_once(batch_id: int) -> bool:
+        if batch_id == 1 and failures:
+            raise failures.pop()
+        return is_open(batch_id)
+
+    monkeypatch.setattr(run.gate, "is_open", failing_once)
+
+    run.deliver_all()
+
+    assert failures == []
+    assert sink.batches == [0, 1]
+    assert markers(place)[-1] == 1
+
+
+def test_no_read_asks_for_a_batch_that_another_process_may_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, reads = Place(), list[int]()
+    other = place.open({"a": ignoring(Recorder())})
+    for _ in place.query().batches(other, 2):
+        continue
+    run = place.open({"a": ignoring(Recorder())})
+    is_open = run.gate.is_open
+
+    def noted(batch_id: int) -> bool:
+        reads.append(batch_id)
+        return is_open(batch_id)
+
+    monkeypatch.setattr(run.gate, "is_open", noted)
+
+    assert run.deliver_next(run.committers[0])
+
+    assert reads == [0]
+
+
 def test_a_batch_that_became_complete_after_the_look_needs_another_look() -> None:
     """A newer process may have staged it anew, and its attempt be the completed one: it has other rows here."""
     place, first, second = Place(rows=lambda _: [counts]), Recorder(), Recorder()
@@ -172,21 +240,60 @@ def test_the_gate_was_closed_and_opened_again_since_the_look() -> None:
         run.deliver_all()
 
 
-def test_a_group_is_marked_before_a_large_batch_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("call_s", "before_large"),
+    [
+        pytest.param(0.3, [1], id="it takes long at the pace of the last one"),
+        pytest.param(0.001, [], id="it takes less than a second at that pace"),
+    ],
+)
+def test_a_group_is_marked_before_a_large_batch_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, call_s: float, before_large: list[int]
+) -> None:
     """It may take minutes, and a crash would send the group again."""
-    place, seen = Place(rows=lambda batch_id: [600] if batch_id == 2 else [2]), list[list[int]]()
-    sink = Recorder(lambda chunk: seen.append(markers(place)) if chunk.start == 0 else None)
-    run = behind(place, ignoring(sink), 4)
+    place, seen = Place(rows=lambda batch_id: [2] * 10 if batch_id == 2 else [2]), list[list[int]]()
+    runtime = simulated_runtime(seed=3)
+
+    def slow(chunk: Chunk) -> None:
+        if chunk.start == 0:
+            seen.append(markers(place))
+            runtime.sleep_s(call_s)
+
+    run = behind(place, ignoring(Recorder(slow)), 4, runtime=runtime)
     details = [read_batch(place.wal, batch_id) for batch_id in range(4)]
     sizes = [detail.manifest.bytes for detail in details if detail is not None]
     large = sizes.pop(2)
-    assert max(sizes) < large
-    monkeypatch.setattr(committer, "SMALL_BATCH_BYTES", large - 1)
+    assert large > 9 * max(sizes)
+    monkeypatch.setattr(group, "SMALL_BATCH_BYTES", large - 1)
 
     run.deliver_all()
 
-    assert seen == [[], [], [1], [1]]
-    assert markers(place) == [1, 3]
+    assert seen[:3] == [[], [], before_large]
+    assert markers(place)[-1] == 3
+
+
+def test_a_group_is_marked_before_a_large_batch_whose_pace_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch before had no rows."""
+    place, seen = Place(rows=lambda batch_id: [600] if batch_id == 1 else []), list[list[int]]()
+    run = behind(place, ignoring(Recorder(lambda _: seen.append(markers(place)))), 3)
+    monkeypatch.setattr(group, "SMALL_BATCH_BYTES", 0)
+
+    run.deliver_all()
+
+    assert seen[0] == [0]
+
+
+def test_a_group_lasts_a_second_however_often_the_term_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch becomes known as complete after the look for the one before, so there is a look for each."""
+    place, runtime = Place(), simulated_runtime(seed=3)
+    run = place.open({"a": ignoring(Recorder(lambda _: runtime.sleep_s(0.4 * GROUP_S)))}, runtime=runtime)
+    for _ in place.query().batches(run, 8):
+        continue
+    monkeypatch.setattr(group.Group, "learn_of_backlog", lambda *_: None)  # as if they came one by one
+
+    run.deliver_all()
+
+    assert markers(place) == [2, 5, 7]
 
 
 def test_a_group_is_marked_when_its_next_batch_fails_and_is_tried_again() -> None:
