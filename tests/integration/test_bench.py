@@ -387,7 +387,9 @@ def test_a_backend_and_its_client_are_measured(key: str, backends: Backends, tmp
     (backend,) = (one for one in backends if one.key == key)
     why = backend.missing()
     require(not why, why)
-    for number, contestant in enumerate(backend.contestants(TINY.backend_rows)):
+    contestants = list(backend.contestants(TINY.backend_rows))
+    assert contestants
+    for number, contestant in enumerate(contestants):
         (tmp_path / str(number)).mkdir()
         assert contestant.measure(tmp_path / str(number)) > 0, contestant.name
 

@@ -59,7 +59,7 @@ def test_on_executors_they_commit_too(spark: SparkSession, place: Home, target: 
     with place.sink(Delivery(target, where="executors")) as sink:
         sink.run(place.writer(spark))
     assert ids(target) == list(range(10))
-    assert all(on_executor for _, on_executor in target.called("commit"))
+    assert [on_executor for _, on_executor in target.called("commit")] == [True]
 
 
 def test_a_sink_of_the_driver_prepares_when_it_delivers(spark: SparkSession, place: Home, target: HeldFolder) -> None:

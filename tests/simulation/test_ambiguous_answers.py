@@ -58,6 +58,7 @@ def test_a_create_that_cannot_be_read_back_stops_nothing_that_could_go_on(kind: 
 @pytest.mark.parametrize("kind", ["at_most_once", "lookup", "segment"])
 def test_an_error_after_a_crash_keeps_the_invariants(kind: str) -> None:
     sends = [number for number, name in enumerate(points_of(kind), 1) if name.startswith("after sink ")]
+    assert len(sends) >= 3
 
     for crash in sends[:3]:
         recovery = World(kind)
@@ -80,6 +81,7 @@ def test_a_sink_that_fails_while_the_store_fails_too_loses_nothing(kind: str) ->
     """The sink's answer is lost together with the store's next answers."""
     points = points_of(kind)
     sends = [number for number, name in enumerate(points, 1) if name.startswith(("before sink ", "after sink "))]
+    assert sends
 
     for point in sends:
         for lost in range(1, 5):

@@ -1,8 +1,9 @@
 """Components that tests need in addition to Python packages: a JDK, a broker, a database server.
 
 On a developer's machine, a missing component skips the tests that need it, and the reason says how to install it. In CI
-(`WAL_SINK_TEST_ALL=1`) a missing component fails them: nothing may be skipped for that reason. `WHOLE` lists what has
-to run then. The end of a test run prints what ran: tests/support/fixtures/real_servers.py.
+(`WAL_SINK_TEST_ALL=1`) a missing component fails them: nothing may be skipped for that reason, except for the servers
+that `make servers` builds (support/go_programs.py). `WHOLE` lists what has to run then. The end of a test run prints
+what ran: tests/support/fixtures/real_servers.py.
 """
 
 from __future__ import annotations

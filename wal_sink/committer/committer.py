@@ -321,7 +321,8 @@ class Committer:
             due.delivery.run(self._renew_term)
             self._group.timings[due.batch_id] = due.delivery.timing(self._due[1])
         took_s = self._log.runtime.monotonic_s() - self._began_s
-        self._group.note_pace(manifest, took_s)
+        paced_s = manifest.rows / (self._served_sink.delivery.rows_per_s or math.inf)  # the next batch waits for it
+        self._group.note_pace(manifest, max(took_s, paced_s))
         self._log.events.tell(Delivered, sink=self.name, batch=manifest.batch_id, rows=manifest.rows, took_s=took_s)
         return Seen.ALL_SENT
 

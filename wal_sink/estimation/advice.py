@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+from wal_sink.errors import ConfigError
 from wal_sink.estimation.estimate import Estimate, estimate, is_in_driver
 from wal_sink.estimation.plan import Plan
 
@@ -145,43 +147,61 @@ class Change:
 
 
 def changes(found: Estimate) -> Iterator[Change]:
-    """The changes to try, the smallest first."""
+    """The changes to try, the smallest first. A plan that no cluster has is left out."""
+    for what, change, wals in _candidates(found):
+        try:
+            changed = change(found.plan)
+        except ConfigError:
+            continue
+        yield Change(what, changed, wals)
+
+
+def _candidates(found: Estimate) -> Iterator[tuple[str, Callable[[Plan], Plan], int]]:
+    """Text, effect on the plan, and number of queries."""
     plan, shape = found.plan, found.shape
-    settings = plan.settings
     if is_in_driver(plan, shape) and shape.segments > 1:
-        yield Change("Delivery(…, where='executors')", replace(plan, where="executors"))
-    if settings.max_delivery_tasks is not None:
-        more = replace(settings, max_delivery_tasks=None)
-        yield Change("leave max_delivery_tasks to wal-sink", replace(plan, settings=more))
+        yield "Delivery(…, where='executors')", lambda plan: replace(plan, where="executors"), 1
+    if plan.settings.max_delivery_tasks is not None:
+        yield "leave max_delivery_tasks to wal-sink", _with_any_delivery_tasks, 1
+    chunk_rows = plan.settings.chunk_rows
     if any(group.chunks_each > 1 and not group.uneven for group in shape.groups):
-        yield from (_larger_chunks(plan, factor) for factor in (10, 100))
-    yield from _fewer_segments(plan)
+        for rows in (10 * chunk_rows, 100 * chunk_rows):
+            yield f"chunk_rows={rows}", partial(_with_chunk_rows, chunk_rows=rows), 1
+    # Fewer partitions have larger segments of more chunks, so each number is also tried with larger chunks.
+    for divisor in (4, 16, 64):
+        if fewer := (plan.segments or plan.slots) // divisor:
+            what, rows = f"{fewer:,} partitions a batch (df.coalesce)", 10 * chunk_rows
+            yield what, partial(_with_segments, segments=fewer), 1
+            both = partial(_with_segments, segments=fewer, chunk_rows=rows)
+            yield f"{what} and chunk_rows={rows}", both, 1
     for factor in (3, 6, 30):
         interval_s = plan.batch_interval_s * factor
-        yield Change(f"a batch every {interval_s:g} s", replace(plan, batch_interval_s=interval_s))
+        yield f"a batch every {interval_s:g} s", partial(_with_interval, interval_s=interval_s), 1
     for wals in (2, 4, 8, 16, 32):
         if wals <= plan.executors:
-            yield Change(f"{wals} queries, each with its own WAL and a part of the rows", _part(plan, wals), wals)
+            yield f"{wals} queries, each with its own WAL and a part of the rows", partial(_part, wals=wals), wals
 
 
-def _larger_chunks(plan: Plan, factor: int) -> Change:
-    rows = plan.settings.chunk_rows * factor
-    return Change(f"chunk_rows={rows}", replace(plan, settings=replace(plan.settings, chunk_rows=rows)))
+def _with_any_delivery_tasks(plan: Plan) -> Plan:
+    return replace(plan, settings=replace(plan.settings, max_delivery_tasks=None))
 
 
-def _fewer_segments(plan: Plan) -> Iterator[Change]:
-    """Plans with fewer partitions, whose segments are larger. These have more chunks, so each plan is also tried with
-    larger chunks.
-    """
-    for divisor in (4, 16, 64):
-        fewer = (plan.segments or plan.slots) // divisor
-        if fewer >= 1:
-            change = Change(f"{fewer:,} partitions a batch (df.coalesce)", replace(plan, segments=fewer))
-            chunks = _larger_chunks(change.plan, 10)
-            yield change
-            yield Change(f"{change.what} and {chunks.what}", chunks.plan)
+def _with_chunk_rows(plan: Plan, *, chunk_rows: int) -> Plan:
+    return replace(plan, settings=replace(plan.settings, chunk_rows=chunk_rows))
 
 
-def _part(plan: Plan, wals: int) -> Plan:
+def _with_segments(plan: Plan, *, segments: int, chunk_rows: int | None = None) -> Plan:
+    fewer = replace(plan, segments=segments)
+    return fewer if chunk_rows is None else _with_chunk_rows(fewer, chunk_rows=chunk_rows)
+
+
+def _with_interval(plan: Plan, *, interval_s: float) -> Plan:
+    return replace(plan, batch_interval_s=interval_s)
+
+
+def _part(plan: Plan, *, wals: int) -> Plan:
+    """One of several queries, with its part of all rows, though executors do not divide evenly."""
     segments = None if plan.segments is None else max(1, plan.segments // wals)
-    return replace(plan, executors=plan.executors // wals, segments=segments)
+    executors = plan.executors // wals
+    rows_per_s = plan.rows_per_s * (plan.executors / (wals * executors))
+    return replace(plan, executors=executors, segments=segments, rows_per_s=rows_per_s)

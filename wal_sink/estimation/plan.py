@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 
 import pyarrow as pa
@@ -285,12 +286,13 @@ def shape_of(plan: Plan) -> Shape:
     groups: list[Segments] = []
     if inline:
         size = inline * inline_bytes
-        stored = math.ceil(inline * in_partition * plan.row_bytes / plan.compression)
+        inline_rows = Fraction(rows) * inline / partitions
+        stored = math.ceil(inline_rows * Fraction(plan.row_bytes) / Fraction(plan.compression))
         side_by_side = 1 if min(size, stored) <= SMALL_BATCH_BYTES else plan.slots
         in_part = -(-size // max(1, min(side_by_side, stored // PACKED_BYTES)))
         packed = min(inline, -(-in_part // inline_bytes))
         parts = -(-inline // packed)
-        rows_of_part = math.ceil(inline * in_partition / parts)
+        rows_of_part = math.ceil(inline_rows / parts)
         groups.append(_segments(plan, parts, rows_of_part, first_partition=0, partitions_packed=packed))
     if partitions > inline:
         groups.append(_segments(plan, partitions - inline, in_partition, first_partition=inline, partitions_packed=0))

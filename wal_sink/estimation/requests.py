@@ -393,8 +393,8 @@ def checkpoint_gets(sinks: int, polls: float) -> float:
 def polls_until(commit_delay_s: float, first_s: float, longest_s: float) -> int:
     """Number of reads with which a committer waits for a batch's completion, which comes this long after staging."""
     asked, at_s, pause_s = 1, first_s, first_s / 2
-    while at_s < commit_delay_s:
+    while at_s < commit_delay_s and pause_s < longest_s:
         at_s += pause_s
         pause_s = min(longest_s, pause_s * 2)
         asked += 1
-    return asked
+    return asked + max(0, math.ceil((commit_delay_s - at_s) / longest_s))

@@ -110,16 +110,27 @@ def _references_bytes(group: Segments) -> int:
 
 
 def _reference_bytes(group: Segments, partition: int) -> int:
-    return len(msgspec.json.encode(_reference(group, partition))) + len(",")
+    ends = _ends_bytes(group.rows_per_chunk, group.chunks_each) if group.uneven else 0
+    return len(msgspec.json.encode(_reference(group, partition))) + ends + len(",")
+
+
+def _ends_bytes(chunk_rows: int, chunks: int) -> int:
+    """Bytes of the ends of so many chunks in JSON, without the brackets. They may be too many to list."""
+    digits, before = 0, 0
+    for length in range(1, len(str(chunk_rows * chunks)) + 1):
+        through = min(chunks, (10**length - 1) // chunk_rows)
+        digits += length * (through - before)
+        before = through
+    return digits + (chunks - 1) * len(",")
 
 
 def _reference(group: Segments, partition: int) -> SegmentRef:
-    ends = range(group.rows_per_chunk, group.rows_each + group.rows_per_chunk, group.rows_per_chunk)
+    """A reference as the manifest has it, but for the ends of its chunks."""
     return SegmentRef(
         path=paths.segment(paths.attempt_folder(_BATCH, _TERM, _ATTEMPT), partition, _FIRST_FILE, _ID),
         id=_ID,
         rows=group.rows_each,
         bytes=group.bytes_each,
         crc32=_CRC32,
-        chunk_ends=tuple(ends) if group.uneven else None,
+        chunk_ends=() if group.uneven else None,
     )

@@ -302,9 +302,13 @@ class CommitterThread:
         return all_heard and (self._finishing or not needed)
 
     def _has_all(self) -> bool:
-        """Whether the sink has every batch that is known to be staged, and no other process is followed."""
+        """Whether the sink has every batch that is known to be staged, with a marker, and no other process is followed.
+
+        A group may wait for a batch that was completed and never staged: Spark's offline repartition makes one.
+        """
         batch_id = self._committer.next_batch()
-        return not self._follow and batch_id is not None and batch_id > self._run.history.newest_known
+        has_newest = batch_id is not None and batch_id > self._run.history.newest_known
+        return has_newest and not self._follow and not self._committer.has_unmarked
 
     def _early_s(self) -> float:
         """Seconds in which the gate cannot be open yet, since the batch that is due was staged only just now.

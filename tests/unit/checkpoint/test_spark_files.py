@@ -11,12 +11,16 @@ import pytest
 
 from tests.support.golden.checkpoints import Golden, goldens, name_of
 from tests.support.small_run import Place, Recorder, numbers
+from tests.support.waiting import PATIENCE_S
+from tests.unit.lifecycle.test_threads import committing, ended
+from wal_sink import idempotent
 from wal_sink.checkpoint.formats import SHUFFLE_PARTITIONS, planned_ms
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, MissingBatch
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.passing import pass_over
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import FaultyStore
 from wal_sink.testing.simulation.fake_query import stage_tables
@@ -185,6 +189,23 @@ def test_a_committer_that_meets_a_repartition_first_passes_over_it(golden: Golde
 
     assert life.sink.batches == [0, 2, 4]
     assert life.marked() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
+def test_a_group_that_waits_for_a_repartition_gets_its_marker(golden: Golden) -> None:
+    """Before: an idle query left it without one, until the next batch was staged."""
+    life = ReplayedQuery(golden)
+    run = life.place.open({"a": idempotent(life.sink)})
+    life.batch(run, 0)
+    life.repartition(1)
+    run = life.place.open({"a": idempotent(life.sink)}, runtime=SYSTEM)
+    thread = committing(run)
+
+    assert thread.caught_up.wait(PATIENCE_S)
+
+    assert life.sink.batches == [0]
+    assert life.marked()[-1] == 1
+    ended(thread)
 
 
 @pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)

@@ -283,6 +283,18 @@ def test_a_group_is_marked_before_a_large_batch_whose_pace_nobody_knows(monkeypa
     assert seen[0] == [0]
 
 
+def test_the_pace_of_a_batch_counts_the_wait_that_its_rows_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `rows_per_s` the next batch waits for it, and the group would wait with it."""
+    place, runtime, seen = Place(rows=lambda _: [2]), simulated_runtime(seed=3), list[list[int]]()
+    to = Delivery(ignoring(Recorder(lambda _: seen.append(markers(place)))), rows_per_s=0.5)
+    run = behind(place, to, 3, runtime=runtime)
+    monkeypatch.setattr(group, "SMALL_BATCH_BYTES", 0)
+
+    run.deliver_all()
+
+    assert seen == [[], [0], [0, 1]]
+
+
 def test_a_group_lasts_a_second_however_often_the_term_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch becomes known as complete after the look for the one before, so there is a look for each."""
     place, runtime = Place(), simulated_runtime(seed=3)

@@ -38,6 +38,7 @@ def test_the_manifest_names_a_handle_of_each_segment(vault: Vault) -> None:
     staged(where, run)
     manifest = run.history.staged(0)
     assert manifest is not None
+    assert len(manifest.segments) == 2
     assert manifest.prepared == {"a": tuple(f"handle {segment.id}" for segment in manifest.segments)}
     assert all(segment.kept for segment in manifest.segments)
 
