@@ -18,7 +18,7 @@ from wal_sink.spark.writers.rows import _conversion
 from wal_sink.spark.writers.rows_of_3_5 import rows_of
 
 pytestmark = pytest.mark.skipif(
-    version_of(pyspark.__version__) == SPARK_3_5, reason="PySpark 3.5 has no converter of its own to compare with"
+    version_of(pyspark.__version__) == SPARK_3_5, reason="PySpark 3.5 has no converter to compare with"
 )
 
 INSTANT = dt.datetime(2024, 7, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
