@@ -34,7 +34,9 @@ LIMIT_S = 550.0
 def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The contract's tests that failed, by class of the modules of wrong sinks."""
     report = tmp_path_factory.mktemp("kit") / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, SINKS)]
+    # As pytest has it by itself: a sink may have no column types to refuse.
+    options = ["-q", "-p", "no:cacheprovider", "-o", "empty_parameter_set_mark=skip", f"--junitxml={report}"]
+    command = [sys.executable, "-m", "pytest", *options, *map(str, SINKS)]
     done = subprocess.run(
         command, cwd=CHECKOUT, env=python_environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
