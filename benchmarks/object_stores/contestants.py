@@ -73,11 +73,12 @@ class ObjectContests:
 
     def contests(self, query: Query) -> Iterator[Contest]:
         """Yield the contest of a query, and the one that tells its requests."""
-        ways = {S3: 0.0, SLOW_S3: DELAY_S}
+        ways = {SLOW_S3: DELAY_S, S3: 0.0}
+        # The machine's speed drifts within minutes: the two sides of each goal run one right after the other.
         timed = [
             Contestant(LOCAL, partial(self._local, query)),
-            *(Contestant(name, partial(self._on_s3, query, delay_s)) for name, delay_s in ways.items()),
             Contestant(FOREACH_ARROW, partial(self._without_log, query)),
+            *(Contestant(name, partial(self._on_s3, query, delay_s)) for name, delay_s in ways.items()),
         ]
         yield Contest(query.key, query.title, query.unit, tuple(timed))
         counted = [Contestant(name, partial(self._requests, delay_s)) for name, delay_s in ways.items()]
