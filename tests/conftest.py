@@ -3,6 +3,7 @@
 `tests.support.components.require` decides between skipping and failing for a missing component.
 """
 
+import functools
 import gc
 import os
 import signal
@@ -46,6 +47,40 @@ LONG = (
 )
 """Files of tests that take half a minute or more."""
 _LAST = 3
+
+
+SLOW_FOLDERS = ("integration", "chaos")
+"""Their tests start processes."""
+SLOW_FIXTURES = tuple(f"tests.support.fixtures.{name}" for name in ("code_blocks", "servers", "spark"))
+"""Each fixture of these modules starts a server or a Spark."""
+SLOW = Path(__file__).with_name("slow.txt")
+"""The functions that take more than a second of a processor: written by `make test-times`, edited by nobody."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that only `make test-all` runs."""
+    if is_slow(item):
+        item.add_marker(pytest.mark.slow)
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test is too slow for `make test`. The tests of tests/proof never are: they were chosen by hand."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in SLOW_FOLDERS or item.get_closest_marker("processes") is not None:
+        return True
+    return folder != "proof" and (_uses_a_server(item) or item.nodeid.partition("[")[0] in _listed())
+
+
+def _uses_a_server(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values() if hasattr(item, "_fixtureinfo") else ()  # noqa: B009
+    return any(one.func.__module__ in SLOW_FIXTURES for found in fixtures for one in found)
+
+
+@functools.cache
+def _listed() -> frozenset[str]:
+    lines = SLOW.read_text().splitlines()
+    return frozenset(line.rpartition(" ")[2] for line in lines if not line.startswith("#"))
 
 
 @pytest.hookimpl(trylast=True)  # after the order was made random
