@@ -16,7 +16,8 @@ import wal_sink.walsink
 from tests.support.small_run import Recorder
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import ConfigError, Delivery, WalSink
-from wal_sink.lifecycle.liveness import TOUCH_EVERY_S, Liveness
+from wal_sink.lifecycle.committer_thread import LONGEST_FOLLOWING_POLL_S
+from wal_sink.lifecycle.liveness import BEAT_EVERY_S, TOUCH_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Settings
@@ -128,10 +129,28 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], W
     return lambda to: WalSink(to, wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint"))
 
 
+SHORT_S = 0.05
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every wait of a drain that touches the file short."""
+    monkeypatch.setattr("wal_sink.lifecycle.liveness.TOUCH_EVERY_S", SHORT_S)
+    monkeypatch.setattr("wal_sink.lifecycle.committer_thread.LONGEST_FOLLOWING_POLL_S", SHORT_S)
+    monkeypatch.setattr("wal_sink.walsink.BEAT_EVERY_S", SHORT_S)
+
+
+def test_the_file_is_touched_every_five_seconds_and_no_more_than_once_a_second() -> None:
+    """The document for supervisors says so."""
+    assert TOUCH_EVERY_S == 1.0
+    assert BEAT_EVERY_S == LONGEST_FOLLOWING_POLL_S == 5.0
+
+
 def earliest(to: object) -> Delivery:
     return Delivery(to, start_from="earliest")
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_an_idle_drain_touches_it(wal: Callable[[object], WalSink], tmp_path: Path) -> None:
     file, target = tmp_path / "alive", Recorder()
     sink = wal(earliest(target))
@@ -149,6 +168,7 @@ def test_an_idle_drain_touches_it(wal: Callable[[object], WalSink], tmp_path: Pa
     thread.join()
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_call_that_hangs_keeps_it_old(wal: Callable[[object], WalSink], tmp_path: Path) -> None:
     file, hanging = tmp_path / "alive", Hanging()
     sink = wal({"a": earliest(Recorder()), "b": earliest(hanging)})
@@ -164,7 +184,7 @@ def test_a_call_that_hangs_keeps_it_old(wal: Callable[[object], WalSink], tmp_pa
     wait_until(lambda: "wal-sink-committer-b" not in liveness._beaten, "its beat before the call was used up")
     with liveness._lock:  # not in the middle of the touch that used it up
         age(file)
-    threading.Event().wait(3 * TOUCH_EVERY_S)
+    threading.Event().wait(5 * SHORT_S)
     wait_until(lambda: "wal-sink-committer-a" in liveness._beaten, "the other one goes on")
     assert not is_touched(file)
 
@@ -174,13 +194,14 @@ def test_a_call_that_hangs_keeps_it_old(wal: Callable[[object], WalSink], tmp_pa
     thread.join()
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_drain_that_waits_for_a_retry_touches_it(wal: Callable[[object], WalSink], tmp_path: Path) -> None:
     """It is not stuck: the target is unreachable, and it says so. It beats also in a pause of minutes."""
     file = tmp_path / "alive"
     sink = wal(earliest(Recorder()))
     sink.drain(liveness_file=str(file))
     paused = threading.Thread(target=sink._pause, args=(60.0,), name="wal-sink-committer-default")
-    threading.Event().wait(TOUCH_EVERY_S)
+    threading.Event().wait(2 * SHORT_S)
     age(file)
     paused.start()
     wait_until(lambda: is_touched(file))

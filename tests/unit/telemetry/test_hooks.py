@@ -73,6 +73,15 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
+SHORT_S = 0.05
+
+
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the end of a run wait `SHORT_S` for a hook. A test of `joining` shows the rule with the real length."""
+    monkeypatch.setattr("wal_sink.lifecycle.joining.HOOK_S", SHORT_S)
+
+
 def pool_of(to: object, on_event: Callable[[Event], object], ended: list[str], **delivery: Any) -> CommitterPool:
     place = Place()
     run = place.open({"a": to}, runtime=SYSTEM, on_event=on_event, **delivery)
@@ -129,6 +138,7 @@ def test_a_hook_that_does_not_return_keeps_no_run_from_its_end(
     assert pool.stop(PATIENCE_S)
 
 
+@pytest.mark.usefixtures("short_wait")
 @pytest.mark.parametrize("kind", [Delivered, GaveUp])
 def test_the_end_waits_for_a_hook_only_a_short_time_and_says_so(
     home: Home, kind: type[Event], caplog: pytest.LogCaptureFixture
@@ -148,7 +158,7 @@ def test_the_end_waits_for_a_hook_only_a_short_time_and_says_so(
     sink._end_early()
     took_s = time.monotonic() - began_s
     let_go.set()
-    assert took_s < GRACE_S
+    assert took_s + HOOK_S < GRACE_S
     assert f"on_event has not returned, called for a ({kind.__name__})" in caplog.text
     assert "a call of a sink is still running" not in caplog.text
 
@@ -216,7 +226,8 @@ class Waits:
             assert self.let_go.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize("timeout_s", [None, HOOK_S / 2])
+@pytest.mark.usefixtures("short_wait")
+@pytest.mark.parametrize("timeout_s", [None, SHORT_S / 2])
 def test_closing_waits_for_no_hook_once_every_batch_is_marked(
     home: Home, timeout_s: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -229,7 +240,7 @@ def test_closing_waits_for_no_hook_once_every_batch_is_marked(
     sink.close(timeout_s)
     took_s = time.monotonic() - began_s
 
-    assert took_s < GRACE_S
+    assert took_s + HOOK_S < GRACE_S
     assert to.batches == [0, 1]
     assert "on_event has not returned, called for a (Marked)" in caplog.text
     assert "End this process first" in caplog.text
@@ -237,16 +248,18 @@ def test_closing_waits_for_no_hook_once_every_batch_is_marked(
     wait_until(lambda: has_end_record(home))
 
 
+@pytest.mark.usefixtures("short_wait")
 def test_closing_goes_on_waiting_for_a_hook_that_keeps_batches_back(home: Home) -> None:
     hook, to = Waits(Marked, 0), Recorder()
     sink = home.sink(to, hook)
     sink._open()
     assert hook.called.wait(PATIENCE_S)
     with pytest.raises(UndeliveredError, match="not all complete batches were delivered within"):
-        sink.close(HOOK_S / 4)
+        sink.close(4 * SHORT_S)
     hook.let_go.set()
 
 
+@pytest.mark.usefixtures("short_wait")
 def test_a_run_that_was_left_because_of_a_hook_ends_once_the_hook_returns(home: Home) -> None:
     """Without this, no record said that it ended, and its sink was in use for ever."""
     hook, to = Waits(Delivered, 0), Recorder()
@@ -265,11 +278,12 @@ def test_a_run_that_was_left_because_of_a_hook_ends_once_the_hook_returns(home: 
         again.drain()
 
 
+@pytest.mark.usefixtures("short_wait")
 def test_a_hook_is_named_although_another_sink_ended_late(
     home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without this, the end said that a call of a sink was still running, which was over by then."""
-    monkeypatch.setattr("wal_sink.walsink.GRACE_S", 0.5)
+    monkeypatch.setattr("wal_sink.walsink.GRACE_S", 4 * SHORT_S)
     monkeypatch.setattr("wal_sink.walsink.CANCEL_S", PATIENCE_S)
     called, let_go = threading.Event(), threading.Event()
 
