@@ -17,7 +17,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-s3 test mutation spec bench check format clean setup package need-java
+.PHONY: help demo demo-s3 test test-all mutation spec bench check format clean setup package need-java
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -28,12 +28,13 @@ demo: need-java $(STAMP) ## kill a driver in the middle of a stream, see that no
 demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 	$(BIN)/python -m examples.demo --s3 $(ARGS)
 
-# Three workers even on two cores, since tests wait much. Hundreds of Pythons are started: where they may write no bytecode,
-# each compiles all of it.
-test: need-java $(DOCS_STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
+test: need-java $(DOCS_STAMP) ## the proof, in ten minutes: a real Spark, and all that is quick; ARGS="-k name" chooses among all tests
 	@$(BIN)/python -m tests.support.programs.quick_java
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(or $(ARGS),--cov -n 3 --dist worksteal)
-	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
+	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run quick)
+
+test-all: need-java $(DOCS_STAMP) ## every promise, with every real server, and every branch of the core
+	@$(BIN)/python -m tests.support.programs.quick_java
+	$(BIN)/python -m tests.run all
 
 mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/wal/fencing.py chooses; resumable
 	$(INSTALL) --group mutation
@@ -46,7 +47,7 @@ chaos: need-java servers ## crash, race and corrupt it, for hours; the report: b
 
 # MinIO and an emulator of Google's store: some ten minutes, once.
 .PHONY: servers
-servers: $(STAMP) ## build the servers that `make test` uses only where they are built
+servers: $(STAMP) ## build the servers that `make test-all` uses only where they are built
 	@$(BIN)/python -m tests.support.go_programs
 
 .PHONY: matrix

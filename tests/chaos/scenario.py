@@ -17,7 +17,7 @@ class Effort:
     folder: Path
     """An empty folder for this scenario alone."""
     share: float = 1.0
-    """The part of the whole: 1 in `make chaos`; a small part, with a fixed seed, in `make test`."""
+    """The part of the whole: 1 in `make chaos`; a small part, with a fixed seed, in `make test-all`."""
     deadline_s: float = math.inf
     """The time, by `time.monotonic`, at which a scenario that can end anywhere ends."""
 

@@ -82,3 +82,24 @@ def test_what_does_not_exist_is_noticed() -> None:
     assert not check_exists("tests/documents/test_guarantees_document.py::test_that_was_never_written")
     assert not check_exists("spec::I9_NeverStated")
     assert not check_exists("chaos::nothing at all happens")
+
+
+class _Collected:
+    """A pytest plugin that notes what a run would do."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.names.update(item.nodeid.partition("[")[0] for item in session.items)
+
+
+def test_make_test_checks_each_sentence_about_rows() -> None:
+    """What `make test-all` alone would find is found too late. Sentences of the first two sections, 1 to 19."""
+    about_rows = [sentence for sentence in sentences() if sentence.number <= 19]
+    files = sorted({check.partition("::")[0] for sentence in about_rows for check in sentence.checks if "/" in check})
+    quick = _Collected()
+    plain = [f"-pno:{plugin}" for plugin in ("randomly", "cacheprovider", "terminal", "cov", "faulthandler")]
+    assert pytest.main([*plain, "--collect-only", "-m", "not slow", *files], [quick]) == pytest.ExitCode.OK
+    unchecked = [f"{one.number}. {one.text}" for one in about_rows if not quick.names & set(one.checks)]
+    assert not unchecked, f"`make test` would not notice if these were false: {unchecked}"

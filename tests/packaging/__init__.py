@@ -2,5 +2,5 @@
 
 `archives` builds and lists both files; `description` reads what a package index shows; `environments` makes empty
 virtual environments. `installs.py` installs the files there and runs `pipeline.py` in each environment, into the
-`targets`. `make test` does not collect it, since it needs dist/ and takes minutes.
+`targets`. `make test-all` does not collect it, since it needs dist/ and takes minutes.
 """

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 import pytest
 
 TEST_ALL = "WAL_SINK_TEST_ALL"
+STARTED = "WAL_SINK_TEST_STARTED"
+"""The variable that names the file into which a group of tests writes the real products that it started."""
 WHOLE = (
     "Apache Kafka",
     "Azurite",

