@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, TypeVar
 
 import pyarrow as pa
-import pytest
 
 from wal_sink.errors import FencedError, ForgottenError
 from wal_sink.sinks.base import BatchSink, Rejected, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
@@ -123,11 +123,12 @@ class Contract(SinkContract):
     column_types: ClassVar[Sequence[str]] = ("boolean", "string")
     column_names: ClassVar[Sequence[str]] = ("dots", "spaces")
 
-    @pytest.fixture
-    def target(self) -> int:
+    @contextmanager
+    def new_target(self, folder: Path) -> Iterator[int]:  # noqa: ARG002 - for targets that are files
+        """Yield a new target, for one test."""
         number = next(_numbers)
         TARGETS[number] = Target()
-        return number
+        yield number
 
     def make_sink(self, target: int) -> object:
         return type(self).kind(target)
@@ -272,10 +273,10 @@ class TestNeverFlushesItsFile(Contract):
         def close(self) -> None:
             self.file.close()
 
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> Iterator[int]:
+    @contextmanager
+    def new_target(self, folder: Path) -> Iterator[int]:
         number = next(_numbers)
-        TARGETS[number] = Target(path=str(tmp_path / "rows"))
+        TARGETS[number] = Target(path=str(folder / f"rows-{number}"))
         yield number
         while self.files:
             self.files.pop().close()

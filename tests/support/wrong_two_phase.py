@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
-
-import pytest
 
 from tests.support.vault import Row, Vault, VaultSink
 from tests.support.wrong_sinks import (
@@ -53,11 +54,11 @@ class Travelling(VaultSink):
 
 
 class TwoPhase(Contract):
-    @pytest.fixture
-    def target(self) -> int:
+    @contextmanager
+    def new_target(self, folder: Path) -> Iterator[int]:  # noqa: ARG002 - these targets are in memory
         number = next(_numbers)
         VAULTS[number] = Vault()
-        return number
+        yield number
 
     def rows_in(self, target: int) -> list[Row]:
         return VAULTS[target].rows()

@@ -1,78 +1,76 @@
 """The kit sees what it is there to see: each sink planted here breaks its contract at one point, and that is reported.
 
-The contract runs as a user runs it: with pytest, in a separate process.
+The tests of the contract are called one by one, without a second pytest. `tests/integration/test_testing_guide.py` runs
+a contract as a user does.
 """
 
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from xml.etree import ElementTree as ET
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support import wrong_sinks, wrong_two_phase
-from tests.support.processes import CHECKOUT, python_environment
 from tests.support.wrong_sinks import Contract
 from wal_sink.testing import SinkContract
 
-MODULES = (wrong_sinks, wrong_two_phase)
-SINKS = [CHECKOUT / "tests" / "support" / f"{module.__name__.rpartition('.')[2]}.py" for module in MODULES]
-CONTRACTS: list[type[Contract]] = [
-    thing
-    for module in MODULES
-    for name, thing in inspect.getmembers(module, inspect.isclass)
-    if name.startswith("Test") and issubclass(thing, Contract)
-]
-LIMIT_S = 550.0
+FEW = 40
+"""One of so many points of failure is tried where a wrong sink must not fail. The correct sinks are tried at each."""
 
 
-@pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The contract's tests that failed, by class of the modules of wrong sinks."""
-    report = tmp_path_factory.mktemp("kit") / "report.xml"
-    # As pytest has it by itself: a sink may have no column types to refuse.
-    options = ["-q", "-p", "no:cacheprovider", "-o", "empty_parameter_set_mark=skip", f"--junitxml={report}"]
-    command = [sys.executable, "-m", "pytest", *options, *map(str, SINKS)]
-    done = subprocess.run(
-        command, cwd=CHECKOUT, env=python_environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    return dict(_failures(report))
+def contracts_of(module: ModuleType) -> list[type[Contract]]:
+    kinds = (kind for name, kind in inspect.getmembers(module, inspect.isclass) if name.startswith("Test"))
+    return [kind for kind in kinds if issubclass(kind, Contract)]
 
 
-def _failures(report: Path) -> Iterator[tuple[str, set[str]]]:
-    cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 - pytest's own
-    for contract in CONTRACTS:
-        own = [case for case in cases if case.attrib["classname"].endswith(f".{contract.__name__}")]
-        assert len(own) >= len(_tests()), f"{contract.__name__} did not run"
-        bad = [case for case in own if case.find("failure") is not None or case.find("error") is not None]
-        yield contract.__name__, {case.attrib["name"].partition("[")[0].removeprefix("test_") for case in bad}
+def checks_of_the_contract() -> list[str]:
+    return [name.removeprefix("test_") for name in dir(SinkContract) if name.startswith("test_")]
 
 
-def _tests() -> set[str]:
-    return {name.removeprefix("test_") for name in dir(SinkContract) if name.startswith("test_")}
+def cases_of(contract: type[Contract], test: str) -> Iterator[Mapping[str, object]]:
+    """Yield the arguments of each case, as the contract tells them to pytest."""
+    names = list(inspect.signature(getattr(contract, f"test_{test}")).parameters)
+    cases: list[tuple[str, Sequence[object]]] = []
+    asked: Any = SimpleNamespace(fixturenames=names, parametrize=lambda name, values: cases.append((name, values)))
+    contract().pytest_generate_tests(asked)
+    if not cases:
+        yield {}
+    for name, values in cases:
+        yield from ({name: value} for value in values)
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
-def test_exactly_what_a_sink_breaks_is_reported(contract: type[Contract], failed: dict[str, set[str]]) -> None:
-    assert failed[contract.__name__] == contract.fails
+def fails(contract: type[Contract], test: str, folder: Path) -> bool:
+    return any([_fails(contract, test, case, folder) for case in cases_of(contract, test)])
+
+
+def _fails(contract: type[Contract], test: str, case: Mapping[str, object], folder: Path) -> bool:
+    one = contract()
+    if contract.fails and test not in contract.fails:
+        one.every, one.each_line = FEW, False  # type: ignore[misc]
+    with one.new_target(folder) as target:
+        try:
+            getattr(one, f"test_{test}")(target, **case)
+        except pytest.skip.Exception:
+            return False
+        except (Exception, pytest.fail.Exception):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("module", [wrong_sinks, wrong_two_phase], ids=["all kinds", "two-phase"])
+def test_exactly_what_a_sink_breaks_is_reported(module: ModuleType, tmp_path: Path) -> None:
+    faults = {}
+    for contract in contracts_of(module):
+        failed = {test for test in checks_of_the_contract() if fails(contract, test, tmp_path)}
+        if failed != contract.fails:
+            faults[contract.__name__] = {"not found": contract.fails - failed, "not broken": failed - contract.fails}
+    assert faults == {}
 
 
 def test_every_test_of_the_contract_has_a_sink_that_fails_it() -> None:
-    assert {name for contract in CONTRACTS for name in contract.fails} == _tests()
-
-
-def test_the_kit_needs_neither_spark_nor_a_backend_nor_until_the_contract_pytest() -> None:
-    program = (
-        "import sys, wal_sink.testing as kit; kit.query_into(print); "
-        "print(sorted({'pytest', 'pyspark', 'wal_sink_backends'} & set(sys.modules))); "
-        "print(kit.SinkContract.__name__, 'pytest' in sys.modules, 'pyspark' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=python_environment(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split("\n")[:2] == ["[]", "SinkContract True False"]
+    contracts = [*contracts_of(wrong_sinks), *contracts_of(wrong_two_phase)]
+    assert {name for contract in contracts for name in contract.fails} == set(checks_of_the_contract())

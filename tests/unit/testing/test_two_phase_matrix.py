@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from tests.support.vault import Vault, VaultSink
@@ -11,6 +12,8 @@ from wal_sink.testing.data.tables import partitioned, three_batches
 from wal_sink.testing.simulation.faults import Crash
 from wal_sink.testing.simulation.process import SINK_NAME, Place, Process, bury
 from wal_sink.wal import paths
+
+SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -30,6 +33,7 @@ def test_every_pair_of_deaths_shows_every_row_once(keep: bool) -> None:
         lambda vault: Delivery(VaultSink(vault), keep_segments=keep),
         lambda vault: vault.rows(),
         Vault,
+        tables=SHORT,
         disturb=("dies",),
         every=7,
         each_line=False,
@@ -103,6 +107,6 @@ class _Forgetful(VaultSink):
 
 @pytest.mark.parametrize("wrong", [_Early, _Forgetful])
 def test_the_matrix_finds_a_two_phase_sink_that_is_none(wrong: type[VaultSink]) -> None:
-    matrix = crash_matrix(wrong, lambda vault: vault.rows(), Vault)
+    matrix = crash_matrix(wrong, lambda vault: vault.rows(), Vault, tables=SHORT, every=10)
     assert matrix.violations
     assert "two-phase" in str(matrix)
