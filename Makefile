@@ -79,6 +79,10 @@ check: $(DOCS_STAMP) ## formatting, lint, types; all of them, even if one fails
 	  echo "$$step"; $(BIN)/$$step || failed=1; \
 	done; exit $$failed
 
+.PHONY: weigh
+weigh: need-java $(DOCS_STAMP) ## count lines, ids, options, objects, and the files that a batch enters; ARGS=--json
+	@$(BIN)/python -m tests.support.weigh $(ARGS)
+
 .PHONY: workflows
 workflows: $(STAMP) ## check .github/workflows: schemas, actionlint (built once, by Go), and what each step runs
 	$(BIN)/python -m tests.support.workflows

@@ -16,14 +16,14 @@ from tests.support.processes import CHECKOUT
 NOT_IN_GIT = {".git", ".venv", ".cache", "dist", "demo-out", "site", "__pycache__", "spark-warehouse", "metastore_db"}
 
 
-def tracked_files() -> list[Path]:
+def tracked_files(checkout: Path = CHECKOUT) -> list[Path]:
     """Return the files git knows. Without git or its folder (an unpacked archive), return the files that lie here."""
-    if shutil.which("git") and (CHECKOUT / ".git").exists():
+    if shutil.which("git") and (checkout / ".git").exists():
         git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
-        listed = subprocess.run(git, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
-        return [CHECKOUT / name for name in listed.split("\0") if name and (CHECKOUT / name).is_file()]
-    everything = (path for path in CHECKOUT.rglob("*") if path.is_file())
-    return [path for path in everything if not NOT_IN_GIT & set(path.relative_to(CHECKOUT).parts)]
+        listed = subprocess.run(git, cwd=checkout, capture_output=True, text=True, check=True).stdout
+        return [checkout / name for name in listed.split("\0") if name and (checkout / name).is_file()]
+    everything = (path for path in checkout.rglob("*") if path.is_file())
+    return [path for path in everything if not NOT_IN_GIT & set(path.relative_to(checkout).parts)]
 
 
 @cache
