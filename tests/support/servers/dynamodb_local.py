@@ -8,6 +8,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.support.programs.quick_java import QUICK
 from tests.support.servers.dynamodb_server import ACCESS, Tables, dynamodb_client
 from tests.support.servers.jars import Module, jars, java
 from tests.support.servers.server import Server
@@ -43,7 +44,7 @@ class DynamoDbLocal(Server, Tables):
     def command(self) -> Sequence[str | Path]:
         main = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
         options = ["-Xmx256m", f"-Djava.library.path={self.folder}", "-cp", f"{self._jars}/*", main]
-        return [java(), *options, "-port", str(self.port), "-inMemory", "-disableTelemetry"]
+        return [java(), *QUICK.split(), *options, "-port", str(self.port), "-inMemory", "-disableTelemetry"]
 
     def release(self) -> str:
         return VERSION

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +14,14 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import admin as _admin
 
 from tests.support.processes import Child
+from tests.support.programs.quick_java import QUICK
 from tests.support.servers.jars import Module, jars, java
-from tests.support.servers.server import Server
+from tests.support.servers.server import Server, environment
+from tests.support.user_cache import user_cache
 
 VERSION = "3.9.1"
 USER, PASSWORD = "alice", "alice-hunter2"
 _ADMIN: Any = _admin  # whose types leave things out
-_HEAP = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 _LOGGING = """
 log4j.rootLogger=WARN, console
@@ -80,6 +84,7 @@ class KafkaBroker(Server):
         self._auto_create = auto_create
         self._session_s = session_s
         self._jars = kafka_jars()
+        self._classes = f"-XX:SharedArchiveFile={archive()}"
 
     @property
     def address(self) -> str:
@@ -93,6 +98,27 @@ class KafkaBroker(Server):
     def proxy_ports(self) -> tuple[int, int]:
         """The port where a proxy has to listen, and the broker's port for it. The broker sends clients to the proxy."""
         return self.ports[3], self.ports[4]
+
+    def start(self) -> None:
+        if self._child is None and not archive().exists():
+            self._write_archive()
+        super().start()
+
+    def _write_archive(self) -> None:
+        """Start in another folder, and end as an administrator would: then Java writes the archive."""
+        unfinished = archive().with_suffix(f".{os.getpid()}")
+        folder, self.folder = self.folder, self.folder.with_name(f"{self.folder.name}-archive")
+        usual, self._classes = self._classes, f"-XX:ArchiveClassesAtExit={unfinished}"
+        try:
+            super().start()
+            self.child.send(signal.SIGTERM)
+            self.child.wait()
+        finally:
+            self.kill()
+            self.folder, self._classes, self._child = folder, usual, None
+        if not unfinished.exists():
+            unfinished.touch()  # of no use, but nobody tries again
+        unfinished.replace(archive())
 
     def prepare(self) -> None:
         """Write the settings, and format a new broker's data."""
@@ -111,7 +137,8 @@ class KafkaBroker(Server):
         (self.folder / "log4j.properties").write_text(_LOGGING)
         if not (self.folder / "data").exists():
             tool = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c"]
-            with Child(self._java(*tool), log=self.folder / "format.txt", limit_s=150) as child:
+            command = self._java(*tool)
+            with Child(command, log=self.folder / "format.txt", env=environment(), limit_s=150) as child:
                 child.succeed()
 
     def command(self) -> Sequence[str | Path]:
@@ -138,7 +165,18 @@ class KafkaBroker(Server):
 
     def _java(self, *main: str) -> list[str | Path]:
         logging = f"-Dlog4j.configuration=file:{self.folder}/log4j.properties"
-        return [java(), *_HEAP, logging, "-cp", f"{self._jars}/*", *main, self.folder / "server.properties"]
+        options = [*QUICK.split(), "-Xmx256m", self._classes, "-Xlog:cds=off", "-Xlog:cds+dynamic=off", logging]
+        return [java(), *options, "-cp", f"{self._jars}/*", *main, self.folder / "server.properties"]
+
+
+def archive() -> Path:
+    """Return the path of the archive of the broker's classes, parsed and verified, for this Java. It may not exist yet.
+
+    With it, a broker starts in half the time, and the tests start twenty. The first broker of all writes it.
+    """
+    program = Path(java()).resolve()
+    key = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    return user_cache() / f"kafka-{VERSION}-{key}.jsa"
 
 
 def kafka_jars() -> Path:

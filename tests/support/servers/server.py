@@ -56,7 +56,7 @@ class Server(ABC):
             try:
                 self.prepare()
                 log = self.folder.with_name(f"{self.folder.name}-{next(_numbers)}.log")
-                self._child = Child(self.command(), log=log, env=_environment(), limit_s=START_S)
+                self._child = Child(self.command(), log=log, env=environment(), limit_s=START_S)
                 self._child.wait_until(self.answers, "it answered")
             except ChildError:
                 self.kill()
@@ -98,11 +98,14 @@ class Server(ABC):
         self.kill()
 
 
-def _environment() -> dict[str, str]:
-    """The environment of a server, without the credentials of a test: SeaweedFS makes an administrator of such a key,
-    and then refuses the secret in its configuration.
+def environment() -> dict[str, str]:
+    """Return the environment of a server.
+
+    Without the credentials of a test: SeaweedFS makes an administrator of such a key, and then refuses the secret in
+    its configuration. Without Spark's options for JVMs, whose archive of classes is of no use to others.
     """
-    return {name: value for name, value in python_environment().items() if not name.startswith("AWS_")}
+    without = ("AWS_", "JDK_JAVA_OPTIONS")
+    return {name: value for name, value in python_environment().items() if not name.startswith(without)}
 
 
 def program(name: str, package: str) -> Path:

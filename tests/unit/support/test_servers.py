@@ -13,7 +13,7 @@ def test_a_server_gets_no_credentials_from_the_environment(monkeypatch: pytest.M
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another secret")
     monkeypatch.setenv("A_NAME_OF_ANOTHER_KIND", "kept")
 
-    environment = server._environment()
+    environment = server.environment()
 
     assert not any(name.startswith("AWS_") for name in environment)
     assert environment["A_NAME_OF_ANOTHER_KIND"] == "kept"
