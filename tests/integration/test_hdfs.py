@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
 
-@pytest.mark.parametrize("kind", ["hdfs", "webhdfs"])
-def test_drivers_are_killed_and_every_row_arrives_once(hdfs: Hdfs, tmp_path: Path, kind: str) -> None:
+def test_drivers_are_killed_and_every_row_arrives_once(hdfs: Hdfs, tmp_path: Path) -> None:
+    """Of WebHDFS, tests/contract/test_hdfs.py kills writers, and tests/chaos/test_small_stores.py spoils requests."""
     folder = hdfs.new_folder()
-    wal = f"{hdfs.url if kind == 'hdfs' else hdfs.webhdfs_url}{folder}/wal"
-    checkpoint = f"{hdfs.url}{folder}/checkpoint"
+    wal, checkpoint = (f"{hdfs.url}{folder}/{name}" for name in ("wal", "checkpoint"))
     kill_twice(tmp_path, wal, checkpoint, {}, objects=lambda: hdfs.files(f"{folder}/wal"))
     assert any(name.startswith("commits/") for name in hdfs.files(f"{folder}/checkpoint"))
 
