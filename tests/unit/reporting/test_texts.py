@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,8 +205,21 @@ def unsafe_texts(handler: ast.ExceptHandler) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("file", sorted((CHECKOUT / "wal_sink").rglob("*.py")), ids=lambda file: file.name)
-def test_a_handler_of_every_exception_makes_its_texts_safely(file: Path) -> None:
-    handlers = broad_handlers(ast.parse(file.read_text()))
-    assert [line for handler in handlers for line in unsafe_texts(handler)] == []
-    assert file.relative_to(CHECKOUT).as_posix() in WHERE_DESCRIBED or ".describe()" not in file.read_text()
+def test_a_handler_of_every_exception_makes_its_texts_safely() -> None:
+    files = sorted((CHECKOUT / "wal_sink").rglob("*.py"))
+    faults, handlers = [], 0
+    for file in files:
+        source, name = file.read_text(), file.relative_to(CHECKOUT).as_posix()
+        if ".describe()" in source and name not in WHERE_DESCRIBED:
+            faults.append(f"{name}: calls describe(), which may raise")
+        for handler in broad_handlers(ast.parse(source)) if "except" in source else ():
+            handlers += 1
+            faults += [f"{name}:{line}: makes a text of {handler.name}" for line in unsafe_texts(handler)]
+    assert faults == []
+    assert len(files) > 200
+    assert handlers > 10, "the search finds the handlers"
+
+
+def test_a_handler_that_makes_a_text_by_itself_is_found() -> None:
+    (handler,) = broad_handlers(ast.parse("try:\n    f()\nexcept (OSError, Exception) as e:\n    g(f'{e}', str(e))"))
+    assert unsafe_texts(handler) == [4, 4]
