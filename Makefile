@@ -83,6 +83,10 @@ check: $(DOCS_STAMP) ## formatting, lint, types; all of them, even if one fails
 weigh: need-java $(DOCS_STAMP) ## count lines, ids, options, objects, and the files that a batch enters; ARGS=--json
 	@$(BIN)/python -m tests.support.weigh $(ARGS)
 
+.PHONY: test-times
+test-times: need-java $(DOCS_STAMP) ## measure the quick tests, and write tests/slow.txt: those above a second, which `make test` leaves out
+	$(BIN)/python -m tests.times
+
 .PHONY: workflows
 workflows: $(STAMP) ## check .github/workflows: schemas, actionlint (built once, by Go), and what each step runs
 	$(BIN)/python -m tests.support.workflows

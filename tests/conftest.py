@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.support.fixtures.real_servers",
     "tests.support.fixtures.servers",
     "tests.support.fixtures.spark",
+    "tests.support.fixtures.times",
     "tests.simulation.telling",
 ]
 
@@ -59,17 +60,26 @@ SLOW = Path(__file__).with_name("slow.txt")
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests that only `make test-all` runs."""
-    if is_slow(item):
+    """Mark the tests that only `make test-all` runs, and those of them that are slow only because of their seconds."""
+    if is_slow_by_rule(item):
         item.add_marker(pytest.mark.slow)
+    elif not _is_proof(item) and item.nodeid.partition("[")[0] in _listed():
+        item.add_marker(pytest.mark.slow)
+        item.add_marker(pytest.mark.listed)
 
 
-def is_slow(item: pytest.Item) -> bool:
-    """Whether a test is too slow for `make test`. The tests of tests/proof never are: they were chosen by hand."""
+def is_slow_by_rule(item: pytest.Item) -> bool:
+    """Whether a test is too slow for `make test`, however fast it may be. The tests of tests/proof never are: they were
+    chosen by hand.
+    """
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     if folder in SLOW_FOLDERS or item.get_closest_marker("processes") is not None:
         return True
-    return folder != "proof" and (_uses_a_server(item) or item.nodeid.partition("[")[0] in _listed())
+    return not _is_proof(item) and _uses_a_server(item)
+
+
+def _is_proof(item: pytest.Item) -> bool:
+    return item.path.relative_to(Path(__file__).parent).parts[0] == "proof"
 
 
 def _uses_a_server(item: pytest.Item) -> bool:
