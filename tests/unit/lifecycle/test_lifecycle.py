@@ -427,7 +427,7 @@ def test_a_following_drain_leaves_no_thread_though_nobody_closes(home: Home) -> 
 
     with home.sink(None) as stager:
         home.chain(stager.stage).complete(1)
-    for seconds in (2.0, 20.0, 60.0):  # a slow machine may have no time to find the batch
+    for seconds in (0.2, 2.0, 20.0, 60.0):  # a slow machine may have no time to find the batch
         sink.drain(follow=True, timeout_s=seconds)
         if target.batches == [0, 1]:
             break

@@ -284,7 +284,8 @@ def test_a_system_exit_in_a_sink_fails_its_batch_for_good_and_ends_no_program() 
     assert place.wal.list("sinks/a/markers") == []
 
 
-def test_a_commit_that_spark_deleted_is_found_through_a_later_one() -> None:
+def test_a_commit_that_spark_deleted_is_found_through_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LONGEST_POLL_S", FIRST_POLL_S)  # some polls pass before it looks back
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
     for _ in place.query().batches(run, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable
@@ -192,8 +193,7 @@ class SparkThatForgets:
                 self.place.checkpoint.delete(f"{folder}/{name}" for name in old)
 
 
-@pytest.mark.parametrize("retained", [1, 2, 5, 100])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("retained", "seed"), [*itertools.product([1, 2, 5], range(2)), (100, 0)])
 def test_however_fast_spark_forgets_a_drain_has_what_is_complete_a_few_polls_later(retained: int, seed: int) -> None:
     here, chance = Waiting(), random.Random(seed)
     spark = SparkThatForgets(here, retained)
@@ -207,7 +207,7 @@ def test_however_fast_spark_forgets_a_drain_has_what_is_complete_a_few_polls_lat
         has = len(here.sink.batches) - 1
         if quiet > LOOK_BACK_EVERY_POLLS and has < spark.completed:
             late.append(spark.completed)
-        if chance.random() < 0.1 and spark.completed < 150:
+        if chance.random() < 0.1 and spark.completed < retained + 30:
             spark.go_on(chance.randint(1, 8))
             quiet = 0
 
@@ -216,7 +216,7 @@ def test_however_fast_spark_forgets_a_drain_has_what_is_complete_a_few_polls_lat
     thread.follow()
     assert here.hours.over.wait(4 * PATIENCE_S)
 
-    assert spark.completed > 100
+    assert spark.completed >= retained + 30
     assert here.sink.batches == list(range(spark.completed + 1))
     assert not late
     thread.follow(on=False)

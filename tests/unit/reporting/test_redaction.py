@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -53,6 +55,15 @@ from wal_sink.testing import FakeQuery, simulated_runtime
 from wal_sink.testing.simulation.served import served_sink
 
 quick = settings(max_examples=60)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def backends_are_looked_for_once() -> Iterator[None]:
+    """Read the installed packages once, instead of for each generated URL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wal_sink.sinks.urls.entry_points", functools.cache(entry_points))
+        yield
+
 
 ODD = "/@#?: %&=;+'\"\\"
 LETTERS = "QXZqxz0189"
