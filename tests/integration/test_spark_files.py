@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.support.golden.checkpoints import goldens, written_by
-from tests.support.spark_versions import VERSIONS, each_version, run_on
 from tests.support.streams import Home
 from wal_sink import DivergentReplay
 
@@ -23,90 +21,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
-QUICK = ("file", "two_entries", "two_sources", "offset_log_2", "named", "named_in_log_1")
-"""Kinds without state, which take a second or two."""
-
-REPARTITIONS = [version for version in VERSIONS if version >= "4.2"]
-
-LIFE = """
-import json, sys
-from pathlib import Path
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as sf
-from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Home
-from pyspark.sql import SparkSession
-
-place = Home(Path(sys.argv[1]))
-spark = SparkSession.builder.master("local[2]").config(map=SPARK_CONF).getOrCreate()
-spark.sparkContext.setLogLevel("ERROR")
-spark.conf.set("spark.sql.streaming.stateStore.providerClass",
-               "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-checkpoints = spark._streamingCheckpointManager
-
-def query():
-    counts = place.feed.stream(spark).groupBy("id").count()
-    return counts.select("id").writeStream.outputMode("update").trigger(availableNow=True)
-
-def run():
-    with place.sink() as sink:
-        sink.run(query())
-
-def unfinished(batch):
-    for name in (str(batch), f".{batch}.crc"):
-        (place.checkpoint / "commits" / name).unlink(missing_ok=True)
-
-place.feed.add([1, 2])
-run()
-checkpoints.repartition(str(place.checkpoint), 3)
-place.feed.add([2, 3])
-run()                                               # the stager or the recovery before it meets batch 1
-checkpoints.repartition(str(place.checkpoint), 4)
-with place.sink() as sink:
-    sink.drain()                                    # a drain meets batch 3
-place.feed.add([4])
-run()
-checkpoints.repartition(str(place.checkpoint), 2)
-unfinished(5)
-place.feed.add([5])
-try:
-    run()
-except Exception as error:
-    print("REFUSED", "STREAMING_UNFINISHED_REPARTITION_DETECTED" in str(error))
-checkpoints.repartition(str(place.checkpoint), 2)   # taken up again
-run()
-spark.stop()
-"""
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Home:
     return Home(tmp_path)
-
-
-@each_version
-@pytest.mark.timeout(1200)  # a first run fetches that Spark
-def test_each_spark_writes_what_its_golden_checkpoints_hold(version: str, tmp_path: Path) -> None:
-    """The kinds without state; `python -m tests.support.golden.checkpoints` writes all of them anew."""
-    folder = tmp_path / "written"
-    folder.mkdir()
-
-    expected = goldens(*QUICK, version=version)
-    assert expected
-    assert written_by(version, folder, *QUICK) == expected
-
-
-@pytest.mark.parametrize("version", REPARTITIONS)
-@pytest.mark.timeout(1200)
-def test_a_query_goes_on_after_its_state_was_repartitioned_offline(version: str, place: Home) -> None:
-    """A stager, the recovery of a start or a drain may meet that batch first. Spark never runs it, even unfinished."""
-    output = run_on(version, LIFE, place.root, log=place.root / "log")
-
-    delivered = sorted((sent.batch, number) for sent in place.lines.sent() for number in sent.ids)
-    assert delivered == [(0, 1), (0, 2), (2, 2), (2, 3), (4, 4), (6, 5)]
-    assert "REFUSED True" in output
-    markers = sorted(int(path.stem) for path in place.wal.glob("sinks/default/markers/*.json"))
-    assert markers[-1] == 6
 
 
 def test_a_restored_checkpoint_with_other_files_is_refused_in_offset_log_2(spark: SparkSession, place: Home) -> None:

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import POLL_S, Child, executor_of
+from tests.support.lasting import Lasting, Program
+from tests.support.processes import POLL_S, executor_of
 from tests.support.servers.standalone import Standalone, standalone
 from tests.support.streams import Home, Lines
 from wal_sink import Chunk, Position, TransactionalSink
@@ -30,6 +31,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.support.fixtures.spark import SPARK_CONF, stage_partitions_apart
+from tests.support.lasting import wait_for_executors
 from tests.support.streams import Home
 from tests.integration import test_speculation
 from tests.integration.test_speculation import CHUNK_ROWS, CONF
@@ -37,6 +39,7 @@ from wal_sink import Delivery, Settings
 
 spark = SparkSession.builder.master(sys.argv[2]).config(map={**SPARK_CONF, **CONF}).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
+wait_for_executors(spark, 2)
 stage_partitions_apart()
 place = Home(Path(sys.argv[1]))
 made = getattr(test_speculation, sys.argv[4])(place.root / "out.jsonl", calls=place.root / "calls")
@@ -45,7 +48,6 @@ to = Delivery(made, where="executors",
 settings = Settings(chunk_rows=CHUNK_ROWS, max_delivery_tasks=2)
 with place.sink(to, settings=settings) as sink:
     sink.run(place.feed.stream(spark).repartition(2).writeStream.trigger(availableNow=True))
-spark.stop()
 """
 CONF = {
     "spark.speculation": "true",
@@ -96,20 +98,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         yield running
 
 
-def driver(place: Home, cluster: Standalone, *, timeout_s: float, sink: type[Uneven] = Uneven) -> Child:
-    log = place.root / "driver.log"
-    return Child.python(DRIVER, place.root, cluster.url, str(timeout_s), sink.__name__, log=log, limit_s=300)
+@pytest.fixture(scope="module")
+def driver(cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Program]]:
+    """Yield a function that starts a query with a kind of sink. The queries of all tests have one driver."""
+    with Lasting(tmp_path_factory.mktemp("queries") / "driver", limit_s=300) as lasting:
+        yield lambda place, *, timeout_s, sink=Uneven: lasting.start(
+            DRIVER, place.root, cluster.url, str(timeout_s), sink.__name__
+        )
 
 
 SINKS = pytest.mark.parametrize("sink", [Uneven, UnevenLedger])
 
 
 def test_a_speculative_copy_of_a_delivery_task_repeats_nothing_in_a_healthy_run(
-    cluster: Standalone, tmp_path: Path
+    driver: Callable[..., Program], tmp_path: Path
 ) -> None:
     place = Home(tmp_path)
     place.feed.add(range(ROWS))
-    with driver(place, cluster, timeout_s=60) as child:
+    with driver(place, timeout_s=60) as child:
         child.succeed()
     assert place.lines.ids() == list(range(ROWS))
     assert len(set(place.root.joinpath("calls").read_text().split())) == 1
@@ -117,12 +123,12 @@ def test_a_speculative_copy_of_a_delivery_task_repeats_nothing_in_a_healthy_run(
 
 @SINKS
 def test_a_copy_waits_as_long_as_the_original_records_chunks(
-    cluster: Standalone, tmp_path: Path, sink: type[Uneven]
+    driver: Callable[..., Program], tmp_path: Path, sink: type[Uneven]
 ) -> None:
     """The share takes longer than a call may, and none of its calls does."""
     place = Home(tmp_path)
     place.feed.add(range(4 * ROWS))
-    with driver(place, cluster, timeout_s=CALL_S, sink=sink) as child:
+    with driver(place, timeout_s=CALL_S, sink=sink) as child:
         child.succeed()
     assert place.lines.ids() == list(range(4 * ROWS))
     assert len(set(place.root.joinpath("calls").read_text().split())) == 1
@@ -130,13 +136,13 @@ def test_a_copy_waits_as_long_as_the_original_records_chunks(
 
 @SINKS
 def test_where_the_executor_of_the_original_is_dead_a_copy_does_not_wait_for_ever(
-    cluster: Standalone, tmp_path: Path, sink: type[Uneven]
+    driver: Callable[..., Program], tmp_path: Path, sink: type[Uneven]
 ) -> None:
     place = Home(tmp_path)
     place.feed.add(range(ROWS))
     calls, holds = place.root / "calls", place.root / HOLDS
     holds.touch()  # so that the query does not end before its executor is killed
-    with driver(place, cluster, timeout_s=CALL_S, sink=sink) as child:
+    with driver(place, timeout_s=CALL_S, sink=sink) as child:
         child.wait_until(lambda: calls.exists() and calls.read_text().endswith("\n"), "the slow segment is under way")
         os.kill(executor_of(int(calls.read_text().split()[0])), signal.SIGKILL)
         holds.unlink()

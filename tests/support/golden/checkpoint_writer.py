@@ -208,7 +208,6 @@ def main(folder: Path, wanted: list[str]) -> None:
             kind = Kind(folder, name, settings)
             run(kind)
             kind.end()
-    spark.stop()
 
 
 if __name__ == "__main__":

@@ -69,6 +69,11 @@ def name_of(golden: object) -> str:
 def written_by(version: str, folder: Path, *wanted: str) -> list[Golden]:
     """Let this Spark write checkpoints now, of these kinds or of all kinds. `folder` has to be empty."""
     run_on(version, WRITER, folder, *wanted, log=folder.with_suffix(".log"), limit_s=LIMIT_S)
+    return as_written(version, folder)
+
+
+def as_written(version: str, folder: Path) -> list[Golden]:
+    """Return what the writer left in a folder."""
     kinds = sorted(path.parent for path in folder.glob("*/read.json"))
     return [_normalised(version, kind, folder) for kind in kinds]
 

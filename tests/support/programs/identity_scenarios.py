@@ -1,4 +1,4 @@
-"""The program of `test_identity_versions.py`, for each version of Spark. It prints the results as JSON.
+"""The program of `test_every_spark.py`, for each version of Spark. It prints the results as JSON.
 
 It makes every call to Spark's private interface by which wal-sink identifies the caller of `stage`, on the real Spark.
 """
@@ -152,7 +152,6 @@ def main() -> None:
     again(spark, place)
     leftovers(spark, place)
     seen["delivered"] = place.lines.ids()
-    spark.stop()
     sys.stdout.write(f"\nSEEN {json.dumps(seen)}\n")
 
 

@@ -5,7 +5,7 @@ has that thread. Each run of a query has a session that no other run has, a clon
 made from its batch has that session on every thread. The job group proves nothing, because users set their own.
 
 PySpark has no public way to read either. The calls were found in the source of Spark 3.5 to 4.3 (`StreamExecution`,
-`SharedState`), and `tests/integration/test_identity_versions.py` runs them on each version. Any other answer of Spark
+`SharedState`), and `tests/integration/test_every_spark.py` runs them on each version. Any other answer of Spark
 is an error.
 """
 

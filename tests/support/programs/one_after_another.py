@@ -1,0 +1,68 @@
+"""Runs programs that a test gives it, one after the other, in one process: `tests.support.lasting` describes it.
+
+The argument is a folder. The program number N is in its file `N.json`, which holds a source text, its name and its
+arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+
+from tests.support.lasting import ended
+from tests.support.processes import end_with_parent
+from tests.support.waiting import wait_until
+
+LONGEST_S = 24 * 3600.0
+
+
+def main(folder: Path) -> None:
+    """Run one program after the other until this process is ended."""
+    end_with_parent()
+    for number in count():
+        order = folder / f"{number}.json"
+        wait_until(order.exists, "another program", timeout_s=LONGEST_S)
+        found = json.loads(order.read_text())
+        code = run(found["name"], found["source"], found["args"])
+        _clean_up()
+        print(f"\n{ended(number)} {code}", flush=True)  # noqa: T201 - its test waits for this line
+
+
+def run(name: str, source: str, args: list[str]) -> int:
+    """Run a program as Python would. Return the exit code."""
+    module = ModuleType("__main__")  # pickle carries what is defined here to workers
+    module.__file__ = name
+    sys.modules["__main__"], sys.argv = module, [name, *args]
+    try:
+        exec(compile(source, name, "exec"), vars(module))  # noqa: S102 - a program of a test
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - the next program needs this process
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _clean_up() -> None:
+    """End the queries of the program, and undo what it set in its session."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - some programs start no Spark
+
+    session = SparkSession.getActiveSession()
+    if session is None:
+        return
+    for query in session.streams.active:
+        query.stop()
+    given = dict(session.sparkContext.getConf().getAll())
+    for row in session.sql("SET").collect():
+        if given.get(row.key) != row.value:
+            with suppress(Exception):  # one that cannot be changed was not changed by the program
+                session.conf.set(row.key, given[row.key]) if row.key in given else session.conf.unset(row.key)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
