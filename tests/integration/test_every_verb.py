@@ -73,15 +73,43 @@ def local(made: Path, tmp_path: Path) -> Iterator[Place]:
     shutil.copytree(kept, made)
 
 
-@pytest.fixture(params=["local", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server) -> Iterator[Place]:
-    if request.param == "local":
-        yield request.getfixturevalue("local")
-        return
-    on_s3 = Place(tmp_path, request.getfixturevalue("s3_url"), s3_server.storage_options, tmp_path / "copy")
-    for _ in importable(tmp_path):
-        on_s3.make()
-        yield on_s3
+@pytest.fixture(scope="module")
+def made_on_s3(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Place:
+    """The same with its WAL on S3. Tests put its objects back."""
+    folder = tmp_path_factory.mktemp("on-s3")
+    place = Place(folder, f"s3://{s3_server.bucket}/every-verb", s3_server.storage_options)
+    for _ in importable(folder):
+        place.make()
+    return place
+
+
+@pytest.fixture
+def on_s3(made_on_s3: Place, tmp_path: Path, s3_server: S3Server) -> Iterator[Place]:
+    client, kept = s3_server.client(), tmp_path / "kept"
+    prefix = made_on_s3.wal.removeprefix(f"s3://{s3_server.bucket}/") + "/"
+
+    def listed() -> dict[str, str]:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=s3_server.bucket, Prefix=prefix)
+        return {entry["Key"]: entry["ETag"] for page in pages for entry in page.get("Contents", [])}
+
+    before = listed()
+    bodies = {key: client.get_object(Bucket=s3_server.bucket, Key=key)["Body"].read() for key in before}
+    shutil.copytree(made_on_s3.folder, kept)
+    for _ in importable(made_on_s3.folder):
+        yield replace(made_on_s3, copy=tmp_path / "copy")
+    after = listed()
+    for key in after.keys() - before.keys():
+        client.delete_object(Bucket=s3_server.bucket, Key=key)
+    for key in (key for key, tag in before.items() if after.get(key) != tag):
+        client.put_object(Bucket=s3_server.bucket, Key=key, Body=bodies[key])
+    shutil.rmtree(made_on_s3.folder)
+    shutil.copytree(kept, made_on_s3.folder)
+
+
+@pytest.fixture(params=["local", "on_s3"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
 
 
 def arguments(place: Place, verb: str) -> list[str]:
