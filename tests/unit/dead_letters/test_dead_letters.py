@@ -145,16 +145,22 @@ def test_a_number_is_taken_once(log: Log) -> None:
     assert read_dead_letter(log.store, REJECTED).reasons == ("first", "first")
 
 
-@pytest.mark.parametrize("place", range(0, 2400, 37))
-def test_damage_is_found(log: Log, place: int) -> None:
+def test_damage_is_found(log: Log) -> None:
     keep_rejected(log, REJECTED, chunk(), ["", "too long"], answered=True)
-    data = bytearray(log.store.read(REJECTED))
-    data[place % len(data)] ^= 4
-    log.store.delete([REJECTED])
-    log.store.create(REJECTED, bytes(data))
-
-    with pytest.raises(CorruptError, match=REJECTED):
-        read_dead_letter(log.store, REJECTED)
+    whole, unseen = log.store.read(REJECTED), []
+    for place in range(0, len(whole), 37):
+        data = bytearray(whole)
+        data[place] ^= 4
+        log.store.delete([REJECTED])
+        log.store.create(REJECTED, bytes(data))
+        try:
+            read_dead_letter(log.store, REJECTED)
+        except CorruptError as error:
+            if REJECTED in str(error):
+                continue
+        unseen.append(place)
+    assert unseen == []
+    assert len(whole) > 2_000
 
 
 @pytest.mark.parametrize("fact", ["kept", "key", "batch_id", "segment_id", "slot", "end", "term", "run_id", "answered"])

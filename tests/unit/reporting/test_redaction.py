@@ -396,7 +396,7 @@ SINKS = [
 
 
 @pytest.mark.parametrize("url", SINKS)
-@quick
+@settings(max_examples=40)
 @given(password=passwords, spelling=st.sampled_from(["as it is", "encoded"]))
 @example(password="::00#?", spelling="as it is")  # noqa: S106 - made up
 def test_no_sink_by_url_shows_its_password(url: str, password: str, spelling: str) -> None:
