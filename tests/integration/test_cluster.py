@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.processes import Child
+from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home, Lines, append_line
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, ConfigError, Delivery, Settings, WalSink
@@ -32,9 +32,8 @@ print("STOPPED", task_slots(spark.sparkContext))
 )
 
 
-def test_the_slots_are_the_clusters_and_no_setting(tmp_path: Path) -> None:
-    with Child.python(SLOTS, log=tmp_path / "log") as child:
-        output = child.succeed()
+def test_the_slots_are_the_clusters_and_no_setting(other_sparks: Lasting) -> None:
+    output = other_sparks.run(SLOTS)
     assert "SLOTS 3 2" in output
     assert "STOPPED None" in output
 

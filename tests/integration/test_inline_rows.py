@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.processes import Child
+from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery
@@ -30,12 +29,15 @@ from pathlib import Path
 from tests.support.streams import Home
 import wal_sink.spark.stage_batch
 
-wal_sink.spark.stage_batch.inline_budget = lambda _: 16 << 20  # more than fits
+budget, wal_sink.spark.stage_batch.inline_budget = wal_sink.spark.stage_batch.inline_budget, lambda _: 16 << 20
 home = Home(Path(sys.argv[1]))
 text = "array_join(transform(sequence(1, 150), i -> sha2(string(1000 * id + i), 512)), '')"  # Spark compresses results
 stream = home.feed.stream(spark).repartition(8).selectExpr("id", text + " AS text")
-with home.sink() as sink:
-    sink.run(stream.writeStream.trigger(availableNow=True))
+try:
+    with home.sink() as sink:
+        sink.run(stream.writeStream.trigger(availableNow=True))
+finally:
+    wal_sink.spark.stage_batch.inline_budget = budget
 """
 )
 
@@ -89,11 +91,10 @@ def test_the_budget_is_a_part_of_what_spark_permits(spark: SparkSession) -> None
 
 
 @pytest.mark.timeout(450)
-def test_a_result_that_is_too_large_is_staged_again_without_inline_rows(place: Home) -> None:
+def test_a_result_that_is_too_large_is_staged_again_without_inline_rows(other_sparks: Lasting, place: Home) -> None:
     """Spark counts 8 times some 100 KB against a limit of 300 KB."""
     place.feed.add(range(10, 90), range(90))
-    with Child([sys.executable, "-c", LIMITED, str(place.root)], log=place.root / "log", limit_s=400) as child:
-        said = child.succeed()
+    said = other_sparks.run(LIMITED, place.root)
     assert said.count("bigger than spark.driver.maxResultSize") >= 1
     assert said.count("no rows travel to the driver. Raise spark.driver.maxResultSize") == 1
     assert len(manifest_of(place, 0).segments) == len(manifest_of(place, 1).segments) == 8

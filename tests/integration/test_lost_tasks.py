@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import Child
+from tests.support.lasting import Lasting
 from tests.support.streams import Home, Lines, append_line
 from wal_sink import Chunk, DeadLetters
 from wal_sink.sinks.base import Rejected
@@ -34,7 +34,6 @@ place = Home(Path(sys.argv[1]))
 to = Delivery(Refusing(place.root / "out.jsonl", idempotent=True), where="executors", on_rejected="dead_letter")
 with place.sink(to, settings=Settings(chunk_rows=CHUNK_ROWS)) as sink:
     sink.run(place.feed.stream(spark).coalesce(1).writeStream.trigger(availableNow=True))
-spark.stop()
 """
 
 
@@ -62,13 +61,12 @@ class Refusing(Lines):
         return True
 
 
-def test_a_row_that_a_lost_task_kept_as_a_dead_letter_does_not_come_too(tmp_path: Path) -> None:
+def test_a_row_that_a_lost_task_kept_as_a_dead_letter_does_not_come_too(other_sparks: Lasting, tmp_path: Path) -> None:
     """All of it happens within the second before a record. The copy of the task knows nothing of the dead letter."""
     place = Home(tmp_path)
     place.feed.add(range(ROWS))
 
-    with Child.python(DRIVER, place.root, log=tmp_path / "driver.log", limit_s=300.0) as child:
-        child.succeed()
+    other_sparks.run(DRIVER, place.root)
 
     assert (tmp_path / "died").exists()
     assert {sent.term for sent in place.lines.sent()} == {1, 2}

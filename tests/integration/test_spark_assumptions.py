@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
-from tests.support.processes import Child
+from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.waiting import wait_until
 from wal_sink import ConfigError
@@ -163,11 +163,9 @@ def fails_once(_):
     return repeated
 
 print("REPEATED", spark.sparkContext.parallelize([0], 1).map(fails_once).collect())
-spark.stop()
 """
 )
 
 
-def test_a_task_that_spark_runs_again_says_so(tmp_path: Path) -> None:
-    with Child.python(REPEATED, log=tmp_path / "log") as child:
-        assert "REPEATED [True]" in child.succeed()
+def test_a_task_that_spark_runs_again_says_so(other_sparks: Lasting) -> None:
+    assert "REPEATED [True]" in other_sparks.run(REPEATED)

@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
+from tests.support.lasting import Lasting
 from tests.support.processes import Child
 from tests.support.streams import SESSION, Home, Lines, append_line, quick, small_chunks
 from tests.support.waiting import wait_until
@@ -509,9 +510,8 @@ place.run(spark, Delivery(place.lines, where="executors"))
 )
 
 
-def test_one_core_is_enough_for_staging_and_delivery(place: Home) -> None:
-    with Child.python(ONE_CORE, place.root, log=place.root / "log") as child:
-        child.succeed()
+def test_one_core_is_enough_for_staging_and_delivery(other_sparks: Lasting, place: Home) -> None:
+    other_sparks.run(ONE_CORE, place.root)
     assert place.lines.ids() == list(range(40))
 
 

@@ -1,20 +1,22 @@
 """A process with a Spark that lasts for several programs of tests: starting and ending a Spark takes 8 to 17 s.
 
-The programs run one after the other. Each is a text or a file that would also run alone, but does not stop Spark. It
-gets the Spark of the program before it, so all programs of one `Lasting` want the same master and configuration.
-Their queries are ended and their settings are unset. A program that is to be killed needs a `Child`.
+The programs run one after the other. Each is a text or a file that would also run alone. It gets the Spark of the
+program before it, so all want the same master and configuration. Their queries are ended and their settings are unset.
+With `one_spark=False` each gets a Spark with its own master and configuration, in the same JVM, which takes 2 s. A
+program that is to be killed needs a `Child`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.support.processes import CHECKOUT, Child, ChildError
+from tests.support.processes import CHECKOUT, Child, ChildError, python_environment
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -49,8 +51,15 @@ class Lasting:
     `folder` does not exist yet. `env` is added to the environment. `limit_s` is the longest time of a program.
     """
 
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None, limit_s: float = 240.0) -> None:
-        self._folder, self._env, self.limit_s = folder, env, limit_s
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        limit_s: float = 240.0,
+        *,
+        one_spark: bool = True,
+    ) -> None:
+        self._folder, self._env, self._one_spark, self.limit_s = folder, env, one_spark, limit_s
         self._host: Child | None = None
         self._lives = self._programs = 0
 
@@ -87,14 +96,21 @@ class Lasting:
         self.end()
 
     @property
+    def cwd(self) -> Path:
+        """The current folder of the process and its JVM. It exists once a program has run."""
+        return self._folder / "cwd"
+
+    @property
     def _orders(self) -> Path:
         return self._folder / f"orders-{self._lives}"
 
     def _new_host(self) -> Child:
         self._lives, self._programs = self._lives + 1, 0
         self._orders.mkdir(parents=True)
-        log = self._folder / f"log-{self._lives}"
-        return Child.python(HOST, self._orders, log=log, env=self._env, limit_s=self.limit_s)
+        self.cwd.mkdir(exist_ok=True)
+        log, env = self._folder / f"log-{self._lives}", python_environment(self._env)
+        command: list[str | Path] = [sys.executable, HOST, self._orders, "one" if self._one_spark else "each"]
+        return Child(command, log=log, env=env, cwd=self.cwd, limit_s=self.limit_s)
 
 
 class Program:

@@ -1,12 +1,13 @@
 """Runs programs that a test gives it, one after the other, in one process: `tests.support.lasting` describes it.
 
-The argument is a folder. The program number N is in its file `N.json`, which holds a source text, its name and its
-arguments.
+The arguments are a folder, and `one` or `each`: one Spark for all programs, or one for each. The program number N is in
+the file `N.json` of the folder, which holds a source text, its name and its arguments.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from contextlib import suppress
@@ -21,15 +22,18 @@ from tests.support.waiting import wait_until
 LONGEST_S = 24 * 3600.0
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, sparks: str) -> None:
     """Run one program after the other until this process is ended."""
     end_with_parent()
     for number in count():
         order = folder / f"{number}.json"
         wait_until(order.exists, "another program", timeout_s=LONGEST_S)
         found = json.loads(order.read_text())
+        environment = dict(os.environ)
         code = run(found["name"], found["source"], found["args"])
-        _clean_up()
+        os.environ.clear()
+        os.environ.update(environment)
+        _clean_up(one_spark=sparks == "one")
         print(f"\n{ended(number)} {code}", flush=True)  # noqa: T201 - its test waits for this line
 
 
@@ -48,8 +52,8 @@ def run(name: str, source: str, args: list[str]) -> int:
     return 0
 
 
-def _clean_up() -> None:
-    """End the queries of the program, and undo what it set in its session."""
+def _clean_up(*, one_spark: bool) -> None:
+    """End the queries of the program, and its Spark or what it set in its session."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - some programs start no Spark
 
     session = SparkSession.getActiveSession()
@@ -57,6 +61,9 @@ def _clean_up() -> None:
         return
     for query in session.streams.active:
         query.stop()
+    if not one_spark:
+        session.stop()
+        return
     given = dict(session.sparkContext.getConf().getAll())
     for row in session.sql("SET").collect():
         if given.get(row.key) != row.value:
@@ -65,4 +72,4 @@ def _clean_up() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
