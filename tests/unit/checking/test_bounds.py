@@ -21,9 +21,9 @@ from wal_sink.testing import FaultyStore
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest, SegmentRef, TermRecord, WalRecord, encode
 
-BACKLOG = 2_000
+BACKLOG = 1_000
 RUN = "a" * 32
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 19
 """Memory that a check of the backlog may take at most: names of batches, and one batch."""
 
 

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.simulation.histories.lives import lower_retention
 from tests.support.servers.ports import free_port, listening
 from tests.support.small_run import Place, Recorder
 from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, RetryLaterError, SegmentSink
@@ -115,7 +116,8 @@ def test_requests_are_counted_as_the_store_sees_them(metrics: Metrics) -> None:
 def test_the_requests_of_a_run_are_exactly_the_same_with_and_without_metrics(metrics: Metrics) -> None:
     def requests(given: Metrics | None) -> list[str]:
         place = Place(rows=lambda _: [3, 2])
-        place.stream(place.open({"a": Recorder(), "b": Recorder()}, metrics=given), 120)
+        place.stream(place.open({"a": Recorder(), "b": Recorder()}, settings=lower_retention(4), metrics=given), 40)
+        assert any(request.startswith("delete") for request in place.requests), "it collects"
         return [" ".join(request.split("/")[:1]) for request in place.requests]
 
     assert requests(metrics) == requests(None)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
-from wal_sink import DeliveryError, Rejected, RetryLaterError, Settings, StoreError, idempotent
+from wal_sink import DeliveryError, Rejected, RetryLaterError, StoreError, idempotent
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.texts import told
@@ -198,8 +199,8 @@ def test_a_marker_of_another_process_is_told(heard: Heard) -> None:
 
 def test_a_collection_is_told(heard: Heard) -> None:
     place = Place()
-    run = place.open({"a": Recorder()}, on_event=heard, settings=Settings(retention_batches=100))
-    place.stream(run, 120)
+    run = place.open({"a": Recorder()}, on_event=heard, settings=lower_retention(4))
+    place.stream(run, 24)
     assert [event.low_water for event in heard.of(Collected)] == [15]
 
 
@@ -293,11 +294,9 @@ def test_no_event_is_told_while_a_lock_is_held() -> None:
     def fail_once(chunk: Chunk) -> object:
         return Rejected({0: "bad"}) if chunk.batch_id == 1 else None
 
-    run = place.open(
-        {"a": Recorder(fail_once)}, on_event=hook, on_rejected="dead_letter", settings=Settings(retention_batches=100)
-    )
+    run = place.open({"a": Recorder(fail_once)}, on_event=hook, on_rejected="dead_letter", settings=lower_retention(4))
     runs.append(run)
-    place.stream(run, 120)
+    place.stream(run, 24)
     assert free
     assert all(free)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder, numbers, served_sink
 from tests.support.traced_locks import TracedLocks
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -580,14 +581,14 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
 
 
 def test_a_whole_life_tells_no_event_while_its_thread_holds_a_lock(tmp_path: Path, watching: Watching) -> None:
-    home = Home(tmp_path, 120)
+    home = Home(tmp_path, 30)
 
     def some(chunk: Chunk) -> object:
-        if chunk.batch_id == 119:
+        if chunk.batch_id == 29:
             raise PermanentError("no")
         return Rejected({0: "bad"}) if chunk.batch_id == 1 else None
 
-    sink = home.sink(some, watching, settings=Settings(retention_batches=100), lease=Lease(1.0))
+    sink = home.sink(some, watching, settings=lower_retention(4), lease=Lease(1.0))
     with pytest.raises(DeliveryError), sink:
         sink.drain(follow=True, timeout_s=PATIENCE_S)
     assert watching.locks.made > 8
