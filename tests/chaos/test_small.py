@@ -119,8 +119,14 @@ def require_disk(trouble: Trouble, folder: Path, *, for_others: bool = False) ->
     require(able, f"making a disk {trouble} needs a root user that may mount, or (for some) a user other than root")
 
 
+NOT_KILLED_ELSEWHERE = ("PostgreSQL (upsert)", "files on S3 (moto), two-phase")
+"""`tests/integration/test_dead_letters_on_servers.py` kills processes before the other servers, and
+`test_backends_on_spark.py` before SQLite and files.
+"""
+
+
 @long
-@pytest.mark.parametrize("name", backends.TARGETS)
+@pytest.mark.parametrize("name", NOT_KILLED_ELSEWHERE)
 def test_processes_killed_before_a_server_lose_and_repeat_nothing(name: str, tmp_path: Path) -> None:
     outcome = outcome_of(f"killed before {name}", 0.01, tmp_path)
     assert outcome.holds, outcome
