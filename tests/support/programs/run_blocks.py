@@ -35,8 +35,6 @@ def main(page: str, url: str, folder: str, *settings: str) -> None:
         namespace |= {"spark": session, "orders": _orders(session, Path(folder))}
     for block in blocks:
         exec(compile(block.source, page, "exec"), namespace)  # noqa: S102 - a page of this repository
-    if session is not None:
-        session.stop()
 
 
 def _names(blocks: list[Block]) -> set[str]:
