@@ -1,4 +1,7 @@
-"""A standalone cluster that loses its driver or an executor while its other processes go on."""
+"""A standalone cluster that loses its driver or an executor while its other processes go on.
+
+The tests share the cluster. Those in which only executors die share a driver, too.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.lasting import Lasting
 from tests.support.processes import Child, executor_of, is_running
 from tests.support.servers.standalone import Standalone, standalone
 from tests.support.streams import Home, Lines
@@ -136,15 +140,32 @@ def is_locked(file: Path) -> bool:
     return False
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Standalone]:
-    with standalone(tmp_path / "cluster") as running:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """With room for the driver of `stagers`, a core of each host, and for the two cores that another one wants."""
+    with standalone(tmp_path_factory.mktemp("cluster"), cores=3, memory="2g") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def stagers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting]:
+    """The driver of all programs that lose an executor, one after the other."""
+    with Lasting(tmp_path_factory.mktemp("stagers") / "driver", limit_s=LIMIT_S) as driver:
+        yield driver
+
+
+@pytest.fixture
+def awake(cluster: Standalone) -> Standalone:
+    """The cluster with both hosts awake."""
+    for host in cluster.workers:
+        host.send_to_all(signal.SIGCONT)
+    wait_until(cluster.is_whole, "the master knows both hosts", timeout_s=LIMIT_S)
+    return cluster
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["they notice", "their host sleeps and wakes up later"])
 def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_their_hand(
-    cluster: Standalone, tmp_path: Path, asleep: bool
+    awake: Standalone, tmp_path: Path, asleep: bool
 ) -> None:
     place = Home(tmp_path)
     place.feed.add(range(ROWS // 2), range(ROWS // 2, ROWS))
@@ -153,12 +174,13 @@ def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_th
     def driver(number: int) -> Child:
         log = tmp_path / f"driver-{number}.log"
         pause_s = LONG_PAUSE_S if number == 1 else PAUSE_S
-        return Child.python(DRIVER, place.root, cluster.url, f"calls-{number}", str(pause_s), log=log, limit_s=LIMIT_S)
+        args = (place.root, awake.url, f"calls-{number}", str(pause_s))
+        return Child.python(DRIVER, *args, log=log, limit_s=LIMIT_S)
 
     with driver(1) as child:
         child.wait_until(lambda: bool(callers(first)["plain"]), "the plain sink is being written to")
         caller = min(callers(first)["plain"])
-        host = next(worker for worker in cluster.workers if os.getsid(caller) == worker.pid)
+        host = next(worker for worker in awake.workers if os.getsid(caller) == worker.pid)
         if asleep:
             put_to_sleep(host, tmp_path / "out.db", lambda: has_chunk_in_hand(first, caller, place.lines))
         child.kill()
@@ -194,24 +216,35 @@ TWO_EXECUTORS = {
     "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{LIMIT_S:.0f}s",
 }
 """Each executor writes a part of the shuffle: the driver waits for both. No fetch would fail without the late one."""
-STAGER = """
-import sys
+HEAD = """
+import random, sys
 from pathlib import Path
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.lasting import wait_for_executors
 from tests.support.streams import Home
 from tests.integration.test_cluster_losses import PARTITIONS, TWO_EXECUTORS, killing
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 
 conf = {**SPARK_CONF, **TWO_EXECUTORS}
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("WARN")
+wait_for_executors(spark, 2)
+for key in REPEAT_CHECKS if sys.argv[3:] else ():
+    spark.conf.set(key, sys.argv[3])
 place = Home(Path(sys.argv[1]))
-stream = spark.readStream.schema("id long").json(str(place.feed.folder)).repartition(PARTITIONS, "id")
-with place.sink() as sink:
-    staged = stream.mapInArrow(killing(place.root), "id long")
-    sink.run(staged.writeStream.trigger(availableNow=True))
-spark.stop()
+stream = spark.readStream.schema("id long").json(str(place.feed.folder))
 """
+STAGER = (
+    HEAD
+    + """
+with place.sink() as sink:
+    staged = stream.repartition(PARTITIONS, "id").mapInArrow(killing(place.root), "id long")
+    sink.run(staged.writeStream.trigger(availableNow=True))
+"""
+)
 
 
 def killing(root: Path) -> Callable[[Iterable[Any]], Iterator[Any]]:
@@ -232,73 +265,66 @@ def killing(root: Path) -> Callable[[Iterable[Any]], Iterator[Any]]:
     return stage
 
 
-def staged_with(program: str, place: Home, cluster: Standalone, *args: str) -> str:
-    """Run a driver whose batch of 80 rows loses an executor, see that a fetch failed, and return its output."""
-    for first in range(0, 80, 20):
-        place.feed.add(range(first, first + 20))
-    log = place.root / "driver.log"
-    with Child.python(program, place.root, cluster.url, *args, log=log, limit_s=LIMIT_S) as child:
-        output = child.succeed()
-    assert (place.root / "killed").exists()
-    assert "FetchFailed" in output
-    return output
+@pytest.fixture
+def staged_with(cluster: Standalone, stagers: Lasting) -> Callable[..., str]:
+    """Return a function that runs a program whose batch of 80 rows loses an executor, sees that a fetch failed, and
+    returns the output.
+    """
+
+    def run(program: str, place: Home, *args: str) -> str:
+        for first in range(0, 80, 20):
+            place.feed.add(range(first, first + 20))
+        output = stagers.run(program, place.root, cluster.url, *args)
+        assert (place.root / "killed").exists()
+        assert "FetchFailed" in output
+        return output
+
+    return run
 
 
-def test_a_stage_that_is_repeated_for_a_fetch_failure_stages_each_row_once(cluster: Standalone, tmp_path: Path) -> None:
+def test_a_stage_that_is_repeated_for_a_fetch_failure_stages_each_row_once(
+    staged_with: Callable[..., str], tmp_path: Path
+) -> None:
     place = Home(tmp_path)
-    staged_with(STAGER, place, cluster)
+    staged_with(STAGER, place)
     assert place.lines.ids() == list(range(80))
     assert place.lines.repeats() == 0
 
 
 # A shuffle that comes out otherwise when it is repeated.
 
-RANDOM_STAGER = """
-import random, sys
-from pathlib import Path
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql.functions import udf
-from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Home
-from tests.integration.test_cluster_losses import PARTITIONS, TWO_EXECUTORS, killing
-from wal_sink.spark.session.cluster import REPEAT_CHECKS
-
-conf = {**SPARK_CONF, **TWO_EXECUTORS}
-conf |= dict.fromkeys(REPEAT_CHECKS, sys.argv[3])
-spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
-spark.sparkContext.setLogLevel("WARN")
-place = Home(Path(sys.argv[1]))
+RANDOM_STAGER = (
+    HEAD
+    + """
 anywhere = udf(lambda _: random.randrange(1000), "long").asNondeterministic()
-stream = spark.readStream.schema("id long").json(str(place.feed.folder)).repartition(PARTITIONS, anywhere("id"))
 for _ in range(2):
     try:
         with place.sink() as sink:
-            staged = stream.mapInArrow(killing(place.root), "id long")
+            staged = stream.repartition(PARTITIONS, anywhere("id")).mapInArrow(killing(place.root), "id long")
             sink.run(staged.writeStream.trigger(availableNow=True))
     except StreamingQueryException as error:
         print("REFUSED", "indeterminate output" in str(error))
-spark.stop()
 """
+)
 
 
 def test_a_random_shuffle_that_spark_repeats_ends_its_attempt_and_loses_nothing(
-    cluster: Standalone, tmp_path: Path
+    staged_with: Callable[..., str], tmp_path: Path
 ) -> None:
     """With the check that is on since Spark 4.2. Without it, of 80 rows 10 were lost and 7 came twice."""
     place = Home(tmp_path)
-    output = staged_with(RANDOM_STAGER, place, cluster, "true")
+    output = staged_with(RANDOM_STAGER, place, "true")
     assert "REFUSED True" in output
     assert place.lines.ids() == list(range(80))
     assert place.lines.repeats() == 0
 
 
 def test_a_random_shuffle_that_spark_repeats_unchecked_is_staged_again_from_its_beginning(
-    cluster: Standalone, tmp_path: Path
+    staged_with: Callable[..., str], tmp_path: Path
 ) -> None:
     """Without Spark's check: the only one of Spark 4.0, and the default of 4.1."""
     place = Home(tmp_path)
-    output = staged_with(RANDOM_STAGER, place, cluster, "false")
+    output = staged_with(RANDOM_STAGER, place, "false")
     assert "REFUSED" not in output
     assert sorted(place.lines.ids()) == list(range(80))
     assert place.lines.repeats() == 0
@@ -306,7 +332,7 @@ def test_a_random_shuffle_that_spark_repeats_unchecked_is_staged_again_from_its_
 
 
 RDD_STAGER = (
-    RANDOM_STAGER.split("anywhere = ", maxsplit=1)[0]
+    HEAD
     + """
 with place.sink() as sink:
     def take(df, batch_id):
@@ -314,19 +340,17 @@ with place.sink() as sink:
         pairs = df.rdd.map(lambda row: (random.randrange(1000), row.id)).partitionBy(PARTITIONS)
         shuffled = df.sparkSession.createDataFrame(pairs.map(lambda pair: (pair[1],)), "id long")
         sink.stage(shuffled.mapInArrow(killing(place.root), "id long"), batch_id)
-    stream = spark.readStream.schema("id long").json(str(place.feed.folder))
     writer = stream.writeStream.trigger(availableNow=True).option("checkpointLocation", str(place.checkpoint))
     writer.foreachBatch(take).start().awaitTermination()
-spark.stop()
 """
 )
 
 
 def test_a_random_shuffle_of_an_rdd_is_staged_again_although_spark_compares_those_of_sql(
-    cluster: Standalone, tmp_path: Path
+    staged_with: Callable[..., str], tmp_path: Path
 ) -> None:
     place = Home(tmp_path)
-    output = staged_with(RDD_STAGER, place, cluster, "true")
+    output = staged_with(RDD_STAGER, place, "true")
     assert sorted(place.lines.ids()) == list(range(80))
     assert place.lines.repeats() == 0
     assert "Spark computes the shuffles again" in output

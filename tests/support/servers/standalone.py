@@ -7,8 +7,10 @@ Every process belongs to a `Child`, which ends it by its id. An executor belongs
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +70,14 @@ class Standalone:
     def worker_of(self, executor: Executor) -> Child:
         """Return the worker that started an executor."""
         return self.workers[HOSTS.index(executor.host)]
+
+    def is_whole(self) -> bool:
+        """Whether the master knows both workers as living ones. A worker that sleeps for a minute is none to it."""
+        address = re.search(r"MasterWebUI.* started at (http://\S+)", self.master.output)
+        if address is None:
+            return False
+        with urllib.request.urlopen(f"{address[1]}/json/", timeout=START_S) as answer:  # noqa: S310 - the master's
+            return bool(json.load(answer)["aliveworkers"] == len(HOSTS))
 
     def restart_master(self, *, forgets: Path | None = None) -> None:
         """Kill the master and start another one at its address. Return when it listens.
