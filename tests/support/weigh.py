@@ -346,8 +346,9 @@ def main() -> None:
     """Print the figures of this checkout."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.weigh", description="Weigh this checkout.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    given = parser.parse_args()
     weight = weigh(CHECKOUT)
-    sys.stdout.write(json.dumps(weight.figures(), indent=2) + "\n" if parser.parse_args().json else weight.screen())
+    sys.stdout.write(json.dumps(weight.figures(), indent=2) + "\n" if given.json else weight.screen())
 
 
 if __name__ == "__main__":
