@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from wal_sink.stores.base import Store
+from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.holders import note_end
@@ -30,6 +33,37 @@ def end_roles(store: Store) -> None:
         newest = max(log.numbers(paths.terms(role)))
         run_id = log.require(TermRecord, paths.term(role, newest)).run_id
         note_end(Log(store, log.runtime, run_id), role, newest)
+
+
+def remade(make: Callable[[], P]) -> Callable[[], P]:
+    """Return a function that makes the same world again, faster: a copy of the first, over the same stores in memory.
+
+    The world holds everything that `make` makes, and only the newest copy is used.
+    """
+    contents: dict[MemoryStore, dict[str, bytes]] = {}
+
+    def note(store: MemoryStore) -> str:
+        contents.setdefault(store, {path: store.read(path) for path in store.list("", recursive=True)})
+        return "the same store"  # as `copy` takes a text
+
+    def copied(world: P) -> P:
+        copyreg.dispatch_table[MemoryStore] = note
+        try:
+            return copy.deepcopy(world)
+        finally:
+            del copyreg.dispatch_table[MemoryStore]
+
+    first = copied(make())
+    assert contents, "its stores are in memory"
+
+    def make_again() -> P:
+        for store, objects in contents.items():
+            store.delete(store.list("", recursive=True))
+            for path, data in objects.items():
+                store.create(path, data)
+        return copied(first)
+
+    return make_again
 
 
 def killed_everywhere(

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.repairs import remade
 from tests.support.small_run import Place
 from tests.support.time_limits import noting_limits
 from tests.unit.dead_letters.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
@@ -271,9 +272,10 @@ def test_what_a_broken_off_replay_kept_is_counted_too() -> None:
 
 
 def test_they_are_counted_once_however_often_a_replay_was_broken_off() -> None:
+    refused = remade(_refused_at_once)
     for first in range(12, 22):
         for second in range(12, 24):
-            place = _refused_at_once()
+            place = refused()
             path = next(letters(place).due()).letter.path
             life(place, OneAtATime(Target()), first)
             life(place, OneAtATime(Target()), second)
@@ -680,10 +682,12 @@ def life(place: Place, sink: Sink, deadly: int) -> int:
 @pytest.mark.parametrize("make", [Keyed, Ledger, OneAtATime, Changing])
 def test_no_crash_of_a_replay_loses_or_repeats_a_row(make: Callable[[Target], Sink]) -> None:
     rows = 5  # which makes three chunks and two dead letters
-    points = life(_refused_by(make, rows)[0], make(_refused_by(make, rows)[1]), deadly=0)
+    refused = remade(lambda: _refused_by(make, rows))
+    place, target = refused()
+    points = life(place, make(target), deadly=0)
     assert points > 10
     for deadly in range(1, points + 1):
-        place, target = _refused_by(make, rows)
+        place, target = refused()
         life(place, make(target), deadly)
         for _ in range(3):
             letters(place).replay(make(target))

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
-from tests.support.repairs import end_roles, killed_everywhere, log_on
+from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError, RetryLaterError
 from wal_sink.checking.against_target import AgainstTarget
@@ -257,7 +257,7 @@ def half() -> tuple[Place, Target]:
 
 def test_killed_at_any_request_the_same_command_completes_it_and_no_row_is_doubled() -> None:
     places = killed_everywhere(
-        half, lambda each: each[0].wal, lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log)
+        remade(half), lambda each: each[0].wal, lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log)
     )
     for place, target in places:
         faults = {each.fault for each in Check(place.wal, comparisons=[AgainstTarget(Forgetful(target), "a")]).run()}
@@ -272,7 +272,7 @@ def test_killed_at_any_request_the_same_command_completes_it_and_no_row_is_doubl
 def test_a_live_query_in_the_unfinished_state_loses_and_doubles_nothing() -> None:
     """It refuses as long as rows are missing, and names the command."""
     places = killed_everywhere(
-        half, lambda each: each[0].wal, lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log)
+        remade(half), lambda each: each[0].wal, lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log)
     )
     seen = set()
     for place, target in places:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
-from tests.support.repairs import end_roles, killed_everywhere, log_on
+from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from tests.unit.repair.test_catch_up import (
     BATCH_COMMITS,
@@ -282,7 +282,7 @@ def test_slots_that_only_batches_left_out_used_are_moved_forward_so_that_the_sin
 
 def test_killed_at_any_request_it_leaves_out_no_more_than_the_user_said() -> None:
     places = killed_everywhere(
-        wide,
+        remade(wide),
         lambda each: each[0].wal,
         lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log, leave_out=[0, 1]),
     )
@@ -320,7 +320,7 @@ def test_a_slot_within_a_batch_that_is_left_out_is_moved_to_its_end() -> None:
 
 def test_killed_at_any_request_such_a_slot_is_moved_once() -> None:
     places = killed_everywhere(
-        within,
+        remade(within),
         lambda each: each[0].wal,
         lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log, leave_out=[1]),
     )

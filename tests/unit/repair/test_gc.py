@@ -12,7 +12,7 @@ import pytest
 import wal_sink.committer.collection
 import wal_sink.repair.debris
 from tests.simulation.histories.lives import lower_retention
-from tests.support.repairs import end_roles, killed_everywhere, log_on
+from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, ObjectLost
@@ -437,7 +437,7 @@ def test_a_stager_that_is_superseded_but_alive_may_still_create_its_manifest() -
 @pytest.mark.no_cover
 @pytest.mark.parametrize("make", [littered, settled, half_collected])
 def test_killed_at_any_request_the_same_command_completes_it(make: Callable[[], Place]) -> None:
-    for place in killed_everywhere(make, lambda place: place.wal, lambda log, place: collected(place, log)):
+    for place in killed_everywhere(remade(make), lambda place: place.wal, lambda log, place: collected(place, log)):
         check_whole(place.wal)
         states = [entry.state for entry in read_journal(log_on(place.wal))]
         assert states in ([], ["unfinished"], ["done"])

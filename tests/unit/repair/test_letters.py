@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import wal_sink.repair.letters
-from tests.support.repairs import end_roles, killed_everywhere, log_on
+from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError
 from wal_sink.checking.verify import Check
@@ -384,7 +384,7 @@ def sent_and_refused_again() -> Place:
 @pytest.mark.parametrize("make", [without_records, sent_and_refused_again])
 def test_a_deletion_that_is_killed_anywhere_is_completed_and_makes_no_row_due_again(make: Callable[[], Place]) -> None:
     before = due(make())
-    for place in killed_everywhere(make, lambda place: place.wal, lambda log, place: deleted(place, log=log)):
+    for place in killed_everywhere(remade(make), lambda place: place.wal, lambda log, place: deleted(place, log=log)):
         assert due(place) <= before
         live = Recorder()
         place.stream(place.open({"a": live}), 1)

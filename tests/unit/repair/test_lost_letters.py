@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.support.forgetting import Forgetful, Row, Target
-from tests.support.repairs import killed_everywhere, log_on
+from tests.support.repairs import killed_everywhere, log_on, remade
 from tests.support.small_run import Place
 from tests.unit.repair.test_catch_up import BATCH_COMMITS, caught_up, delivered, planned
 from wal_sink.checking.verify import Check
@@ -83,7 +83,7 @@ def test_dead_letters_that_the_target_has_stay_sent() -> None:
 
 def test_killed_at_any_request_no_letter_is_forgotten_and_no_row_is_doubled() -> None:
     for place, target, rows in killed_everywhere(
-        replayed, lambda each: each[0].wal, lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log)
+        remade(replayed), lambda each: each[0].wal, lambda log, each: caught_up(each[0], Forgetful(each[1]), log=log)
     ):
         assert caught_up(place, Forgetful(target)).letters_due in {0, 3}  # 0: it was complete
         letters(place).replay(Forgetful(target))
