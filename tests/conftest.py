@@ -35,21 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so `nohup make test &` 
 
 COVERING = ("unit", "simulation")
 """The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""
-LONG = (
-    "chaos/test_small.py",
-    "integration/test_cluster_changes.py",
-    "integration/test_cluster_dependencies.py",
-    "integration/test_cluster_losses.py",
-    "integration/test_code_blocks.py",
-    "integration/test_examples.py",
-    "integration/test_kills.py",
-    "integration/test_readme.py",
-    "integration/test_speculation.py",
-)
-"""Files of tests that take half a minute or more."""
-_LAST = 3
-
-
+PROOF_IDS = 60
 SLOW_FOLDERS = ("integration", "chaos")
 """Their tests start processes."""
 SLOW_FIXTURES = tuple(f"tests.support.fixtures.{name}" for name in ("code_blocks", "servers", "spark"))
@@ -60,12 +46,14 @@ SLOW = Path(__file__).with_name("slow.txt")
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests that only `make test-all` runs, and those of them that are slow only because of their seconds."""
+    """Mark the tests that only `make test-all` runs, and those that do not count for the coverage of the core."""
     if is_slow_by_rule(item):
         item.add_marker(pytest.mark.slow)
     elif not _is_proof(item) and item.nodeid.partition("[")[0] in _listed():
         item.add_marker(pytest.mark.slow)
         item.add_marker(pytest.mark.listed)
+    if item.path.relative_to(Path(__file__).parent).parts[0] not in COVERING:
+        item.add_marker(pytest.mark.no_cover)
 
 
 def is_slow_by_rule(item: pytest.Item) -> bool:
@@ -93,24 +81,11 @@ def _listed() -> frozenset[str]:
     return frozenset(line.rpartition(" ")[2] for line in lines if not line.startswith("#"))
 
 
-@pytest.hookimpl(trylast=True)  # after the order was made random
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    places: dict[Path, int] = {}
-    for item in items:
-        places[item.path] = min(_place(item, item.path.relative_to(here).as_posix()), places.get(item.path, _LAST))
-        if item.path.relative_to(here).parts[0] not in COVERING:
-            item.add_marker(pytest.mark.no_cover)
-    items.sort(key=lambda item: places[item.path])
-
-
-def _place(item: pytest.Item, file: str) -> int:
-    """Return the rank of a test: long files first, so that none of them is left alone at the end; then shared servers.
-
-    Workers begin at different ends of the rest, so that usually only one of them starts the broker or the Spark.
-    """
-    fixtures = getattr(item, "fixturenames", ())
-    return [file in LONG, "kafka" in fixtures, "spark" in fixtures, True].index(True)
+    """Keep the proof small: what is added to it is paid at every run of `make test`."""
+    proof = [item.nodeid for item in items if item.nodeid.startswith("tests/proof/")]
+    if len(proof) > PROOF_IDS:
+        raise pytest.UsageError(f"tests/proof has {len(proof)} ids, and at most {PROOF_IDS} are allowed")
 
 
 def pytest_collection_finish() -> None:

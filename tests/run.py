@@ -179,9 +179,10 @@ class Run:
                 command(group, self._seed), stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=CHECKOUT
             )
             code = _ended(child, LIMIT_S)
-        self._note(group, code, log.read_text(errors="replace"), time.monotonic() - began)
+        self.note(group, code, log.read_text(errors="replace"), time.monotonic() - began)
 
-    def _note(self, group: Group, code: int, output: str, seconds: float) -> None:
+    def note(self, group: Group, code: int, output: str, seconds: float) -> None:
+        """Count what a group told in its last line, and show the rest of its output but for the dots."""
         lines = output.splitlines()
         ending = lines[-1] if lines else ""
         with self._lock:

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 import wal_sink.spark.session.query
-from tests.support.streams import Home, Lines, copy_of, flip, quick, restore
+from tests.support.streams import Home, Lines, fails, flip, quick
 from tests.support.waiting import wait_until
 from wal_sink import (
     BatchSink,
@@ -26,7 +26,6 @@ from wal_sink import (
     CorruptError,
     Delivery,
     DeliveryError,
-    DivergentReplay,
     FencedError,
     HistoryError,
     MissingBatch,
@@ -35,7 +34,6 @@ from wal_sink import (
     StoreError,
     UndeliveredError,
     WalSink,
-    WalSinkError,
 )
 from wal_sink.spark.session.query import check_classic
 from wal_sink.stores.local import LocalStore
@@ -58,17 +56,6 @@ def place(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def fails(spark: SparkSession, place: Home, kind: type[WalSinkError], *said: str, to: object = ...) -> str:
-    """Run, expect the error itself (not Spark's account of it), and that its message says all of `said`."""
-    with pytest.raises(WalSinkError) as caught:
-        place.run(spark, to)
-    message = str(caught.value)
-    assert type(caught.value) is kind, repr(caught.value)
-    for text in said:
-        assert text in message
-    return message
-
-
 def staged(spark: SparkSession, place: Home, *batches: Iterable[int]) -> None:
     """Batches that are staged and complete, and not delivered to the sink the WAL knows."""
     place.feed.folder.mkdir(exist_ok=True)
@@ -78,20 +65,6 @@ def staged(spark: SparkSession, place: Home, *batches: Iterable[int]) -> None:
 
 
 # --- history
-
-
-def test_a_new_checkpoint_under_an_old_wal_is_refused(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(5))
-    place.run(spark)
-    kept = copy_of(place.checkpoint, "kept")
-    shutil.rmtree(place.checkpoint)
-    fails(
-        spark, place, HistoryError, str(place.wal), "belongs to query", "no query yet", "use a new WAL for this query"
-    )
-    restore(kept, place.checkpoint)
-    place.feed.add(range(5, 10))
-    place.run(spark)
-    assert place.lines.ids() == list(range(10))
 
 
 def test_the_wal_of_another_query_is_refused(spark: SparkSession, place: Home, tmp_path: Path) -> None:
@@ -122,86 +95,6 @@ def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
     monkeypatch.setattr(wal_sink.spark.session.query, "start_query", deleted_first)
     fails(spark, place, HistoryError, str(place.wal), "belongs to query", "use a new WAL for this query")
     assert place.lines.ids() == list(range(5)), "nothing of the other query was delivered"
-
-
-def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(5))
-    place.run(spark)
-    older, inputs = copy_of(place.checkpoint, "older"), copy_of(place.feed.folder, "older-in")
-    place.feed.add(range(5, 10))
-    place.run(spark)
-    newer, newer_inputs = copy_of(place.checkpoint, "newer"), copy_of(place.feed.folder, "newer-in")
-    restore(older, place.checkpoint)
-    restore(inputs, place.feed.folder)
-    place.feed.add(range(100, 105), name="-other")
-    fails(spark, place, DivergentReplay, "batch 1 of", str(place.wal), str(place.checkpoint), "Restore the checkpoint")
-    restore(newer, place.checkpoint)
-    restore(newer_inputs, place.feed.folder)
-    place.feed.add(range(10, 15))
-    place.run(spark)
-    assert place.lines.ids() == list(range(15))
-
-
-def test_offsets_that_were_rolled_back_without_their_commits_open_no_gate(spark: SparkSession, place: Home) -> None:
-    """Spark runs batch 1 again, and `commits/1` is there. Before: a new WAL delivered it while it was under way."""
-    place.feed.add([0], [1], [2])
-    place.run(spark)
-    newer = copy_of(place.checkpoint, "newer")
-    for name in ("2", ".2.crc"):
-        (place.checkpoint / "offsets" / name).unlink()
-    place.lines.path.unlink()
-    shutil.rmtree(place.wal)
-    fails(
-        spark,
-        place,
-        FencedError,
-        "commits has an entry for this batch",
-        "'offsets' was restored",
-        "restore the whole checkpoint",
-    )
-    assert place.lines.ids() == []
-    restore(newer, place.checkpoint)
-    place.feed.add([3])
-    place.run(spark)
-    assert place.lines.ids() == [3]
-
-
-def test_a_restored_older_checkpoint_that_reads_the_same_rows_goes_on_and_repeats_nothing(
-    spark: SparkSession, place: Home
-) -> None:
-    place.feed.add(range(5))
-    place.run(spark)
-    older = copy_of(place.checkpoint, "older")
-    place.feed.add(range(5, 10))
-    place.run(spark)
-    restore(older, place.checkpoint)
-    place.feed.add(range(10, 15))
-    place.run(spark)
-    assert place.lines.ids() == list(range(15))
-
-
-def test_a_stateful_query_on_a_restored_checkpoint_counts_on_as_if_nothing_had_happened(
-    spark: SparkSession, place: Home
-) -> None:
-    """The batch that runs again is evaluated though it is staged no more: without that, its state would be missing."""
-    delivered: list[tuple[int, int]] = []
-
-    def deliver(chunk: Chunk) -> None:
-        delivered.extend((row["id"], row["count"]) for row in chunk.table.to_pylist())
-
-    def run(*ids: int) -> None:
-        place.feed.add(ids)
-        counts = place.feed.stream(spark).groupBy("id").count().writeStream.outputMode("update")
-        with place.sink(Delivery(deliver, where="driver")) as sink:
-            sink.run(counts.trigger(availableNow=True))
-
-    run(1, 1, 2)
-    older = copy_of(place.checkpoint, "older")
-    run(1)
-    restore(older, place.checkpoint)
-    run(1, 2)
-
-    assert sorted(delivered) == [(1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
 
 
 def test_a_deleted_manifest_is_missed(spark: SparkSession, place: Home) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.processes import Child
 from tests.support.servers.s3_server import S3Server
-from tests.support.streams import SESSION, Home
-from tests.support.writers import Notes, NotingForeachWriter
+from tests.support.streams import Home
+from tests.support.writers import Notes, NotingForeachWriter, noting
 from wal_sink import Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
 
 if TYPE_CHECKING:
@@ -84,38 +82,6 @@ def test_a_function_that_fails_twice_gets_the_same_rows_each_time(spark: SparkSe
     assert [batch_id for batch_id, _ in seen] == [0, 0, 0, 1]
     assert seen[0] == seen[1] == seen[2]
     assert len(seen[0][1]) == 20
-
-
-def test_after_a_crash_in_the_middle_the_same_rows_come_again(spark: SparkSession, place: Home, notes: Notes) -> None:
-    place.feed.add(range(20), range(20, 25))
-    program = f"""
-import os, signal
-from pathlib import Path
-from tests.support.streams import Home
-from tests.integration.test_wrap import noting, run
-from tests.support.writers import Notes
-from wal_sink import wrap
-{SESSION.format(master="local[2]")}
-note = noting(Notes(Path({str(notes.folder)!r})))
-def write(df, batch_id):
-    note(df, batch_id)
-    os.kill(os.getpid(), signal.SIGKILL)
-run(spark, Home(Path({str(place.root)!r})), wrap.foreach_batch(write), "uuid()")
-"""
-    with Child.python(program, log=place.root / "child.log") as child:
-        assert child.wait() == -9
-    run(spark, place, wrap.foreach_batch(noting(notes)), "uuid()")
-    first, again, last = notes.all()
-    assert (first["batch"], again["batch"], last["batch"]) == (0, 0, 1)
-    assert first["rows"] == again["rows"]
-    assert first["pid"] != again["pid"]
-
-
-def noting(notes: Notes) -> Callable[[DataFrame, int], None]:
-    def write(df: DataFrame, batch_id: int) -> None:
-        notes.note("batch", batch=batch_id, rows=sorted(list(row) for row in df.collect()))
-
-    return write
 
 
 def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Home) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from wal_sink import Chunk, Delivery, PermanentError, Settings, Sink, WalSink
+from wal_sink import Chunk, Delivery, PermanentError, Settings, Sink, WalSink, WalSinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,9 +97,9 @@ class Home:
         given = {"wal": self.wal_url or str(self.wal), "checkpoint": str(self.checkpoint), **options}
         return WalSink(target, **given)
 
-    def writer(self, spark: SparkSession, schema: str = SCHEMA) -> DataStreamWriter:
-        """Return a writer of the feed's stream that ends when everything is read."""
-        return self.feed.stream(spark, schema).writeStream.trigger(availableNow=True)
+    def writer(self, spark: SparkSession, schema: str = SCHEMA, columns: Sequence[str] = ()) -> DataStreamWriter:
+        """Return a writer of the feed's stream, with `columns` as well, that ends when everything is read."""
+        return self.feed.stream(spark, schema).selectExpr("*", *columns).writeStream.trigger(availableNow=True)
 
     def run(self, spark: SparkSession, to: object = ..., **options: Any) -> None:
         """Run once, from opening to closing."""
@@ -186,6 +186,19 @@ def read_json(path: Path, *, after: int = 0) -> list[dict[str, Any]]:
             file.seek(after)
             text = file.read()
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def fails(spark: SparkSession, place: Home, kind: type[WalSinkError], *said: str, to: object = ...) -> str:
+    """Run, expect the error itself (not Spark's account of it), and return its message, which says all of `said`."""
+    caught: WalSinkError | None = None
+    try:
+        place.run(spark, to)
+    except WalSinkError as error:
+        caught = error
+    assert type(caught) is kind, repr(caught)
+    missing = [text for text in said if text not in str(caught)]
+    assert not missing, f"{caught} does not say {missing}"
+    return str(caught)
 
 
 def quick(to: object, **options: Any) -> Delivery:

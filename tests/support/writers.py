@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tests.support.streams import append_line, read_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, Row
 
 
 @dataclass(frozen=True)
@@ -61,3 +63,12 @@ class NotingForeachWriter:
 
     def close(self, error: Exception | None) -> None:
         self.notes.note("close", error=str(error) if error else None, **self.at)
+
+
+def noting(notes: Notes) -> Callable[[DataFrame, int], None]:
+    """Return a `foreachBatch` function that notes the rows of each batch."""
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        notes.note("batch", batch=batch_id, rows=sorted(list(row) for row in df.collect()))
+
+    return write
