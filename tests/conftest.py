@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import settings
 
 pytest_plugins = [
     "tests.support.fixtures.code_blocks",
+    "tests.support.fixtures.guard",
     "tests.support.fixtures.real_servers",
     "tests.support.fixtures.servers",
     "tests.support.fixtures.spark",
@@ -86,6 +88,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     proof = [item.nodeid for item in items if item.nodeid.startswith("tests/proof/")]
     if len(proof) > PROOF_IDS:
         raise pytest.UsageError(f"tests/proof has {len(proof)} ids, and at most {PROOF_IDS} are allowed")
+    folders = {item.nodeid.split("/")[1] for item in items}
+    if folders <= set(COVERING) and "pyspark" in sys.modules:
+        raise pytest.UsageError(
+            f"a file of {folders}, or a helper of one, imports pyspark: move it to tests/integration"
+        )
 
 
 def pytest_collection_finish() -> None:

@@ -8,12 +8,12 @@ the archive of another Java or Spark, a JVM starts slowly.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import shutil
 import sys
 from pathlib import Path
-
-import pyspark
 
 from tests.support.processes import CHECKOUT, Child
 
@@ -47,7 +47,10 @@ def archive() -> Path:
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
     made = Path(java).resolve() if java else Path()
     age = made.stat().st_mtime_ns if made.is_file() else 0
-    key = hashlib.sha256(f"{made} {age} {pyspark.__version__} {pyspark.__file__}".encode()).hexdigest()[:16]
+    # Without importing it: quick tests do without pyspark, and their plugins import this module.
+    spark = importlib.util.find_spec("pyspark")
+    version, place = importlib.metadata.version("pyspark"), spark.origin if spark else ""
+    key = hashlib.sha256(f"{made} {age} {version} {place}".encode()).hexdigest()[:16]
     return _FOLDER / f"{key}.jsa"
 
 
