@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.support.fixtures.servers",
     "tests.support.fixtures.spark",
     "tests.support.fixtures.times",
+    "tests.support.fixtures.units",
     "tests.simulation.telling",
 ]
 
@@ -35,7 +36,7 @@ settings.load_profile("busy")  # no example fails because the machine had other 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so `nohup make test &` starts it, and its programs inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-COVERING = ("unit", "simulation")
+COVERING = ("unit", "simulation", "spark")
 """The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""
 PROOF_IDS = 60
 SLOW_FOLDERS = ("integration", "chaos")
@@ -89,9 +90,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if len(proof) > PROOF_IDS:
         raise pytest.UsageError(f"tests/proof has {len(proof)} ids, and at most {PROOF_IDS} are allowed")
     folders = {item.nodeid.split("/")[1] for item in items}
-    if folders <= set(COVERING) and "pyspark" in sys.modules:
+    if folders <= {"unit", "simulation"} and "pyspark" in sys.modules:
         raise pytest.UsageError(
-            f"a file of {folders}, or a helper of one, imports pyspark: move it to tests/integration"
+            f"a file of {folders}, or a helper of one, imports pyspark: move it to tests/spark"
         )
 
 

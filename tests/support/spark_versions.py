@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from tests.support.components import require
@@ -63,6 +62,8 @@ def environment(version: str) -> dict[str, str]:
 
 def packages(version: str) -> Path:
     """Return the folder that has this PySpark as `pyspark/`. Skip or fail the test if the version is not available."""
+    import pyspark  # noqa: PLC0415 - quick tests, which do without it, import this module
+
     installed = Path(pyspark.__file__).parent.parent
     if version == pyspark.__version__:
         return installed

@@ -5,13 +5,12 @@ Ivy, a part of PySpark, fetches them with its own settings.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import pyspark
 
 from tests.support.components import require
 from tests.support.processes import Child
@@ -60,7 +59,8 @@ def java() -> str:
 
 
 def _fetch(module: Module, folder: Path) -> None:
-    ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"), None)
+    spark = importlib.util.find_spec("pyspark")  # found, not imported: quick tests do without it
+    ivy = next(Path(spark.origin).parent.glob("jars/ivy-*.jar"), None) if spark and spark.origin else None
     require(ivy is not None, f"{module.name} needs Ivy, one of PySpark's jars: pip install pyspark")
     cache, log = folder.with_name(f"{folder.name}-ivy"), folder.with_name(f"{folder.name}.log")
     command: list[str | Path] = [java(), "-jar", str(ivy), "-confs", "default", "-cache", cache]

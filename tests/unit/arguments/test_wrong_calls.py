@@ -8,10 +8,9 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pyspark.sql import DataFrame
 
 from wal_sink import (
     BatchSink,
@@ -39,6 +38,9 @@ from wal_sink_backends.redis.sink import RedisSink
 LOOSE: Any = WalSink
 """As a user without a type checker calls it."""
 PLACES = {"wal": "memory://wal", "checkpoint": "memory://checkpoint"}
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def post(chunk: Chunk) -> None: ...

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.stores.s3
+from tests.spark.test_estimation_requests import CHUNK_ROWS, CRASHES, KEPT, KINDS, CountedQuery, Kind
 from tests.support.counted_store import CountedStore
 from tests.support.small_run import Place, Recorder
-from tests.unit.estimation.test_estimation_requests import CHUNK_ROWS, CRASHES, KEPT, KINDS, CountedQuery, Kind
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError
 from wal_sink.estimation.estimate import CHECKPOINT_REQUESTS_OF_START, MONTH_S, estimate

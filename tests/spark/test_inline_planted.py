@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.simulation.planted_bugs import Plant, around, instead
+from tests.spark import test_spark_assumptions as assumptions
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, numbers
 from tests.unit.delivery import test_recording as recording
-from tests.unit.spark import test_spark_assumptions as assumptions
 from tests.unit.wal import test_inline_rows as inline
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.recording import Looks

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.spark.test_carriers import InTask
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, served_sink
-from tests.unit.delivery.test_carriers import InTask
 from wal_sink import Chunk, Sink, SinkContext
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import SegmentTask
