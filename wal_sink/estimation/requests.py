@@ -1,6 +1,6 @@
 """Number of requests that the protocol sends, counted as its code sends them.
 
-`tests/unit/estimation/test_estimation.py` runs the code and compares.
+`tests/spark/test_estimation.py` runs the code and compares.
 
 The count covers a run without failures, and the takeover of a batch after a crash. A request that finds nothing, such
 as the check for a newer process's term, counts too.
