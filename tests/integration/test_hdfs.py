@@ -1,4 +1,4 @@
-"""WAL and checkpoint on HDFS (a real name node and data node): drivers that are killed, and what a run costs."""
+"""WAL on HDFS (a real name node and data node): what a run costs. `test_cloud_stores.py` kills drivers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.killed_drivers import kill_twice
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
 
@@ -19,14 +18,6 @@ if TYPE_CHECKING:
     from tests.support.servers.hdfs import Hdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
-
-
-def test_drivers_are_killed_and_every_row_arrives_once(hdfs: Hdfs, tmp_path: Path) -> None:
-    """Of WebHDFS, tests/contract/test_hdfs.py kills writers, and tests/chaos/test_small_stores.py spoils requests."""
-    folder = hdfs.new_folder()
-    wal, checkpoint = (f"{hdfs.url}{folder}/{name}" for name in ("wal", "checkpoint"))
-    kill_twice(tmp_path, wal, checkpoint, {}, objects=lambda: hdfs.files(f"{folder}/wal"))
-    assert any(name.startswith("commits/") for name in hdfs.files(f"{folder}/checkpoint"))
 
 
 def test_a_steady_batch_creates_four_objects_and_lists_nothing(spark: SparkSession, hdfs: Hdfs, tmp_path: Path) -> None:
