@@ -145,7 +145,7 @@ def test_boundaries_by_rows_do_not_depend_on_the_batches(count: int, sizes: list
     assert chunk_ends(ref, chunk_rows) == (*range(chunk_rows, count, chunk_rows), count)
 
 
-@given(st.integers(1, 200), sizes, st.integers(1, 2000))
+@given(st.integers(1, 70), small_sizes, st.integers(1, 700))
 def test_a_chunk_is_larger_than_its_bytes_only_if_it_is_one_row(count: int, sizes: list[int], chunk_bytes: int) -> None:
     store = DictStore()
     for ref in stage(store, split(rows(count, width=40), sizes), limits(HUGE, chunk_bytes)):
