@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.lasting import Lasting
 from tests.support.processes import Child
 from tests.support.servers.standalone import Executor, Standalone, standalone
 from tests.support.streams import Home, Lines
@@ -150,10 +151,17 @@ def cluster(lasting_cluster: Standalone) -> Standalone:
     return lasting_cluster
 
 
-def driver(program: str, place: Home, cluster: Standalone, **conf: str) -> Child:
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting]:
+    """The process of all drivers that are not killed: one after the other, each with a Spark of its configuration."""
+    with Lasting(tmp_path_factory.mktemp("drivers") / "process", limit_s=LIMIT_S, one_spark=False) as process:
+        yield process
+
+
+def words(program: str, place: Home, cluster: Standalone, **conf: str) -> list[str | Path]:
+    """Return a driver's program and its arguments."""
     told = [f"spark.{name.replace('_', '.')}={value}" for name, value in conf.items()]
-    log = place.root / "driver.log"
-    return Child.python(START + program, place.root, cluster.url, *told, log=log, limit_s=LIMIT_S)
+    return [START + program, place.root, cluster.url, *told]
 
 
 def exact_rows(place: Home) -> list[int]:
@@ -181,7 +189,7 @@ DYNAMIC = {
 
 
 def test_executors_that_come_and_go_between_batches_lose_and_repeat_nothing(
-    cluster: Standalone, tmp_path: Path
+    cluster: Standalone, drivers: Lasting, tmp_path: Path
 ) -> None:
     """Between two batches there is no executor at all, and each batch runs on new ones."""
     place = Home(tmp_path)
@@ -192,7 +200,7 @@ def test_executors_that_come_and_go_between_batches_lose_and_repeat_nothing(
         seen[-1].update(cluster.executors())
         return len(set(place.lines.ids())) == len(exact_rows(place)) == rows
 
-    with driver(UNTIL_STOPPED, place, cluster, **DYNAMIC) as child:
+    with drivers.start(*words(UNTIL_STOPPED, place, cluster, **DYNAMIC)) as child:
         for batch in range(BATCHES):
             seen.append(set())
             first = 1 + batch * BATCH_ROWS
@@ -212,7 +220,7 @@ def test_executors_that_come_and_go_between_batches_lose_and_repeat_nothing(
 
 
 def test_workers_that_run_out_of_memory_once_in_staging_and_delivery_lose_nothing(
-    cluster: Standalone, tmp_path: Path
+    cluster: Standalone, drivers: Lasting, tmp_path: Path
 ) -> None:
     """By Spark's own limit, which makes an allocation fail, and by SIGKILL, as the kernel ends a process."""
     place = Home(tmp_path)
@@ -221,7 +229,7 @@ def test_workers_that_run_out_of_memory_once_in_staging_and_delivery_lose_nothin
         first = batch * BATCH_ROWS
         place.feed.add(range(first, first + BATCH_ROWS))
         (place.root / f"{order}-{first + 5}").touch()
-    with driver(ONCE, place, cluster, executor_pyspark_memory="4g") as child:
+    with drivers.start(*words(ONCE, place, cluster, executor_pyspark_memory="4g")) as child:
         child.succeed()
     whole = list(range(len(orders) * BATCH_ROWS))
     assert not list(place.root.glob("once-*")), "each order was obeyed"
@@ -231,12 +239,12 @@ def test_workers_that_run_out_of_memory_once_in_staging_and_delivery_lose_nothin
 
 
 def test_a_query_that_needs_more_memory_than_there_is_fails_with_its_cause_and_goes_on_with_more(
-    cluster: Standalone, tmp_path: Path
+    cluster: Standalone, drivers: Lasting, tmp_path: Path
 ) -> None:
     place = Home(tmp_path)
     place.feed.add(range(40), range(40, 80))
     (place.root / "always-much-staging-50").touch()
-    with driver(TWICE + ONCE, place, cluster, executor_pyspark_memory="4g") as child:
+    with drivers.start(*words(TWICE + ONCE, place, cluster, executor_pyspark_memory="4g")) as child:
         output = child.succeed()
     failed = next(line for line in output.splitlines() if line.startswith("FAILED"))
     assert "MemoryError" in failed
@@ -247,10 +255,12 @@ def test_a_query_that_needs_more_memory_than_there_is_fails_with_its_cause_and_g
 # A master that restarts.
 
 
-def test_a_master_that_restarts_and_finds_its_state_interrupts_nothing(cluster: Standalone, tmp_path: Path) -> None:
+def test_a_master_that_restarts_and_finds_its_state_interrupts_nothing(
+    cluster: Standalone, drivers: Lasting, tmp_path: Path
+) -> None:
     """It starts a new executor for the query, in place of one that is killed after the restart."""
     place = Home(tmp_path)
-    with driver(UNTIL_STOPPED, place, cluster, cores_max="2") as child:
+    with drivers.start(*words(UNTIL_STOPPED, place, cluster, cores_max="2")) as child:
         place.feed.add(range(BATCH_ROWS))
         child.wait_until(lambda: len(exact_rows(place)) == BATCH_ROWS, "a batch arrived")
         before = cluster.executors()
@@ -276,7 +286,12 @@ def test_a_query_that_its_master_forgot_stands_still_and_loses_nothing_when_it_i
 ) -> None:
     """Without recovery the workers end the executors, and Spark neither gets others nor ends the query."""
     place = Home(tmp_path)
-    with driver(UNTIL_STOPPED, place, cluster, cores_max="2") as child:
+
+    def driver(text: str) -> Child:
+        program, *arguments = words(text, place, cluster, cores_max="2")
+        return Child.python(program, *arguments, log=tmp_path / "driver.log", limit_s=LIMIT_S)
+
+    with driver(UNTIL_STOPPED) as child:
         place.feed.add(range(BATCH_ROWS))
         child.wait_until(lambda: len(exact_rows(place)) == BATCH_ROWS, "a batch arrived")
         cluster.restart_master(forgets=cluster.master.log.parent / RECOVERY)
@@ -286,7 +301,7 @@ def test_a_query_that_its_master_forgot_stands_still_and_loses_nothing_when_it_i
         assert child.running
         child.kill()
     assert exact_rows(place) == list(range(BATCH_ROWS))
-    with driver(ONCE, place, cluster, cores_max="2") as child:
+    with driver(ONCE) as child:
         child.succeed()
     whole = list(range(2 * BATCH_ROWS))
     assert exact_rows(place) == whole
