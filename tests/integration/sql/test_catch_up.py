@@ -159,7 +159,7 @@ def test_a_restored_database_gets_wednesday_again_with_one_command(site: Site) -
 
 
 def test_killed_half_way_the_same_command_completes_it_and_no_row_is_doubled(site: Site) -> None:
-    command = [sys.executable, "-m", "wal_sink.cli", "catch-up", site.wal, "--to", site.to, *WHY, "--rows-per-s", "1"]
+    command = [sys.executable, "-m", "wal_sink.cli", "catch-up", site.wal, "--to", site.to, *WHY, "--rows-per-s", "3"]
     with subprocess.Popen(
         command, env=python_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
