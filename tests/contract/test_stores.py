@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.support.contending import contend_for_names
+from tests.support.forked import FORKS
 from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.ports import listening
 from tests.support.servers.s3_server import S3Server
@@ -476,11 +477,8 @@ class Broken(LocalStore):
 
 class TestLocal:
     def test_one_of_eight_processes_wins_each_round(self, tmp_path: Path) -> None:
-        context, rounds = multiprocessing.get_context("spawn"), 100
-        start, wins = context.Event(), context.Queue()
-        workers = [
-            context.Process(target=contend_for_names, args=(str(tmp_path), start, rounds, wins)) for _ in range(8)
-        ]
+        rounds, start, wins = 100, FORKS.Event(), FORKS.Queue()
+        workers = [FORKS.Process(target=contend_for_names, args=(str(tmp_path), start, rounds, wins)) for _ in range(8)]
         for worker in workers:
             worker.start()
         start.set()

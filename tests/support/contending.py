@@ -1,8 +1,12 @@
-"""The code of the racing processes of `test_stores`. A separate module, so that each process imports little."""
+"""The code of processes that race for names on a store, or write to it until they are killed.
+
+A separate module, so that each process imports little.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from wal_sink.stores.base import ObjectExists
@@ -20,3 +24,20 @@ def contend_for_names(url: str, start: Any, rounds: int, wins: Any) -> None:
         except ObjectExists:
             continue
         wins.put(turn)
+
+
+def create_until_killed(url: str, first: int) -> None:
+    """Create the names from `first` on, and print each."""
+    store = open_store(StoreSpec(url))
+    for number in range(first, 100_000):
+        store.create(f"life-{first}/{number:06d}", b"%06d" % number * 1000)
+        print(number)  # noqa: T201
+
+
+def write_until_killed(url: str) -> None:
+    """Write a segment, print `written`, and neither commit nor end."""
+    stream = open_store(StoreSpec(url)).segment("s/1.parquet")
+    for _ in range(5):
+        stream.write(bytes(4 << 20))
+    print("written")  # noqa: T201
+    time.sleep(100)

@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 from tests.support.processes import Child
 
-_FORKS = multiprocessing.get_context("forkserver")
+FORKS = multiprocessing.get_context("forkserver")
 _CLIENTS = ("pandas", "boto3", "confluent_kafka", "httpx", "psycopg", "pymysql", "redis")
-_FORKS.set_forkserver_preload(["tests.chaos.small_lives", *_CLIENTS])
+FORKS.set_forkserver_preload(["tests.chaos.small_lives", "tests.support.contending", *_CLIENTS])
 
 
 class ForkedChild(Child):
@@ -45,7 +45,7 @@ class _Process:
     """A process of multiprocessing that is used like one of `subprocess`."""
 
     def __init__(self, *args: object) -> None:
-        self._process = _FORKS.Process(target=_run, args=args, daemon=True)
+        self._process = FORKS.Process(target=_run, args=args, daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
