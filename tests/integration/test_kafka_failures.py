@@ -30,6 +30,8 @@ from wal_sink_backends.kafka.ledger import Ledger
 from wal_sink_backends.kafka.producer import SlotProducer
 from wal_sink_backends.kafka.sink import KafkaSink
 
+LIVES = 8
+"""Processes that are killed. `make chaos` kills more of them, which deliver whole batches."""
 _CONTEXT = SinkContext("kafka-writer", "default", 1, 0, ("id", "ordinal"), on_executor=False)
 
 
@@ -159,7 +161,7 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
         begun.set()
         commit(self, *args)
 
-    with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=4)):
+    with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=3)):
         persistently(lambda: sink.write(batch(0)))
         monkeypatch.setattr(SlotProducer, "commit", cut_off)
         with pytest.raises(OutcomeUnknownError, match="wal-sink reads the outcome from the ledger at the next attempt"):
@@ -177,9 +179,8 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
     assert stored_ids(kafka, topic) == ids_of(0, 1)
 
 
-def test_a_broker_may_be_killed_and_restarted_at_any_moment(tmp_path: Path) -> None:
-    broker = KafkaBroker(tmp_path, session_s=4)
-
+def test_a_broker_may_be_killed_and_restarted_at_any_moment(mortal_kafka: KafkaBroker) -> None:
+    broker = mortal_kafka
     some_written = threading.Event()
 
     def disturb() -> None:
@@ -188,24 +189,21 @@ def test_a_broker_may_be_killed_and_restarted_at_any_moment(tmp_path: Path) -> N
         broker.kill()
         broker.start()
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(broker.kill)
-        broker.start()
-        topic = new_topic(broker.address)
-        sink = sink_of(broker.address, topic, transaction_timeout_s=30)
-        thread = threading.Thread(target=disturb)
-        written = 0
-        with opened(sink):
-            persistently(lambda: sink.write(batch(0)))
-            thread.start()
-            while thread.is_alive():
-                written += 1
-                persistently(partial(sink.write, batch(written)))
-                if written > 2:
-                    some_written.set()
-        thread.join()
-        assert written > 2
-        assert stored_ids(broker, topic) == ids_of(*range(written + 1))
+    topic = new_topic(broker.address)
+    sink = sink_of(broker.address, topic, transaction_timeout_s=30)
+    thread = threading.Thread(target=disturb)
+    written = 0
+    with opened(sink):
+        persistently(lambda: sink.write(batch(0)))
+        thread.start()
+        while thread.is_alive():
+            written += 1
+            persistently(partial(sink.write, batch(written)))
+            if written > 2:
+                some_written.set()
+    thread.join()
+    assert written > 2
+    assert stored_ids(broker, topic) == ids_of(*range(written + 1))
 
 
 # A target restored to before the marker.
@@ -238,7 +236,7 @@ def writer(
 def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments = random.Random(seed)
-    for term in range(1, 17):
+    for term in range(1, LIVES + 1):
         with writer(kafka, topic, tmp_path / f"{term}.txt", term) as child:
             child.wait_for_output("ready")
             if term % 2:  # else most would die while they take over from the one before
@@ -248,9 +246,9 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topi
     with opened(sink := sink_of(kafka.address, topic)):
         last = sink.last(batch(0).position.slot)
         assert last is not None, "the writers were killed before they wrote"
-        sink.write(batch(last.batch_id + 1, term=17))
+        sink.write(batch(last.batch_id + 1, term=LIVES + 1))
     assert stored_ids(kafka, topic) == ids_of(*range(last.batch_id + 2)), f"seed {seed}"
-    assert last.batch_id > 5
+    assert last.batch_id > LIVES // 3
 
 
 def test_a_process_that_stood_still_finds_itself_succeeded(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
@@ -294,12 +292,12 @@ class Logs:
     An unclean election of a leader does so to its partitions; so does a loss of power to a broker without replicas.
     """
 
-    def __init__(self, broker: KafkaBroker, folder: Path, topic: str) -> None:
+    def __init__(self, broker: KafkaBroker, topic: str) -> None:
         self._broker = broker
         names = (topic, f"{topic}-ledger")
         for name in names:  # until the markers of the last commit are there
             read(broker.address, name)
-        logs = [log for name in names for log in (folder / "data").glob(f"{name}-[0-9]*/*.log")]
+        logs = [log for name in names for log in (broker.folder / "data").glob(f"{name}-[0-9]*/*.log")]
         self._sizes = {log: log.stat().st_size for log in logs}
 
     def take_back(self) -> None:
@@ -313,40 +311,32 @@ class Logs:
         self._broker.start()
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path / "kafka", session_s=4) as broker:
-        yield broker
-
-
-def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(
-    own_broker: KafkaBroker, tmp_path: Path
-) -> None:
+def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(mortal_kafka: KafkaBroker) -> None:
     """It still knows its position, which the ledger does not have any more: rows before it are gone as well."""
-    topic = new_topic(own_broker.address)
-    with opened(sink := sink_of(own_broker.address, topic)):
+    topic = new_topic(mortal_kafka.address)
+    with opened(sink := sink_of(mortal_kafka.address, topic)):
         persistently(lambda: sink.write(batch(0)))
-        before = Logs(own_broker, tmp_path / "kafka", topic)
+        before = Logs(mortal_kafka, topic)
         persistently(lambda: sink.write(batch(1)))
         before.take_back()
         with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 50, expected it at batch 1, row 50\. "):
             persistently(lambda: sink.write(batch(2)))
-        assert stored_ids(own_broker, topic) == ids_of(0)
+        assert stored_ids(mortal_kafka, topic) == ids_of(0)
         for number in (1, 2):
             persistently(partial(sink.write, batch(number)))
-    assert stored_ids(own_broker, topic) == ids_of(0, 1, 2)
+    assert stored_ids(mortal_kafka, topic) == ids_of(0, 1, 2)
 
 
 def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_commit(
-    own_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mortal_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The producer is new, so that no number of its messages tells the brokers that something is missing."""
-    topic, send, end = new_topic(own_broker.address), SlotProducer.send, Cluster.high_watermark
-    with opened(sink := sink_of(own_broker.address, topic)):
+    topic, send, end = new_topic(mortal_kafka.address), SlotProducer.send, Cluster.high_watermark
+    with opened(sink := sink_of(mortal_kafka.address, topic)):
         persistently(lambda: sink.write(batch(0)))
-        before = [Logs(own_broker, tmp_path / "kafka", topic)]
+        before = [Logs(mortal_kafka, topic)]
         persistently(lambda: sink.write(batch(1)))
-    newest = read(own_broker.address, f"{topic}-ledger")[-1].offset()
+    newest = read(mortal_kafka.address, f"{topic}-ledger")[-1].offset()
 
     def late(self: SlotProducer, *given: Any) -> dict[int, str]:
         while before:
@@ -359,7 +349,7 @@ def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_
 
     monkeypatch.setattr(SlotProducer, "send", late)
     monkeypatch.setattr(Cluster, "high_watermark", found)
-    with opened(sink := sink_of(own_broker.address, topic)):
+    with opened(sink := sink_of(mortal_kafka.address, topic)):
         with pytest.raises(
             KafkaAttemptError,
             match=rf"lost the message at offset {newest}, or a later one, after .* Nothing was committed",
@@ -367,20 +357,20 @@ def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_
             persistently(lambda: sink.write(batch(2)), until=lambda: not before)
         with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 50, expected it at batch 1, row 50\. "):
             persistently(lambda: sink.write(batch(2)))
-    assert stored_ids(own_broker, topic) == ids_of(0)
+    assert stored_ids(mortal_kafka, topic) == ids_of(0)
 
 
-def test_a_sink_tells_no_position_that_the_ledger_has_lost(own_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_a_sink_tells_no_position_that_the_ledger_has_lost(mortal_kafka: KafkaBroker) -> None:
     """Also where others have written since, so that the ledger is as long as it was."""
-    topic = new_topic(own_broker.address)
+    topic = new_topic(mortal_kafka.address)
     slots = [batch(0, ordinal=ordinal).position.slot for ordinal in range(2)]
-    with opened(writer := sink_of(own_broker.address, topic)), opened(reader := sink_of(own_broker.address, topic)):
+    with opened(writer := sink_of(mortal_kafka.address, topic)), opened(reader := sink_of(mortal_kafka.address, topic)):
         persistently(lambda: writer.write(batch(0)))
-        before = Logs(own_broker, tmp_path / "kafka", topic)
+        before = Logs(mortal_kafka, topic)
         persistently(lambda: writer.write(batch(1)))
         assert persistently(lambda: reader.positions(slots)) == {slots[0]: batch(1).position, slots[1]: None}
         before.take_back()
-        with opened(other := sink_of(own_broker.address, topic)):
+        with opened(other := sink_of(mortal_kafka.address, topic)):
             for number in range(3):
                 persistently(partial(other.write, batch(number, ordinal=1)))
         found = persistently(lambda: reader.positions(slots))

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,13 +25,6 @@ from wal_sink_backends.kafka.producer import TRANSACTIONAL_IDS, SlotProducer
 from wal_sink_backends.kafka.sink import KafkaSink
 
 _TIMEOUT_S = 4.0
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker that the tests of this module may end and stop."""
-    with KafkaBroker(tmp_path_factory.mktemp("kafka"), session_s=4) as broker:
-        yield broker
 
 
 @dataclasses.dataclass
@@ -81,12 +74,15 @@ def _at_once(broker: KafkaBroker, trouble: Trouble) -> threading.Timer | None:
     return timer
 
 
-@pytest.mark.parametrize("moment", ["put_record", "commit"])
-@pytest.mark.parametrize("name", list(_TROUBLES))
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    # What ends before the sink gives up, around the record: test_kafka_failures.py, by its proxy and its restarts.
+    [*((name, "commit") for name in _TROUBLES), ("paused for too long", "put_record")],
+)
 def test_a_coordinator_that_is_lost_before_the_commit(
-    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, name: str, moment: str
+    mortal_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, name: str, moment: str
 ) -> None:
-    trouble, inner = _TROUBLES[name], getattr(SlotProducer, moment)
+    broker, trouble, inner = mortal_kafka, _TROUBLES[name], getattr(SlotProducer, moment)
     timers: list[threading.Timer | None] = []
 
     def troubled(self: SlotProducer, *given: Any) -> None:
@@ -157,8 +153,8 @@ def test_a_right_that_is_withdrawn_in_mid_run_is_named(
         return inner(self, *given)
 
     conf = {**login(), "reconnect.backoff.max.ms": 100}
-    with opened(sink_of(kafka.sasl_address, topic, conf=conf, transaction_timeout_s=10)) as sink:
-        sink.write(batch(0))
+    with opened(sink_of(kafka.sasl_address, topic, conf=conf, transaction_timeout_s=5)) as sink:
+        persistently(lambda: sink.write(batch(0)))
         monkeypatch.setattr(owner, moment, without)
         is_needed = _MOMENTS.index(moment) <= _MOMENTS.index(_LAST_NEEDED.get(which, "put_record"))
         for _ in range(2 if is_needed else 0):

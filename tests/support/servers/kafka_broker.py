@@ -59,7 +59,7 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
 log.cleaner.dedupe.buffer.size=2097152
 broker.session.timeout.ms={session_ms}
-broker.heartbeat.interval.ms=1000
+broker.heartbeat.interval.ms={heartbeat_ms}
 num.network.threads=2
 num.io.threads=4
 background.threads=2
@@ -132,6 +132,7 @@ class KafkaBroker(Server):
             password=PASSWORD,
             auto_create=auto_create,
             session_ms=self._session_s * 1000,
+            heartbeat_ms=min(self._session_s * 250, 1000),
         )
         (self.folder / "server.properties").write_text(settings)
         (self.folder / "log4j.properties").write_text(_LOGGING)
