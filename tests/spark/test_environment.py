@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,24 +12,27 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.lasting import Lasting
 from tests.support.processes import Child
 from wal_sink.errors import ConfigError
 from wal_sink.spark import check_java, prepare_python
 from wal_sink.spark.session.java import java_feature_version
 from wal_sink.spark.session.workers import WorkerPython, _packages_of, _refuse_other_code
 
+PYTHON = "PYSPARK_PYTHON"
 CHECKING_DRIVER = """
-import os, sys
+import json, os, sys
 from pyspark.sql import SparkSession
 from wal_sink.errors import ConfigError
 from wal_sink.spark.session.workers import WORKER_MODULES, check_workers
 
+os.environ.update(json.loads(sys.argv[1]))
 if not os.environ["PYSPARK_PYTHON"]:
     del os.environ["PYSPARK_PYTHON"]
 conf = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
 try:
-    worker = check_workers(spark, (*WORKER_MODULES, *sys.argv[1:]))
+    worker = check_workers(spark, (*WORKER_MODULES, *sys.argv[2:]))
     print("WORKER", worker.executable)
     print("ROWS", spark.range(3).mapInArrow(lambda batches: batches, "id long").count())
 except ConfigError as error:
@@ -58,6 +62,7 @@ def test_the_feature_release_is_read_from_every_style_of_version(text: str, vers
     assert java_feature_version(text) == version
 
 
+@pytest.mark.processes
 def test_java_home_is_preferred_to_path(tmp_path: Path) -> None:
     home, other = _java(tmp_path / "a b", "21.0.1"), _java(tmp_path / "c", "17.0.2")
     found = check_java({"JAVA_HOME": str(home), "PATH": f"{other}/bin"})
@@ -65,12 +70,14 @@ def test_java_home_is_preferred_to_path(tmp_path: Path) -> None:
     assert found.named_by == "JAVA_HOME"
 
 
+@pytest.mark.processes
 def test_java_is_found_on_path(tmp_path: Path) -> None:
     home = _java(tmp_path / "jdk", "17.0.2")
     found = check_java({"PATH": f"{home}/bin", "JAVA_HOME": ""})
     assert (found.executable, found.version, found.named_by) == (home / "bin" / "java", 17, "PATH")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.20", "16"])
 def test_an_old_java_is_refused(tmp_path: Path, version: str) -> None:
     home = _java(tmp_path / "jdk", version)
@@ -91,6 +98,7 @@ def test_a_wrong_java_home_is_explained_although_path_holds_a_java(tmp_path: Pat
         check_java({"JAVA_HOME": str(tmp_path / "wrong"), "PATH": f"{on_path}/bin"})
 
 
+@pytest.mark.processes
 def test_a_program_that_is_no_java_is_explained(tmp_path: Path) -> None:
     program = _java(tmp_path / "jdk", "17") / "bin" / "java"
     program.write_text("#!/bin/sh\necho Unable to locate a Java Runtime. >&2\nexit 1\n")
@@ -98,12 +106,14 @@ def test_a_program_that_is_no_java_is_explained(tmp_path: Path) -> None:
         check_java({"JAVA_HOME": str(tmp_path / "jdk")})
 
 
+@pytest.mark.processes
 def test_a_java_without_the_vector_module_is_refused(tmp_path: Path) -> None:
     home = _java(tmp_path / "jdk", "21.0.4", modules="java.base java.logging")
     with pytest.raises(ConfigError, match=r"built without the module jdk\.incubator\.vector"):
         check_java({"JAVA_HOME": str(home)})
 
 
+@pytest.mark.processes
 def test_the_modules_are_read_from_the_release_file_where_there_is_one(tmp_path: Path) -> None:
     home = _java(tmp_path / "jdk", "21.0.4", modules=None)
     (home / "release").write_text('JAVA_VERSION="21.0.4"\nMODULES="java.base java.logging"\n')
@@ -111,11 +121,13 @@ def test_the_modules_are_read_from_the_release_file_where_there_is_one(tmp_path:
         check_java({"JAVA_HOME": str(home)})
 
 
+@pytest.mark.processes
 def test_a_java_that_cannot_list_its_modules_is_left_to_spark(tmp_path: Path) -> None:
     home = _java(tmp_path / "jdk", "21.0.4", modules=None)
     assert check_java({"JAVA_HOME": str(home)}).version == 21
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_the_java_of_this_machine_serves_spark() -> None:
     assert check_java().version >= 17
@@ -141,42 +153,40 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin" / "python"
 
 
-def _check(tmp_path: Path, *modules: str, **environ: str) -> str:
-    with Child.python(CHECKING_DRIVER, *modules, log=tmp_path / "log", env=environ) as driver:
-        return driver.succeed()
-
-
 @pytest.mark.spark
-def test_a_worker_without_packages_is_explained(tmp_path: Path, bare_python: Path) -> None:
-    output = _check(tmp_path, PYSPARK_PYTHON=str(bare_python))
+def test_a_worker_without_packages_is_explained(other_sparks: Lasting, bare_python: Path) -> None:
+    output = other_sparks.run(CHECKING_DRIVER, json.dumps({PYTHON: str(bare_python)}))
     assert f"CONFIG Spark's workers run {bare_python}" in output
     assert "pyarrow (ModuleNotFoundError: No module named 'pyarrow'); pandas (" in output
     assert f"Ways out: set PYSPARK_PYTHON={sys.executable}" in output
 
 
 @pytest.mark.spark
-def test_a_module_that_only_this_wal_needs_is_named(tmp_path: Path) -> None:
-    output = _check(tmp_path, "no_such_filesystem")
+def test_a_module_that_only_this_wal_needs_is_named(other_sparks: Lasting) -> None:
+    output = other_sparks.run(CHECKING_DRIVER, "{}", "no_such_filesystem")
     assert "cannot import these modules: no_such_filesystem (ModuleNotFoundError" in output
     assert "pyarrow (" not in output
 
 
+@pytest.mark.processes
 @pytest.mark.spark
 def test_the_default_python_is_corrected_in_local_mode(tmp_path: Path, bare_python: Path) -> None:
     path = os.pathsep.join([str(bare_python.parent), os.environ["PATH"]])
-    output = _check(tmp_path, PYSPARK_PYTHON="", PATH=path)
+    environ = {"PATH": path}  # of the JVM, which starts the workers
+    with Child.python(CHECKING_DRIVER, json.dumps({PYTHON: ""}), log=tmp_path / "log", env=environ) as driver:
+        output = driver.succeed()
     assert f"WORKER {sys.executable}" in output
     assert "ROWS 3" in output
 
 
 @pytest.mark.spark
-def test_a_python_that_does_not_exist_is_explained(tmp_path: Path) -> None:
-    output = _check(tmp_path, PYSPARK_PYTHON=str(tmp_path / "python"))
+def test_a_python_that_does_not_exist_is_explained(other_sparks: Lasting, tmp_path: Path) -> None:
+    output = other_sparks.run(CHECKING_DRIVER, json.dumps({PYTHON: str(tmp_path / "python")}))
     assert f"CONFIG Spark could not start its workers' Python '{tmp_path}/python'" in output
 
 
 @pytest.mark.spark
-def test_another_minor_version_is_explained(tmp_path: Path, bare_python: Path) -> None:
+def test_another_minor_version_is_explained(other_sparks: Lasting, tmp_path: Path, bare_python: Path) -> None:
     """A Python that claims another version, because a machine seldom has two."""
     (tmp_path / "sitecustomize.py").write_text(
         "import collections, sys\n"
@@ -186,7 +196,7 @@ def test_another_minor_version_is_explained(tmp_path: Path, bare_python: Path) -
     wrapper = tmp_path / "python3.9"
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {bare_python} "$@"\n')
     wrapper.chmod(0o755)
-    output = _check(tmp_path, PYSPARK_PYTHON=str(wrapper))
+    output = other_sparks.run(CHECKING_DRIVER, json.dumps({PYTHON: str(wrapper)}))
     assert f"CONFIG Spark's workers run {wrapper} (Python 3.9), but PySpark needs the driver's minor version" in output
 
 
@@ -200,6 +210,7 @@ def _package(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
+@pytest.mark.processes
 def test_a_package_has_the_same_digest_in_a_folder_and_in_a_zip_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

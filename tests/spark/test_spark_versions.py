@@ -39,6 +39,7 @@ def test_each_known_minor_version_is_pinned_once_and_the_package_allows_these_al
     assert set(VERSIONS) == {one for one in ALL_VERSIONS if minor(one) != (3, 5) or sys.version_info < (3, 12)}
 
 
+@pytest.mark.processes
 @each_version
 @pytest.mark.no_cover
 @pytest.mark.timeout(1200)
@@ -50,6 +51,7 @@ def test_the_installed_version_is_not_fetched() -> None:
     assert packages(pyspark.__version__) == Path(pyspark.__file__).parent.parent
 
 
+@pytest.mark.processes
 def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(ChildError, match="ended with 3"):
         run_on(pyspark.__version__, "raise SystemExit(3)", log=tmp_path / "log")
@@ -87,6 +89,7 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Pip], Pip]
     return chosen
 
 
+@pytest.mark.processes
 def test_a_version_is_installed_once_and_whole(use: Callable[[Pip], Pip], tmp_path: Path) -> None:
     left = tmp_path / "wal-sink" / "pyspark-4.0.9.unfinished" / "half"
     left.mkdir(parents=True)
@@ -96,6 +99,7 @@ def test_a_version_is_installed_once_and_whole(use: Callable[[Pip], Pip], tmp_pa
     assert [entry.name for entry in packages("4.0.9").iterdir()] == ["pyspark"]
 
 
+@pytest.mark.processes
 def test_a_version_that_cannot_be_had_leaves_nothing(
     use: Callable[[Pip], Pip], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
