@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.connect import RUN, client, delivered
+from tests.support.processes import Child
 from tests.support.servers.connect_server import ConnectServer, connect_server
 from tests.support.streams import Home
 
@@ -26,15 +29,33 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_a_query_over_connect_is_staged_on_the_server_and_delivered_here(server: ConnectServer, home: Home) -> None:
+READ = """
+found = spark.read.format("wal_sink").load(str(home.wal)).orderBy("id").collect()
+print("read:", [row.id for row in found])
+"""
+
+
+@pytest.fixture(scope="module")
+def served(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, str]:
+    """The home of a query that two clients ran, one after the other, and what the second one said."""
+    home = Home(tmp_path_factory.mktemp("served"))
     home.feed.add(range(20), range(20, 45))
     with client(server, home) as child:
         child.succeed()
     assert delivered(home) == list(range(45))
     home.feed.add(range(45, 60))
-    with client(server, home) as child:
-        child.succeed()
+    with client(server, home, RUN + READ) as child:
+        return home, child.succeed()
+
+
+def test_a_query_over_connect_is_staged_on_the_server_and_delivered_here(served: tuple[Home, str]) -> None:
+    home, _ = served
     assert delivered(home) == list(range(60))
+
+
+def test_the_format_is_found_over_connect_without_a_registration(served: tuple[Home, str]) -> None:
+    _, said = served
+    assert f"read: {list(range(60))}" in said
 
 
 def test_a_client_that_dies_loses_nothing(server: ConnectServer, home: Home) -> None:
@@ -63,10 +84,27 @@ for query in spark.streams.active:
     assert delivered(home) == list(range(40))
 
 
-def test_stage_over_connect_is_refused_with_the_way(server: ConnectServer, home: Home) -> None:
-    """`foreachBatch` runs in a process of the server, on a DataFrame of Spark Connect."""
-    home.feed.add(range(3))
-    body = """
+WRONG = (
+    ("home.sink(sink)", '.format("memory")', "the writer has the target memory already"),
+    ("home.sink(sink)", '.option("checkpointLocation", "/elsewhere")', "Pass the checkpoint to WalSink alone"),
+    ("home.sink(sink, settings=Settings(max_pending_batches=2))", "", "max_pending_batches cannot hold back"),
+    ("home.sink(sink, storage_options={'key': 'AKIAVERYSECRET'})", "", "'key' may hold a secret"),
+    ("home.sink(sink, checkpoint_options={'anon': True})", "", "checkpoint_options stay in this process"),
+)
+"""What is passed to `start`: the sink, what is added to the writer, and what the error says."""
+REFUSED = """
+from wal_sink import ConfigError
+home = Home(Path(sys.argv[2]) / "$NUMBER")
+home.feed.add(range(3))
+sink = SqlSink(f"sqlite:///{home.root / 'out.db'}", "rows")
+try:
+    $MADE.start(home.feed.stream(spark).writeStream$WRITER)
+except ConfigError as error:
+    print("refused $NUMBER:", *str(error).split())
+"""
+STAGED = """
+home = Home(Path(sys.argv[2]) / "staged")
+home.feed.add(range(3))
 def take(df, batch_id):
     served.stage(df, batch_id)
 served = home.sink(None)
@@ -74,50 +112,37 @@ query = home.feed.stream(spark).writeStream.option("checkpointLocation", str(hom
 try:
     query.trigger(availableNow=True).foreachBatch(take).start().awaitTermination()
 except Exception as error:
-    print("refused:", str(error))
+    print("not staged:", *str(error).split())
 """
-    with client(server, home, body) as child:
-        assert "pass the query's writer to WalSink.run or WalSink.start" in child.succeed()
+"""`foreachBatch` runs in a process of the server, on a DataFrame of Spark Connect."""
 
 
-@pytest.mark.parametrize(
-    ("made", "writer", "expected"),
-    [
-        ("home.sink(sink)", '.format("memory")', "the writer has the target memory already"),
-        ("home.sink(sink)", '.option("checkpointLocation", "/elsewhere")', "Pass the checkpoint to WalSink alone"),
-        ("home.sink(sink, settings=Settings(max_pending_batches=2))", "", "max_pending_batches cannot hold back"),
-        ("home.sink(sink, storage_options={'key': 'AKIAVERYSECRET'})", "", "'key' may hold a secret"),
-        ("home.sink(sink, checkpoint_options={'anon': True})", "", "checkpoint_options stay in this process"),
-    ],
-)
-def test_what_cannot_work_over_connect_is_refused(
-    server: ConnectServer, home: Home, made: str, writer: str, expected: str
-) -> None:
-    home.feed.add(range(3))
-    body = f"""
-from wal_sink import ConfigError
-try:
-    {made}.start(home.feed.stream(spark).writeStream{writer})
-except ConfigError as error:
-    print("refused:", error)
-"""
-    with client(server, home, body) as child:
-        said = child.succeed()
-    assert expected in said
-    assert "AKIAVERYSECRET" not in said
+@pytest.fixture(scope="module")
+def refusals(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a client says that makes every mistake, one after the other."""
+    home = Home(tmp_path_factory.mktemp("refusals"))
+    tried = [
+        REFUSED.replace("$MADE", made).replace("$WRITER", writer).replace("$NUMBER", str(number))
+        for number, (made, writer, _) in enumerate(WRONG)
+    ]
+    with client(server, home, "".join([*tried, STAGED])) as child:
+        return child.succeed()
 
 
-def test_the_format_is_found_over_connect_without_a_registration(server: ConnectServer, home: Home) -> None:
-    home.feed.add(range(10))
-    body = (
-        RUN
-        + """
-found = spark.read.format("wal_sink").load(str(home.wal)).orderBy("id").collect()
-assert [row.id for row in found] == list(range(10)), found
-"""
-    )
-    with client(server, home, body) as child:
-        child.succeed()
+def test_stage_over_connect_is_refused_with_the_way(refusals: str) -> None:
+    assert "not staged:" in refusals
+    assert "pass the query's writer to WalSink.run or WalSink.start" in refusals
+
+
+def test_what_cannot_work_over_connect_is_refused(refusals: str) -> None:
+    said = dict(line.split(":", 1) for line in refusals.splitlines() if line.startswith("refused "))
+    missed = [
+        (made, writer, told)
+        for number, (made, writer, expected) in enumerate(WRONG)
+        if expected not in (told := said.get(f"refused {number}", ""))
+    ]
+    assert missed == []
+    assert "AKIAVERYSECRET" not in refusals
 
 
 SLOW = """
@@ -142,8 +167,8 @@ with home.sink(to) as served:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """A server that ends a session without requests after 15 seconds."""
-    keys = {"defaultSessionTimeout": "15s", "maintenanceInterval": "1s"}
+    """A server that ends a session without requests after 10 seconds."""
+    keys = {"defaultSessionTimeout": "10s", "maintenanceInterval": "1s"}
     conf = {f"spark.connect.session.manager.{key}": value for key, value in keys.items()}
     with connect_server(tmp_path_factory.mktemp("impatient"), conf) as running:
         yield running
@@ -155,14 +180,14 @@ def _waiting(every_s: float, sleep_s: float) -> str:
 
 def test_a_query_that_nobody_asks_about_keeps_its_session(impatient: ConnectServer, home: Home) -> None:
     home.feed.add(range(3))
-    body = _waiting(1.0, 30.0) + '    print("client: active", query.isActive)\n'
+    body = _waiting(1.0, 20.0) + '    print("client: active", query.isActive)\n'
     with client(impatient, home, body) as child:
         assert "client: active True" in child.succeed()
 
 
 def test_a_query_that_ended_with_its_session_is_a_failure(impatient: ConnectServer, home: Home) -> None:
     home.feed.add(range(3))
-    with client(impatient, home, _waiting(600.0, 40.0)) as child:
+    with client(impatient, home, _waiting(600.0, 25.0)) as child:
         assert child.wait() != 0
         assert "does not have the query" in child.output
     assert home.lines.ids() == [0, 1, 2]
@@ -182,11 +207,11 @@ def test_a_query_that_fails_on_the_server_is_noticed_while_it_is_followed(server
     assert home.lines.ids() == [0, 1, 2]
 
 
-def test_what_is_complete_is_delivered_although_the_server_is_gone_and_the_end_is_an_error(home: Home) -> None:
-    home.feed.add(range(30))
-    body = (
-        SLOW.replace("$EVERY", "1")
-        + """
+# A server that is killed, with two clients.
+
+DELIVERING = (
+    SLOW.replace("$EVERY", "1")
+    + """
 served = home.sink(to, settings=Settings(chunk_rows=1))
 served.start(home.feed.stream(spark).writeStream)
 while not (home.root / "killed").exists():
@@ -194,29 +219,55 @@ while not (home.root / "killed").exists():
 print("client: rows before the end", len(to.ids()), flush=True)
 served.close()
 """
-    )
-    with connect_server(home.root / "server") as running, client(running, home, body) as child:
-        child.wait_until(lambda: bool(home.lines.ids()), "delivery began")
-        running.process.kill()
-        (home.root / "killed").touch()
-        child.wait_for_output("did not confirm that the query")  # then PySpark's own threads go on for minutes
-        assert "rows before the end 30" not in child.output
-    assert home.lines.ids() == list(range(30))
-
-
-def test_ctrl_c_beside_a_dead_server_ends_the_committers_first(home: Home) -> None:
-    home.feed.add(range(3))
-    body = """
+)
+FOLLOWING = """
 with home.sink(home.lines) as served:
     served.run(home.feed.stream(spark).writeStream)
 """
-    with connect_server(home.root / "server") as running, client(running, home, body) as child:
-        child.wait_until(lambda: home.lines.ids() == [0, 1, 2], "the batch is delivered")
+
+
+@dataclass(frozen=True)
+class Left:
+    """A client whose server was killed."""
+
+    home: Home
+    child: Child
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Left]]:
+    """A client that is delivering a batch, and one that follows its query and gets Ctrl-C right after that."""
+    folder = tmp_path_factory.mktemp("killed")
+    with ExitStack() as stack:
+        running = stack.enter_context(connect_server(folder / "server"))
+        clients = dict[str, Left]()
+        for name, body, rows in (("delivering", DELIVERING, 30), ("following", FOLLOWING, 3)):
+            home = Home(folder / name)
+            home.feed.add(range(rows))
+            clients[name] = Left(home, stack.enter_context(client(running, home, body)))
+        delivering, following = clients["delivering"], clients["following"]
+        following.child.wait_until(lambda: following.home.lines.ids() == [0, 1, 2], "the batch is delivered")
+        delivering.child.wait_until(lambda: bool(delivering.home.lines.ids()), "delivery began")
         running.process.kill()
-        child.send(signal.SIGINT)
-        child.wait_until(lambda: home.sink(None).status().sinks[0].state == "ended", "the end is recorded")
-        child.send(signal.SIGINT)  # a second one does not wait for the server; PySpark's own threads do
-        child.wait_for_output("KeyboardInterrupt")
+        following.child.send(signal.SIGINT)
+        (delivering.home.root / "killed").touch()
+        yield clients
+
+
+def test_what_is_complete_is_delivered_although_the_server_is_gone_and_the_end_is_an_error(
+    left: dict[str, Left],
+) -> None:
+    client = left["delivering"]
+    client.child.wait_for_output("did not confirm that the query")  # then PySpark's own threads go on for minutes
+    assert "rows before the end 30" not in client.child.output
+    assert client.home.lines.ids() == list(range(30))
+
+
+def test_ctrl_c_beside_a_dead_server_ends_the_committers_first(left: dict[str, Left]) -> None:
+    home, child = left["following"].home, left["following"].child
+    child.wait_until(lambda: home.sink(None).status().sinks[0].state == "ended", "the end is recorded")
+    child.send(signal.SIGINT)  # a second one does not wait for the server; PySpark's own threads do
+    child.wait_for_output("KeyboardInterrupt")
 
 
 def test_a_start_whose_answer_is_lost_goes_on_with_the_query_that_runs(server: ConnectServer, home: Home) -> None:
