@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pytest
-
 from tests.support.processes import CHECKOUT
 from tests.support.vault import Vault, VaultSink
 from wal_sink.settings import Delivery
@@ -77,17 +75,12 @@ def words_of(sink: Sink) -> str:
     return first_words(promise(sink, Delivery(sink), "a").sentence)
 
 
-CLAIMS = [claim for name in DOCUMENTS for claim in claims(name, (CHECKOUT / name).read_text())]
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.document}-{claim.written}")
-def test_a_table_promises_what_the_code_promises(claim: Claim) -> None:
-    assert claim.got == words_of(KINDS[claim.kind])
-
-
-def test_each_kind_of_sink_is_found_in_a_table() -> None:
-    assert {claim.kind for claim in CLAIMS} == set(KINDS)
-    assert {"README.md", "docs/writing-a-sink.md", "docs/sinks/http.md"} <= {claim.document for claim in CLAIMS}
+def test_every_table_promises_what_the_code_promises() -> None:
+    found = [claim for name in DOCUMENTS for claim in claims(name, (CHECKOUT / name).read_text())]
+    promised = {kind: words_of(sink) for kind, sink in KINDS.items()}
+    assert [claim for claim in found if claim.got != promised[claim.kind]] == []
+    assert {claim.kind for claim in found} == set(KINDS)
+    assert {"README.md", "docs/writing-a-sink.md", "docs/sinks/http.md"} <= {claim.document for claim in found}
 
 
 def contradictions(text: str) -> list[str]:
@@ -96,9 +89,9 @@ def contradictions(text: str) -> list[str]:
     return [part for part in parts if _LOOKS_UP.search(part) and "exactly once" in " ".join(part.split()).lower()]
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_no_text_promises_more_of_a_lookup(name: str) -> None:
-    assert not contradictions((CHECKOUT / name).read_text())
+def test_no_text_promises_more_of_a_lookup() -> None:
+    assert len(TEXTS) > 100
+    assert [(name, part) for name in TEXTS for part in contradictions((CHECKOUT / name).read_text())] == []
 
 
 def test_a_contradiction_is_noticed() -> None:

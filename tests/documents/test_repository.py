@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 import wal_sink
-from tests.support.documents import tracked_files
+from tests.support.components import require
+from tests.support.documents import names_in_index, tracked_files
 from tests.support.processes import CHECKOUT, python_environment
 
 FORBIDDEN = {
@@ -26,16 +29,39 @@ FORBIDDEN = {
 }
 
 
-@pytest.mark.parametrize("what", FORBIDDEN)
-def test_no_tracked_file_names(what: str) -> None:
-    pattern = re.compile(rf"(?<![\w./:}}-])(?:{FORBIDDEN[what]})" if "path" in what else FORBIDDEN[what])
-    found = [
-        f"{path.relative_to(CHECKOUT)}:{number}: {line.strip()[:120]}"
-        for path in tracked_files()
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
-        if pattern.search(line)
-    ]
-    assert not found, f"{what} is named in\n" + "\n".join(found)
+def test_no_tracked_file_names_a_registry_or_a_path_of_one_machine() -> None:
+    files = [(path.relative_to(CHECKOUT).as_posix(), path.read_text(errors="replace")) for path in tracked_files()]
+    assert len(files) > 500
+    found = [fault for file, text in files for fault in _forbidden(file, text)]
+    assert not found, "\n".join(found)
+
+
+def _forbidden(file: str, text: str) -> Iterator[str]:
+    for what, names in FORBIDDEN.items():
+        for match in re.finditer(rf"(?<![\w./:}}-])(?:{names})" if "path" in what else names, text):
+            line = text.count("\n", 0, match.start())
+            yield f"{file}:{line + 1}: {what}: {text.splitlines()[line].strip()[:120]}"
+
+
+def test_a_forbidden_name_is_found_with_its_line() -> None:
+    text = "fine\n" + "/".join(["", "home", "me"]) + "\nat " + ".".join(["pypi", "org"]) + "\n"
+    found = [fault.split(": ")[:2] for fault in _forbidden("a.md", text)]
+    assert found == [["a.md:3", "the host of a package registry"], ["a.md:2", "a path of one machine"]]
+
+
+@pytest.mark.processes
+def test_the_tracked_files_are_those_that_git_lists() -> None:
+    require(bool(shutil.which("git")) and (CHECKOUT / ".git").exists(), "git and its folder are missing")
+    git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+    listed = subprocess.run(git, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.split("\0")
+    assert sorted(path.relative_to(CHECKOUT).as_posix() for path in tracked_files()) == sorted(
+        {name for name in listed if name and (CHECKOUT / name).is_file()}
+    )
+
+
+def test_an_index_of_another_version_is_an_error() -> None:
+    with pytest.raises(ValueError, match="version 4: git update-index --index-version 2"):
+        names_in_index(b"DIRC\0\0\0\4\0\0\0\0")
 
 
 OWN_DEFAULT = re.compile(r"\.conf\.get\(\s*[^(),]+,|\bconf\.get\(\s*[^(),]+,\s*None")
@@ -48,17 +74,19 @@ def test_no_setting_of_spark_is_read_with_a_default_of_ours() -> None:
         f"{path.relative_to(CHECKOUT)}: {match[0]}"
         for path in tracked_files()
         if path.suffix == ".py" and path.relative_to(CHECKOUT).as_posix() != MAY_ASK_WITHOUT_SPARKS_DEFAULT
-        for match in OWN_DEFAULT.finditer(path.read_text())
+        for match in _own_defaults(path.read_text())
     ]
     assert not found, "use setting_of or changed of wal_sink.spark.session.configuration in\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "call", ["spark.conf.{}(key, None)", 'self.spark.conf.{}(\n KEY, "false")', "conf.{}(k, None)"]
-)
-def test_a_default_of_ours_is_recognised(call: str) -> None:
-    assert OWN_DEFAULT.search(call.format("get"))
-    assert not OWN_DEFAULT.search("spark.conf.get(key) or spark.sparkContext.getConf().get(key, '1g')")
+def _own_defaults(text: str) -> list[re.Match[str]]:
+    return list(OWN_DEFAULT.finditer(text)) if "conf.get(" in text else []
+
+
+def test_a_default_of_ours_is_recognised() -> None:
+    calls = ["spark.conf.{}(key, None)", 'self.spark.conf.{}(\n KEY, "false")', "conf.{}(k, None)"]
+    assert [call for call in calls if not _own_defaults(call.format("get"))] == []
+    assert not _own_defaults("spark.conf.get(key) or spark.sparkContext.getConf().get(key, '1g')")
 
 
 OF_SPARK = ("wal_sink/spark/", "wal_sink/cli/__main__.py")
@@ -94,18 +122,13 @@ sys.exit(failed != 0)
 """Imports each module in a process that has imported only `wal_sink` before, and prints what it should not bring."""
 
 
-@pytest.fixture(scope="module")
-def imported() -> dict[str, list[str]]:
-    """By module of the core, what importing it imports of what it may not."""
+@pytest.mark.processes
+def test_the_core_imports_neither_pyspark_nor_a_backend() -> None:
     command = [sys.executable, "-c", _IMPORTING_EACH, *_core_modules()]
     done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {module: names for module, *names in map(str.split, done.stdout.splitlines())}
-
-
-@pytest.mark.parametrize("module", _core_modules())
-def test_the_core_imports_neither_pyspark_nor_a_backend(module: str, imported: dict[str, list[str]]) -> None:
-    assert imported[module] == []
+    imported = {module: names for module, *names in map(str.split, done.stdout.splitlines())}
+    assert imported == {module: [] for module in _core_modules()}
 
 
 def test_the_public_names_are_sorted_and_exist() -> None:

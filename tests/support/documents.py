@@ -4,40 +4,72 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
-import subprocess
+import struct
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.chaos.__main__ import all_scenarios
 from tests.support.processes import CHECKOUT
 
 NOT_IN_GIT = {".git", ".venv", ".cache", "dist", "demo-out", "site", "__pycache__", "spark-warehouse", "metastore_db"}
 
 
-def tracked_files(checkout: Path = CHECKOUT) -> list[Path]:
-    """Return the files git knows. Without git or its folder (an unpacked archive), return the files that lie here."""
-    if shutil.which("git") and (checkout / ".git").exists():
-        git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
-        listed = subprocess.run(git, cwd=checkout, capture_output=True, text=True, check=True).stdout
-        return [checkout / name for name in listed.split("\0") if name and (checkout / name).is_file()]
+@cache
+def tracked_files(checkout: Path = CHECKOUT) -> tuple[Path, ...]:
+    """Return the files git knows, read from its index. Without one (an unpacked archive), the files that lie here."""
+    index = _git_folder(checkout) / "index"
+    if index.is_file():
+        paths = (checkout / name for name in names_in_index(index.read_bytes()))
+        return tuple(path for path in paths if path.is_file())
     everything = (path for path in checkout.rglob("*") if path.is_file())
-    return [path for path in everything if not NOT_IN_GIT & set(path.relative_to(checkout).parts)]
+    return tuple(path for path in everything if not NOT_IN_GIT & set(path.relative_to(checkout).parts))
+
+
+def _git_folder(checkout: Path) -> Path:
+    """Return git's folder. In a second work tree, `.git` is a file that names it."""
+    place = checkout / ".git"
+    return checkout / place.read_text().removeprefix("gitdir: ").strip() if place.is_file() else place
+
+
+def names_in_index(index: bytes) -> list[str]:
+    """Return the names in git's index (gitformat-index), so that a test needs neither git nor a process."""
+    signature, version, count = struct.unpack_from(">4sLL", index)
+    if signature != b"DIRC" or version not in (2, 3):
+        told = f"expected git's index of version 2 or 3, found {signature!r}, version {version}"
+        raise ValueError(f"{told}: git update-index --index-version 2")
+    names: dict[str, None] = {}
+    at = 12
+    for _ in range(count):
+        (flags,) = struct.unpack_from(">H", index, at + 60)
+        begins = at + (64 if flags & 0x4000 else 62)  # an extended entry has two more bytes
+        ends = index.index(b"\0", begins)
+        names[index[begins:ends].decode()] = None
+        at += (ends - at) // 8 * 8 + 8  # zeros fill an entry up to a multiple of 8
+    return list(names)
+
+
+@cache
+def syntax_of(source: str) -> ast.Module:
+    """Return the syntax tree of a source: parsed once, because several checks read all sources."""
+    return ast.parse(source)
 
 
 @cache
 def tree_of(file: str) -> ast.Module:
+    return syntax_of(_text_of(file))
+
+
+def _text_of(file: str) -> str:
     path = CHECKOUT / file
     assert path.is_file(), f"no file {file}"
-    return ast.parse(path.read_text())
+    return path.read_text()
 
 
 @cache
 def definitions(file: str) -> frozenset[str]:
     """Return the tests of a file, by the names that pytest gives them."""
     names: set[str] = set()
-    for node in tree_of(file).body:
+    for node in ast.parse(_text_of(file)).body:  # the trees of all tests would take hundreds of MB
         if isinstance(node, ast.FunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.ClassDef):
@@ -88,6 +120,8 @@ def laws() -> frozenset[str]:
 @cache
 def scenarios() -> frozenset[str]:
     """Return the names of the scenarios of `make chaos`."""
+    from tests.chaos.__main__ import all_scenarios  # noqa: PLC0415 - half a second, which few checks need
+
     return frozenset(scenario.name for scenario in all_scenarios())
 
 

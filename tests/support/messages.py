@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.support.documents import syntax_of
 from tests.support.processes import CHECKOUT
 
 PACKAGES = ("wal_sink", "backends/wal_sink_backends")
@@ -71,7 +72,7 @@ class Sources:
 def read_sources(checkout: Path = CHECKOUT) -> Sources:
     """Read both packages of a checkout."""
     trees = {
-        path.relative_to(checkout).as_posix(): ast.parse(path.read_text(), str(path))
+        path.relative_to(checkout).as_posix(): syntax_of(path.read_text())
         for package in PACKAGES
         for path in sorted((checkout / package).rglob("*.py"))
     }

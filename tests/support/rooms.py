@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tests.support.documents import syntax_of
 from tests.support.processes import CHECKOUT
 
 PACKAGES = {"wal_sink": "wal_sink", "wal_sink_backends": "backends/wal_sink_backends"}
@@ -160,7 +161,7 @@ class Sources(dict[str, Module]):
                 parts = [package, *path.relative_to(checkout / folder).with_suffix("").parts]
                 is_init = parts[-1] == "__init__"
                 name = ".".join(parts[:-1] if is_init else parts)
-                self[name] = Module(name, is_init, ast.parse(path.read_text(), str(path)))
+                self[name] = Module(name, is_init, syntax_of(path.read_text()))
         if not self:
             raise FileNotFoundError(f"{checkout} holds none of the packages {sorted(PACKAGES)}")
 
@@ -240,7 +241,7 @@ def undocumented(checkout: Path) -> list[str]:
 
 def _docstring(folder: Path) -> str | None:
     init = folder / "__init__.py"
-    return ast.get_docstring(ast.parse(init.read_text())) if init.exists() else None
+    return ast.get_docstring(syntax_of(init.read_text())) if init.exists() else None
 
 
 def declaration(graph: Graph) -> str:

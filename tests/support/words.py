@@ -17,6 +17,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.support.processes import CHECKOUT
@@ -44,6 +45,13 @@ class Retired:
     near: re.Pattern[str]
     is_name: bool
     write: str
+    marks: frozenset[str]
+    """Each match holds one of these texts, in small letters if case does not count."""
+
+    def may_be_in(self, text: str, lowered: str) -> bool:
+        """Tell whether the pattern may match in a text. Most words are in few files, and this is quick."""
+        searched = lowered if self.pattern.flags & re.IGNORECASE else text
+        return any(mark in searched for mark in self.marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +124,20 @@ class Words:
         return file in OF_THE_FINDER or any(fnmatch.fnmatch(file, pattern) for pattern in self.passed_over)
 
     def _in(self, file: str, path: Path) -> Iterator[Place]:
-        lines = path.read_text().split("\n")
-        text = NAME_OF_A_TEST.sub(lambda test: "_" * len(test[0]), "\n".join(lines))
-        names = _names(text) if file.endswith(".py") else ""
+        whole = path.read_text()
+        lowered = whole.lower()
+        near = [one for one in self.retired if one.may_be_in(whole, lowered) and one.near.search(f"{file}\n{whole}")]
+        if not near:
+            return
+        lines = whole.split("\n")
+        text = NAME_OF_A_TEST.sub(lambda test: "_" * len(test[0]), whole)
         sentences = re.sub(r"(?m)^#.*$", "", text) if file.endswith(".md") else text
-        for retired in self.retired:
-            searched = names if retired.is_name else sentences if retired.word.endswith("…") else text
-            found = retired.pattern.finditer(searched) if retired.near.search(f"{file}\n{text}") else iter(())
-            for number in (searched.count("\n", 0, match.start()) + 1 for match in found):
+        names = cache(lambda: _names(text) if file.endswith(".py") else "")
+        for retired in near:
+            searched = sentences if retired.word.endswith("…") else text
+            if retired.is_name:  # taking a source apart is slow, and seldom needed
+                searched = names() if retired.pattern.search(text) else ""
+            for number in (searched.count("\n", 0, match.start()) + 1 for match in retired.pattern.finditer(searched)):
                 yield Place(file, number, retired.word, lines[number - 1])
 
 
@@ -131,10 +145,21 @@ def _retired(
     word: str, write: str, pattern: str = "", sentence: str = "", near: str = "", *, names: bool = False
 ) -> Retired:
     if sentence:
-        return Retired(word, re.compile(SENTENCE.format(word=sentence), re.MULTILINE), re.compile(near), names, write)
+        whole = re.compile(SENTENCE.format(word=sentence), re.MULTILINE)
+        return Retired(word, whole, re.compile(near), names, write, _marks(f"{sentence} "))
     flags = 0 if re.search("[A-Z]", pattern) else re.IGNORECASE
     whole = re.compile(rf"(?<![A-Za-z])(?:{pattern.replace(' ', SPACE)})(?![A-Za-z])", flags)
-    return Retired(word, whole, re.compile(near), names, write)
+    marks = _marks(pattern.lower() if flags else pattern)
+    return Retired(word, whole, re.compile(near), names, write, marks)
+
+
+def _marks(pattern: str) -> frozenset[str]:
+    """Return texts of which each match of a pattern holds at least one: the longest of each of its alternatives."""
+    left = re.sub(r"\[[^\]]*\][?*+]?", " ", pattern)
+    while (shorter := re.sub(r"\([^()]*\)[?*+]?", " ", left)) != left:
+        left = shorter
+    parts = re.sub(r"\\.|.[?*]", " ", left).split("|")
+    return frozenset(max(re.findall(r"\w+", part), key=len, default="") for part in parts)
 
 
 def _names(source: str) -> str:
