@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.documents import tree_of
 from tests.support.processes import CHECKOUT
 
@@ -28,7 +26,7 @@ def _public_modules() -> list[str]:
             name = (
                 path.relative_to(folder.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
             )
-            if _has_all(path) and (path.name == "__init__.py" or name == "wal_sink.wrap"):
+            if (path.name == "__init__.py" or name == "wal_sink.wrap") and _has_all(path):
                 found.append(name)
     return found
 
@@ -83,16 +81,12 @@ def _faults(documented: list[str]) -> list[str]:
 
 def test_every_exported_name_is_documented_once_and_no_other() -> None:
     assert _faults(_documented()) == []
-
-
-def test_the_public_modules_are_found() -> None:
     assert {"wal_sink", "wal_sink.wrap", "wal_sink.testing", "wal_sink_backends.sql"} <= set(MODULES)
     assert "wal_sink_backends.http.sink" not in MODULES
 
 
-@pytest.mark.parametrize(
-    ("documented", "fault"),
-    [
+def test_a_fault_is_found() -> None:
+    planted: list[tuple[list[str], str]] = [
         ([], "wal_sink.WalSink is documented 0 times"),
         (["wal_sink.WalSink", "wal_sink.WalSink"], "wal_sink.WalSink is documented 2 times"),
         (
@@ -101,10 +95,8 @@ def test_the_public_modules_are_found() -> None:
         ),
         (["wal_sink.inspection"], "wal_sink does not export inspection"),
         (["wal_sink.sinks.base.Sink"], "wal_sink.sinks.base.Sink: wal_sink.sinks.base exports nothing"),
-    ],
-)
-def test_a_fault_is_found(documented: list[str], fault: str) -> None:
-    assert fault in _faults(documented)
+    ]
+    assert [fault for documented, fault in planted if fault not in _faults(documented)] == []
 
 
 def test_every_documented_name_has_a_docstring() -> None:

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes import CHECKOUT
 from tests.support.workflows import ci_checks, make_targets
 
@@ -69,14 +67,15 @@ def _anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_everything_that_a_page_names_exists(page: str) -> None:
-    assert wrong((CHECKOUT / page).read_text()) == []
+def test_everything_that_a_page_names_exists_and_its_lines_are_wrapped() -> None:
+    texts = {page: (CHECKOUT / page).read_text() for page in PAGES}
+    assert [f"{page}: {fault}" for page, text in texts.items() for fault in wrong(text)] == []
+    lines = [(page, line) for page, text in texts.items() for line in text.splitlines()]
+    assert [(page, line) for page, line in lines if len(line) > WIDTH and not line.startswith("|")] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_a_name_of_nothing_is_noticed() -> None:
+    planted = [
         ("see `wal_sink/gone.py`", "no file wal_sink/gone.py"),
         ("see `tests/documents/test_gone.py::test_it`", "no file tests/documents/test_gone.py"),
         ("see `gone.toml`", "no file gone.toml"),
@@ -87,16 +86,8 @@ def test_everything_that_a_page_names_exists(page: str) -> None:
         ("[a](docs/GONE.md)", "no file docs/GONE.md"),
         ("[a](docs/GLOSSARY.md#gone)", "no heading docs/GLOSSARY.md#gone"),
         ("# Here\n[a](#gone)", "no heading #gone"),
-    ],
-)
-def test_a_name_of_nothing_is_noticed(text: str, said: str) -> None:
-    assert wrong(text) == [said]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_lines_are_wrapped(page: str) -> None:
-    lines = (CHECKOUT / page).read_text().splitlines()
-    assert [line for line in lines if len(line) > WIDTH and not line.startswith("|")] == []
+    ]
+    assert [wrong(text) for text, _ in planted] == [[said] for _, said in planted]
 
 
 def test_the_map_of_the_tests_is_whole() -> None:

@@ -46,12 +46,15 @@ def sentences(document: str | None = None) -> list[Sentence]:
     return found
 
 
-@pytest.mark.parametrize("sentence", sentences(), ids=lambda sentence: f"{sentence.number}")
-def test_a_sentence_names_checks_that_exist(sentence: Sentence) -> None:
-    assert sentence.text.endswith("."), sentence.text
-    assert sentence.checks, f"nothing would fail if this were false: {sentence.text}"
-    missing = [check for check in sentence.checks if not check_exists(check)]
-    assert not missing, f"{sentence.text} names checks that do not exist: {missing}"
+def faults(sentence: Sentence) -> list[str]:
+    found = [] if sentence.text.endswith(".") else ["it does not end"]
+    found += [] if sentence.checks else ["nothing would fail if this were false"]
+    found += [f"{check} does not exist" for check in sentence.checks if not check_exists(check)]
+    return [f"{sentence.number}. {sentence.text}: {fault}" for fault in found]
+
+
+def test_every_sentence_names_checks_that_exist() -> None:
+    assert [fault for sentence in sentences() for fault in faults(sentence)] == []
 
 
 def test_a_sentence_without_checks_has_no_place_to_hide() -> None:
@@ -82,6 +85,8 @@ def test_what_does_not_exist_is_noticed() -> None:
     assert not check_exists("tests/documents/test_guarantees_document.py::test_that_was_never_written")
     assert not check_exists("spec::I9_NeverStated")
     assert not check_exists("chaos::nothing at all happens")
+    assert len(faults(Sentence(1, "It holds", ["spec::I9_NeverStated", "spec::I8_NeverStated"]))) == 3
+    assert faults(Sentence(1, "It holds.")) == ["1. It holds.: nothing would fail if this were false"]
 
 
 class _Collected:

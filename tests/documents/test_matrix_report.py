@@ -93,23 +93,18 @@ def test_the_tried_pythons_are_those_of_the_classifiers(rows: list[Row], project
     assert {row["Python"].rpartition(".")[0] for row in rows if row["Spark"].startswith("3.5.")} == {oldest}
 
 
-@pytest.mark.parametrize("name", MEASURED)
-def test_the_oldest_and_newest_allowed_packages_were_tried(
-    rows: list[Row], project: Mapping[str, Any], name: str
-) -> None:
-    (installed,) = re.findall(rf"^{name}==(\S+)$", (CHECKOUT / "constraints.txt").read_text(), flags=re.MULTILINE)
-    assert wrong_bounds(bounds(project, name), [row[name] for row in rows], installed) == []
+def test_the_oldest_and_newest_allowed_packages_were_tried(rows: list[Row], project: Mapping[str, Any]) -> None:
+    pins = dict(re.findall(r"^(\S+)==(\S+)$", (CHECKOUT / "constraints.txt").read_text(), flags=re.MULTILINE))
+    wrong = {name: wrong_bounds(bounds(project, name), [row[name] for row in rows], pins[name]) for name in MEASURED}
+    assert wrong == dict.fromkeys(MEASURED, [])
 
 
-@pytest.mark.parametrize(
-    ("allowed", "tried"),
-    [
+def test_a_bound_that_was_not_tried_is_told() -> None:
+    planted = [
         (">=18", ["18.0.1", "26.1"]),
         (">=18,<26", ["18.0.0", "26.1"]),
         (">=18", ["18.0.0", "25.0"]),
         (">=17", ["18", "26"]),
-    ],
-)
-def test_a_bound_that_was_not_tried_is_told(allowed: str, tried: list[str]) -> None:
+    ]
     assert wrong_bounds(SpecifierSet(">=18"), ["18.0.0", "26.1"], "26.0.1") == []
-    assert wrong_bounds(SpecifierSet(allowed), tried, "26.0.1") != []
+    assert [one for one in planted if not wrong_bounds(SpecifierSet(one[0]), one[1], "26.0.1")] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from ruamel.yaml import YAML
 
 from tests.support.processes import CHECKOUT
@@ -43,10 +42,12 @@ def table(head: str) -> list[str]:
 
 def test_every_metric_is_listed_with_its_labels_and_meaning() -> None:
     assert table("| metric | kind | labels | meaning |") == metric_rows()
+    assert len(metric_rows()) > 10
 
 
 def test_every_event_is_listed_with_its_meaning() -> None:
     assert table("| event | of | told when |") == event_rows()
+    assert len(event_rows()) > 10
 
 
 def test_every_alert_is_listed() -> None:
@@ -66,8 +67,3 @@ def test_files_are_listed() -> None:
     assert names == set(
         re.findall(r"`([\w.]+\.(?:yml|json|py))`", PAGE.partition("## Prometheus")[2].partition("## ")[0])
     )
-
-
-@pytest.mark.parametrize("head", ["| metric | kind | labels | meaning |", "| event | of | told when |"])
-def test_a_table_is_found(head: str) -> None:
-    assert len(table(head)) > 10

@@ -16,21 +16,16 @@ from tests.packaging.targets import TARGETS, WITHOUT_EXTRA
 from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT
 
-TRACKED = [path.relative_to(CHECKOUT).as_posix() for path in tracked_files()]
+TRACKED = [path.relative_to(CHECKOUT).as_posix() for path in tracked_files()]  # from git's index, in milliseconds
 
 
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
-    folder = tmp_path_factory.mktemp("dist")
-    build_here(CHECKOUT, folder, "sdist", "wheel")
-    return Archives.in_folder(folder)
+needs_archives = pytest.mark.processes
+"""The build of the archives starts a process."""
 
 
+@needs_archives
 def test_the_archives_hold_what_git_knows_and_nothing_else(archives: Archives) -> None:
     assert faults(archives, TRACKED) == []
-
-
-def test_the_top_of_each_archive(archives: Archives) -> None:
     in_wheel = {name.partition("/")[0] for name in wheel_files(archives.wheel)}
     in_sdist = {name.partition("/")[0] for name in sdist_files(archives.sdist)}
     assert {name.partition("-")[0] for name in in_wheel} == {"wal_sink", "wal_sink_backends", "pyspark_wal_sink"}
@@ -41,6 +36,7 @@ def test_the_top_of_each_archive(archives: Archives) -> None:
     }
 
 
+@needs_archives
 def test_the_sdist_builds_the_same_wheel(archives: Archives, tmp_path: Path) -> None:
     with tarfile.open(archives.sdist) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -49,15 +45,13 @@ def test_the_sdist_builds_the_same_wheel(archives: Archives, tmp_path: Path) -> 
     assert wheel_files(next((tmp_path / "dist").iterdir())) == wheel_files(archives.wheel)
 
 
-def test_a_stray_file_in_the_wheel_is_found(archives: Archives, tmp_path: Path) -> None:
+@needs_archives
+def test_a_stray_file_is_found_in_the_wheel_and_in_the_sdist(archives: Archives, tmp_path: Path) -> None:
     planted = Archives(tmp_path / archives.wheel.name, archives.sdist)
     planted.wheel.write_bytes(archives.wheel.read_bytes())
     with zipfile.ZipFile(planted.wheel, "a") as wheel:
         wheel.writestr("tests/test_x.py", "")
     assert faults(planted, TRACKED) == ["the wheel holds tests/test_x.py, which git does not know there"]
-
-
-def test_a_stray_file_in_the_sdist_is_found(archives: Archives, tmp_path: Path) -> None:
     planted = Archives(archives.wheel, tmp_path / archives.sdist.name)
     with tarfile.open(archives.sdist) as old, tarfile.open(planted.sdist, "w:gz") as new:
         for member in old.getmembers():
@@ -70,16 +64,14 @@ def test_a_stray_file_in_the_sdist_is_found(archives: Archives, tmp_path: Path) 
     ]
 
 
-def test_a_missing_file_is_found(archives: Archives) -> None:
+@needs_archives
+def test_a_missing_file_and_a_package_without_types_are_found(archives: Archives, tmp_path: Path) -> None:
     known = [*TRACKED, "wal_sink/new.py", "benchmarks/new.py", "docs/new.md"]
     assert faults(archives, known) == [
         "the wheel lacks wal_sink/new.py",
         "the sdist lacks docs/new.md",
         "the sdist lacks wal_sink/new.py",
     ]
-
-
-def test_a_package_without_types_is_found(archives: Archives, tmp_path: Path) -> None:
     typed = "wal_sink_backends/py.typed"
     planted = Archives(tmp_path / archives.wheel.name, archives.sdist)
     with zipfile.ZipFile(planted.wheel, "w") as wheel:
@@ -92,6 +84,7 @@ def test_a_package_without_types_is_found(archives: Archives, tmp_path: Path) ->
     ]
 
 
+@needs_archives
 def test_an_archive_that_is_too_large_is_found(archives: Archives, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_BYTES", 1000)
     assert [fault.partition(" has ")[0] for fault in faults(archives, TRACKED)] == [
@@ -109,13 +102,11 @@ def test_a_folder_with_anything_else_is_refused(tmp_path: Path) -> None:
         Archives.in_folder(tmp_path)
 
 
-def test_every_extra_has_a_target_where_make_package_delivers(archives: Archives) -> None:
+@needs_archives
+def test_every_extra_has_a_target_and_wheels_where_make_package_delivers(archives: Archives) -> None:
     extras = [extra for extra in extras_of(archives.wheel) if extra != "spark"]
     assert extras == sorted(TARGETS)
     assert extras == sorted(WITHOUT_EXTRA)
-
-
-def test_wheels_are_collected_for_every_extra_and_for_building(archives: Archives) -> None:
     names = {Requirement(text).name for text in all_requirements(archives.wheel)}
     assert {"pyspark", "hatchling", "s3fs", "psycopg", "confluent-kafka"} <= names
     assert "psycopg[binary]" in {text.partition("<")[0] for text in all_requirements(archives.wheel)}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from email.message import Message
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from trove_classifiers import classifiers, deprecated_classifiers
 
-from tests.packaging.archives import Archives, build_here, metadata_bytes, metadata_of
+from tests.packaging.archives import Archives, metadata_bytes, metadata_of
 from tests.packaging.description import Link, Repository, anchors_of, code_of, links_of
 from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT
@@ -26,15 +27,12 @@ from tests.support.processes import CHECKOUT
 PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
 URLS = PYPROJECT["project"]["urls"]
 VERSION = PYPROJECT["project"]["version"]
-TEXTS = {path.relative_to(CHECKOUT).as_posix(): path.read_text(errors="replace") for path in tracked_files()}
-REPOSITORY = Repository(URLS["Repository"], VERSION, TEXTS)
 
 
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
-    folder = tmp_path_factory.mktemp("dist")
-    build_here(CHECKOUT, folder, "sdist", "wheel")
-    return Archives.in_folder(folder)
+@cache
+def repository() -> Repository:
+    texts = {path.relative_to(CHECKOUT).as_posix(): path.read_text(errors="replace") for path in tracked_files()}
+    return Repository(URLS["Repository"], VERSION, texts)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +63,7 @@ def description_of(metadata: Message) -> str:
 # --- the fields
 
 
+@pytest.mark.processes
 def test_the_metadata_is_complete_and_valid(archives: Archives, metadata: Message) -> None:
     read = Metadata.from_email(metadata_bytes(archives.wheel), validate=True)
     assert (read.name, str(read.version), str(read.requires_python)) == ("wal-sink", VERSION, ">=3.11")
@@ -76,6 +75,7 @@ def test_the_metadata_is_complete_and_valid(archives: Archives, metadata: Messag
     assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(read.project_urls)
 
 
+@pytest.mark.processes
 def test_twine_finds_no_fault(archives: Archives) -> None:
     command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict"]
     command += [str(archives.wheel), str(archives.sdist)]
@@ -94,9 +94,10 @@ def test_every_url_begins_with_that_of_the_repository() -> None:
     substitutions = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
     named = [*URLS.values(), *(url for one in substitutions for url in re.findall(r"https://\S+", one["replacement"]))]
     assert len(named) == len(URLS) + len(substitutions)
-    assert [url for url in named if not re.match(re.escape(REPOSITORY.url) + "(?:[/#]|$)", url)] == []
+    assert [url for url in named if not re.match(re.escape(repository().url) + "(?:[/#]|$)", url)] == []
 
 
+@pytest.mark.processes
 def test_users_see_no_group_of_developers(metadata: Message) -> None:
     groups = PYPROJECT["dependency-groups"]
     assert {"bench", "dev", "mutation"} <= set(groups)
@@ -127,17 +128,14 @@ def _normal(name: str) -> str:
 # --- the description
 
 
-def test_every_link_of_the_description_leads_to_a_tracked_file(metadata: Message) -> None:
-    description = description_of(metadata)
-    assert REPOSITORY.dead_links(description) == []
+@pytest.mark.processes
+def test_every_link_of_the_description_leads_to_a_tracked_file_and_nothing_else_is_changed(metadata: Message) -> None:
+    readme, description = (CHECKOUT / "README.md").read_text(), description_of(metadata)
+    assert repository().dead_links(description) == []
     assert len(links_of(description)) >= 10
-
-
-def test_the_build_changes_nothing_but_links(metadata: Message) -> None:
-    readme, description = TEXTS["README.md"], description_of(metadata)
     assert code_of(description) == code_of(readme)
     assert [link.kind for link in links_of(description)] == [link.kind for link in links_of(readme)]
-    assert re.sub(rf"{REPOSITORY.url}/(blob|raw)/v{VERSION}/(README\.md(?=#))?", "", description) == readme
+    assert re.sub(rf"{repository().url}/(blob|raw)/v{VERSION}/(README\.md(?=#))?", "", description) == readme
 
 
 def test_relative_links_become_absolute(described: Callable[[str], str]) -> None:
@@ -145,8 +143,8 @@ def test_relative_links_become_absolute(described: Callable[[str], str]) -> None
 [a](docs/FORMAT.md) and [b](docs/FORMAT.md#what-absence-means), [one](#one), [far](https://example.org/x), <a@b.example>
 ![p](benchmarks/plots/csv.svg) and [![q](benchmarks/plots/csv.svg)](docs/FORMAT.md)
 """
-    head = f"{REPOSITORY.url}/blob/v{VERSION}"
-    picture = Link("image", f"{REPOSITORY.url}/raw/v{VERSION}/benchmarks/plots/csv.svg")
+    head = f"{repository().url}/blob/v{VERSION}"
+    picture = Link("image", f"{repository().url}/raw/v{VERSION}/benchmarks/plots/csv.svg")
     assert links_of(described(readme)) == [
         Link("link", f"{head}/docs/FORMAT.md"),
         Link("link", f"{head}/docs/FORMAT.md#what-absence-means"),
@@ -159,9 +157,8 @@ def test_relative_links_become_absolute(described: Callable[[str], str]) -> None
     ]
 
 
-@pytest.mark.parametrize(
-    ("planted", "found"),
-    [
+def test_a_dead_link_is_found(described: Callable[[str], str]) -> None:
+    for planted, found in [
         ("[a](docs/NOWHERE.md)", "the repository has no file docs/NOWHERE.md"),
         ("[a](docs/FORMAT.md#nowhere)", "docs/FORMAT.md has no heading #nowhere"),
         ("[a](#nowhere)", "README.md has no heading #nowhere"),
@@ -174,14 +171,12 @@ def test_relative_links_become_absolute(described: Callable[[str], str]) -> None
         ("text <a href='docs/FORMAT.md'>a</a>", "it is relative"),
         ("[a]\n\n[a]: docs/FORMAT.md", "it is relative"),
         ("[a](http://example.org)", "expected https"),
-        (f"[a]({REPOSITORY.url}/blob/main/README.md)", "expected https://"),
-        (f"![a]({REPOSITORY.url}/blob/v{VERSION}/README.md)", "expected https://"),
-    ],
-)
-def test_a_dead_link_is_found(planted: str, found: str, described: Callable[[str], str]) -> None:
-    dead = REPOSITORY.dead_links(described(f"# wal-sink\n\n[fine](docs/FORMAT.md), [sinks](docs/)\n\n{planted}\n"))
-    assert len(dead) == 1
-    assert found in dead[0]
+        (f"[a]({repository().url}/blob/main/README.md)", "expected https://"),
+        (f"![a]({repository().url}/blob/v{VERSION}/README.md)", "expected https://"),
+    ]:
+        text = described(f"# wal-sink\n\n[fine](docs/FORMAT.md), [sinks](docs/)\n\n{planted}\n")
+        dead = repository().dead_links(text)
+        assert [found in each for each in dead] == [True], (planted, dead)
 
 
 def test_anchors_are_those_of_github() -> None:

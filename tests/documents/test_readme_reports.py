@@ -17,7 +17,6 @@ from tests.documents.test_guarantees_document import sentences
 from tests.support.processes import CHECKOUT
 
 README, PAGE = "README.md", "docs/tested.md"
-BOTH = pytest.mark.parametrize("document", [README, PAGE])
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +39,16 @@ def count_of(constant: str) -> int:
     raise AssertionError(f"specs/check.py has no {constant}")
 
 
-@pytest.mark.parametrize(
-    ("document", "constant", "words"),
-    [
+def test_a_document_counts_what_the_specification_runs() -> None:
+    for document, constant, words in [
         (README, "MODELS", "{} bounded models"),
         (README, "PLANTED", "each of {} planted bugs"),
         (PAGE, "MODELS", "{} bounded models"),
         (PAGE, "WITHOUT_PLAN_MODELS", "{} of them in two variants"),
         (PAGE, "PLANTED", "each of {} planted bugs"),
         (PAGE, "NEEDED", "{} missing repairs"),
-    ],
-)
-def test_a_document_counts_what_the_specification_runs(document: str, constant: str, words: str) -> None:
-    assert words.format(count_of(constant)) in told(document, "spec")
+    ]:
+        assert words.format(count_of(constant)) in told(document, "spec")
 
 
 def test_the_chaos_report_is_whole_and_of_full_size(rows: Mapping[str, Row]) -> None:
@@ -107,14 +103,14 @@ def test_the_page_tells_what_the_chaos_report_has(rows: Mapping[str, Row]) -> No
     assert not missing, "the page's table does not say this of benchmarks/CHAOS.md"
 
 
-@BOTH
-def test_a_document_tells_the_score_of_the_mutation_report(document: str) -> None:
+def test_both_documents_tell_the_score_of_the_mutation_report() -> None:
     report = (CHECKOUT / "benchmarks" / "MUTATION.md").read_text()
     row = r"^\| \*\*all\*\* \| (\d+) \|.*\| (\d+) \| ([\d.]+ %) \|  \|$"
     ((mutants, not_tried, score),) = re.findall(row, report, flags=re.MULTILINE)
     tried = int(mutants) - int(not_tried)
     drawn = f", drawn from {int(mutants):,}" if int(not_tried) else ""
-    assert f"{score} of {tried:,} mutants{drawn}" in told(document, "mutation")
+    for document in (README, PAGE):
+        assert f"{score} of {tried:,} mutants{drawn}" in told(document, "mutation")
 
 
 def test_readme_tells_what_the_tests_ask_for() -> None:
@@ -123,10 +119,7 @@ def test_readme_tells_what_the_tests_ask_for() -> None:
     assert f"{coverage['report']['fail_under']} % of the branches" in told(README, "test")
 
 
-def test_readme_counts_the_sentences_of_the_guarantees() -> None:
+def test_readme_has_five_lines_of_testing_and_counts_the_sentences_of_the_guarantees() -> None:
     assert f"- Each of {len(sentences())} sentences of [the guarantees]" in (CHECKOUT / README).read_text()
-
-
-def test_readme_has_five_lines_of_testing() -> None:
     section = (CHECKOUT / README).read_text().partition("## How it is tested\n")[2].partition("\n## ")[0]
     assert [line[:2] for line in section.strip().splitlines()] == ["- "] * 5

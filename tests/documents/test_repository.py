@@ -44,7 +44,8 @@ def _forbidden(file: str, text: str) -> Iterator[str]:
 
 
 def test_a_forbidden_name_is_found_with_its_line() -> None:
-    text = "fine\n" + "/".join(["", "home", "me"]) + "\nat " + ".".join(["pypi", "org"]) + "\n"
+    home, registry = "home", "pypi"  # whole, they would be found here
+    text = f"fine\n/{home}/me\nat {registry}.org\n"
     found = [fault.split(": ")[:2] for fault in _forbidden("a.md", text)]
     assert found == [["a.md:3", "the host of a package registry"], ["a.md:2", "a path of one machine"]]
 

@@ -55,6 +55,7 @@ FOUND = {
     ],
     "Who …": ["# Who comes second waits."],
 }
+WENT = "\n# It went\n#   away\n"
 PASSED_OVER = {
     "a name of a test": "def test_a_succeeded_process_is_whoever_comes_away() -> None: ...",
     "a word in another word": "sender, recommend, crewed, rollback, runaway = OutcomeUnknownError, 1, 2, 3, 4",
@@ -80,38 +81,26 @@ def _words(allowed: str = "") -> Words:
     return Words(f"passed_over = []\n{retired}{allowed}")
 
 
-@pytest.fixture(scope="module")
-def everything() -> list[Place]:
-    """All places of the checkout, allowed or not."""
-    return WORDS.places(CHECKOUT, ["."])
-
-
-def test_nothing_holds_a_retired_word(everything: list[Place]) -> None:
+def test_nothing_holds_a_retired_word_and_every_allowed_place_needs_its_entry() -> None:
+    everything = WORDS.places(CHECKOUT, ["."])
     left = WORDS.left(everything)
     assert not left, "python -m tests.support.words\n" + "\n".join(map(str, left))
-
-
-def test_every_allowed_place_still_needs_its_entry(everything: list[Place]) -> None:
     assert WORDS.unused(everything) == []
 
 
-def test_every_retired_word_is_found_in_a_sample() -> None:
+def test_every_retired_word_is_found_in_each_of_its_forms(tmp_path: Path) -> None:
     assert FOUND.keys() == {retired.word for retired in WORDS.retired}
+    forms = [(word, text) for word, texts in FOUND.items() for text in texts]
+    missed = [form for form in forms if form[0] not in {place.word for place in _found(tmp_path, f"{form[1]}\n")}]
+    assert missed == []
 
 
-@pytest.mark.parametrize(("word", "text"), [(word, text) for word, texts in FOUND.items() for text in texts])
-def test_a_retired_word_is_found(word: str, text: str, tmp_path: Path) -> None:
-    assert word in {place.word for place in _found(tmp_path, f"{text}\n")}
+def test_other_words_are_passed_over(tmp_path: Path) -> None:
+    assert {what for what, text in PASSED_OVER.items() if _found(tmp_path, f"{text}\n")} == set()
 
 
-@pytest.mark.parametrize("what", PASSED_OVER)
-def test_other_words_are_passed_over(what: str, tmp_path: Path) -> None:
-    assert _found(tmp_path, PASSED_OVER[what] + "\n") == []
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
+def test_texts_of_every_kind_are_searched(tmp_path: Path) -> None:
+    files = [
         "docs/a.md",
         "specs/A.tla",
         "specs/a.cfg",
@@ -122,10 +111,9 @@ def test_other_words_are_passed_over(what: str, tmp_path: Path) -> None:
         ".ci/run",
         "CONTRIBUTING.md",
         "SECURITY.md",
-    ],
-)
-def test_texts_of_every_kind_are_searched(file: str, tmp_path: Path) -> None:
-    assert [str(place) for place in _found(tmp_path, "\n# It went\n#   away\n", file)] == [f"{file}:3: away: #   away"]
+    ]
+    found = [str(place) for n, file in enumerate(files) for place in _found(tmp_path / f"{n}", WENT, file)]
+    assert found == [f"{file}:3: away: #   away" for file in files]
 
 
 def test_headings_may_begin_with_a_question_word_and_other_lines_may_not(tmp_path: Path) -> None:
@@ -149,14 +137,9 @@ def test_an_entry_allows_its_word_in_its_files_and_lines_alone(tmp_path: Path) -
     assert words.allowed == [Allowed("away", "wal_sink/room/*", "far", "a reason")]
 
 
-@pytest.mark.parametrize(
-    "entry", ['word = "away"\nfiles = "*"\nwhy = " "', 'word = "far"\nfiles = "*"\nwhy = "a reason"']
-)
-def test_an_entry_without_a_reason_or_of_no_retired_word_is_an_error(entry: str) -> None:
-    with pytest.raises(ValueError, match="names no retired word"):
-        _words(f"[[allowed]]\n{entry}\n")
-
-
-def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_wrong_entry_and_a_folder_that_does_not_exist_are_errors(tmp_path: Path) -> None:
+    for entry in ('word = "away"\nfiles = "*"\nwhy = " "', 'word = "far"\nfiles = "*"\nwhy = "a reason"'):
+        with pytest.raises(ValueError, match="names no retired word"):
+            _words(f"[[allowed]]\n{entry}\n")
     with pytest.raises(FileNotFoundError, match="gone does not exist"):
         WORDS.places(tmp_path, ["gone"])
