@@ -96,7 +96,7 @@ def test_the_tried_pythons_are_those_of_the_classifiers(rows: list[Row], project
 def test_the_oldest_and_newest_allowed_packages_were_tried(rows: list[Row], project: Mapping[str, Any]) -> None:
     pins = dict(re.findall(r"^(\S+)==(\S+)$", (CHECKOUT / "constraints.txt").read_text(), flags=re.MULTILINE))
     wrong = {name: wrong_bounds(bounds(project, name), [row[name] for row in rows], pins[name]) for name in MEASURED}
-    assert wrong == dict.fromkeys(MEASURED, [])
+    assert {name: told for name, told in wrong.items() if told} == {}
 
 
 def test_a_bound_that_was_not_tried_is_told() -> None:

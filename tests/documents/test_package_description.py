@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from functools import cache
 from email.message import Message
+from functools import cache
 from pathlib import Path
 
 import pytest

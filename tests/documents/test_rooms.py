@@ -59,17 +59,14 @@ def test_the_declared_graph_is_the_graph_of_the_imports() -> None:
     assert differences(read_declaration(CHECKOUT), Sources(CHECKOUT).graph()) == []
 
 
-def test_every_room_says_what_happens_there() -> None:
+def test_every_room_says_what_happens_there_and_one_that_does_not_is_told(tmp_path: Path) -> None:
     assert undocumented(CHECKOUT) == []
+    silent = {"wal_sink/mute/__init__.py": "", "wal_sink/mute/one.py": "", "wal_sink/bare/one.py": '"""Text."""\n'}
+    assert undocumented(_build(tmp_path, {**TOWN, **silent})) == ["wal_sink/bare", "wal_sink/mute"]
 
 
-def test_a_declaration_that_fits_has_no_difference(tmp_path: Path) -> None:
-    assert differences(DECLARED, _graph(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_every_form_of_import_makes_an_arrow(tmp_path: Path) -> None:
+    forms = [
         "from wal_sink.roof import top\n",
         "import wal_sink.roof\n",
         "from wal_sink import roof\n",
@@ -80,10 +77,9 @@ def test_a_declaration_that_fits_has_no_difference(tmp_path: Path) -> None:
         "from .roof import top as other\n",
         "def later():\n    from wal_sink.roof import top\n",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wal_sink.roof import top\n",
-    ],
-)
-def test_every_form_of_import_makes_an_arrow(tmp_path: Path, text: str) -> None:
-    assert _graph(tmp_path, {"extra": text}).arrows["extra.py", "roof.py"] == ["wal_sink.extra > wal_sink.roof"]
+    ]
+    made = {text: _graph(tmp_path, {"extra": text}).arrows.get(("extra.py", "roof.py")) for text in forms}
+    assert made == {text: ["wal_sink.extra > wal_sink.roof"] for text in forms}
 
 
 def test_a_name_of_a_package_makes_an_arrow_to_the_module_it_comes_from_alone(tmp_path: Path) -> None:
@@ -94,21 +90,16 @@ def test_a_name_of_a_package_makes_an_arrow_to_the_module_it_comes_from_alone(tm
     assert Sources(named).graph().imported_by("extra.py") == ["ground.py"]
 
 
-@pytest.mark.parametrize(
-    ("text", "imported"),
-    [
+def test_names_that_are_read_from_a_package_make_their_arrows_alone(tmp_path: Path) -> None:
+    names = '"""Names."""\nfrom wal_sink.roof import top\nfrom wal_sink.ground import low\n__version__: str\n'
+    for text, imported in [
         ("import wal_sink\nprint(wal_sink.low)\n", ["ground.py"]),
         ("import wal_sink as ours\nprint(ours.low, ours.__version__)\n", ["ground.py"]),
         ("import wal_sink\nprint(wal_sink.low, vars(wal_sink))\n", ["ground.py", "roof.py"]),
         ("import wal_sink.roof\nprint(wal_sink.roof.top)\n", ["roof.py"]),
-    ],
-)
-def test_names_that_are_read_from_a_package_make_their_arrows_alone(
-    tmp_path: Path, text: str, imported: list[str]
-) -> None:
-    names = '"""Names."""\nfrom wal_sink.roof import top\nfrom wal_sink.ground import low\n__version__: str\n'
-    tree = _build(tmp_path, {**TOWN, "wal_sink/__init__.py": names, "wal_sink/extra.py": text})
-    assert Sources(tree).graph().imported_by("extra.py") == imported
+    ]:
+        tree = _build(tmp_path, {**TOWN, "wal_sink/__init__.py": names, "wal_sink/extra.py": text})
+        assert Sources(tree).graph().imported_by("extra.py") == imported, text
 
 
 def test_an_init_that_does_something_counts_as_a_module_of_its_room(tmp_path: Path) -> None:
@@ -116,36 +107,28 @@ def test_an_init_that_does_something_counts_as_a_module_of_its_room(tmp_path: Pa
     assert graph.circles == [["roof.py", "store"]]
 
 
-def test_an_import_of_a_module_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_module_that_does_not_exist_and_a_folder_without_the_packages_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds none of the packages"):
+        Sources(tmp_path)
     with pytest.raises(LookupError, match=r"wal_sink\.extra imports wal_sink\.gone"):
         _graph(tmp_path, {"extra": "from wal_sink.gone import thing\n"})
 
 
-def test_a_folder_without_the_packages_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds none of the packages"):
-        Sources(tmp_path)
-
-
-def test_an_arrow_that_is_not_declared_is_told_with_its_imports(tmp_path: Path) -> None:
+def test_an_arrow_that_is_not_declared_or_that_no_import_makes_is_told(tmp_path: Path) -> None:
+    assert differences(DECLARED, _graph(tmp_path)) == []
+    unused: Declared = {**DECLARED, "floor-3": {"roof.py": ["store", "ground.py"]}}
+    assert differences(unused, _graph(tmp_path)) == ["arrow roof.py -> ground.py is declared and not used"]
     found = differences(
         DECLARED, _graph(tmp_path, {"roof": "from wal_sink.store import kept as top\nimport wal_sink.ground\n"})
     )
     assert found == ["arrow roof.py -> ground.py is not declared: wal_sink.roof > wal_sink.ground"]
 
 
-def test_an_arrow_that_no_import_makes_is_told(tmp_path: Path) -> None:
-    declared: Declared = {**DECLARED, "floor-3": {"roof.py": ["store", "ground.py"]}}
-    assert differences(declared, _graph(tmp_path)) == ["arrow roof.py -> ground.py is declared and not used"]
-
-
-def test_a_room_that_is_not_declared_is_told(tmp_path: Path) -> None:
+def test_a_room_that_is_not_declared_or_does_not_exist_is_told(tmp_path: Path) -> None:
+    absent: Declared = {**DECLARED, "floor-1": {"ground.py": [], "hut": []}}
+    assert differences(absent, _graph(tmp_path)) == ["room hut is declared and does not exist"]
     found = differences(DECLARED, _graph(tmp_path, {"hut": "", "shed/tool": ""}))
     assert found == ["room hut.py is not declared", "room shed is not declared"]
-
-
-def test_a_declared_room_that_does_not_exist_is_told(tmp_path: Path) -> None:
-    declared: Declared = {**DECLARED, "floor-1": {"ground.py": [], "hut": []}}
-    assert differences(declared, _graph(tmp_path)) == ["room hut is declared and does not exist"]
 
 
 def test_a_room_on_two_floors_or_on_the_wrong_one_is_told(tmp_path: Path) -> None:
@@ -183,8 +166,3 @@ def test_a_written_declaration_fits_what_it_was_written_for(tmp_path: Path) -> N
         "wal_sink: 10 rooms, 8 arrows, 3 floors\nwith backends: 11 rooms, 9 arrows, 4 floors\ncircles: 0\n"
         in report(graph)
     )
-
-
-def test_a_folder_without_a_docstring_is_told(tmp_path: Path) -> None:
-    silent = {"wal_sink/mute/__init__.py": "", "wal_sink/mute/one.py": "", "wal_sink/bare/one.py": '"""Text."""\n'}
-    assert undocumented(_build(tmp_path, {**TOWN, **silent})) == ["wal_sink/bare", "wal_sink/mute"]

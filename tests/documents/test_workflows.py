@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,58 +59,48 @@ GOOD = [
 ]
 
 
-@pytest.fixture
-def plant(tmp_path: Path) -> Callable[[Change], Path]:
-    """A function that copies a workflow with one change in its first such place."""
-
-    def planted(change: Change) -> Path:
-        text = TESTS.read_text()
+def plant(folder: Path, changes: Iterable[Change]) -> Iterator[Path]:
+    """Yield a copy of a workflow for each change, with this change in its first such place."""
+    text = TESTS.read_text()
+    for number, change in enumerate(changes):
         assert change[0] in text
-        copy = tmp_path / ".github" / "workflows" / TESTS.name
+        copy = folder / f"{number}" / ".github" / "workflows" / TESTS.name
         copy.parent.mkdir(parents=True)
         copy.write_text(text.replace(*change, 1))
-        return copy
-
-    return planted
+        yield copy
 
 
-@pytest.fixture
-def _built() -> None:
+@pytest.mark.processes
+def test_the_schemas_accept_the_workflows_and_find_each_fault(tmp_path: Path) -> None:
+    assert workflows.schema_problems(workflows.files()) == []
+    planted = list(plant(tmp_path, OF_THE_SCHEMA.values()))
+    said = "\n".join(workflows.schema_problems(planted))
+    assert [what for what, path in zip(OF_THE_SCHEMA, planted, strict=True) if f"{path}::$" not in said] == [], said
+
+
+@pytest.mark.processes
+def test_actionlint_accepts_the_workflows_and_finds_each_fault(tmp_path: Path) -> None:
     require(workflows.ACTIONLINT.path.is_file(), "actionlint is not built: make workflows")
-
-
-def test_the_workflows_have_no_problem() -> None:
-    assert workflows.problems(workflows.files()) == []
-
-
-@pytest.mark.usefixtures("_built")
-def test_actionlint_finds_no_problem() -> None:
     assert workflows.actionlint_problems(workflows.files()) == []
+    planted = list(plant(tmp_path, OF_ACTIONLINT.values()))
+    (said,) = workflows.actionlint_problems(planted)
+    places = [re.search(rf"\b{number}/\.github/workflows/tests\.yml:\d+:\d+", said) for number in range(len(planted))]
+    assert [what for what, place in zip(OF_ACTIONLINT, places, strict=True) if not place] == [], said
 
 
-@pytest.mark.parametrize("fault", OF_THE_SCHEMA)
-def test_the_schemas_find(fault: str, plant: Callable[[Change], Path]) -> None:
-    assert workflows.schema_problems([plant(OF_THE_SCHEMA[fault])])
+def test_the_workflows_keep_the_rules_of_the_repository() -> None:
+    assert [fault for path in workflows.files() for fault in workflows.own_problems(path)] == []
 
 
-@pytest.mark.usefixtures("_built")
-@pytest.mark.parametrize("fault", OF_ACTIONLINT)
-def test_actionlint_finds(fault: str, plant: Callable[[Change], Path]) -> None:
-    found = workflows.actionlint_problems([plant(OF_ACTIONLINT[fault])])
-    assert len(found) == 1
-    assert re.search(r"tests\.yml:\d+:\d+", found[0])
+def test_the_rules_of_the_repository_find_each_fault(tmp_path: Path) -> None:
+    found = [workflows.own_problems(path) for path in plant(tmp_path, OF_THE_RULES.values())]
+    told = {what: [fault[:11] for fault in faults] for what, faults in zip(OF_THE_RULES, found, strict=True)}
+    assert told == {what: ["tests.yml: "] for what in OF_THE_RULES}
 
 
-@pytest.mark.parametrize("fault", OF_THE_RULES)
-def test_the_rules_of_the_repository_find(fault: str, plant: Callable[[Change], Path]) -> None:
-    found = workflows.own_problems(plant(OF_THE_RULES[fault]))
-    assert len(found) == 1
-    assert found[0].startswith("tests.yml: ")
-
-
-@pytest.mark.parametrize("command", GOOD)
-def test_the_rules_of_the_repository_allow(command: str, plant: Callable[[Change], Path]) -> None:
-    assert workflows.own_problems(plant((".ci/run spec demo", command))) == []
+def test_the_rules_of_the_repository_allow_the_commands_that_it_has(tmp_path: Path) -> None:
+    planted = plant(tmp_path, [(".ci/run spec demo", command) for command in GOOD])
+    assert [workflows.own_problems(path) for path in planted] == [[]] * len(GOOD)
 
 
 def test_the_checks_of_ci_are_found_by_their_names() -> None:
@@ -129,6 +119,7 @@ def test_the_tests_run_on_every_python_that_the_package_names() -> None:
     assert workflows.pythons(TESTS) == [named]
 
 
+@pytest.mark.processes
 def test_ci_refuses_a_check_that_it_does_not_have_before_it_does_anything(tmp_path: Path) -> None:
     for program in ("dirname", "grep"):  # alone: nothing can be installed if the name is not refused
         (tmp_path / program).symlink_to(shutil.which(program) or program)
