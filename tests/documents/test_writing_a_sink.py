@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.support.contract_runs import run
 from tests.support.page import class_on_the_page
 from wal_sink import ConfigError, LedgerEntry, Position, Rejected, SinkContext
 from wal_sink.testing import SinkContract, SinkQuery
-from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
+from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
 
@@ -89,19 +90,14 @@ def opened(address: str) -> Any:
     return sink
 
 
-@pytest.fixture
-def address() -> str:
+def new_target() -> str:
     address = f"stock://{next(_numbers)}"
     TARGETS[address] = Target()
     return address
 
 
-class TestTheContract(SinkContract):
+class StockContract(SinkContract):
     column_names = ("dots", "spaces")
-
-    @pytest.fixture
-    def target(self, address: str) -> str:
-        return address
 
     def make_sink(self, target: str) -> object:
         return StockSink(target)
@@ -110,28 +106,45 @@ class TestTheContract(SinkContract):
         return TARGETS[target].rows
 
 
-class TestManySlots(TestTheContract):
+class ManySlotsContract(StockContract):
+    every = 10
+    """It adds one method to the other one, whose contract is tried at every point."""
+
     def make_sink(self, target: str) -> object:
         return ManySlotsSink(target)
 
 
-@pytest.mark.parametrize("verdict", get_args(Verdict))
-def test_it_follows_the_rule(address: str, verdict: Verdict) -> None:
-    for case in (case for case in CASES if case.verdict == verdict):
+def test_the_sink_of_the_page_keeps_the_contract() -> None:
+    done = run(StockContract(), new_target)
+    assert done.failed == {}
+    assert "test_a_lower_term_is_refused" in done.passed
+    assert len(done.passed) > 30
+
+
+def test_the_sink_of_the_page_that_tells_many_slots_keeps_the_contract() -> None:
+    done = run(ManySlotsContract(), new_target)
+    assert done.failed == {}
+    assert "test_positions_tells_every_slot_as_last_does" in done.passed
+
+
+def test_the_sink_of_the_page_follows_the_rule_of_ledgers() -> None:
+    address = new_target()
+    for case in CASES:
         target = TARGETS[address] = Target(ledgers={SLOT: as_row(STORED)} if case.stored else {})
         sink, chunk = opened(address), case.chunk()
-        if verdict in REFUSALS:
-            kind, told = REFUSALS[verdict]
+        if case.verdict in REFUSALS:
+            kind, told = REFUSALS[case.verdict]
             with pytest.raises(kind, match=told):
                 sink.write(chunk)
         else:
             assert sink.write(chunk) is None
-        is_new = verdict == "new"
+        is_new = case.verdict == "new"
         assert [row["id"] for row in target.rows] == (list(case.rows) if is_new else []), case
         assert sink.last(SLOT) == (chunk.position if is_new else STORED.position if case.stored else None), case
 
 
-def test_a_chunk_with_a_refused_row_leaves_nothing(address: str) -> None:
+def test_a_chunk_with_a_refused_row_leaves_nothing() -> None:
+    address = new_target()
     target = TARGETS[address]
     target.refuses = lambda row: row["id"] == 5
     chunk = next(case for case in CASES if case.verdict == "new" and case.rows and not case.stored).chunk()

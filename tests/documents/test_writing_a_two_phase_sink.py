@@ -6,8 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
+from tests.support.contract_runs import run
 from tests.support.page import class_on_the_page
 from wal_sink.testing import SinkContract
 
@@ -67,15 +66,31 @@ class Client:
 ShelfSink = class_on_the_page("ShelfSink", connect=lambda address: Client(SHELVES[address]))
 
 
-class TestTheContract(SinkContract):
-    @pytest.fixture
-    def target(self) -> str:
-        address = f"shelf://{next(_numbers)}"
-        SHELVES[address] = Shelf()
-        return address
+def new_target() -> str:
+    address = f"shelf://{next(_numbers)}"
+    SHELVES[address] = Shelf()
+    return address
 
+
+class ShelfContract(SinkContract):
     def make_sink(self, target: str) -> object:
         return ShelfSink(target)
 
     def rows_in(self, target: str) -> list[Row]:
         return [row for rows in SHELVES[target].published.values() for row in rows]
+
+
+def test_the_sink_of_the_page_keeps_the_contract() -> None:
+    done = run(ShelfContract(), new_target)
+    assert done.failed == {}
+    assert "test_a_commit_that_comes_again_changes_nothing" in done.passed
+    assert len(done.passed) > 30
+
+
+def test_a_fault_of_the_sink_is_told() -> None:
+    class Forgetful(ShelfContract):
+        def rows_in(self, target: str) -> list[Row]:
+            return super().rows_in(target)[1:]
+
+    Forgetful.every, Forgetful.each_line = 40, False
+    assert "test_an_undisturbed_run_brings_every_row_once" in run(Forgetful(), new_target).failed
