@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
-from docs_site.browser import ChromiumMissingError, chromium
-from docs_site.check import check_site
+from docs_site.browser import ChromiumMissingError, browser, chromium
+from docs_site.check import check_site, main
 from tests.support.components import require
-from tests.support.processes import CHECKOUT, python_environment
 
 STYLE = "<style>@media (prefers-color-scheme: dark) { body { background: #111; color: #eee } }</style>"
 HEAD = f'<!doctype html><html><head><link rel="icon" href="data:,">{STYLE}</head>'
@@ -46,12 +45,23 @@ PLANTED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _needs_chromium() -> None:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Browser]:
+    """One browser for all sites: it takes seconds to start."""
     try:
         chromium()
     except ChromiumMissingError as error:
         require(component_present=False, how_to_get_it=str(error))
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture
+def _one_browser(shared: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("docs_site.check.browser", lambda: nullcontext(shared))
+
+
+in_a_browser = pytest.mark.usefixtures("_one_browser")
 
 
 def _site(folder: Path, changed: Mapping[str, str] | None = None) -> Path:
@@ -66,6 +76,8 @@ def _faults(folder: Path, searches: Mapping[str, str] | None = None) -> list[str
     return [str(fault) for fault in check_site(folder, searches or {}).faults]
 
 
+@pytest.mark.processes
+@in_a_browser
 def test_a_good_site_has_no_fault(tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
     pictures.mkdir()
@@ -77,57 +89,50 @@ def test_a_good_site_has_no_fault(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.processes
+@in_a_browser
 def test_each_planted_fault_is_found_on_its_page(tmp_path: Path) -> None:
-    """One site with one fault a page: a browser takes seconds to start."""
+    """Every page has one fault, and the first page two: it is never dark, and its search names other pages."""
     pages = {f"planted/{number}/index.html": text for number, text in enumerate(PLANTED.values())}
     good = GOOD["guide/index.html"].replace("../", "../../")
-    found = _faults(_site(tmp_path, {name: good.replace("</body>", f"{text}</body>") for name, text in pages.items()}))
+    planted = {name: good.replace("</body>", f"{text}</body>") for name, text in pages.items()}
+    light = GOOD["index.html"].replace(STYLE, "<style>body { background: #fff }</style>")
+    found = _faults(_site(tmp_path, {**planted, "index.html": light}), {"rows": "/"})
     missing = [
         fault
         for number, fault in enumerate(PLANTED)
         if not any(each.startswith(f"/planted/{number}/: {fault}") for each in found)
     ]
     assert missing == [], found
-    assert [each for each in found if not each.startswith("/planted/")] == []
-
-
-def test_a_search_that_does_not_name_the_page_is_found(tmp_path: Path) -> None:
-    assert _faults(_site(tmp_path), {"rows": "/"}) == [
-        "/: the search for 'rows' names ['/guide/', '/guide/more/'], expected / among the first 5"
+    assert sorted(each for each in found if not each.startswith("/planted/")) == [
+        "/: is not dark for readers who prefer that: its background is [255, 255, 255]",
+        "/: the search for 'rows' names ['/guide/', '/guide/more/'], expected / among the first 5",
     ]
 
 
-def test_a_search_without_results_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.processes
+@in_a_browser
+def test_the_program_tells_every_fault_and_ends_with_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make docs-check` runs the same program over the real site. A search without results is one of the faults."""
     monkeypatch.setattr("docs_site.check.LIMIT_MS", 1_000)
-    assert "/: the search for 'nothing' shows no result" in _faults(_site(tmp_path), {"nothing": "/guide/"})[0]
+    silent = GOOD["index.html"].replace("'nothing'", "'fenced'")
+    monkeypatch.setattr("sys.argv", ["check", str(_site(tmp_path, {"index.html": silent}))])
+    assert main() == 1
+    told = capsys.readouterr().out.splitlines()
+    assert [line[:50] for line in told if "'fenced'" in line] == ["/: the search for 'fenced' shows no result: Page.w"]
+    assert told[-1].startswith("2 pages at 360 and 1280 pixels, 3 links within the site, 5 searches")
 
 
-def test_a_first_page_that_is_never_dark_is_found(tmp_path: Path) -> None:
-    page = GOOD["index.html"].replace(STYLE, "<style>body { background: #fff }</style>")
-    assert _faults(_site(tmp_path, {"index.html": page})) == [
-        "/: is not dark for readers who prefer that: its background is [255, 255, 255]"
-    ]
-
-
-def test_a_folder_without_a_site_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_site_and_a_missing_chromium_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(FileNotFoundError, match=r"index\.html does not exist: build the site first"):
         check_site(tmp_path)
-
-
-def test_the_program_ends_with_a_failure_if_there_is_a_fault(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "docs_site.check", str(_site(tmp_path))]
-    environment = python_environment({"CHROMIUM": chromium()})
-    done = subprocess.run(
-        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False, timeout=500
-    )
-    assert done.returncode == 1
-    assert "/: the search for 'fenced'" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith(
-        "2 pages at 360 and 1280 pixels, 3 links within the site, 5 searches"
-    )
-
-
-def test_a_missing_chromium_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["check", str(tmp_path)])
+    assert main() == 2
+    assert "build the site first" in capsys.readouterr().err
     monkeypatch.setenv("CHROMIUM", "no-such-program")
     monkeypatch.setattr("docs_site.browser.shutil.which", lambda _: None)
     with pytest.raises(ChromiumMissingError, match=r"there is no 'no-such-program'\. Install it \(Debian: apt-get"):
