@@ -28,41 +28,28 @@ FILE = read_file()
 PUBLIC = [name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 
 
-@pytest.fixture(scope="module")
-def sources() -> Sources:
-    return read_sources()
-
-
-def test_every_public_error_class_has_an_entry_in_its_own_name() -> None:
+def test_every_error_class_is_named_once_and_every_public_one_has_an_entry_in_its_own_name() -> None:
+    sources = read_sources()  # once for all tests
     assert {entry.name for entry in FILE.entries} >= set(PUBLIC)
-
-
-def test_every_error_class_is_named_once(sources: Sources) -> None:
     named = Counter([*(name for entry in FILE.entries for name in entry.names), *FILE.not_met])
     assert [name for name, times in named.items() if times > 1] == []
     assert sorted(named.keys() - sources.classes.keys()) == []
     assert sorted(name for name in sources.classes.keys() - named.keys() if not name.startswith("_")) == []
 
 
-def test_a_class_that_no_user_meets_has_its_reason() -> None:
-    assert [name for name, reason in FILE.not_met.items() if len(reason.split()) < 4] == []
-
-
-def test_every_fragment_is_in_a_text_of_the_sources(sources: Sources) -> None:
-    assert not_in_the_sources(FILE.fragments, sources) == []
-
-
-def test_every_fragment_has_words_to_search_for() -> None:
+def test_every_fragment_is_in_a_text_of_the_sources_and_has_words_to_search_for() -> None:
+    assert not_in_the_sources(FILE.fragments, read_sources()) == []
     letters = {fragment: sum(map(str.isalpha, fragment)) for fragment in FILE.fragments}
     assert [fragment for fragment, count in letters.items() if count < FEWEST_LETTERS] == []
 
 
-def test_every_message_of_the_sources_is_found_under_its_class(sources: Sources) -> None:
-    missed = FILE.uncovered(sources)
+def test_every_message_of_the_sources_is_found_under_its_class() -> None:
+    missed = FILE.uncovered(read_sources())
     assert not missed, f"add a fragment to {SOURCE.name}, then {COMMAND}\n" + "\n".join(map(str, missed))
 
 
-def test_every_cause_helps() -> None:
+def test_every_cause_helps_and_a_class_that_no_user_meets_has_its_reason() -> None:
+    assert [name for name, reason in FILE.not_met.items() if len(reason.split()) < 4] == []
     causes = [cause for entry in (*FILE.entries, FILE.warnings) for cause in entry.causes]
     assert all(cause.title and cause.do for cause in causes)
     alone = [cause.title for cause in causes if not (cause.messages or cause.foreign)]
@@ -70,20 +57,18 @@ def test_every_cause_helps() -> None:
     assert all(entry.meaning and entry.safe and entry.avoid for entry in FILE.entries)
 
 
-def test_the_page_is_made_from_the_file(sources: Sources) -> None:
-    assert PAGE.read_text() == FILE.page(sources), COMMAND
+def test_the_page_is_made_from_the_file_and_its_lines_fit() -> None:
+    page = FILE.page(read_sources())
+    assert PAGE.read_text() == page, COMMAND
+    assert [line for line in page.splitlines() if len(line) > WIDTH and line[0] not in "-|<" and "](" not in line] == []
 
 
-def test_the_parents_of_an_error_are_those_of_its_class(sources: Sources) -> None:
-    assert {name: sources.parents[name] for name in PUBLIC} == {
+def test_the_parents_of_an_error_are_those_of_its_class() -> None:
+    parents = read_sources().parents
+    assert {name: parents[name] for name in PUBLIC} == {
         name: tuple(kind.__name__ for kind in getattr(errors, name).__mro__[1:] if kind.__module__ == errors.__name__)
         for name in PUBLIC
     }
-
-
-def test_lines_of_the_page_fit(sources: Sources) -> None:
-    lines = FILE.page(sources).splitlines()
-    assert [line for line in lines if len(line) > WIDTH and line[0] not in "-|<" and "](" not in line] == []
 
 
 # --- how messages are found
@@ -162,12 +147,9 @@ def test_texts_are_computed_from_the_syntax_tree(made_up: Sources) -> None:
     assert made_up.classes == dict.fromkeys(["WalSinkError", "LostError", "TimedError"], "wal_sink/one.py")
 
 
-def test_a_docstring_is_no_message(made_up: Sources) -> None:
+def test_a_docstring_is_no_message_and_an_ellipsis_stands_for_anything_within_one_text(made_up: Sources) -> None:
     assert not_in_the_sources(["never a message of ours"], made_up) == ["never a message of ours"]
     assert not_in_the_sources(["restore the object by hand"], made_up) == []
-
-
-def test_an_ellipsis_stands_for_anything_within_one_text(made_up: Sources) -> None:
     assert not_in_the_sources(["path …: it is too late", "is not there…by hand"], made_up) == []
     across = "is not there any more…a text that a function makes"
     assert not_in_the_sources([across], made_up) == [across]
@@ -194,19 +176,13 @@ def test_the_coverage_counts_places_with_words_and_found_places(made_up: Sources
     assert lines[1:] == [["LostError", "4", "3", "1"], ["TimedError", "1", "1", "1"], ["warning", "1", "1", "1"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "caught"),
-    [
+def test_the_page_tells_what_catches_an_error_and_what_the_common_class_does_not_catch(made_up: Sources) -> None:
+    for name, caught in [
         ("TimedError", "`except LostError` and `except WalSinkError` catch it too.\n\n**Safe"),
         ("LostError", "`except WalSinkError` catches it too.\n\n**Safe"),
         ("WalSinkError", "Gone. For good.\n\n**Safe"),
-    ],
-)
-def test_the_page_tells_what_catches_an_error(name: str, caught: str, made_up: Sources) -> None:
-    assert caught in _file("lost", names=f'"{name}"').page(made_up)
-
-
-def test_the_page_tells_of_an_error_that_the_common_class_does_not_catch(made_up: Sources) -> None:
+    ]:
+        assert caught in _file("lost", names=f'"{name}"').page(made_up)
     alone = replace(made_up, parents={"LostError": ()})
     assert "`except WalSinkError` does not catch this class.\n" in _file("lost").page(alone)
 

@@ -18,7 +18,7 @@ from wal_sink.testing import SinkContract
 
 @dataclass
 class Outcomes:
-    """What became of the tests of a contract, each by its name and its arguments."""
+    """The tests of a contract by their results, each with its name and its arguments."""
 
     passed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
