@@ -100,7 +100,7 @@ class _Collected:
 
 
 def test_make_test_checks_each_sentence_about_rows() -> None:
-    """What `make test-all` alone would find is found too late. Sentences of the first two sections, 1 to 19."""
+    """A fault that `make test-all` alone would find is found too late. Sentences of the first two sections, 1 to 19."""
     about_rows = [sentence for sentence in sentences() if sentence.number <= 19]
     files = sorted({check.partition("::")[0] for sentence in about_rows for check in sentence.checks if "/" in check})
     quick = _Collected()

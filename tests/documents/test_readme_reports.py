@@ -116,7 +116,7 @@ def test_both_documents_tell_the_score_of_the_mutation_report() -> None:
 def test_readme_tells_what_the_tests_ask_for() -> None:
     coverage = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["coverage"]
     assert coverage["run"]["branch"]
-    assert f"{coverage['report']['fail_under']} % of the branches" in told(README, "test")
+    assert f"{coverage['report']['fail_under']} % of the branches" in told(README, "test-all")
 
 
 def test_readme_has_five_lines_of_testing_and_counts_the_sentences_of_the_guarantees() -> None:
