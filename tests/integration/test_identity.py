@@ -16,7 +16,7 @@ import pytest
 from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 
-from tests.support.processes import Child
+from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home, quick
 from tests.support.waiting import wait_until
 from wal_sink import ConfigError, MissingBatch, WalSink, WalSinkError
@@ -524,7 +524,7 @@ with place.sink(None) as sink:
 
 
 def test_of_two_drivers_that_only_stage_on_copies_of_a_checkpoint_the_earlier_ends(
-    spark: SparkSession, place: Home, tmp_path: Path
+    spark: SparkSession, other_sparks: Lasting, place: Home, tmp_path: Path
 ) -> None:
     place.feed.add(range(5))
     place.run(spark, to=None)
@@ -536,8 +536,8 @@ def test_of_two_drivers_that_only_stage_on_copies_of_a_checkpoint_the_earlier_en
         query.processAllAvailable()
         shutil.copytree(place.feed.folder, second.feed.folder)
         second.feed.add(range(100, 105))
-        with Child.python(SECOND_DRIVER, second.root, place.wal, log=tmp_path / "log") as child:
-            child.wait_for_all()
+        with other_sparks.start(SECOND_DRIVER, second.root, place.wal) as driver:
+            driver.wait_until(lambda: not driver.running, "it ended, though its files are elsewhere")
         place.feed.add(range(10, 15))
         with pytest.raises(StreamingQueryException, match="term 2 of 'stager'"):
             query.processAllAvailable()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 ROWS = 40
 CHUNK_ROWS = 10
-SLOW_S = 1.5
+SLOW_S = 1.0
 CALL_S = 6 * SLOW_S
 """The limit of a call: less than a share of eight slow chunks, and more than a call on a slow machine."""
 HOLDS = "holds"
