@@ -1,4 +1,4 @@
-"""The DynamoDB sinks keep the contracts of their kinds, against moto and DynamoDB Local."""
+"""The DynamoDB sinks keep the contracts of their kinds, against Amazon's DynamoDB Local."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from boto3.dynamodb.types import TypeDeserializer
 
+from tests.support.contracts import FoldedContract
 from tests.support.servers.dynamodb_local import DynamoDbLocal
-from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer
-from wal_sink.testing import SinkContract
+from tests.support.servers.dynamodb_server import ACCESS, REGION
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
 
 @dataclass(frozen=True)
 class Table:
-    server: DynamoDbServer | DynamoDbLocal
+    server: DynamoDbLocal
     name: str
 
 
-class DynamoDbContract(SinkContract):
+class DynamoDbContract(FoldedContract):
     every = 17
     each_line = False
 
@@ -33,8 +33,8 @@ class DynamoDbContract(SinkContract):
             sink.close()
 
     @pytest.fixture
-    def target(self, dynamodb_server: DynamoDbServer) -> Table:
-        return self.another(Table(dynamodb_server, ""))
+    def target(self, dynamodb_local: DynamoDbLocal) -> Table:
+        return self.another(Table(dynamodb_local, ""))
 
     def another(self, target: Table) -> Table:
         return Table(target.server, target.server.new_table(row_key="S"))
@@ -62,19 +62,3 @@ class TestTransactions(DynamoDbContract):
 class TestPuts(DynamoDbContract):
     def new_sink(self, table: str, **where: Any) -> Any:
         return DynamoDbPutSink(table, row_key="row_key", **where)
-
-
-class OnLocal:
-    """Against Amazon's DynamoDB Local in place of moto."""
-
-    @pytest.fixture
-    def target(self, dynamodb_local: DynamoDbLocal) -> Table:
-        return Table(dynamodb_local, dynamodb_local.new_table(row_key="S"))
-
-
-class TestTransactionsOnLocal(OnLocal, TestTransactions):
-    pass
-
-
-class TestPutsOnLocal(OnLocal, TestPuts):
-    pass

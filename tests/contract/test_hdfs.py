@@ -231,6 +231,7 @@ def test_a_create_waits_for_a_name_node_that_is_restarted(hdfs: Hdfs, kind: str,
     assert store.read("a/2") == b"y"
 
 
+@pytest.mark.processes
 def test_a_dead_name_node_proves_nothing_absent(kind: str) -> None:
     url = "hdfs://127.0.0.1:1/wal" if kind == "hdfs" else "webhdfs://127.0.0.1:1/wal"
     store = opening._new_store(StoreSpec(url, DEAD_SOON if kind == "hdfs" else {}))
@@ -249,7 +250,9 @@ def test_a_dead_name_node_proves_nothing_absent(kind: str) -> None:
         assert not isinstance(caught.value, ObjectMissing)
 
 
+@pytest.mark.processes
 def test_nothing_waits_longer_than_a_minute_for_a_dead_name_node(kind: str) -> None:
+    """hdfs-native waits itself; the pauses of the store are counted and not waited for."""
     url = "hdfs://127.0.0.1:1/wal" if kind == "hdfs" else "webhdfs://127.0.0.1:1/wal"
     store, paused, started = opening._new_store(StoreSpec(url)), list[float](), time.monotonic()
     assert isinstance(store, HdfsStore)
@@ -259,6 +262,7 @@ def test_nothing_waits_longer_than_a_minute_for_a_dead_name_node(kind: str) -> N
     assert 10 < time.monotonic() - started + sum(paused) < 60
 
 
+@pytest.mark.processes
 def test_an_unknown_host_is_named(kind: str) -> None:
     scheme = "hdfs" if kind == "hdfs" else "webhdfs"
     options = DEAD_SOON if kind == "hdfs" else {}
@@ -492,6 +496,7 @@ class _Elsewhere(BaseHTTPRequestHandler):
         return
 
 
+@pytest.mark.processes
 def test_another_web_servers_404_proves_nothing_absent() -> None:
     server = HTTPServer(("127.0.0.1", free_port()), _Elsewhere)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.support.contracts import FoldedContract, checks_of, faults
 from tests.support.servers.http_target import HttpTarget
 from wal_sink.testing import SinkContract
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
@@ -33,15 +35,21 @@ class Orders:
         return f"{self.server.url}/{self.kind}/{self.name}"
 
 
-class HttpContract(SinkContract):
+class HttpContract(FoldedContract):
     kind = "keys"
 
     @pytest.fixture(autouse=True)
     def token(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(VARIABLE, f"Bearer {SECRET}")
+        with self.closing():
+            yield
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close the sinks of processes that died, which have nobody else to close their sockets."""
         self.made: list[HttpSink] = []
         yield
-        for sink in self.made:  # of processes that died, which have nobody else to close their sockets
+        for sink in self.made:
             sink.close()
 
     @pytest.fixture
@@ -69,13 +77,6 @@ class TestChunksByKey(HttpContract):
     every = 9
 
 
-class TestRowsByKey(HttpContract):
-    every = 13
-
-    def new_sink(self, target: Orders) -> HttpSink:
-        return HttpSink(target.url, body="rows", idempotent=True, headers_from_env=AUTH)
-
-
 class TestLookup(HttpContract):
     kind = "plain"
     every = 11
@@ -85,9 +86,28 @@ class TestLookup(HttpContract):
         return HttpLookupSink(target.url, body="jsonl", lookup_url=lookup, headers_from_env=AUTH)
 
 
-class TestPlain(HttpContract):
+class RowsByKey(HttpContract):
+    every = 30
+    each_line = False
+
+    def new_sink(self, target: Orders) -> HttpSink:
+        return HttpSink(target.url, body="rows", idempotent=True, headers_from_env=AUTH)
+
+
+class Plain(HttpContract):
     kind = "plain"
-    every = 11
+    every = 30
+    each_line = False
 
     def new_sink(self, target: Orders) -> HttpSink:
         return HttpSink(target.url, headers_from_env=AUTH)
+
+
+@pytest.mark.parametrize("kind", [RowsByKey, Plain])
+def test_rows_one_by_one_and_an_api_that_knows_no_key_keep_the_whole_contract(
+    kind: type[HttpContract], http_target: HttpTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"Bearer {SECRET}")
+    contract = kind()
+    with contract.closing():
+        assert faults(contract, Orders(http_target, kind.kind, ""), *checks_of(SinkContract)) == {}

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.contracts import FoldedContract
 from tests.support.kafka_topics import new_topic, read
 from tests.support.servers.kafka_broker import KafkaBroker
-from wal_sink.testing import SinkContract
 from wal_sink_backends.kafka.sink import KafkaSink
 
 SECRET = "hunter2-from-the-environment"  # noqa: S105 - a test's own
 VARIABLE = "WAL_SINK_TEST_KAFKA_PASSWORD"
 
 
-class TestKafka(SinkContract):
+class TestKafka(FoldedContract):
     """A topic, read by a consumer of committed messages."""
 
     every = 41  # each run opens clients of a real broker again and again

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.support.contracts import FoldedContract, checks_of, faults
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.testing import SinkContract
 from wal_sink_backends.redis.sink import RedisSink
@@ -26,15 +28,21 @@ class Keys:
     name: str
 
 
-class RedisContract(SinkContract):
+class RedisContract(FoldedContract):
     kind: Any = "hash"
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(VARIABLE, PASSWORD)
+        with self.closing():
+            yield
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close the sinks of processes that died, which have nobody else to close their sockets."""
         self.made: list[RedisSink] = []
         yield
-        for sink in self.made:  # of processes that died, which have nobody else to close their sockets
+        for sink in self.made:
             sink.close()
 
     @pytest.fixture
@@ -72,18 +80,31 @@ class TestHashes(RedisContract):
     every = 5
 
 
-class TestStreams(RedisContract):
+class Streams(RedisContract):
     kind = "stream"
-    every = 5
+    every = 20
+    each_line = False
 
     def read(self, client: Any, name: str) -> Iterator[Any]:
         for _, row in client.xrange(name):
             yield {**row, "id": int(row.get("id", 0))}
 
 
-class TestSets(RedisContract):
+class Sets(RedisContract):
     kind = "set"
-    every = 5
+    every = 20
+    each_line = False
 
     def read(self, client: Any, name: str) -> Iterator[Any]:
         return map(json.loads, client.smembers(name))
+
+
+@pytest.mark.parametrize("kind", [Streams, Sets])
+def test_rows_of_another_kind_keep_the_whole_contract(
+    kind: type[RedisContract], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the form of a row and the command that writes it differ from hashes."""
+    monkeypatch.setenv(VARIABLE, PASSWORD)
+    contract = kind()
+    with contract.closing():
+        assert faults(contract, Keys(redis_server, ""), *checks_of(SinkContract)) == {}

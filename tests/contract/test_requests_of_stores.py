@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.support.servers.seaweedfs import SeaweedServer
 
 pytest_plugins = ["tests.support.fixtures.servers"]
+pytestmark = pytest.mark.processes
 
 Counting = Callable[[], AbstractContextManager[list[str]]]
 BEFORE = 4

@@ -21,7 +21,7 @@ from wal_sink.testing.data.tables import three_batches
 from wal_sink_backends import TwoPhaseFilesSink
 
 pytest_plugins = ["tests.support.fixtures.servers"]
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.processes]
 
 CHUNKS = chunks_of(three_batches()[0])
 READS = """{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": ["s3:GetObject", "s3:ListBucket"],

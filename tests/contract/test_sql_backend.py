@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.contracts import FoldedContract
 from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer, MariadbServer, PostgresqlServer
 from tests.support.waiting import PATIENCE_S
-from wal_sink.testing import SinkContract
 from wal_sink_backends.sql.sink import SqlSink
 
 _numbers = itertools.count()
@@ -29,7 +29,7 @@ class Target:
         return Target(self.server, self.database)
 
 
-class SqlContract(SinkContract):
+class SqlContract(FoldedContract):
     every = 16
     each_line = False
 

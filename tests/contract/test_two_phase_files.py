@@ -1,4 +1,7 @@
-"""`TwoPhaseFilesSink` keeps the contract of its kind on a local file system and on S3."""
+"""`TwoPhaseFilesSink` keeps the contract of its kind on a local file system and on S3, which hold files in two ways.
+
+Of formats and of other servers, the checks are run that depend on them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from typing import Any
 import pytest
 
 from tests.contract.test_backends import READERS
+from tests.support.contracts import VALUES, FoldedContract, checks_of, faults
 from tests.support.servers.s3_product import S3Product
 from tests.support.servers.s3_server import S3Server
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.testing import SinkContract
+from wal_sink.testing.contract.lines import LinesContract
+from wal_sink.testing.contract.two_phase import TwoPhaseContract
 from wal_sink_backends import TwoPhaseFilesSink
 
 SECRET = "hunter2-from-the-environment"  # noqa: S105 - a test's own
@@ -21,7 +26,7 @@ VARIABLE = "WAL_SINK_TEST_TOKEN"
 _numbers = itertools.count()
 
 
-class TwoPhaseFilesContract(SinkContract):
+class TwoPhaseFilesContract(FoldedContract):
     """A folder, read through a separate store and pyarrow: every visible file counts."""
 
     format: Any = "jsonl"
@@ -47,7 +52,9 @@ class TwoPhaseFilesContract(SinkContract):
         return StoreSpec(f"{target.url}/{next(_numbers)}", target.options)
 
 
-class OnALocalDisk(TwoPhaseFilesContract):
+class TestOnALocalDisk(TwoPhaseFilesContract):
+    every = 2
+
     @pytest.fixture(autouse=True)
     def token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VARIABLE, SECRET)
@@ -63,26 +70,31 @@ class OnALocalDisk(TwoPhaseFilesContract):
         return [SECRET]
 
 
-class TestJsonLinesOnALocalDisk(OnALocalDisk):
-    every = 2
-
-
-class TestCsvOnALocalDisk(OnALocalDisk):
-    format = "csv"
-    every = 7
-    each_line = False
-
-
-class TestParquetOnALocalDisk(OnALocalDisk):
-    format = "parquet"
-    every = 7
-    each_line = False
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_files_of_this_format_show_every_value_once_and_not_early(
+    format: str,  # noqa: A002 - the sink's argument
+    tmp_path: Path,
+) -> None:
+    contract = TwoPhaseFilesContract()
+    contract.format = format
+    contract.every, contract.each_line = 20, False  # type: ignore[misc]
+    checks = (
+        *VALUES,
+        "an_undisturbed_run_brings_every_row_once",
+        "a_process_may_die_at_any_point",
+        "a_request_may_fail_at_any_point",
+        "a_failure_inside_write_is_not_hidden",
+        "nothing_shows_before_it_is_committed",
+        "what_was_aborted_cannot_be_committed",
+        "a_chunk_without_rows_adds_none",
+    )
+    assert faults(contract, StoreSpec(str(tmp_path / "out")), *checks) == {}
 
 
 @pytest.mark.s3
-class TestJsonOnS3(TwoPhaseFilesContract):
+class TestOnS3(TwoPhaseFilesContract):
     format = "json"
-    every = 17
+    every = 29
     each_line = False
 
     @pytest.fixture
@@ -91,18 +103,22 @@ class TestJsonOnS3(TwoPhaseFilesContract):
 
 
 @pytest.mark.s3
-class TestParquetOnS3(TestJsonOnS3):
-    format = "parquet"
-    every = 29
-
-
-@pytest.mark.s3
-class TestCsvOnServersOfOtherMakers(TwoPhaseFilesContract):
-    format = "csv"
-    every = 29
-    each_line = False
-
-    @pytest.fixture(params=["seaweedfs", "minio"])
-    def target(self, request: pytest.FixtureRequest) -> StoreSpec:
-        server: S3Product = request.getfixturevalue(request.param)
-        return StoreSpec(f"s3://{server.bucket}/two-phase-{next(_numbers)}", server.storage_options)
+@pytest.mark.processes
+@pytest.mark.parametrize("server", ["seaweedfs", "minio"])
+def test_servers_of_other_makers_commit_once_and_only_what_is_held(server: str, request: pytest.FixtureRequest) -> None:
+    """The sink is the same. What they answer to a commit, a second one, and one of an upload that is gone, is not."""
+    product: S3Product = request.getfixturevalue(server)
+    contract = TwoPhaseFilesContract()
+    contract.format = "csv"
+    contract.every, contract.each_line = 29, False  # type: ignore[misc]
+    disturbed = [
+        "a_process_may_die_at_any_point",
+        "a_request_may_fail_at_any_point",
+        "a_process_may_wake_after_its_successor_has_finished",
+        "every_row_is_there_when_write_returns",
+        "a_very_long_text_is_taken_or_refused_for_good",
+    ]
+    rules = [check for check in checks_of(TwoPhaseContract) if check not in checks_of(LinesContract)]
+    target = StoreSpec(f"s3://{product.bucket}/two-phase-{next(_numbers)}", product.storage_options)
+    assert len(rules) == 9
+    assert faults(contract, target, *rules, *disturbed) == {}

@@ -7,14 +7,14 @@ a contract as a user does.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import pytest
 
 from tests.support import wrong_sinks, wrong_two_phase
+from tests.support.contracts import cases_of, checks_of, fault_of
 from tests.support.wrong_sinks import Contract
 from wal_sink.testing import SinkContract
 
@@ -27,45 +27,23 @@ def contracts_of(module: ModuleType) -> list[type[Contract]]:
     return [kind for kind in kinds if issubclass(kind, Contract)]
 
 
-def checks_of_the_contract() -> list[str]:
-    return [name.removeprefix("test_") for name in dir(SinkContract) if name.startswith("test_")]
+def fails(contract: type[Contract], check: str, folder: Path) -> bool:
+    return any(_fails(contract, check, case, folder) for case in cases_of(contract, check))
 
 
-def cases_of(contract: type[Contract], test: str) -> Iterator[Mapping[str, object]]:
-    """Yield the arguments of each case, as the contract tells them to pytest."""
-    names = list(inspect.signature(getattr(contract, f"test_{test}")).parameters)
-    cases: list[tuple[str, Sequence[object]]] = []
-    asked: Any = SimpleNamespace(fixturenames=names, parametrize=lambda name, values: cases.append((name, values)))
-    contract().pytest_generate_tests(asked)
-    if not cases:
-        yield {}
-    for name, values in cases:
-        yield from ({name: value} for value in values)
-
-
-def fails(contract: type[Contract], test: str, folder: Path) -> bool:
-    return any([_fails(contract, test, case, folder) for case in cases_of(contract, test)])
-
-
-def _fails(contract: type[Contract], test: str, case: Mapping[str, object], folder: Path) -> bool:
+def _fails(contract: type[Contract], check: str, case: Mapping[str, object], folder: Path) -> bool:
     one = contract()
-    if contract.fails and test not in contract.fails:
+    if contract.fails and check not in contract.fails:
         one.every, one.each_line = FEW, False  # type: ignore[misc]
     with one.new_target(folder) as target:
-        try:
-            getattr(one, f"test_{test}")(target, **case)
-        except pytest.skip.Exception:
-            return False
-        except (Exception, pytest.fail.Exception):
-            return True
-    return False
+        return fault_of(lambda: getattr(one, f"test_{check}")(target, **case)) != ""
 
 
 @pytest.mark.parametrize("module", [wrong_sinks, wrong_two_phase], ids=["all kinds", "two-phase"])
 def test_exactly_what_a_sink_breaks_is_reported(module: ModuleType, tmp_path: Path) -> None:
     faults = {}
     for contract in contracts_of(module):
-        failed = {test for test in checks_of_the_contract() if fails(contract, test, tmp_path)}
+        failed = {check for check in checks_of(SinkContract) if fails(contract, check, tmp_path)}
         if failed != contract.fails:
             faults[contract.__name__] = {"not found": contract.fails - failed, "not broken": failed - contract.fails}
     assert faults == {}
@@ -73,4 +51,4 @@ def test_exactly_what_a_sink_breaks_is_reported(module: ModuleType, tmp_path: Pa
 
 def test_every_test_of_the_contract_has_a_sink_that_fails_it() -> None:
     contracts = [*contracts_of(wrong_sinks), *contracts_of(wrong_two_phase)]
-    assert {name for contract in contracts for name in contract.fails} == set(checks_of_the_contract())
+    assert {name for contract in contracts for name in contract.fails} == set(checks_of(SinkContract))

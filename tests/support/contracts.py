@@ -1,0 +1,73 @@
+"""`SinkContract` without a test for each odd value, and its checks as functions that tell what failed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wal_sink.testing import SinkContract
+from wal_sink.testing.contract.base import ContractBase
+
+VALUES = (
+    "a_column_of_this_type_is_taken_or_refused_by_name",
+    "columns_with_such_names_are_taken_or_refused_by_name",
+    "a_very_long_text_is_taken_or_refused_for_good",
+)
+"""The checks whose result depends on how a sink writes a value."""
+
+
+class FoldedContract(SinkContract):
+    """The contract with one test for all types, and one for all names. Each reports every case that failed."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """No test for each type and each kind of name."""
+
+    def test_a_column_of_this_type_is_taken_or_refused_by_name(self, target: Any) -> None:  # type: ignore[override]
+        self._each(super().test_a_column_of_this_type_is_taken_or_refused_by_name, target, self.column_types)
+
+    def test_columns_with_such_names_are_taken_or_refused_by_name(self, target: Any) -> None:  # type: ignore[override]
+        self._each(super().test_columns_with_such_names_are_taken_or_refused_by_name, target, self.column_names)
+
+    def _each(self, check: Callable[[Any, str], None], target: Any, values: Sequence[str]) -> None:
+        faults = {value: fault_of(lambda value=value: check(self.another(target), value)) for value in values}
+        assert {value: fault for value, fault in faults.items() if fault} == {}
+
+
+def checks_of(contract: type[ContractBase]) -> list[str]:
+    return [name.removeprefix("test_") for name in dir(contract) if name.startswith("test_")]
+
+
+def cases_of(contract: type[SinkContract], check: str) -> Iterator[Mapping[str, object]]:
+    """Yield the arguments of each case, as the contract tells them to pytest."""
+    names = list(inspect.signature(getattr(contract, f"test_{check}")).parameters)
+    cases: list[tuple[str, Sequence[object]]] = []
+    asked: Any = SimpleNamespace(fixturenames=names, parametrize=lambda name, values: cases.append((name, values)))
+    contract().pytest_generate_tests(asked)
+    if not cases:
+        yield {}
+    for name, values in cases:
+        yield from ({name: value} for value in values)
+
+
+def fault_of(check: Callable[[], object]) -> str:
+    """Return why a check fails, "" if it passes or does not concern this kind of sink."""
+    try:
+        check()
+    except pytest.skip.Exception:
+        return ""
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - a sink may raise anything
+        return str(error) or type(error).__name__
+    return ""
+
+
+def faults(contract: SinkContract, target: Any, *checks: str) -> dict[str, str]:
+    """Return what fails of these checks, on one target after the other."""
+    found = {
+        check: fault_of(lambda check=check: getattr(contract, f"test_{check}")(contract.another(target)))
+        for check in checks
+    }
+    return {check: fault for check, fault in found.items() if fault}
