@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import multiprocessing
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -15,7 +16,7 @@ import gcsfs.core
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.chaos.faulty_proxy import Answer, FaultyProxy
+from tests.chaos.faulty_proxy import Answer, Exchange, FaultyProxy
 from tests.support.servers.fake_gcs import FakeGcsServer
 from wal_sink.errors import StoreError
 from wal_sink.runtime.clock import SYSTEM
@@ -55,13 +56,17 @@ def test_several_processes_may_write(fake_gcs: FakeGcsServer, scheme: str) -> No
     assert store.list("", recursive=True) == []
 
 
+def answered(answer: Answer, exchange: Exchange) -> None:
+    exchange.answer(answer)
+
+
 def test_an_answer_that_is_no_listing_does_not_pass_for_an_empty_one(fake_gcs: FakeGcsServer) -> None:
     with FaultyProxy(fake_gcs.endpoint) as proxy:
         options = {**fake_gcs.storage_options, "endpoint_url": proxy.url}
         store = open_store(StoreSpec(url_in(fake_gcs), options))
         store.create("a", b"x")
         for body in (b"", b"[]", b'{"items": [{}]}', b'{"items": 5}', b"<html></html>"):
-            proxy.arm(lambda exchange, body=body: exchange.answer(Answer(200, body)), at=1)
+            proxy.arm(partial(answered, Answer(200, body)), at=1)
             with pytest.raises(StoreError, match=r"cannot list gs://.*check address"):
                 store.list("")
             assert store.list("") == ["a"], body

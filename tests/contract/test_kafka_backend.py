@@ -30,6 +30,9 @@ class TestKafka(FoldedContract):
     def target(self, kafka: KafkaBroker) -> tuple[str, str]:
         return kafka.address, new_topic(kafka.address, max_message_bytes="2000000")
 
+    def beside(self, target: tuple[str, str]) -> tuple[str, str]:
+        return target[0], new_topic(target[0], max_message_bytes="2000000")
+
     def make_sink(self, target: tuple[str, str]) -> KafkaSink:
         address, topic = target
         # Nobody asks for this password without SASL.

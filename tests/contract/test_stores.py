@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -398,7 +399,7 @@ class TestProbe:
     ) -> None:
         """It opens the WAL between any two requests of this one."""
         for skew in (timedelta(hours=2), timedelta(days=-400), timedelta(days=400)):
-            skewed = replace(SYSTEM, now=lambda skew=skew: datetime.now(UTC) + skew)
+            skewed = replace(SYSTEM, now=partial(shifted, skew))
 
             def beside(skewed: Runtime = skewed) -> None:
                 probe(store, runtime=skewed, single_writer=spec.single_writer).delete_old()
@@ -441,6 +442,10 @@ class TestProbe:
         with pytest.raises(ConfigError, match=message):
             probe(store, runtime=SYSTEM, single_writer=True)
         assert not any((tmp_path / "probe").glob("*"))
+
+
+def shifted(skew: timedelta) -> datetime:
+    return datetime.now(UTC) + skew
 
 
 class Interrupted:

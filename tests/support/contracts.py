@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,10 @@ class FoldedContract(SinkContract):
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """No test for each type and each kind of name."""
 
+    def beside(self, target: Any) -> Any:
+        """Return the place for one of the cases."""
+        return self.another(target)
+
     def test_a_column_of_this_type_is_taken_or_refused_by_name(self, target: Any) -> None:  # type: ignore[override]
         self._each(super().test_a_column_of_this_type_is_taken_or_refused_by_name, target, self.column_types)
 
@@ -33,7 +38,7 @@ class FoldedContract(SinkContract):
         self._each(super().test_columns_with_such_names_are_taken_or_refused_by_name, target, self.column_names)
 
     def _each(self, check: Callable[[Any, str], None], target: Any, values: Sequence[str]) -> None:
-        faults = {value: fault_of(lambda value=value: check(self.another(target), value)) for value in values}
+        faults = {value: fault_of(partial(check, self.beside(target), value)) for value in values}
         assert {value: fault for value, fault in faults.items() if fault} == {}
 
 
@@ -66,8 +71,5 @@ def fault_of(check: Callable[[], object]) -> str:
 
 def faults(contract: SinkContract, target: Any, *checks: str) -> dict[str, str]:
     """Return what fails of these checks, on one target after the other."""
-    found = {
-        check: fault_of(lambda check=check: getattr(contract, f"test_{check}")(contract.another(target)))
-        for check in checks
-    }
+    found = {check: fault_of(partial(getattr(contract, f"test_{check}"), contract.another(target))) for check in checks}
     return {check: fault for check, fault in found.items() if fault}
