@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.covering import FOLDERS
+
 pytest_plugins = [
     "tests.support.fixtures.code_blocks",
     "tests.support.fixtures.guard",
@@ -36,7 +38,7 @@ settings.load_profile("busy")  # no example fails because the machine had other 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so `nohup make test &` starts it, and its programs inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-COVERING = ("unit", "simulation", "spark")
+COVERING = {folder.partition("/")[0] for folder in FOLDERS}
 """The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""
 PROOF_IDS = 60
 SLOW_FOLDERS = ("integration", "chaos")

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shutil
 import sys
 import tomllib
@@ -28,14 +29,26 @@ CHECKOUT = Path(__file__).parent.parent.parent
 WORK = CHECKOUT / ".cache" / "mutation"
 
 COPIED = ("wal_sink", "backends", "tests", "docs")
-TESTS = ("tests/unit", "tests/simulation")
+TESTS = tuple(
+    f"tests/{folder}" for folder in runpy.run_path(str(CHECKOUT / "tests" / "support" / "covering.py"))["FOLDERS"]
+)
 """Tests marked `no_cover` take too long to run on every mutant. Tests that fail in the copy are skipped."""
 NOT_OF_THE_CORE = (
-    *("backends/*", "testing/test_contract*", "testing/test_crash_matrix*", "testing/test_kit*"),
-    *("cli/test_cli.py", "cli/test_cli_dead_letters*", "cli/test_cli_held*", "cli/test_cli_sigterm*", "spark/*"),
-    "support/*",
+    *("unit/backends/*", "unit/testing/test_contract*", "unit/testing/test_crash_matrix*", "unit/testing/test_kit*"),
+    *("unit/cli/test_cli.py", "unit/cli/test_cli_dead_letters*", "unit/support/*"),
+    *(f"integration/{room}/*" for room in ("backends", "dynamodb", "files", "http", "kafka", "redis")),
+    *("integration/cli/test_cli.py", "integration/cli/test_cli_held*", "integration/cli/test_cli_sigterm*"),
+    *(f"spark/test_{name}.py" for name in ("connect", "copies", "empty_lists", "environment", "error_lines")),
+    *(f"spark/test_{name}.py" for name in ("garbage", "identity", "inline_budget", "manifest_schema", "source")),
+    *(
+        f"spark/test_{name}.py"
+        for name in ("remote_query", "repeated_shuffles", "rows_of_3_5", "shared_store", "spark_assumptions")
+    ),
+    *(f"spark/test_{name}.py" for name in ("spark_versions", "thread_properties", "versions", "wrap")),
 )
-"""Tests of backends, the kit and commands: they start processes and reach only functions that other tests reach too."""
+"""Tests of backends, the kit, commands and Spark: many start processes, and they reach only functions that other tests
+reach too.
+"""
 MESSAGES = [r"_logger\.", r"raise (?!SinkFailedError|divergence)\w+\(", r"^\s+f?\"[^\"]*\"\s*$"]
 """Lines whose expressions are not mutated: log calls and texts of exceptions."""
 FIRST = ("committer", "delivery", "staging", "checkpoint", "wal", "stores")
@@ -146,7 +159,7 @@ def run(mutants: list[Mutant], *, most_s: float, lock: Path | None, jobs: int, c
     loop = MutantLoop(names, note, reach=WORK / "reach.json", limits=limits)
     # Other styles of tracebacks parse the whole mutated file for each failure.
     quiet = ["-q", "--no-header", "--tb=native", "--capture=sys"]
-    ignored = [f"--ignore-glob=tests/unit/{pattern}" for pattern in NOT_OF_THE_CORE]
+    ignored = [f"--ignore-glob=tests/{pattern}" for pattern in NOT_OF_THE_CORE]
     without = [
         part for plugin in ("randomly", "cacheprovider", "cov", "faulthandler") for part in ("-p", f"no:{plugin}")
     ]

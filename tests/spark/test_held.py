@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.runtime.test_process_assumptions import in_child
 from tests.support.waiting import PATIENCE_S
-from tests.unit.runtime.test_process_assumptions import in_child
 from wal_sink import Chunk, ConfigError, Delivery, Sink, WalSink, wrap
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.timed_calls import CallTimedOutError, InUseError, ThreadCall

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -15,7 +13,6 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.support.buckets import buckets
-from tests.support.processes import python_environment
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.moving.adopt import PlacePlan, place_order, settle_order
@@ -66,13 +63,6 @@ def invoke(*args: object, code: int = 0) -> Result:
     return result
 
 
-def in_a_new_process(*args: object) -> str:
-    """As a user calls it. This process remembers the folder that it used, and takes it for a lost mount."""
-    command = [sys.executable, "-m", "wal_sink.cli", *map(str, args)]
-    done = subprocess.run(command, env=python_environment(), check=True, capture_output=True, text=True, timeout=120)
-    return done.stdout
-
-
 def drain(wal: Path | str, *more: object, code: int = 0) -> Result:
     return invoke("drain", wal, "--to", "adopting_targets:take", "--start-from", "earliest", *more, code=code)
 
@@ -89,9 +79,6 @@ def log_of(wal: Path) -> Log:
     return Log(open_store(StoreSpec(str(wal))), SYSTEM, "test")
 
 
-# --- they fit
-
-
 def test_where_all_belongs_together_nothing_is_done(wal: Path) -> None:
     before = objects(wal)
     done = invoke("adopt", wal)
@@ -99,29 +86,6 @@ def test_where_all_belongs_together_nothing_is_done(wal: Path) -> None:
     told = json.loads(invoke("adopt", wal, "--json").stdout)
     assert (told["fits"], told["action"], told["repair"]) == (True, "none", None)
     assert objects(wal) == before
-
-
-# --- the place
-
-
-def test_a_wal_that_was_moved_by_hand_records_its_place(wal: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    wal.rename(there)
-
-    text = in_a_new_process("adopt", there, "--dry-run")
-    assert f"the WAL lies at file://{there}, but records file://{wal}; no WAL lies there any more" in text
-    assert "nothing was changed" in text
-    assert "repairs" not in {file.name for file in there.iterdir()}
-    refused = invoke("adopt", there, code=2)
-    assert "there is no terminal" in refused.output
-
-    done = invoke("adopt", there, "--yes", "--why", "a larger disk")
-
-    assert f"the WAL lies at file://{there} from now on" in done.stdout
-    assert "recorded location" not in drain(there).output
-    assert taken(tmp_path) == [0, 1, 2]
-    assert "a larger disk" in invoke("repairs", "list", there).stdout
-    assert "no sink gets anything twice or never" in invoke("adopt", there).stdout
 
 
 def test_a_place_on_a_disk_that_is_not_mounted_here_is_unknown(
@@ -231,9 +195,6 @@ def _of_another_process(wal: Path) -> bytes:
 
     record = log_of(wal).require(RepairRecord, paths.repair(1))
     return encode(msgspec.structs.replace(record, holder=None))
-
-
-# --- the checkpoint
 
 
 def test_a_wal_whose_checkpoint_was_deleted_is_settled_with_the_words_that_the_command_prints(

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from rich.cells import cell_len
 
 import wal_sink.cli.copy
 import wal_sink.walsink
-from tests.support.processes import python_environment
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.moving.copy import copy_wal
@@ -30,9 +20,6 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.holders import note_end
-
-if TYPE_CHECKING:
-    from tests.support.servers.s3_server import S3Server
 
 MODULE = """
 def take(chunk):
@@ -228,44 +215,3 @@ def test_a_wal_whose_process_may_live_needs_take_over(wal: Path, monkeypatch: py
 
 def test_there_must_be_a_wal(tmp_path: Path) -> None:
     assert "holds no wal.json" in invoke("copy", tmp_path / "none", tmp_path / "new", "--yes", code=1).stderr
-
-
-@pytest.mark.s3
-def test_to_s3_with_options_for_it_alone(wal: Path, s3_server: S3Server, s3_url: str, tmp_path: Path) -> None:
-    options = json.dumps(s3_server.storage_options)
-
-    text = invoke("copy", wal, f"{s3_url}/wal", "--yes", "--to-options-json", options).stdout
-    assert f"{s3_url}/wal is a complete copy" in text
-    assert s3_server.storage_options["secret"] not in text
-    # Both on S3: the options of the WAL serve for the copy.
-    invoke("copy", f"{s3_url}/wal", f"{s3_url}/other", "--yes", "--storage-options-json", options)
-    invoke("copy", f"{s3_url}/other", tmp_path / "back", "--yes", "--storage-options-json", options)
-
-    kept = content(tmp_path / "back")
-    del kept[paths.COPY], kept[paths.COPIED]
-    assert kept == content(wal)
-
-
-def test_forty_columns_are_enough(wal: Path) -> None:
-    main_end, other_end = pty.openpty()
-    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-    environment = {**python_environment(), "COLUMNS": "40"}
-    command = [sys.executable, "-m", "wal_sink.cli", "copy", str(wal), "new", "--dry-run"]
-    with subprocess.Popen(
-        command, stdout=other_end, stderr=subprocess.PIPE, env=environment, cwd=wal.parent
-    ) as process:
-        os.close(other_end)
-        shown = b""
-        while data := _read(main_end):
-            shown += data
-        assert process.wait(60) == 0
-    lines = shown.decode().splitlines()
-    assert len(lines) > 5
-    assert max(map(cell_len, lines)) <= 40
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # the other end is closed
-        return b""

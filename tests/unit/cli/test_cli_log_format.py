@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,6 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.support.noted_reports import noting_reports
-from tests.support.processes import python_environment
-from tests.support.waiting import wait_until
 from wal_sink.cli import working
 from wal_sink.cli.log_format import JsonFormatter
 from wal_sink.cli.main import main
@@ -125,26 +120,6 @@ def test_the_logging_of_the_program_is_as_before_afterwards(wal: str) -> None:
     before = list(root.handlers), own.level
     invoke("status", wal)
     assert (list(root.handlers), own.level) == before
-
-
-def test_an_end_by_sigterm_is_json(wal: str) -> None:
-    args = ("--log-format", "json", "drain", wal, "--to", "logged_targets:held", "--start-from", "earliest")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "wal_sink.cli", *args],
-        env=python_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_until(lambda: Path("begun").exists() or process.poll() is not None)
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 143
-    assert json.loads(told.splitlines()[-1])["message"].startswith("ended by SIGTERM")
-    assert all(json.loads(line) for line in told.splitlines())
 
 
 def test_an_exception_is_one_line_without_secrets() -> None:

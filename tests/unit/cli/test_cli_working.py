@@ -22,7 +22,6 @@ import wal_sink.cli.opened
 import wal_sink.inspection.batches
 import wal_sink.walsink
 from tests.support.noted_reports import noting_reports
-from tests.support.processes import Child
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli import drain, working
@@ -113,9 +112,6 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "wal-sink-progress"]
 
 
-# --- the reports
-
-
 @pytest.mark.usefixtures("often")
 def test_without_a_terminal_it_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     told = Told(capsys)
@@ -192,28 +188,6 @@ def test_an_error_ends_the_reports_and_passes() -> None:
     assert threads() == []
 
 
-INTERRUPTED = """
-import threading
-from wal_sink.cli import drain, working
-
-def hang(work):
-    print("reading", flush=True)
-    threading.Event().wait()  # a store that does not answer
-
-working.PLAIN_S, working.LEAVE_S = 0.02, 0.2
-with working.working("waiting", look=hang):
-    threading.Event().wait()
-"""
-
-
-def test_ctrl_c_ends_a_command_whose_report_hangs(tmp_path: Path) -> None:
-    with Child.python(INTERRUPTED, log=tmp_path / "log", limit_s=60) as child:
-        child.wait_for_output("reading")
-        child.interrupt()
-        child.wait()
-        assert "KeyboardInterrupt" in child.output
-
-
 @pytest.mark.usefixtures("often")
 def test_a_report_that_comes_after_the_end_is_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -276,9 +250,6 @@ def test_quiet_says_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> 
         with working.working("reading"):
             time.sleep(0.1)
     assert capsys.readouterr().err == ""
-
-
-# --- the commands
 
 
 @pytest.mark.usefixtures("often")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -28,9 +28,6 @@ from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import Log
-
-if TYPE_CHECKING:
-    from tests.support.servers.s3_server import S3Server
 
 _numbers = itertools.count()
 Hook = Callable[[str, str], None]
@@ -490,20 +487,6 @@ def test_ten_thousand_batches_cost_a_bounded_number_of_requests() -> None:
     assert counts["create"] <= done.objects + 4
     assert counts["list"] <= 4 * (extra + 40)  # survey, copy and survey of the source, survey of the target
     assert counts["read"] <= 2 * (done.objects + 20)
-
-
-@pytest.mark.s3
-def test_local_to_s3_and_back(s3_server: S3Server, s3_url: str, tmp_path: Path) -> None:
-    place = a_place()
-    local = open_store(StoreSpec(str(tmp_path / "wal")))
-    bucket = open_store(StoreSpec(f"{s3_url}/wal", s3_server.storage_options))
-    back = open_store(StoreSpec(str(tmp_path / "back")))
-
-    for source, target in itertools.pairwise((place.wal, local, bucket, back)):
-        copied(source, target)
-        assert content(target) == content(place.wal)
-
-    assert [error for error in (refused(bucket, back), refused(local, bucket)) if error] == []
 
 
 def refused(source: Store, target: Store) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.support.servers.s3_server import S3Server
 from tests.support.small_run import Place, Recorder, out_of_use, served_sink
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.inspection import read_status
@@ -21,7 +20,6 @@ from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
@@ -100,9 +98,6 @@ def local(folder: Path) -> Log:
 
 def in_memory(name: str) -> Log:
     return log_at(MemoryStore(StoreSpec(f"memory://{name}")))
-
-
-# Where a WAL is made, and opened.
 
 
 def test_a_new_wal_says_where_it_lies() -> None:
@@ -233,9 +228,6 @@ def test_dead_letters_of_a_copy_are_not_sent() -> None:
     assert DeadLetters(log_at(place.wal), name="a").replay(Recorder()).letters == 0
 
 
-# A move that is declared while the WAL still lives at its earlier place.
-
-
 def test_a_move_is_refused_while_the_wal_lives_at_its_earlier_place() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 1)
@@ -317,19 +309,6 @@ def test_a_wal_that_is_not_made_yet_is_no_second_mount(tmp_path: Path) -> None:
         check_location(local(tmp_path / "new"), wal, moved=False, moved_from=f"file://{tmp_path}/old")
 
 
-@pytest.mark.s3
-def test_the_earlier_place_is_looked_at_with_the_options_of_the_wal(s3_server: S3Server, s3_url: str) -> None:
-    one, two = (log_at(open_store(StoreSpec(f"{s3_url}/{name}", s3_server.storage_options))) for name in ("1", "2"))
-    wal = record(f"{s3_url}/1")
-    one.store.create(paths.WAL, encode(wal))
-
-    with pytest.raises(ConfigError, match="but it still lies there"):
-        check_location(two, wal, moved=False, moved_from=f"{s3_url}/1")
-
-
-# Two who say so at once.
-
-
 def another_moves_first(log: Log, location: str) -> None:
     create = log.store.create
 
@@ -365,9 +344,6 @@ def test_a_move_that_vanishes_is_told() -> None:
 
     with pytest.raises(ObjectLost, match=r"moves/0000000001\.json disappeared"):
         current_location(log, record("memory://old"), moved=True)
-
-
-# Local paths, and others that are only a hint.
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,12 +17,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
-
-if TYPE_CHECKING:
-    from tests.support.servers.s3_server import S3Server
 
 
 @dataclass
@@ -64,18 +58,6 @@ def opened_copy(place: Place, sink: object, original: Place) -> Run:
         run.open([served_sink(run, "a", sink)], moved_from=original.wal.root)
     run.become_stager()
     return run
-
-
-@pytest.mark.s3
-def test_so_is_one_on_s3(s3_server: S3Server, s3_url: str) -> None:
-    original = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/one", s3_server.storage_options))))
-    original.stream(original.open({"a": Recorder()}), 0)
-    other = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/two", s3_server.storage_options))))
-
-    with pytest.raises(
-        ConfigError, match=r"/two holds the WAL .* recorded location of this WAL is .*/one: this is another place"
-    ):
-        copy_of(original, other).open({"a": Recorder()})
 
 
 def test_a_copy_of_both_folders_is_refused_when_it_is_opened() -> None:

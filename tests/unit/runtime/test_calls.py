@@ -256,9 +256,6 @@ def test_the_direct_caller_stays_on_the_callers_thread() -> None:
     caller.close()
 
 
-# Results of a call.
-
-
 def test_what_a_sink_returned_is_shown_without_secrets_and_shortened() -> None:
     answer = "postgres://user:hush@host/db?password=hush " + "x" * 10_000
     with pytest.raises(SinkFailedError, match=r"returned 'postgres://host/db xxx.*…: expected None") as raised:
@@ -293,32 +290,6 @@ def comes_back() -> None: ...
 
 def fails() -> None:
     raise ValueError("in the child")
-
-
-@pytest.mark.parametrize("ending", [comes_back, sys.exit, fails], ids=lambda ending: ending.__name__)
-def test_a_process_that_a_call_forked_ends_with_the_call(ending: Callable[[], object]) -> None:
-    """It waited for the next call, which only its parent gets, and held the parent's files and sockets for ever."""
-
-    def fork() -> int:
-        child = os.fork()
-        if child == 0:
-            ending()
-        return child
-
-    caller = ThreadCall()
-    child = caller.call(fork, timeout_s=60)
-    deadline_s = time.monotonic() + 60
-    ended = 0
-    while not ended and time.monotonic() < deadline_s:
-        ended, _ = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if not ended:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-    assert ended == child
-    assert caller.call(lambda: 5, timeout_s=60) == 5
-    caller.close()
 
 
 @pytest.mark.parametrize(("ending", "code"), [(comes_back, 0), (fails, 1)])

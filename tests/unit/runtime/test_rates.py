@@ -48,9 +48,6 @@ def clocked(place: Place, to: Clocked, **delivery: Any) -> Run:
     return to.run
 
 
-# Rows a second.
-
-
 def test_each_chunk_waits_until_the_one_before_is_paid_for() -> None:
     place, to = Place(rows=lambda _: [5]), Clocked()
     place.stream(clocked(place, to, rows_per_s=4), 0)
@@ -141,21 +138,6 @@ def test_who_was_succeeded_while_it_waited_for_the_rate_sends_nothing_more() -> 
     assert to.batches == [0, 0]
 
 
-def test_tasks_side_by_side_share_the_rate() -> None:
-    from wal_sink.spark.delivery.executors import _for_one_of  # noqa: PLC0415 - imports PySpark
-
-    carrying = Carrying(done)
-    _, run = carried_by(carrying, rows_per_s=100)
-    run.deliver_all()
-    given = carrying.given[0]
-    assert given.rows_per_s == 100
-    assert _for_one_of(4, given).rows_per_s == 25
-    carrying = Carrying(done)
-    _, run = carried_by(carrying)
-    run.deliver_all()
-    assert _for_one_of(4, carrying.given[0]) is carrying.given[0]
-
-
 @pytest.mark.parametrize("rate", [0, -1, float("inf"), float("nan")])
 def test_a_rate_has_to_be_one(rate: float) -> None:
     with pytest.raises(ConfigError, match=r"rows_per_s=.*expected a number of rows above 0"):
@@ -165,9 +147,6 @@ def test_a_rate_has_to_be_one(rate: float) -> None:
 def test_what_is_written_while_it_is_staged_has_no_rate() -> None:
     with pytest.raises(ConfigError, match=r"rows_per_s=5 .*maxOffsetsPerTrigger"):
         Place().open({"a": Delivery(VaultSink(Vault()), rows_per_s=5)})
-
-
-# A target that says when to come back.
 
 
 def test_no_attempt_comes_sooner_than_the_target_asked() -> None:
@@ -217,9 +196,6 @@ def test_a_wish_that_is_no_time_to_wait_leaves_our_own_growing_pauses(asked: Any
 def test_the_wish_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(RetryLaterError("busy", after_s=7.5)))  # noqa: S301 - its own
     assert (str(error), error.after_s) == ("busy", 7.5)
-
-
-# A target that is unreachable.
 
 
 def test_a_target_that_took_nothing_is_asked_with_one_segment_first() -> None:

@@ -68,39 +68,10 @@ def _found(before: Function, after: Function, **renamed: str) -> str:
     return comparison([before], [after], renamed)
 
 
-def test_each_function_of_a_checkout_is_told_with_its_guards(tmp_path: Path) -> None:
-    found = {str(function): function for function in functions_of(_build(tmp_path), with_mutants=True)}
-    told = {name: (f.is_covered, f.is_without_pyspark, f.statements, f.mutants) for name, f in found.items()}
-    assert told == {
-        "backends/wal_sink_backends/db.py::put": (False, False, 2, 0),
-        "backends/wal_sink_backends/db.py::<module>": (False, False, 0, 0),
-        "wal_sink/core.py::Cell.value": (True, True, 5, 3),
-        "wal_sink/core.py::Cell.value#2": (True, True, 3, 0),
-        "wal_sink/core.py::<module>": (True, True, 2, 0),
-        "wal_sink/shown/page.py::page": (False, False, 2, 0),
-        "wal_sink/shown/page.py::<module>": (False, False, 0, 0),
-    }
-    assert found["wal_sink/core.py::Cell.value"].guards == {"branch coverage", "no pyspark", "mutants"}
-    assert found["wal_sink/shown/page.py::page"].guards == set()
-
-
 def test_a_checkout_without_the_test_of_the_layers_is_an_error(tmp_path: Path) -> None:
     (_build(tmp_path) / "tests/test_layers.py").write_text("")
     with pytest.raises(LookupError, match="is defined in 0 files"):
         functions_of(tmp_path, with_mutants=False)
-
-
-def test_a_checkout_whose_mutants_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    (_build(tmp_path) / "benchmarks/mutation/run.py").write_text("raise ImportError('no mutmut')\n")
-    with pytest.raises(RuntimeError, match="no mutmut"):
-        functions_of(tmp_path, with_mutants=True)
-
-
-def test_mutants_of_a_function_that_is_not_found_are_an_error(tmp_path: Path) -> None:
-    run = _build(tmp_path) / "benchmarks/mutation/run.py"
-    run.write_text(run.read_text().replace("core.Cell.value", "core.Cell.gone"))
-    with pytest.raises(LookupError, match=r"does not define: .*core\.Cell\.gone"):
-        functions_of(tmp_path, with_mutants=True)
 
 
 def test_a_function_that_moved_and_kept_its_guards_is_no_difference() -> None:

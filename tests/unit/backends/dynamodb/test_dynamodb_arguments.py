@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.chunks import CONTEXT, chunk, ids
+from tests.support.chunks import chunk, ids
 from tests.support.dynamodb_tools import KINDS
 from tests.support.processes import CHECKOUT
-from tests.support.servers.dynamodb_server import REGION, DynamoDbServer
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.guarantees import promise
@@ -101,17 +100,6 @@ def test_urls_that_cannot_work(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         dynamodb_sink(url)
     assert "hunter2" not in str(caught.value)
-
-
-def test_by_url(server: DynamoDbServer) -> None:
-    table = server.new_table()
-    sink = dynamodb_sink(f"dynamodb://{table}?mode=put&region={REGION}&endpoint_url={server.endpoint}&max_wait_s=5")
-    assert repr(sink) == f"DynamoDbPutSink('{table}', '{server.endpoint}')"
-    sink.open(CONTEXT)
-    sink.write(chunk(ids(1)))
-    sink.close()
-    assert server.ids(table) == [1]
-    assert repr(dynamodb_sink("dynamodb://Orders?region=x")) == "DynamoDbSink('Orders', 'x')"
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -259,13 +256,6 @@ def test_a_property_that_librdkafka_does_not_know_is_named_and_a_secret_is_not(m
 def test_a_closed_sink_says_so() -> None:
     with pytest.raises(RuntimeError, match="not open"):
         KafkaSink("host:9092", "flights").last("slot")
-
-
-def test_without_the_client_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['confluent_kafka'] = None; import wal_sink_backends.kafka.sink"
-    env = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'backends'}"}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
-    assert "wal-sink with its extra kafka, or: pip install confluent-kafka" in done.stderr
 
 
 def test_the_scheme_is_an_entry_point() -> None:

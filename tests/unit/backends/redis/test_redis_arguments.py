@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chunks import CONTEXT, chunk, ids
+from tests.support.chunks import chunk, ids
 from tests.support.processes import CHECKOUT
-from tests.support.redis_tools import VARIABLE, ledger
-from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.errors import (
     ConfigError,
 )
@@ -49,24 +47,6 @@ def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message
     with pytest.raises(ConfigError, match=message) as caught:
         RedisSink(url, **given)
     assert "hunter2" not in str(caught.value)
-
-
-def test_by_url_with_its_password(server: RedisServer) -> None:
-    sink = redis_sink(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3?kind=stream&key=orders:%7Bid%7D&maxlen=100")
-    assert repr(sink) == f"RedisSink('redis://127.0.0.1:{server.port}/3', kind='stream', key='orders:{{id}}')"
-    sink.open(CONTEXT)
-    sink.write(chunk(ids(1)))
-    sink.close()
-    with server.client(db=3) as raw:
-        assert raw.xlen("orders:1") == 1
-
-
-def test_by_the_path_of_a_socket(server: RedisServer) -> None:
-    sink = redis_sink(f"redis+unix://{server.folder}/redis.sock?key=orders:{{id}}&password_env={VARIABLE}")
-    sink.open(CONTEXT)
-    sink.write(chunk(ids(1)))
-    sink.close()
-    assert ledger(server)["rows"] == "1"
 
 
 @pytest.mark.parametrize(

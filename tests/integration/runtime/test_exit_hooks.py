@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.runtime.test_process_assumptions import in_child
 from tests.support.processes import CHECKOUT, Child
-from tests.unit.runtime.test_process_assumptions import in_child
 from wal_sink import ConfigError, WalSink
 from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink_backends.sql.postgresql.session import connection_class

@@ -1,0 +1,67 @@
+"""A process serves its metrics."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import wal_sink.walsink
+from tests.support.processes import python_environment
+from tests.support.waiting import wait_until
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 2)) == [0, 1]
+    return str(tmp_path / "wal")
+
+
+def test_a_following_drain_serves_its_metrics_until_it_ends(wal: str) -> None:
+    args = ("drain", wal, "--to", "sqlite:///t.db?table=t", "--start-from", "earliest", "--follow")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wal_sink.cli", *args, "--metrics", "127.0.0.1:0"],
+        env=python_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        address = re.fullmatch(r"metrics: (http://127\.0\.0\.1:\d+/metrics)\n", process.stderr.readline())
+        assert address is not None
+
+        url = address[1]
+        wait_until(lambda: _line(url, "wal_sink_delivered_batches_total").endswith(" 2.0"))
+        wait_until(lambda: _line(url, "wal_sink_pending_batches").endswith(" 0.0"))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    with pytest.raises(OSError, match="refused"):
+        _line(url, "")
+
+
+def _line(url: str, metric: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - on 127.0.0.1
+        text: str = answer.read().decode()
+    return next((line for line in text.splitlines() if line.startswith(f"{metric}{{")), "")
