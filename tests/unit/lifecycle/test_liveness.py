@@ -159,7 +159,7 @@ def test_an_idle_drain_touches_it(wal: Callable[[object], WalSink], tmp_path: Pa
     age(file)
     pool = sink._pool
     assert pool is not None
-    thread = threading.Thread(target=pool.follow, args=(PATIENCE_S,))
+    thread = threading.Thread(target=pool.follow, args=(PATIENCE_S,), daemon=True)
     thread.start()
     wait_until(lambda: is_touched(file))
     age(file)
@@ -176,7 +176,7 @@ def test_a_call_that_hangs_keeps_it_old(wal: Callable[[object], WalSink], tmp_pa
     def run() -> None:
         sink.drain(follow=True, liveness_file=str(file))
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert hanging.called.wait(PATIENCE_S)
     liveness = sink._liveness
@@ -200,7 +200,7 @@ def test_a_drain_that_waits_for_a_retry_touches_it(wal: Callable[[object], WalSi
     file = tmp_path / "alive"
     sink = wal(earliest(Recorder()))
     sink.drain(liveness_file=str(file))
-    paused = threading.Thread(target=sink._pause, args=(60.0,), name="wal-sink-committer-default")
+    paused = threading.Thread(target=sink._pause, args=(60.0,), name="wal-sink-committer-default", daemon=True)
     threading.Event().wait(2 * SHORT_S)
     age(file)
     paused.start()
