@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.chaos.lives import LIMIT_S, Chain, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Plain, row_of, text_of
 from tests.support.processes import executor_of
+from tests.support.servers.standalone import SPARK_HOME
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
 
@@ -83,10 +83,7 @@ def _life(chain: Chain, master: str, plan: Plan, numbers: range) -> None:
     for batch in range(2 * numbers.start, 2 * numbers.stop):
         chain.job.place.feed.add_text(text_of(map(row_of, range(batch * ROWS, (batch + 1) * ROWS))))
     job = replace(chain.job, ending="once", where="executors", master=master, deadly=msgspec.json.encode(plan).decode())
-    pyspark = find_spec("pyspark")  # not imported: quick tests read the names of the scenarios
-    assert pyspark is not None
-    assert pyspark.origin is not None
-    environment = {"SPARK_HOME": str(Path(pyspark.origin).parent)}
+    environment = {"SPARK_HOME": str(SPARK_HOME)}
     with chain.driver(job, environment) as child:
         child.succeed(LIMIT_S + 20.0 * len(numbers))
 

@@ -91,7 +91,7 @@ WRONG = (
     ("home.sink(sink, storage_options={'key': 'AKIAVERYSECRET'})", "", "'key' may hold a secret"),
     ("home.sink(sink, checkpoint_options={'anon': True})", "", "checkpoint_options stay in this process"),
 )
-"""What is passed to `start`: the sink, what is added to the writer, and what the error says."""
+"""The sink that is passed to `start`, the text that is added to the writer, and the text of the error."""
 REFUSED = """
 from wal_sink import ConfigError
 home = Home(Path(sys.argv[2]) / "$NUMBER")
@@ -119,7 +119,7 @@ except Exception as error:
 
 @pytest.fixture(scope="module")
 def refusals(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a client says that makes every mistake, one after the other."""
+    """The output of a client that makes every mistake, one after the other."""
     home = Home(tmp_path_factory.mktemp("refusals"))
     tried = [
         REFUSED.replace("$MADE", made).replace("$WRITER", writer).replace("$NUMBER", str(number))

@@ -22,7 +22,7 @@ CALLS: dict[str, tuple[dict[str, str], list[str]]] = {
     "no python": ({"PYSPARK_PYTHON": "no-such-python"}, ["--master", "local[1]"]),
     "no master": ({}, ["--master", "nothing://here"]),
 }  # fmt: skip
-"""What is added to the environment, and the arguments."""
+"""Additions to the environment, and the arguments."""
 MANY = """
 import json, sys
 from click.testing import CliRunner

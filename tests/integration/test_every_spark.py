@@ -1,4 +1,4 @@
-"""What every version of Spark that wal-sink allows shows: one process of each runs all programs of this file."""
+"""Every version of Spark that wal-sink allows: one process of each runs all programs of this file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_calling_query_and_what_a_writer_has_are_told(spark_of: Other, place
     assert seen["delivered"] == list(range(25))
 
 
-# What Spark writes into a checkpoint.
+# Files that Spark writes into a checkpoint.
 
 QUICK = ("file", "two_entries", "two_sources", "offset_log_2", "named", "named_in_log_1")
 """Kinds without state, which take a second or two."""

@@ -1,4 +1,4 @@
-"""What the kit for tests imports: it works for users without Spark, without a ready sink and without pytest."""
+"""The imports of the kit for tests: it works for users without Spark, without a ready sink and without pytest."""
 
 from __future__ import annotations
 

@@ -13,11 +13,12 @@ import shutil
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
 import psutil
-import pyspark
 
 from tests.support.components import note_started
 from tests.support.processes import Child, is_running, python_environment
@@ -25,7 +26,10 @@ from tests.support.servers.ports import free_port
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 START_S = 240.0
-SPARK_HOME = Path(pyspark.__file__).parent
+_FOUND = find_spec("pyspark")  # found, not imported: quick tests read the names of chaos scenarios
+assert _FOUND is not None
+assert _FOUND.origin is not None
+SPARK_HOME = Path(_FOUND.origin).parent
 NO_LIMIT_OF_LOSSES = "-Dspark.deploy.maxExecutorRetries=-1"
 """Option of a master that never ends an application because its executors die."""
 _REGISTERED = "Successfully registered with master"
@@ -127,7 +131,7 @@ def standalone(
             workers.append(stack.enter_context(_deployed("worker.Worker", args, log, host, worker_environment)))
         for worker in workers:
             worker.wait_for_output(_REGISTERED, START_S)
-        note_started("Spark standalone cluster", pyspark.__version__)
+        note_started("Spark standalone cluster", version("pyspark"))
         yield Standalone(url, master, workers, new_master)
 
 

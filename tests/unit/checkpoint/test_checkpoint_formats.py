@@ -22,7 +22,7 @@ ID = "00000000-0000-4000-8000-000000000000"
 
 
 def not_understood(golden: Golden) -> Iterator[str]:
-    """What is read wrong of a checkpoint."""
+    """A part of a checkpoint that is read wrong."""
     checkpoint = Checkpoint(golden.store())
     if (found := checkpoint.query_id()) != ID:
         yield f"the query {found}"
