@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-
-import pyspark
 
 from tests.support.components import note_started
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.processes import Child, python_environment
 from tests.support.servers.ports import free_port
+from tests.support.servers.standalone import SPARK_HOME
 
 START_S = 240.0
-_SPARK_HOME = Path(pyspark.__file__).parent
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -48,7 +47,7 @@ def connect_server(
     }
     args = [f"--conf={key}={value}" for key, value in settings.items()]
     program: list[str | Path] = [
-        _SPARK_HOME / "bin" / "spark-submit",
+        SPARK_HOME / "bin" / "spark-submit",
         "--master",
         "local[2]",
         *args,
@@ -56,8 +55,8 @@ def connect_server(
         _SERVER,
         "spark-internal",
     ]
-    environment = python_environment({"SPARK_HOME": str(_SPARK_HOME)})
+    environment = python_environment({"SPARK_HOME": str(SPARK_HOME)})
     with Child(program, log=folder / "connect.log", env=environment) as child:
         child.wait_for_output("Spark Connect server started at", START_S)
-        note_started("Spark Connect server", pyspark.__version__)
+        note_started("Spark Connect server", version("pyspark"))
         yield ConnectServer(f"sc://127.0.0.1:{port}", port, child)
