@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,11 +72,21 @@ def store(spec: StoreSpec) -> Store:
 
 @pytest.fixture
 def impatient(spec: StoreSpec) -> Store:
+    return impatient_store(spec)
+
+
+def impatient_store(spec: StoreSpec) -> Store:
     """A store that repeats a failed call at once, and so gives up soon."""
     store = opening._new_store(spec)
     assert isinstance(store, HdfsStore)
     store._runtime = IMPATIENT
     return store
+
+
+@pytest.fixture
+def both(hdfs: Hdfs) -> list[StoreSpec]:
+    """A folder for each protocol. What takes long to do to the nodes is done once for the two."""
+    return [spec_of(hdfs, kind, hdfs.new_folder()) for kind in ("hdfs", "webhdfs")]
 
 
 class Waiting:
@@ -204,14 +215,17 @@ def test_a_segment_is_streamed(hdfs: Hdfs, store: Store, folder: str) -> None:
 # --- nodes that die, and a name node that refuses to write
 
 
-def test_a_store_goes_on_after_the_name_node_was_restarted(hdfs: Hdfs, store: Store) -> None:
-    store.create("a/1", b"x" * 3000)
+def test_a_store_goes_on_after_the_name_node_was_restarted(hdfs: Hdfs, both: list[StoreSpec]) -> None:
+    stores = [open_store(spec) for spec in both]
+    for store in stores:
+        store.create("a/1", b"x" * 3000)
     hdfs.restart_name_node()
-    assert store.read("a/1") == b"x" * 3000
-    with pytest.raises(ObjectExists):
-        store.create("a/1", b"y")
-    store.create("a/2", b"y")
-    assert store.list("a") == ["1", "2"]
+    for store in stores:
+        assert store.read("a/1") == b"x" * 3000
+        with pytest.raises(ObjectExists):
+            store.create("a/1", b"y")
+        store.create("a/2", b"y")
+        assert store.list("a") == ["1", "2"]
 
 
 def test_a_create_waits_for_a_name_node_that_is_restarted(hdfs: Hdfs, kind: str, folder: str) -> None:
@@ -271,32 +285,42 @@ def test_an_unknown_host_is_named(kind: str) -> None:
         store.read("a")
 
 
-def test_objects_of_a_dead_data_node_are_not_absent_and_come_back_with_it(
-    hdfs: Hdfs, impatient: Store, store: Store
-) -> None:
-    store.create("a/1", b"x" * 3000)
+def test_objects_of_a_dead_data_node_are_not_absent_and_come_back_with_it(hdfs: Hdfs, both: list[StoreSpec]) -> None:
+    stores = [(open_store(spec), impatient_store(spec)) for spec in both]
+    for store, _ in stores:
+        store.create("a/1", b"x" * 3000)
     hdfs.data_node.kill()
     try:
-        for step in (lambda: impatient.read("a/1"), lambda: impatient.create("a/2", b"y")):
-            with pytest.raises(StoreError, match=r"cannot .*data nodes") as caught:
-                step()
-            assert not isinstance(caught.value, ObjectMissing)
-        assert store.list("a") == ["1"], "nothing of a failed create shows"
+        for store, impatient in stores:
+            steps: list[Callable[[], object]] = [
+                partial(impatient.read, "a/1"),
+                partial(impatient.create, "a/2", b"y"),
+            ]
+            for step in steps:
+                with pytest.raises(StoreError, match=r"cannot .*data nodes") as caught:
+                    step()
+                assert not isinstance(caught.value, ObjectMissing)
+            assert store.list("a") == ["1"], "nothing of a failed create shows"
     finally:
         hdfs.data_node.start()
-    assert store.read("a/1") == b"x" * 3000
-    store.create("a/2", b"y")
-    assert store.read("a/2") == b"y"
+    for store, _ in stores:
+        assert store.read("a/1") == b"x" * 3000
+        store.create("a/2", b"y")
+        assert store.read("a/2") == b"y"
 
 
-def test_a_name_node_in_safe_mode_is_read_and_named(hdfs: Hdfs, impatient: Store, store: Store) -> None:
-    store.create("a/1", b"x")
+def test_a_name_node_in_safe_mode_is_read_and_named(hdfs: Hdfs, both: list[StoreSpec]) -> None:
+    stores = [(open_store(spec), impatient_store(spec)) for spec in both]
+    for store, _ in stores:
+        store.create("a/1", b"x")
     with hdfs.in_safe_mode():
-        assert store.read("a/1") == b"x"
-        assert store.list("a") == ["1"]
-        with pytest.raises(StoreError, match=r"SafeModeException.*hdfs dfsadmin -safemode leave"):
-            impatient.create("a/2", b"y")
-    store.create("a/2", b"y")
+        for store, impatient in stores:
+            assert store.read("a/1") == b"x"
+            assert store.list("a") == ["1"]
+            with pytest.raises(StoreError, match=r"SafeModeException.*hdfs dfsadmin -safemode leave"):
+                impatient.create("a/2", b"y")
+    for store, _ in stores:
+        store.create("a/2", b"y")
 
 
 def test_a_create_waits_for_the_end_of_safe_mode(hdfs: Hdfs, spec: StoreSpec) -> None:
