@@ -228,21 +228,25 @@ def test_a_store_goes_on_after_the_name_node_was_restarted(hdfs: Hdfs, both: lis
         assert store.list("a") == ["1", "2"]
 
 
-def test_a_create_waits_for_a_name_node_that_is_restarted(hdfs: Hdfs, kind: str, folder: str) -> None:
+def test_a_create_waits_for_a_name_node_that_is_restarted(hdfs: Hdfs, both: list[StoreSpec]) -> None:
     """hdfs-native repeats the call itself; over HTTP the store does."""
-    store, pause = waiting_store(spec_of(hdfs, kind, folder, **(WAITS_LONG if kind == "hdfs" else {})))
-    store.create("a/1", b"x")
+    native, http = both
+    stores = [waiting_store(replace(native, options=WAITS_LONG)), waiting_store(http)]
+    for store, _ in stores:
+        store.create("a/1", b"x")
     hdfs.name_node.kill()
-    with ThreadPoolExecutor(1) as pool:
-        created = pool.submit(store.create, "a/2", b"y")
+    with ThreadPoolExecutor(len(stores)) as pool:
+        created = [pool.submit(store.create, "a/2", b"y") for store, _ in stores]
         try:
-            if kind == "webhdfs":
-                assert pause.begun.wait(PATIENCE_S)
+            assert stores[1][1].begun.wait(PATIENCE_S)
             hdfs.start_name_node()
         finally:
-            pause.over.set()
-        created.result(4 * PATIENCE_S)
-    assert store.read("a/2") == b"y"
+            for _, pause in stores:
+                pause.over.set()
+        for each in created:
+            each.result(4 * PATIENCE_S)
+    for store, _ in stores:
+        assert store.read("a/2") == b"y"
 
 
 @pytest.mark.processes
