@@ -10,11 +10,13 @@ FOLDERS = (
     "integration/files",
     "integration/http",
     "integration/kafka",
+    "integration/metrics",
     "integration/moving",
     "integration/recovery",
     "integration/redis",
     "integration/runtime",
     "integration/sinks",
+    "integration/stores",
 )
 """Below tests/. The rooms of tests/integration show units that need a process, a server or a port.
 

@@ -82,10 +82,6 @@ def test_what_resembles_no_target_is_refused_without_advice() -> None:
     assert str(refused_target(5)).endswith("a wrapped writer (wal_sink.wrap) or the URL of a backend")
 
 
-def test_a_function_of_one_row_is_a_writer_of_rows() -> None:
-    assert "<lambda>" in wrap.foreach_writer(lambda row: None).describe()
-
-
 async def later(row: object) -> None: ...
 
 

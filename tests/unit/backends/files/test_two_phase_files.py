@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.chaos.bad_disks import disk_of
 from tests.contract.test_backends import READERS
 from wal_sink import Chunk, ConfigError, Delivery, HandleGoneError, PermanentError, StoreError, Transaction
 from wal_sink.sinks.guarantees import promise
@@ -147,9 +146,6 @@ def test_nothing_of_rows_that_are_none(tmp_path: Path) -> None:
     assert shown(tmp_path) == {}
 
 
-# Which file is meant.
-
-
 def test_a_file_of_the_same_bytes_under_that_name_is_another_one(tmp_path: Path, way: str) -> None:
     """A query that began anew writes the same rows in its batch 0, and these are other rows."""
     committed(tmp_path, prepared(tmp_path))
@@ -225,9 +221,6 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "0").rmdir()
     committed(tmp_path, other)
     assert list(shown(tmp_path)) == ["0/1-0"]
-
-
-# Where files are held.
 
 
 def test_a_held_file_is_hidden_by_its_own_name_too(tmp_path: Path, way: str) -> None:
@@ -307,25 +300,6 @@ def test_a_folder_elsewhere_by_url(tmp_path: Path) -> None:
     with opened(sink, CHUNKS[0]):
         commit(sink, prepare(sink, CHUNKS))
     assert list((tmp_path / "held").iterdir()) == []
-
-
-# Failures.
-
-
-def test_a_full_disk_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
-    long = chunks_of(pa.table({"text": ["x" * 100] * 30_000}), ordinal=1, chunk_rows=10_000)
-    with disk_of(tmp_path / "disk") as disk:
-        folder = disk.folder / "out"
-        committed(folder, prepared(folder))
-        assert disk.begin("full", free_pages=20)
-        with pytest.raises(StoreError, match="cannot write") as error:
-            prepared(folder, long)
-        assert "free space" in str(error.value) or "too large" in str(error.value)
-        assert shown(folder).keys() == {"0-0-0.jsonl"}
-        assert not held_files(folder)
-        disk.end()
-        committed(folder, prepared(folder, long[:1]))
-        assert len(shown(folder)) == 2
 
 
 @pytest.mark.parametrize("fails", ["fsync of the file", "fsync of the folder"])
@@ -435,9 +409,6 @@ def test_a_new_transaction_leaves_the_old_one_for_abort(tmp_path: Path) -> None:
         sink.abort(old, "")
     assert not held_files(tmp_path)
     assert READERS["jsonl"](shown(tmp_path)["0-0-0.jsonl"]) == TABLE.to_pylist()
-
-
-# Its promise and its kind.
 
 
 def test_it_is_exactly_once_and_travels(tmp_path: Path) -> None:
