@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.contracts import VALUES, FoldedContract, faults
+from tests.support.contracts import DISTURBED, VALUES, FoldedContract, faults
 from tests.support.servers.s3_server import S3Server
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -117,9 +117,7 @@ class FilesOnS3(FilesContract):
 def test_files_on_s3_come_once_whatever_dies_fails_or_wakes(s3_url: str, s3_server: S3Server) -> None:
     """The sink differs from the one on a local disk only by what the store answers to a second create."""
     checks = (
-        "a_process_may_die_at_any_point",
-        "a_request_may_fail_at_any_point",
-        "a_process_may_wake_after_its_successor_has_finished",
+        *DISTURBED,
         "a_chunk_that_comes_again_changes_nothing",
         "every_row_is_there_when_write_returns",
         "it_travels_to_executors",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.test_backends import READERS
-from tests.support.contracts import VALUES, FoldedContract, checks_of, faults
+from tests.support.contracts import DISTURBED, VALUES, FoldedContract, checks_of, faults
 from tests.support.servers.s3_product import S3Product
 from tests.support.servers.s3_server import S3Server
 from wal_sink.stores.opening import open_store
@@ -106,15 +106,13 @@ class TestOnS3(TwoPhaseFilesContract):
 @pytest.mark.processes
 @pytest.mark.parametrize("server", ["seaweedfs", "minio"])
 def test_servers_of_other_makers_commit_once_and_only_what_is_held(server: str, request: pytest.FixtureRequest) -> None:
-    """The sink is the same. What they answer to a commit, a second one, and one of an upload that is gone, is not."""
+    """The sink is the same. Servers differ in how they answer a second commit, and one of an upload that is gone."""
     product: S3Product = request.getfixturevalue(server)
     contract = TwoPhaseFilesContract()
     contract.format = "csv"
     contract.every, contract.each_line = 29, False  # type: ignore[misc]
     disturbed = [
-        "a_process_may_die_at_any_point",
-        "a_request_may_fail_at_any_point",
-        "a_process_may_wake_after_its_successor_has_finished",
+        *DISTURBED,
         "every_row_is_there_when_write_returns",
         "a_very_long_text_is_taken_or_refused_for_good",
     ]

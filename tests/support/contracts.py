@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.wrong_sinks import DIES, REQUEST_FAILS, WAKES
 from wal_sink.testing import SinkContract
 from wal_sink.testing.contract.base import ContractBase
 
+DISTURBED = (DIES, REQUEST_FAILS, WAKES)
+"""The checks that disturb a sink of any kind at many points."""
 VALUES = (
     "a_column_of_this_type_is_taken_or_refused_by_name",
     "columns_with_such_names_are_taken_or_refused_by_name",
