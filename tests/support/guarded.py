@@ -109,8 +109,8 @@ def modules_without_pyspark(checkout: Path) -> frozenset[str]:
     holding = [path for path in (checkout / "tests").rglob("test_*.py") if f"def {LAYER_TEST}(" in path.read_text()]
     if len(holding) != 1:
         raise LookupError(f"{LAYER_TEST} is defined in {len(holding)} files of {checkout}/tests, not in one")
-    module = ".".join(holding[0].relative_to(checkout).with_suffix("").parts)
-    ask = f"import sys; sys.path.insert(0, '.'); from {module} import _core_modules; print(*_core_modules())"
+    file = holding[0].relative_to(checkout).as_posix()
+    ask = f"import runpy, sys; sys.path.insert(0, '.'); print(*runpy.run_path({file!r})['_core_modules']())"
     return frozenset(_output([sys.executable, "-c", ask], checkout).split())
 
 
