@@ -33,7 +33,7 @@ def test_the_blocks_of_a_page_run(page: str, run_page: Callable[[str], str]) -> 
 
 
 def test_every_block_of_the_other_pages_says_why_it_does_not_run(
-    record_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
 ) -> None:
     others, faults = [page for page in PAGES if page not in RUNNING], []
     for page in others:
@@ -43,4 +43,4 @@ def test_every_block_of_the_other_pages_says_why_it_does_not_run(
             faults.append(str(error))
     assert others
     assert faults == []
-    tell_counts(record_property, *others)
+    tell_counts(request.node, *others)

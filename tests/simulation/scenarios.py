@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 
 from tests.simulation.histories.plans import THREE_BATCHES, At, Deed, Fault, Shape
-from tests.simulation.world import World, crash_then_finish, dies, effects, finish
+from tests.simulation.world import World, deaths, finish
 from wal_sink.errors import FencedError
 
 SHORT: Shape = ((5, 3), (2,))
@@ -24,24 +24,25 @@ def crashes(
     retention_bytes: int | None = None,
     lagging: bool = False,
     forgets: bool = False,
+    begin: int = 0,
 ) -> Iterator[World]:
-    """One history for each effect of a run, with a crash after this effect. `forgets` as in `crash_then_finish`."""
+    """One history for each effect of a run from `begin` on, with a crash after this effect.
 
-    def world() -> World:
-        return World(kind, batches=batches, retention=retention, retention_bytes=retention_bytes, lagging=lagging)
+    With `forgets`, the checkpoint forgets its newest commit after the crash.
+    """
 
-    undisturbed = world().life()
-    undisturbed.live()
-    for point in effects(undisturbed.points):
-        crashed = world()
-        crash_then_finish(crashed, point, forgets=forgets)
+    undisturbed = World(kind, batches=batches, retention=retention, retention_bytes=retention_bytes, lagging=lagging)
+    for crashed in islice(deaths(undisturbed), begin, None):
+        if forgets:
+            crashed.forget_newest_commit()
+        assert crashed.life().live()
         crashed.check_end(crashes=1)
         yield crashed
 
 
-def replays(kind: str) -> Iterator[World]:
+def replays(kind: str, *, begin: int = 0) -> Iterator[World]:
     """The same, with a checkpoint that forgot its newest commit."""
-    return crashes(kind, forgets=True)
+    return crashes(kind, forgets=True, begin=begin)
 
 
 def backlogs(kind: str) -> Iterator[World]:
@@ -61,11 +62,8 @@ def collections_by_bytes(kind: str) -> Iterator[World]:
 
 def double_crashes(kind: str) -> Iterator[World]:
     """Histories with one crash while the first batch is under way, and another after an effect of the recovery."""
-    for first in range(1, 12):
-        for second in range(1, 12):
-            world = World(kind)
-            for effect in (first, second):
-                world.life(dies("after", number=effect)).live()
+    for recovery in reversed(list(deaths(World(kind)))[1:12]):  # later ones show more
+        for world in list(deaths(recovery))[1:12]:
             assert world.life().live()
             world.check_end(crashes=2)
             yield world
@@ -98,12 +96,14 @@ def successions(kind: str, *, batches: Shape = SHORT) -> Iterator[tuple[World, F
         yield world, error
 
 
-def late_finishes(kind: str, *, batches: Shape = SHORT, stop_at: tuple[str, str] = BEFORE_MARKER) -> Iterator[World]:
-    """One history for each point of a newer process's life: an older process stands still and goes on there.
+def late_finishes(
+    kind: str, *, batches: Shape = SHORT, stop_at: tuple[str, str] = BEFORE_MARKER, begin: int = 0
+) -> Iterator[World]:
+    """One history for each point of a newer process's life after `begin`: an older one stands still and goes on there.
 
     By default it stands still before its first marker.
     """
-    for number in range(1, 80):
+    for number in range(begin + 1, 80):
         world = World(kind, batches=batches, zombies=True)
         old = world.standing_still(*stop_at)
         new = world.standing_still("", number=number)
@@ -116,11 +116,11 @@ def late_finishes(kind: str, *, batches: Shape = SHORT, stop_at: tuple[str, str]
         yield world
 
 
-def late_finishes_of_single_chunks(kind: str) -> Iterator[World]:
+def late_finishes_of_single_chunks(kind: str, *, begin: int = 0) -> Iterator[World]:
     """Late finishes of batches of one chunk. They have no progress: only the marker shows that they were delivered."""
-    return late_finishes(kind, batches=SINGLE)
+    return late_finishes(kind, batches=SINGLE, begin=begin)
 
 
-def late_sends(kind: str) -> Iterator[World]:
+def late_sends(kind: str, *, begin: int = 0) -> Iterator[World]:
     """Late finishes of a process that stands still before its first send."""
-    return late_finishes(kind, stop_at=BEFORE_SENDING)
+    return late_finishes(kind, stop_at=BEFORE_SENDING, begin=begin)

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from tests.simulation.histories.plans import THREE_BATCHES
-from tests.simulation.world import KINDS, World, crash_then_finish, dies_at, effects, points_of
+from tests.simulation.histories.plans import THREE_BATCHES, Deed
+from tests.simulation.world import KINDS, World, deaths, effects, points_of
 
 LEAST_EFFECTS = {
     "plain": 41,
@@ -44,34 +44,30 @@ def test_the_matrix_has_not_shrunk(kind: str) -> None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crash_after_any_effect_keeps_the_invariants(kind: str) -> None:
-    for point in undisturbed_effects(kind):
-        world = World(kind)
-        assert crash_then_finish(world, point) == 1, f"point {point} was never reached"
+    worlds = list(deaths(World(kind)))
+    assert len(worlds) == len(undisturbed_effects(kind))
+    for world in worlds:
+        assert world.life().live()
         world.check_end(crashes=1)
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 def test_nor_does_a_crash_where_rows_travel_inline(kind: str) -> None:
-    points = effects(points_of(kind, inline=True))
-    for point in points:
-        world = World(kind, inline=True)
-        assert crash_then_finish(world, point) == 1, f"point {point} was never reached"
+    worlds = list(deaths(World(kind, inline=True)))
+    assert len(worlds) >= 25
+    for world in worlds:
+        assert world.life().live()
         world.check_end(crashes=1)
-    assert len(points) >= 25
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_crash_during_recovery_keeps_the_invariants(kind: str) -> None:
-    for first in undisturbed_effects(kind)[1::3]:
-        recovery = World(kind)
-        recovery.life(dies_at(first)).live()
-        recovering = recovery.life()
-        assert recovering.live()
-        for second in effects(recovering.points)[1:24:3]:
-            world = World(kind)
-            assert crash_then_finish(world, first, second) == 2
+    for recovery in list(deaths(World(kind)))[1::3]:
+        for world in list(deaths(recovery))[1:24:3]:
+            assert world.hits[Deed.CRASH] == 2
+            assert world.life().live()
             world.check_end(crashes=2)
 
 
@@ -79,9 +75,9 @@ def test_a_second_crash_during_recovery_keeps_the_invariants(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_that_spark_runs_again_after_a_crash_is_neither_repeated_nor_mixed(kind: str) -> None:
     replays = 0
-    for point in undisturbed_effects(kind):
-        world = World(kind)
-        assert crash_then_finish(world, point, forgets=True) == 1
+    for world in deaths(World(kind)):
+        world.forget_newest_commit()
+        assert world.life().live()
         world.check_end(crashes=1)
         replays += bool(world.hits["replayed batch"])
 

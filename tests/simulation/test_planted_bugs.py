@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -24,23 +25,24 @@ from wal_sink.errors import WalSinkError
 
 PLANTED: list[tuple[Plant, Callable[[str], Iterator[World]], str]] = [
     (bugs.marker_before_delivery, crashes, "plain"),
-    (bugs.no_progress_reload_at_takeover, crashes, "plain"),
+    (bugs.no_progress_reload_at_takeover, partial(crashes, begin=15), "plain"),
     (bugs.gate_ignored, crashes, "plain"),
     (bugs.release_not_pinned, replays, "plain"),
-    (bugs.no_lookup, crashes, "lookup"),
-    (bugs.record_skipped, crashes, "plain"),
-    (bugs.record_before_sending, crashes, "plain"),
+    (bugs.no_lookup, partial(crashes, begin=14), "lookup"),
+    (bugs.record_skipped, partial(crashes, begin=15), "plain"),
+    (bugs.record_before_sending, partial(crashes, begin=14), "plain"),
     (bugs.low_water_after_deletion, collections, "plain"),
     (bugs.retention_ignores_what_is_undelivered, collections, "plain"),
-    (bugs.term_not_checked, late_sends, "plain"),
-    (bugs.replay_restaged, replays, "plain"),
+    (bugs.term_not_checked, partial(late_sends, begin=19), "plain"),
+    (bugs.replay_restaged, partial(replays, begin=13), "plain"),
     (bugs.highest_manifest_not_chosen, double_crashes, "plain"),
-    (bugs.dead_letters_not_kept_at_takeover, crashes, "at_most_once"),
-    (bugs.no_second_read_at_takeover, late_finishes_of_single_chunks, "plain"),
+    (bugs.dead_letters_not_kept_at_takeover, partial(crashes, begin=14), "at_most_once"),
+    (bugs.no_second_read_at_takeover, partial(late_finishes_of_single_chunks, begin=22), "plain"),
     (bugs.batches_start_at_the_newest, backlogs, "plain"),
     (bugs.failures_counted_as_done, failing_sends, "plain"),
     (bugs.marker_skipped, crashes, "plain"),
 ]
+"""The bugs, each with the family of histories that finds it, from one shortly before the first that does."""
 
 
 @pytest.mark.no_cover

@@ -6,9 +6,10 @@ keeps the names of the points that it passed: before and after every operation o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.facts import SinkFacts
 from tests.simulation.histories.lives import HistoryProcess, Hook
@@ -187,6 +188,20 @@ def effects(points: Sequence[str]) -> list[int]:
     Between two effects a process only reads, so it leaves the same world wherever it dies there.
     """
     return [1, *(number for number, point in enumerate(points, 1) if point.startswith("after "))]
+
+
+def deaths(world: World) -> Iterator[World]:
+    """Live once in a world, and yield a copy of it for each effect: the world that a death right after it leaves.
+
+    The first copy is that of a process which dies at its first point. See `effects`.
+    """
+    born = world.branch(world.plan)
+    branching = Branching(world, dict.fromkeys(range(1, 1000), world.plan))
+    assert world.life(hook=branching).live()
+    yield born
+    for left in branching.worlds.values():
+        assert isinstance(left, World)
+        yield left
 
 
 def crash_then_finish(world: World, *points: int, forgets: bool = False) -> int:

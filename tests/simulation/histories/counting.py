@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -139,9 +139,7 @@ def first_broken(histories: Iterable[tuple[int, Played]]) -> int | None:
     return None
 
 
-def total_of(counts: Iterable[Count]) -> Count:
-    """The sum of all counts."""
-    total = Count()
-    for count in counts:
-        total.add(count)
-    return total
+def check_touched(touched: Mapping[str, int], least: Mapping[str, int], *, share: float) -> None:
+    """Check that each thing happened in enough histories. `share`: the share of all histories that was played."""
+    seldom = {name: touched.get(name, 0) for name, many in least.items() if touched.get(name, 0) < many * share}
+    assert not seldom, f"these histories became trivial: {seldom}"

@@ -7,8 +7,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest import mock
 
 import wal_sink.committer.collection
+import wal_sink.wal.fencing
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.lives import HistoryProcess
@@ -23,6 +25,7 @@ from wal_sink.errors import (
     OutcomeUnknownError,
     StoreError,
 )
+from wal_sink.runtime.clock import ProcessIdentity, process_identity
 
 _UNEXPECTED = "unexpected"
 
@@ -54,14 +57,25 @@ class Ended:
 @contextmanager
 def small_world() -> Iterator[None]:
     """Collect after every batch, and log no failures, since they are intended."""
-    every, level = wal_sink.committer.collection.COLLECT_EVERY_BATCHES, logging.getLogger("wal_sink").level
-    wal_sink.committer.collection.COLLECT_EVERY_BATCHES = 1
+    level = logging.getLogger("wal_sink").level
     logging.getLogger("wal_sink").setLevel(logging.CRITICAL + 1)
     try:
-        yield
+        with mock.patch.object(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1), one_identity():
+            yield
     finally:
-        wal_sink.committer.collection.COLLECT_EVERY_BATCHES = every
         logging.getLogger("wal_sink").setLevel(level)
+
+
+@contextmanager
+def one_identity() -> Iterator[None]:
+    """Ask the system once who this process is. Each claim of a term asks, which took a sixth of all time."""
+    here = process_identity()
+
+    def known() -> ProcessIdentity:
+        return here
+
+    with mock.patch.object(wal_sink.wal.fencing, "process_identity", known):
+        yield
 
 
 def play(plan: Plan, *, traced: bool = False) -> Played:
@@ -73,21 +87,21 @@ def play(plan: Plan, *, traced: bool = False) -> Played:
 
 
 def play_family(plans: Sequence[Plan]) -> list[Played]:
-    """Play histories that differ only in the effect after which their last act dies. Results are those of `play`."""
+    """Play histories that differ only in the effect after which their last act dies. Results are those of `play`.
+
+    Where the process ends before its effect, the histories are one and the same, which is played once: the seed decides
+    nothing but the pauses between attempts, and the last life is undisturbed.
+    """
     by_effect = {crash_effect(plan): plan for plan in plans}
-    longest = by_effect.pop(max(by_effect))
+    longest = by_effect[max(by_effect)]
     playing = Playing(HistoryWorld(longest))
     for act in longest.acts[:-1]:
         playing.act(act)
-    branching = Branching(playing.world, by_effect)
+    branching = Branching(playing.world, {effect: plan for effect, plan in by_effect.items() if plan is not longest})
     playing.alone(longest.acts[-1][0], branching)
-    worlds = branching.worlds
-    for effect, plan in by_effect.items():
-        if effect not in worlds:  # the process ended before this effect
-            worlds[effect] = playing.world.branch(plan)
-    played = {plan.seed: Playing(worlds[effect]).end() for effect, plan in by_effect.items()}
-    played[longest.seed] = playing.end()
-    return [played[plan.seed] for plan in plans]
+    died = {effect: Playing(world).end() for effect, world in branching.worlds.items()}
+    lived = playing.end()
+    return [died.get(crash_effect(plan), lived) for plan in plans]
 
 
 def crash_effect(plan: Plan) -> int:
