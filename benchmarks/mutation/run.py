@@ -36,7 +36,7 @@ TESTS = tuple(
 NOT_OF_THE_CORE = (
     *("unit/backends/*", "unit/testing/test_contract*", "unit/testing/test_crash_matrix*", "unit/testing/test_kit*"),
     *("unit/cli/test_cli.py", "unit/cli/test_cli_dead_letters*", "unit/support/*"),
-    *(f"integration/{room}/*" for room in ("backends", "dynamodb", "files", "http", "kafka", "redis")),
+    *(f"integration/{room}/*" for room in ("backends", "dynamodb", "files", "http", "kafka", "redis", "report")),
     *("integration/cli/test_cli.py", "integration/cli/test_cli_held*", "integration/cli/test_cli_sigterm*"),
     *(f"spark/test_{name}.py" for name in ("connect", "copies", "empty_lists", "environment", "error_lines")),
     *(f"spark/test_{name}.py" for name in ("garbage", "identity", "inline_budget", "manifest_schema", "source")),

@@ -14,6 +14,7 @@ FOLDERS = (
     "integration/moving",
     "integration/recovery",
     "integration/redis",
+    "integration/report",
     "integration/runtime",
     "integration/sinks",
     "integration/stores",

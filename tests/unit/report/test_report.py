@@ -1,25 +1,16 @@
-"""The report of a WAL, opened in a browser: no error, no request, readable on a telephone and in the dark, bounded."""
+"""The data and the page of a report: whole, bounded, and without a way out of its script."""
 
 from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import msgspec
-import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser
 
-from docs_site.browser import ChromiumMissingError, Tab, browser, chromium
-from docs_site.check import HEIGHT, WIDTHS
-from docs_site.server import served
-from tests.support.components import require
-from tests.support.golden.wals import FILES_OF_EARLIER_VERSIONS, load
 from tests.support.small_run import Place, Recorder, numbers
 from wal_sink import Chunk, Delivery, PermanentError, Rejected
 from wal_sink.cli.main import main
@@ -39,17 +30,6 @@ from wal_sink.wal.records import Manifest, encode
 
 NOW = datetime(2026, 1, 1, 0, 20, tzinfo=UTC)
 EVIL = "</script><img src=x onerror=alert(1)>"
-_DARK = 96
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    try:
-        chromium()
-    except ChromiumMissingError as error:
-        require(component_present=False, how_to_get_it=str(error))
-    with browser() as found:
-        yield found
 
 
 def refuse(_chunk: Chunk) -> Rejected:
@@ -110,77 +90,6 @@ def test_the_data_of_a_busy_wal() -> None:
     assert "does not lie on S3" in data["costs"]["note"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_shows_it_without_error_and_without_any_request(
-    started: Browser, tmp_path: Path, scheme: Any
-) -> None:
-    place = busy()
-    (tmp_path / "report.html").write_text(page_of(data_of(place.wal, checkpoint=place.checkpoint)))
-    with served(tmp_path) as origin:
-        tab = Tab(started, origin, scheme)
-        requested: list[str] = []
-        tab.page.on("request", lambda request: requested.append(request.url))
-        for width in WIDTHS:
-            tab.page.set_viewport_size({"width": width, "height": HEIGHT})
-            tab.show("/report.html")
-            wide = tab.page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
-            assert wide[0] <= wide[1], width
-        assert tab.faults == []
-        assert {url for url in requested if not url.startswith("data:")} == {f"{origin}/report.html"}
-        assert all(tab.page.locator(f"#{name} svg").count() for name in ("lag", "stages", "rows", "sizes", "retries"))
-        assert "no such table </script><img src=x" in tab.page.inner_text("#sinks")  # as text, and nothing else
-        assert tab.page.locator("img").count() == 0
-        colour = tab.page.evaluate(
-            "() => getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3).map(Number)"
-        )
-        assert (max(colour) <= _DARK) == (scheme == "dark")
-        tab.close()
-
-
-def test_a_point_tells_what_it_is_when_the_pointer_is_over_it(started: Browser, tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text(page_of(data_of(busy().wal)))
-    with served(tmp_path) as origin:
-        tab = Tab(started, origin)
-        tab.show("/report.html")
-        assert not tab.page.is_visible("#tip")
-        tab.page.hover("#rows rect >> nth=2")
-        assert tab.page.inner_text("#tip").startswith("batch 2: 5 rows")
-        tab.page.focus("#lag circle >> nth=0")
-        assert "batch 0" in tab.page.inner_text("#tip")
-        tab.page.click("#picks button >> text=retried")
-        tips = [each.get_attribute("data-tip") or "" for each in tab.page.locator("#stages rect").all()]
-        assert any("waits between attempts" in tip for tip in tips)
-        assert tab.faults == []
-        tab.close()
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in FILES_OF_EARLIER_VERSIONS if path.stem in {"kinds", "unkept"}],
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
-)  # fmt: skip
-def test_wals_of_earlier_versions_have_a_report_without_times(started: Browser, tmp_path: Path, path: Path) -> None:
-    world, _ = load(path)
-    (tmp_path / "report.html").write_text(page_of(data_of(world.wal)))
-    with served(tmp_path) as origin:
-        tab = Tab(started, origin)
-        tab.show("/report.html")
-        assert tab.faults == []
-        assert "No times are recorded" in tab.page.inner_text("#stages")
-        tab.close()
-
-
-def test_a_wal_without_sinks_and_times_has_a_report(started: Browser, tmp_path: Path) -> None:
-    place = Place()
-    list(place.query().batches(place.open({}), 1))
-    (tmp_path / "report.html").write_text(page_of(data_of(place.wal)))
-    with served(tmp_path) as origin:
-        tab = Tab(started, origin)
-        tab.show("/report.html")
-        assert tab.faults == []
-        assert "nothing is delivered" in tab.page.inner_text("#sinks")
-        tab.close()
-
-
 def test_ten_thousand_batches_cost_a_bounded_number_of_requests_and_a_small_page() -> None:
     place = Place(rows=lambda _: [3])
     list(place.query().batches(place.open({"a": Recorder()}), 1))
@@ -208,9 +117,6 @@ def test_no_text_of_a_wal_ends_the_script() -> None:
     page = page_of({"wal": f"@DATA@ @SCRIPT@ {EVIL}", "sinks": [{"name": EVIL}]})
     assert page.count("</script>") == 2
     assert EVIL not in page
-
-
-# --- the command
 
 
 def test_the_command_writes_a_page_the_data_or_an_error(tmp_path: Path) -> None:
