@@ -85,7 +85,7 @@ def impatient_store(spec: StoreSpec) -> Store:
 
 @pytest.fixture
 def both(hdfs: Hdfs) -> list[StoreSpec]:
-    """A folder for each protocol. What takes long to do to the nodes is done once for the two."""
+    """A folder for each protocol. Slow work on the nodes is done once for the two."""
     return [spec_of(hdfs, kind, hdfs.new_folder()) for kind in ("hdfs", "webhdfs")]
 
 
