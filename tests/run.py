@@ -65,9 +65,32 @@ QUICK_GROUPS = (
     Group("documents and contracts", (), QUICK),
 )
 """Those that take longest come first, here and below, so that no lane is left alone at the end."""
+SPARK = ("bad_input", "data_source", "inline_rows", "spark_*", "staging", "types", "two_phase", "wrap*", "wrong_calls")
+DRIVERS = (
+    *(
+        "backends_on_spark",
+        "cloud_stores",
+        "code_blocks",
+        "connect",
+        "demo",
+        "every_spark",
+        "examples",
+        "forks",
+        "kills",
+    ),
+    *("malicious_manifest", "pipelines", "readme", "testing_guide"),
+)
+CLUSTER = ("cluster*", "lost_tasks", "speculation")
 SLOW_GROUPS = (
-    Group("slow units", ["unit", "spark", "simulation", "documents"], SLOW, covers=True),
-    Group("rest", (), SLOW),
+    Group("drivers", [f"integration/test_{name}.py" for name in DRIVERS], SLOW),
+    Group("Spark", [f"integration/test_{name}.py" for name in SPARK], SLOW),
+    Group("cluster", [f"integration/test_{name}.py" for name in CLUSTER], SLOW),
+    Group("units that take long", ["unit", "spark", "simulation"], SLOW, covers=True),
+    Group("chaos", ["chaos"], SLOW),
+    Group("Kafka", ["contract/test_kafka*.py", "integration/test_kafka*.py"], SLOW),
+    Group("SQL", ["contract/test_sql*.py", "integration/sql"], SLOW),
+    Group("stores", ["contract"], SLOW),
+    Group("all others", (), SLOW),
 )
 
 
@@ -228,9 +251,25 @@ def command(group: Group, seed: int) -> list[str]:
     """Return the command that runs a group."""
     cover = ["--cov", "--cov-report=", "--cov-fail-under=0"] if group.covers else []
     options = ["-q", "-m", group.chosen, "-p", "no:xdist", f"--randomly-seed={seed}", *cover]
-    others = [path for one in (*QUICK_GROUPS, *SLOW_GROUPS) if one.chosen == group.chosen for path in one.paths]
-    paths = group.paths or ["", *(f"--ignore=tests/{path}" for path in others)]
-    return [sys.executable, "-m", "pytest", *options, *(path if path[:1] == "-" else f"tests/{path}" for path in paths)]
+    paths = files_of(group)
+    if not group.paths:
+        others = (one for one in (*QUICK_GROUPS, *SLOW_GROUPS) if one.chosen == group.chosen)
+        named = (path for one in others for path in files_of(one) if not path.startswith("--"))
+        paths = ["tests", *(f"--ignore={path}" for path in named)]
+    return [sys.executable, "-m", "pytest", *options, *paths]
+
+
+def files_of(group: Group) -> list[str]:
+    """Return the files and folders of a group. One that an earlier group of the same marks has is not repeated."""
+    earlier: set[str] = set()
+    for one in (*QUICK_GROUPS, *SLOW_GROUPS):
+        found = {str(path.relative_to(CHECKOUT)) for name in one.paths for path in CHECKOUT.glob(f"tests/{name}")}
+        if one == group:
+            inside = {f"--ignore={path}" for path in earlier if any(path.startswith(f"{top}/") for top in found)}
+            return [*sorted(found - earlier), *sorted(inside)]
+        if one.chosen == group.chosen:
+            earlier |= found
+    return []
 
 
 def _ended(child: subprocess.Popen[bytes], limit_s: float) -> int:
