@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.killed_drivers import kill_twice
+from tests.support.killed_drivers import Served, kill_twice, lost_and_doubled
 from tests.support.processes import Child
 from tests.support.servers.seaweedfs import SeaweedServer
 from tests.support.streams import SESSION, Home, small_chunks
@@ -67,7 +67,9 @@ def test_two_killed_drivers_with_the_wal_on_s3_lose_and_repeat_no_row_in_sqlite(
         found = seaweedfs.client().list_objects_v2(Bucket=seaweedfs.bucket, Prefix=prefix).get("Contents", [])
         return [entry["Key"].removeprefix(prefix) for entry in found]
 
-    kill_twice(tmp_path, wal, str(tmp_path / "checkpoint"), seaweedfs.storage_options, objects=objects)
+    query = Served(tmp_path, wal, str(tmp_path / "checkpoint"), objects, seaweedfs.storage_options)
+    kill_twice([query], tmp_path)
+    assert lost_and_doubled(query) == (set(), set())
 
 
 def test_a_driver_that_hangs_is_taken_over_and_ends_with_an_error(spark: SparkSession, place: Home) -> None:
