@@ -39,6 +39,7 @@ def _fails(contract: type[Contract], check: str, case: Mapping[str, object], fol
         return fault_of(lambda: getattr(one, f"test_{check}")(target, **case)) != ""
 
 
+@pytest.mark.processes  # the kit tries to pickle a sink as Spark does, and imports pyspark for it
 @pytest.mark.parametrize("module", [wrong_sinks, wrong_two_phase], ids=["all kinds", "two-phase"])
 def test_exactly_what_a_sink_breaks_is_reported(module: ModuleType, tmp_path: Path) -> None:
     faults = {}
