@@ -38,8 +38,6 @@ settings.load_profile("busy")  # no example fails because the machine had other 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so `nohup make test &` starts it, and its programs inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-COVERING = {folder.partition("/")[0] for folder in FOLDERS}
-"""The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""
 PROOF_IDS = 60
 SLOW_FOLDERS = ("integration", "chaos")
 """Their tests start processes."""
@@ -57,7 +55,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     elif not _is_proof(item) and item.nodeid.partition("[")[0] in _listed():
         item.add_marker(pytest.mark.slow)
         item.add_marker(pytest.mark.listed)
-    if item.path.relative_to(Path(__file__).parent).parts[0] not in COVERING:
+    folder = item.path.parent.relative_to(Path(__file__).parent).as_posix()
+    if not f"{folder}/".startswith(tuple(f"{one}/" for one in FOLDERS)):
         item.add_marker(pytest.mark.no_cover)
 
 
@@ -93,9 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"tests/proof has {len(proof)} ids, and at most {PROOF_IDS} are allowed")
     folders = {item.nodeid.split("/")[1] for item in items}
     if folders <= {"unit", "simulation"} and "pyspark" in sys.modules:
-        raise pytest.UsageError(
-            f"a file of {folders}, or a helper of one, imports pyspark: move it to tests/spark"
-        )
+        raise pytest.UsageError(f"a file of {folders}, or a helper of one, imports pyspark: move it to tests/spark")
 
 
 def pytest_collection_finish() -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.components import STARTED, TEST_ALL, missing
+from tests.support.covering import FOLDERS
 from tests.support.processes import CHECKOUT
 from tests.support.servers.ports import LANE
 
@@ -85,7 +86,8 @@ SLOW_GROUPS = (
     Group("drivers", [f"integration/test_{name}.py" for name in DRIVERS], SLOW),
     Group("Spark", [f"integration/test_{name}.py" for name in SPARK], SLOW),
     Group("cluster", [f"integration/test_{name}.py" for name in CLUSTER], SLOW),
-    Group("units that take long", ["unit", "spark", "simulation"], SLOW, covers=True),
+    Group("units that take long", [folder for folder in FOLDERS if "/" not in folder], SLOW, covers=True),
+    Group("units with a server", [folder for folder in FOLDERS if "/" in folder], SLOW, covers=True),
     Group("chaos", ["chaos"], SLOW),
     Group("Kafka", ["contract/test_kafka*.py", "integration/test_kafka*.py"], SLOW),
     Group("SQL", ["contract/test_sql*.py", "integration/sql"], SLOW),
@@ -150,13 +152,19 @@ def data_of(group: str) -> Path:
     return WORK / f"{group.replace(' ', '-')}.coverage"
 
 
+def times_of(group: str) -> Path:
+    """Return the file of the seconds that a group's functions took."""
+    return WORK / f"{group.replace(' ', '-')}.times"
+
+
 class Run:
     """The groups of one call, what they counted, and what failed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, also: str = "") -> None:
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
         self._seed = seed
+        self._also = also
         self._names: list[str] = []
         self._lock = threading.Lock()
 
@@ -199,7 +207,11 @@ class Run:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of Pythons are started: each would compile all
         with log.open("wb") as output:
             child = subprocess.Popen(
-                command(group, self._seed), stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=CHECKOUT
+                command(group, self._seed, self._also),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=CHECKOUT,
             )
             code = _ended(child, LIMIT_S)
         self.note(group, code, log.read_text(errors="replace"), time.monotonic() - began)
@@ -247,10 +259,12 @@ class Run:
                 self.faults.append("servers")
 
 
-def command(group: Group, seed: int) -> list[str]:
-    """Return the command that runs a group."""
+def command(group: Group, seed: int, also: str = "") -> list[str]:
+    """Return the command that runs a group. `also`: a mark whose tests run, too."""
     cover = ["--cov", "--cov-report=", "--cov-fail-under=0"] if group.covers else []
-    options = ["-q", "-m", group.chosen, "-p", "no:xdist", f"--randomly-seed={seed}", *cover]
+    marks = f"{group.chosen} or {also}" if also else group.chosen
+    options = ["-q", "-m", marks, "-p", "no:xdist", f"--randomly-seed={seed}", *cover]
+    options += ["--times", str(times_of(group.name))]
     paths = files_of(group)
     if not group.paths:
         others = (one for one in (*QUICK_GROUPS, *SLOW_GROUPS) if one.chosen == group.chosen)

@@ -1,21 +1,18 @@
 """`make test-times`: write tests/slow.txt, the functions of tests that take more than a second of a processor.
 
-Measured are the quick ones and those listed; what is slow by rule is not run. The tests run as in `make test`, those of
-the core with coverage, but in the order of the files. A listed function leaves the list only below 0.7 s, and a skipped
-one not at all, so that two machines write the same list.
+Measured are the quick ones and those listed; what is slow by rule is not run. The tests run in the groups of `make
+test`. A listed function leaves the list only below 0.7 s, and a skipped one not at all, so that two machines write the
+same list.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
-from tests.support.fixtures.times import FOLDERS, LIMIT_S, Time
+from tests.run import QUICK_GROUPS, WORK, Run, times_of
+from tests.support.fixtures.times import LIMIT_S, Time
 from tests.support.processes import CHECKOUT
 
 LIST = CHECKOUT / "tests" / "slow.txt"
@@ -24,32 +21,25 @@ STAYS_S = 0.7
 
 
 def main() -> None:
-    """Measure and write the list. Exit with the code of pytest; 0 and 1 leave a new list."""
-    with tempfile.TemporaryDirectory() as folder:
-        code, times = _measured(Path(folder))
-    if code not in (0, 1):
-        sys.exit(f"pytest ended with code {code}: {LIST.relative_to(CHECKOUT)} stays as it was")
+    """Run the groups and write the list. A test that failed leaves a new list, too, and the exit code 1."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    run = Run(seed=0, also="listed")
+    for group in QUICK_GROUPS:
+        times_of(group.name).unlink(missing_ok=True)
+    run.groups(QUICK_GROUPS, lanes=2)
+    times: dict[str, Time] = {}
+    for group in QUICK_GROUPS:
+        if not times_of(group.name).exists():
+            sys.exit(f"the group {group.name} did not end: {LIST.relative_to(CHECKOUT)} stays as it was")
+        written = json.loads(times_of(group.name).read_text())
+        times |= {function: Time(**facts) for function, facts in written.items()}
     before = read(LIST.read_text())
     after = still_slow(before, times)
     LIST.write_text(text_of(after))
     for sign, changed in (("+", after.keys() - before.keys()), ("-", before.keys() - after.keys())):
         sys.stdout.writelines(f"{sign} {function}\n" for function in sorted(changed))
     sys.stdout.write(f"{LIST.relative_to(CHECKOUT)}: {len(after)} functions, {sum(after.values()):.0f} s\n")
-    sys.exit(code)
-
-
-def _measured(folder: Path) -> tuple[int, dict[str, Time]]:
-    file = folder / "times.json"
-    chosen = ["-m", "not slow or listed", "-p", "no:randomly", "-p", "no:xdist", "-q", "--times", str(file)]
-    covered = ["--cov", "--cov-report=", "--cov-fail-under=0"]
-    code = subprocess.run(
-        [sys.executable, "-m", "pytest", *FOLDERS, *chosen, *covered],
-        cwd=CHECKOUT,
-        env={**os.environ, "COVERAGE_FILE": str(folder / "coverage")},
-        check=False,
-    ).returncode
-    written = json.loads(file.read_text()) if file.exists() else {}
-    return code, {function: Time(**facts) for function, facts in written.items()}
+    sys.exit(0 if run.green else 1)
 
 
 def read(text: str) -> dict[str, float]:

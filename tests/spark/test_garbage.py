@@ -89,6 +89,7 @@ def test_a_worker_that_ends_with_its_task_collects_nothing(tmp_path: Path, monke
     assert garbage() is not None
 
 
+@pytest.mark.processes
 def test_a_forked_process_settles_for_itself(tmp_path: Path) -> None:
     """Spark forks its workers; the code of a user may fork one of them."""
     settle(StoreSpec(str(tmp_path / "wal")))

@@ -137,6 +137,7 @@ def test_what_is_refused_holds_none_of_its_objects() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.processes
 def test_what_a_parent_holds_does_not_bind_its_child() -> None:
     sink = Memory()
 

@@ -80,6 +80,7 @@ class Source(DataSourceStreamWriter):
         return WriterCommitMessage()
 
 
+@pytest.mark.processes
 def test_importing_the_facade_imports_no_pyspark() -> None:
     program = "import sys; from wal_sink import wrap; wrap.foreach_batch(print); assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=180)
