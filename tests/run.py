@@ -60,9 +60,9 @@ class Group:
 QUICK = "not slow"
 SLOW = "slow"
 QUICK_GROUPS = (
-    Group("proof", ["proof", "spark"], QUICK, covers=True),
-    Group("simulation", ["simulation"], QUICK, covers=True),
     Group("units", ["unit"], QUICK, covers=True),
+    Group("simulation", ["simulation"], QUICK, covers=True),
+    Group("proof", ["proof", "spark"], QUICK, covers=True),
     Group("documents and contracts", (), QUICK),
 )
 """Those that take longest come first, here and below, so that no lane is left alone at the end."""
