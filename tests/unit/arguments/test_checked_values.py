@@ -1,5 +1,4 @@
 # Functions stand for those that users write.
-# ruff: noqa: ARG005
 """The checks of single arguments: what is allowed up to the very limit, and each message in full."""
 
 from __future__ import annotations
@@ -59,23 +58,6 @@ def test_what_cannot_be_a_target_is_refused_with_the_call_that_was_meant(to: obj
         f"rows cannot be delivered to {type(to).__name__}: expected a function of one Chunk, a Sink, a wrapped writer "
         f"(wal_sink.wrap) or the URL of a backend. {advice}"
     )
-
-
-@pytest.mark.parametrize(
-    ("method", "function", "call"),
-    [
-        ("open", lambda self, partition_id: True, "open(partition_id, epoch_id)"),
-        ("process", lambda self: None, "process(row)"),
-        ("close", lambda self: None, "close(error)"),
-    ],
-)
-def test_each_method_of_a_foreach_writer_is_checked(method: str, function: object, call: str) -> None:
-    writer = type("Writer", (), {"process": lambda self, row: None, method: function})()
-
-    with pytest.raises(ConfigError) as told:
-        wrap.foreach_writer(writer)
-
-    assert str(told.value) == f"Writer.{method} cannot be called as wal-sink calls it: expected {call}"
 
 
 def test_what_resembles_no_target_is_refused_without_advice() -> None:

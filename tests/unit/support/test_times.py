@@ -1,4 +1,4 @@
-"""The processor seconds of test functions: their sums, the report at the end of a run, and the list of slow ones."""
+"""The processor seconds of test functions: how they are measured, the report at the end of a run, and the list of slow ones."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _report(
     return report
 
 
-def test_the_ids_of_a_function_are_summed_and_a_shared_fixture_counts_once() -> None:
+def test_the_slowest_id_of_a_function_counts_and_a_shared_fixture_once() -> None:
     reports = [_report(f"{WAL}[1]", 0.5, shared={"place": 2.0}), _report(f"{WAL}[a[2]]", 0.25, shared={"place": 0.0})]
-    assert times_of(reports) == {WAL: Time(2.75, is_quick=True, was_skipped=False)}
+    assert times_of(reports) == {WAL: Time(2.5, is_quick=True, was_skipped=False)}
 
 
 def test_marked_and_skipped_functions_are_told_apart() -> None:
