@@ -74,3 +74,18 @@ spark.conf.set("spark.sql.shuffle.partitions", "7")
         first, second = (one.run(program, "local[1]").split("HAS ")[1].split() for _ in range(2))
     assert first[1] == "2"
     assert second == first
+
+
+def test_a_spark_has_nothing_of_the_configuration_that_another_program_began_the_jvm_with(tmp_path: Path) -> None:
+    program = """
+import sys
+from pyspark.sql import SparkSession
+from tests.support.fixtures.spark import SPARK_CONF
+conf = {**SPARK_CONF, **dict(told.split("=") for told in sys.argv[1:])}
+spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
+print("HAS", spark.sparkContext.getConf().get("spark.test.left", "nothing"), flush=True)
+spark.stop()
+"""
+    with Lasting(tmp_path / "process", one_spark=False) as process:
+        has = [process.run(program, *told).split("HAS ")[1].split()[0] for told in (["spark.test.left=behind"], [])]
+    assert has == ["behind", "nothing"]

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG005
 """What is taken for a writer of rows, which needs PySpark."""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.processes import CHECKOUT, Child, ChildError, python_environment
 from tests.support.waiting import wait_until
@@ -33,7 +33,8 @@ def ended(number: int) -> str:
 def wait_for_executors(spark: SparkSession, count: int, limit_s: float = 240.0) -> None:
     """Return once so many executors of a cluster have run tasks: also those in place of one that a program killed."""
     context = spark.sparkContext
-    tracker = context._jsc.sc().statusTracker()
+    java: Any = context._jsc
+    tracker = java.sc().statusTracker()
     wait_until(lambda: len(tracker.getExecutorInfos()) == count + 1, f"{count} executors, and the driver", limit_s)
     slots = context.parallelize(range(4 * count), 4 * count)
     wait_until(lambda: len(set(slots.map(_executor).collect())) == count, f"tasks on {count} executors", limit_s)

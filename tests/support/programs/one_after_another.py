@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tests.support.lasting import ended
 from tests.support.processes import end_with_parent
@@ -54,21 +55,31 @@ def run(name: str, source: str, args: list[str]) -> int:
 
 def _clean_up(*, one_spark: bool) -> None:
     """End the queries of the program, and its Spark or what it set in its session."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - some programs start no Spark
+    from pyspark import SparkContext  # noqa: PLC0415 - some programs start no Spark
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
     session = SparkSession.getActiveSession()
-    if session is None:
-        return
-    for query in session.streams.active:
+    for query in session.streams.active if session else ():
         query.stop()
     if not one_spark:
-        session.stop()
+        if session:
+            session.stop()
+        _forget_configuration(SparkContext._jvm)
+        return
+    if session is None:
         return
     given = dict(session.sparkContext.getConf().getAll())
     for row in session.sql("SET").collect():
         if given.get(row.key) != row.value:
             with suppress(Exception):  # one that cannot be changed was not changed by the program
                 session.conf.set(row.key, given[row.key]) if row.key in given else session.conf.unset(row.key)
+
+
+def _forget_configuration(jvm: Any) -> None:
+    """Remove what the first program was started with: its JVM keeps it as the default of every later Spark."""
+    for name in list(jvm.java.lang.System.getProperties().stringPropertyNames()) if jvm else ():
+        if name.startswith("spark.") and not name.startswith(("spark.app.name", "spark.submit.")):
+            jvm.java.lang.System.clearProperty(name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The processor seconds of test functions: how they are measured, the report at the end of a run, and the list of slow ones."""
+"""The processor seconds of test functions: their measure, the report at the end of a run, the list of slow ones."""
 
 from __future__ import annotations
 
