@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.streams import Home, copy_of, fails, restore
+from tests.support.streams import Home, append_line, copy_of, fails, restore
 from wal_sink import Chunk, Delivery, DivergentReplay, FencedError, HistoryError
 
 if TYPE_CHECKING:
@@ -114,3 +115,34 @@ def test_a_stateful_query_on_a_restored_checkpoint_counts_on_as_if_nothing_had_h
     run(1, 2)
 
     assert sorted(delivered) == [(1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
+
+
+def test_a_batch_is_evaluated_fully_and_once_when_it_is_staged_and_when_it_runs_again(
+    spark: SparkSession, place: Home
+) -> None:
+    partitions = 3
+
+    def evaluations() -> int:
+        with place.sink() as sink:
+            rows = place.feed.stream(spark).repartition(partitions).mapInArrow(noting_its_end(place.root), "id long")
+            sink.run(rows.writeStream.trigger(availableNow=True))
+        return len((place.root / "evaluated").read_text().splitlines())
+
+    place.feed.add(range(5))
+    assert evaluations() == partitions
+    older = copy_of(place.checkpoint, "older")
+    place.feed.add(range(5, 10))
+    assert evaluations() == 2 * partitions
+    restore(older, place.checkpoint)
+    assert evaluations() == 3 * partitions
+    assert place.lines.ids() == list(range(10))
+
+
+def noting_its_end(folder: Path) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return a step of a DataFrame that appends a line whenever a partition is evaluated to its end."""
+
+    def step(batches: Iterable[Any]) -> Iterator[Any]:
+        yield from batches
+        append_line(folder / "evaluated", "a partition")
+
+    return step
