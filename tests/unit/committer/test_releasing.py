@@ -73,6 +73,22 @@ def test_a_release_that_another_makes_at_the_same_moment_is_adopted() -> None:
     assert release_of(place).run_id == "other"
 
 
+def test_of_two_attempts_the_one_that_another_process_released_first_is_delivered() -> None:
+    """The other attempt has no rows, so that any row would be of the one that lost."""
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+
+    def release_the_other() -> None:
+        own = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
+        place.wal.create(paths.manifest(0, 1, 2), encode(replace(own, attempt=2, segments=())))
+        place.wal.create(paths.release(0), another(place, attempt=2))
+
+    before_the_release(place, release_the_other)
+    run.deliver_all()
+    assert release_of(place).attempt == 2
+    assert sink.batches == []
+
+
 def test_a_release_of_other_source_offsets_made_at_the_same_moment_is_refused() -> None:
     place, sink = Place(), Recorder()
     run = with_batch(place, sink)
