@@ -9,6 +9,10 @@ import pytest
 
 from tests.support.documents import check_exists, laws
 from tests.support.processes import CHECKOUT
+from wal_sink.committer.group import GROUP_BATCHES, GROUP_S
+from wal_sink.delivery.recording import LOOK_S, RECORD_S
+from wal_sink.messages import SMALL_BATCH_BYTES
+from wal_sink.walsink import GRACE_S
 
 _SENTENCE = re.compile(r"(\d+)\. (.+)")
 _MORE = re.compile(r" {3,4}([^-\s].*)")
@@ -79,6 +83,17 @@ def test_every_law_of_the_design_is_among_the_checks() -> None:
     named = {check.removeprefix("spec::") for sentence in sentences() for check in sentence.checks}
     missing = {law for law in laws() if re.match(r"I\d_", law)} - named
     assert not missing
+
+
+def test_numbers_in_sentences_are_those_of_the_code() -> None:
+    """The tests of groups and ends calculate with the constants: they would pass with any other number."""
+    texts = {sentence.number: sentence.text for sentence in sentences()}
+    assert f"other sink's tasks get {GRACE_S:g} s to end" in texts[10]
+    assert "chunks of the last second and the one in flight" in texts[12]
+    assert "up to eight batches that were sent within one second" in texts[12]
+    assert f"up to {SMALL_BATCH_BYTES >> 20} MiB, or takes less than a second" in texts[12]
+    assert "sends for one second more at most" in texts[12]
+    assert (RECORD_S, GROUP_BATCHES, GROUP_S, LOOK_S) == (1.0, 8, 1.0, 1.0)
 
 
 def test_what_does_not_exist_is_noticed() -> None:
