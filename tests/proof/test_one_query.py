@@ -20,6 +20,7 @@ from tests.support.processes import Child
 from tests.support.streams import SESSION, Home, Lines, append_line, quick, small_chunks
 from tests.support.waiting import wait_until
 from wal_sink import BatchSink, Chunk, ConfigError, Delivery, Settings, UndeliveredError, idempotent
+from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.sql.sink import SqlSink
 
@@ -45,6 +46,21 @@ def test_run_delivers_every_batch_the_last_one_too(spark: SparkSession, place: H
     place.run(spark)
     assert place.lines.ids() == list(range(30))
     assert [sent.batch for sent in place.lines.sent()] == [0, 1, 2]
+
+
+def test_an_attempt_whose_shuffle_spark_repeated_is_not_delivered(
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows may come from two attempts at the shuffle."""
+    looks = ["1 of 2 outputs of shuffle 0 were written after task 3 began", None]
+    monkeypatch.setattr(RepeatedShuffles, "found", lambda *_: looks.pop(0))
+    place.feed.add(range(5))
+    place.run(spark)
+    assert looks == []
+    assert [path.name for path in place.wal.glob("batches/*/*.json") if path.name != "release.json"] == [
+        "manifest-0000000001-0000000002.json"
+    ]
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(5)), 0)
 
 
 def test_start_await_and_close_deliver_what_the_query_completed(spark: SparkSession, place: Home) -> None:
