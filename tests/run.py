@@ -67,22 +67,11 @@ QUICK_GROUPS = (
 )
 """Those that take longest come first, here and below, so that no lane is left alone at the end."""
 SPARK = ("bad_input", "data_source", "inline_rows", "spark_*", "staging", "types", "two_phase", "wrap*", "wrong_calls")
-DRIVERS = (
-    *(
-        "backends_on_spark",
-        "cloud_stores",
-        "code_blocks",
-        "connect",
-        "demo",
-        "every_spark",
-        "examples",
-        "forks",
-        "kills",
-    ),
-    *("malicious_manifest", "pipelines", "readme", "testing_guide"),
-)
+DRIVERS = ("backends_on_spark", "cloud_stores", "connect", "every_spark", "forks", "kills", "lasting", "pipelines")
+EXAMPLES = ("code_blocks", "demo", "examples", "malicious_manifest", "readme", "testing_guide")
 CLUSTER = ("cluster*", "lost_tasks", "speculation")
 SLOW_GROUPS = (
+    Group("examples", [f"integration/test_{name}.py" for name in EXAMPLES], SLOW),
     Group("drivers", [f"integration/test_{name}.py" for name in DRIVERS], SLOW),
     Group("Spark", [f"integration/test_{name}.py" for name in SPARK], SLOW),
     Group("cluster", [f"integration/test_{name}.py" for name in CLUSTER], SLOW),
