@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005
-"""What is taken for a writer of rows, which needs PySpark."""
+"""Writers of rows, which need PySpark."""
 
 from __future__ import annotations
 
