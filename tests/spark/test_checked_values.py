@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wal_sink import wrap
@@ -31,3 +33,23 @@ def test_each_method_of_a_foreach_writer_is_checked(method: str, function: objec
         wrap.foreach_writer(writer)
 
     assert str(told.value) == f"Writer.{method} cannot be called as wal-sink calls it: expected {call}"
+
+
+async def later(row: object) -> None: ...
+
+
+def no_row() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("writer", "said"),
+    [
+        (later, "foreach_writer(later) is async: "),
+        (no_row, "foreach_writer(no_row): expected a function of one Row, def no_row(row)"),
+    ],
+)
+def test_a_function_that_is_no_writer_of_rows_is_named(writer: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        wrap.foreach_writer(writer)
+
+    assert str(told.value).startswith(said)

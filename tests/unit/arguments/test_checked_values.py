@@ -75,20 +75,6 @@ def test_a_function_for_batches_that_is_async_is_named() -> None:
         wrap.foreach_batch(cast("Any", later))
 
 
-@pytest.mark.parametrize(
-    ("writer", "said"),
-    [
-        (later, "foreach_writer(later) is async: "),
-        (no_row, "foreach_writer(no_row): expected a function of one Row, def no_row(row)"),
-    ],
-)
-def test_a_function_that_is_no_writer_of_rows_is_named(writer: Any, said: str) -> None:
-    with pytest.raises(ConfigError) as told:
-        wrap.foreach_writer(writer)
-
-    assert str(told.value).startswith(said)
-
-
 class CalledLater:
     async def __call__(self, chunk: object) -> None: ...
 
