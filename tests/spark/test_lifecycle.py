@@ -501,6 +501,28 @@ def test_the_exit_hook_lets_a_sink_that_was_dropped_finish_its_chunk(
     assert home.committers() == []
 
 
+def test_a_failing_sink_gives_the_chunk_in_hand_of_another_time_to_end(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_sink.walsink, "GRACE_S", PATIENCE_S)
+    good, cancelled = Hanging(), threading.Event()
+
+    def refuses(_: object) -> None:
+        assert good.called.wait(PATIENCE_S)
+        raise PermanentError("refused")
+
+    sink = home.sink({"good": good, "bad": refuses})
+    stream = home.chain(sink.stage, through=0)
+    assert good.called.wait(PATIENCE_S)
+    sink._cancel_jobs = cancelled.set
+    wait_until(lambda: not stream.active)
+    threading.Timer(0.1, good.go.set).start()
+    sink._end_early()
+
+    assert home.wal.list(paths.markers("good")) == [f"{0:019}.json"]
+    assert not cancelled.is_set()
+
+
 def test_a_sink_that_has_ended_is_let_go_of(home: Home) -> None:
     sink = home.sink(Recorder())
     with sink:
