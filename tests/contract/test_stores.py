@@ -530,6 +530,10 @@ class TestLocal:
         synced.clear()
         store.create("a/b/2", b"x")
         assert len(synced) == 2, "a known folder costs no more than the file and its name"
+        synced.clear()
+        with pytest.raises(ObjectExists):
+            store.create("a/b/2", b"y")
+        assert str(tmp_path / "x/wal/a/b") in synced, "the name that another process may just have made is durable, too"
 
     def test_a_failed_sync_of_the_file_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store = LocalStore(StoreSpec(str(tmp_path)))

@@ -14,6 +14,7 @@ from wal_sink.spark.session import locations
 from wal_sink.spark.session.identity import QueryIdentity, identity_of
 from wal_sink.spark.session.leftovers import refuse_leftovers
 from wal_sink.spark.session.locations import Place, compare, refuse_other_checkpoint
+from wal_sink.spark.stage_batch import _first_of_the_run
 from wal_sink.spark.staging.earlier_rows import BatchRows
 
 
@@ -262,3 +263,12 @@ def test_a_query_on_another_checkpoint_is_refused_with_both_addresses_and_no_sec
         refuse_other_checkpoint(identity("s3a://bucket/a"), given)
     with pytest.raises(ConfigError, match=r"batch 3: query the-query runs on s3a://bucket/a, .* given .* s3://b/c\. "):
         refuse_other_checkpoint(identity("s3a://key:secret@bucket/a"), "s3://b/c")
+
+
+@pytest.mark.parametrize(("is_first", "remembered", "earliest"), [(True, [], 5), (False, [], 4), (False, [2, 3], 2)])
+def test_a_run_that_completed_any_batch_completed_the_one_before(
+    is_first: bool, remembered: list[int], earliest: int
+) -> None:
+    progress = [Odd(batchId=batch_id) for batch_id in remembered]
+    known = cast("QueryIdentity", Odd(is_first=is_first, batch_id=5, query=Odd(recentProgress=progress)))
+    assert _first_of_the_run(known) == earliest

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from wal_sink.errors import DeliveryError, FencedError, PermanentError, StoreErr
 from wal_sink.inspection import read_batch, read_batches, read_status
 from wal_sink.lifecycle.committer_thread import CommitterThread
 from wal_sink.lifecycle.run import Run
+from wal_sink.messages import SMALL_BATCH_BYTES
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
@@ -306,6 +307,29 @@ def test_a_group_lasts_a_second_however_often_the_term_is_read(monkeypatch: pyte
     run.deliver_all()
 
     assert markers(place) == [2, 5, 7]
+
+
+def test_the_limits_of_a_group_are_those_that_the_guarantees_name() -> None:
+    assert (GROUP_BATCHES, GROUP_S, SMALL_BATCH_BYTES) == (8, 1.0, 4 << 20)
+
+
+def test_only_what_was_known_before_a_look_at_the_term_rests_on_it() -> None:
+    """A newer process may have staged a batch anew that becomes known as complete during the look."""
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+    for _ in place.query().batches(run, 3):
+        continue
+    one = group.Group(cast("Any", run), is_allowed=True)
+    staged = run.history.staged(0)
+    assert staged is not None
+    one.batches.append(staged)
+
+    one.look(lambda: cast("None", run.gate.search()))
+
+    assert run.gate.is_known_open(1)
+    assert not one.covers(1)
+    one.look(lambda: None)
+    assert one.covers(1)
 
 
 def test_a_group_is_marked_when_its_next_batch_fails_and_is_tried_again() -> None:

@@ -13,6 +13,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.opening import open_store
+from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
 
 
@@ -148,3 +149,10 @@ def test_single_writer_is_another_spec_of_the_same_place(tmp_path: Path) -> None
 def test_a_local_path_with_two_colons_is_refused_in_plain_words(path: str) -> None:
     with pytest.raises(ConfigError, match=r"a local path must not contain '::'.*Rename the folder.*symbolic link"):
         StoreSpec(path)
+
+
+def test_an_error_of_s3_shows_no_secret_that_its_client_tells() -> None:
+    store = S3Store(StoreSpec("s3://bucket/wal", {"key": "AKIAEXAMPLE", "secret": "hunter22secret"}))
+    told = str(store._failure("read", "wal.json", OSError("the signature of hunter22secret does not match")))
+    assert "s3://bucket/wal/wal.json" in told
+    assert "hunter22secret" not in told
