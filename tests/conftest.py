@@ -39,7 +39,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so `nohup make test &` 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROOF_IDS = 60
-SLOW_FOLDERS = ("integration", "chaos")
+SLOW_FOLDERS = ("integration", "chaos", "packaging")
 """Their tests start processes."""
 SLOW_FIXTURES = tuple(f"tests.support.fixtures.{name}" for name in ("code_blocks", "servers", "spark"))
 """Each fixture of these modules starts a server or a Spark."""

@@ -87,7 +87,7 @@ SLOW_GROUPS = (
 
 def main() -> None:
     """Run the tests, and leave with 1 if one of them failed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Run the tests in groups, a few side by side.")
     parser.add_argument("which", choices=["quick", "all"])
     parser.add_argument("--lanes", type=int, help="groups side by side; default: 2 quick ones, 3 slow ones")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of the order")
