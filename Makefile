@@ -73,9 +73,9 @@ docs: $(DOCS_STAMP) ## build the documentation site into site/; any warning fail
 docs-check: docs ## open every page of it in Chromium; ARGS="--screenshots FOLDER" takes pictures
 	$(BIN)/python -m docs_site.check site $(ARGS)
 
-check: $(DOCS_STAMP) ## formatting, lint, types; all of them, even if one fails
+check: need-java $(DOCS_STAMP) ## formatting, lint, types, the budgets of docs/budgets.toml; all of them, even if one fails
 	@failed=0; \
-	for step in "ruff format --check $(RUFFED)" "ruff check $(RUFFED)" "mypy $(CHECKED)" "pyright"; do \
+	for step in "ruff format --check $(RUFFED)" "ruff check $(RUFFED)" "mypy $(CHECKED)" "pyright" "python -m tests.support.budgets"; do \
 	  echo "$$step"; $(BIN)/$$step || failed=1; \
 	done; exit $$failed
 
