@@ -390,3 +390,21 @@ def test_nor_is_an_earlier_attempt_whose_manifest_is_gone(caplog: pytest.LogCapt
     place.query().stage(place.open({}), 0)
 
     assert said_here(caplog) == []
+
+
+def test_a_commit_that_a_restored_checkpoint_no_longer_has_opens_no_gate_for_a_batch_staged_since() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    place.checkpoint.create("commits/1", b"v1\n{}")
+    assert run.gate.search() == 1
+    place.checkpoint.delete(["commits/1"])
+
+    query.start_batch(1, 1)
+    query.stage(run, 1)
+    run.deliver_all()
+
+    assert sink.batches == [0]
+    assert not run.gate.is_known_open(1)
