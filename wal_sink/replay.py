@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from wal_sink.arguments.values import check_options, check_seconds, check_text, spelled_class
+from wal_sink.arguments import check_options, check_seconds, check_text
 from wal_sink.dead_letters.files import DeadLetter, read_dead_letter
 from wal_sink.dead_letters.rejections import RefusalTakenError, Rejections
 from wal_sink.errors import ConfigError, DeliveryError
@@ -92,7 +92,6 @@ class ReplayResult:
     """Rows that it refused again: they are in new dead letters."""
 
 
-@spelled_class
 class DeadLetters:
     """The dead letters of one sink of a WAL. Runs wherever the WAL can be reached; needs no Spark.
 

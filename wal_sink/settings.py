@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from wal_sink.arguments.values import (
+from wal_sink.arguments import (
     check_bool,
     check_count,
     check_seconds,
     check_timeout,
     is_number,
     one_of,
-    spelled_class,
 )
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url, redacted
@@ -32,7 +31,6 @@ MIN_RETENTION_BATCHES = 100
 """Number of batches that Spark keeps in its checkpoint (`spark.sql.streaming.minBatchesToRetain`)."""
 
 
-@spelled_class
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of the log. They apply to batches staged from now on; batches already staged keep their chunks and
@@ -93,7 +91,6 @@ def check_chunks(settings: Settings, what: str, max_rows: int | None, max_bytes:
         )
 
 
-@spelled_class
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """Settings of the delivery to one sink: the sink itself and the policies around it."""

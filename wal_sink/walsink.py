@@ -9,13 +9,12 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from wal_sink.arguments.values import check_text, check_timeout, spelled, spelled_as
+from wal_sink.arguments import check_text, check_timeout
 from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.committer_pool import KEEPER_S, CommitterPool
 from wal_sink.lifecycle.ended import raise_again
 from wal_sink.lifecycle.given import (
-    ELSEWHERE,
     check_arguments,
     deliveries_of,
     folder_of,
@@ -73,7 +72,6 @@ class WalSink:
     committers' terms and delivers the batches that earlier runs left. Spark starts after that.
     """
 
-    @spelled_as("WalSink", ELSEWHERE)
     def __init__(
         self,
         to: object,
@@ -172,7 +170,6 @@ class WalSink:
 
     # --- with a streaming query
 
-    @spelled
     def run(self, writer: DataStreamWriter) -> None:
         """Start the query, wait until it ends, deliver everything it completed, close. Raises every failure."""
         try:
@@ -193,7 +190,6 @@ class WalSink:
             raise
         self.close()
 
-    @spelled
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.
 
@@ -222,7 +218,6 @@ class WalSink:
         pool.wake()
         return query
 
-    @spelled
     def stage(self, df: DataFrame, batch_id: int) -> None:
         """Stage one batch, from inside `foreachBatch`. For your own `writeStream` chain; it must use this checkpoint.
 
@@ -246,7 +241,6 @@ class WalSink:
 
     # --- without one
 
-    @spelled
     def drain(self, *, follow: bool = False, timeout_s: float | None = None, liveness_file: str | None = None) -> None:
         """Deliver all complete batches. With `follow`, go on as batches complete, until stopped or `timeout_s` passed.
 
@@ -277,7 +271,6 @@ class WalSink:
         """Where the WAL and its sinks stand, read from the store."""
         return read_status(open_store(self._spec))
 
-    @spelled
     def close(self, timeout_s: float | None = None) -> None:
         """Stop the query of this object and deliver all complete batches, or raise.
 

@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.arguments.targets import check_batch_function, check_row_writer
-from wal_sink.arguments.values import check_options, name_of, one_of, spelled
+from wal_sink.arguments import check_batch_function, check_options, check_row_writer, name_of, one_of
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import Redactor, named_secrets
 from wal_sink.reporting.texts import text_of
@@ -38,7 +37,6 @@ _MODES = ("append", "overwrite")
 _USELESS_MODES = ("ignore", "error", "errorifexists")
 
 
-@spelled
 def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = False) -> BatchSink:
     """Use your `foreachBatch` function unchanged: `fn(df, batch_id)`, on the driver, once per batch and per repeat.
 
@@ -56,7 +54,6 @@ def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = 
     return _ForeachBatchSink(fn, idempotent=idempotent)
 
 
-@spelled
 def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
     """Use your `foreach` writer unchanged: an object with `process(row)` and perhaps `open` and `close`, or a function.
 
@@ -78,7 +75,6 @@ def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
     return sink
 
 
-@spelled
 def spark_writer(
     format: str,  # noqa: A002 - Spark's own word
     options: Mapping[str, object] | None = None,
@@ -108,7 +104,6 @@ def spark_writer(
     return _SparkWriterSink(format, options or _NO_OPTIONS, mode, idempotent=idempotent)
 
 
-@spelled
 def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink:
     """Use the stream writer of a Python data source: `DataSourceStreamWriter` or `DataSourceStreamArrowWriter`.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
-from wal_sink.arguments.values import check_options, check_text
+from wal_sink.arguments import check_options, check_text
 from wal_sink.errors import ConfigError
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import canonical
@@ -18,13 +17,6 @@ from wal_sink.sinks.urls import sink_from_url
 from wal_sink.wal import paths
 from wal_sink.wal.lease import Lease
 
-ELSEWHERE: Mapping[str, str] = {
-    **{field.name: f"settings=Settings({field.name}=…)" for field in fields(Settings)},
-    **{field.name: f"WalSink(Delivery(to, {field.name}=…), …)" for field in fields(Delivery) if field.name != "to"},
-    "checkpointLocation": "checkpoint=…",
-    "checkpoint_location": "checkpoint=…",
-}
-"""Names that users try in `WalSink`, and where they belong."""
 _JDBC = "jdbc:"
 
 

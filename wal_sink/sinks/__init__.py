@@ -3,11 +3,11 @@
 The ready-made sinks are in `wal_sink_backends`, not here; `urls` finds them by the scheme of a URL.
 
 The names below are tools that the ready-made sinks share, for authors of a backend: rows as plain values and as JSON,
-removal of secrets from texts, loggers, errors for misspelled calls and names. A sink for one program needs none of
+removal of secrets from texts, loggers, suggestions for misspelled options. A sink for one program needs none of
 them, so they are not in `wal_sink`. `wal_sink` holds the classes that a sink implements and the errors that it raises.
 """
 
-from wal_sink.arguments.values import did_you_mean, spelled_class
+from wal_sink.arguments import did_you_mean
 from wal_sink.redaction import Redactor, is_secret_name, mask_url, named_secrets, secrets_in_url
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.certificates import is_certificate_error
@@ -26,6 +26,5 @@ __all__ = [
     "named_secrets",
     "plain_values",
     "secrets_in_url",
-    "spelled_class",
     "to_json_lines",
 ]

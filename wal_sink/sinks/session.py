@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from wal_sink.arguments.values import LONGEST_S
+from wal_sink.arguments import LONGEST_S
 from wal_sink.errors import (
     ConfigError,
     CorruptError,

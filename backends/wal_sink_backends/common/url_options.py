@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from wal_sink.arguments.values import did_you_mean
+from wal_sink.arguments import did_you_mean
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import MASK, is_secret_name, mask_url
 

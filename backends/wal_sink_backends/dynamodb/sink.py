@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
@@ -32,7 +31,6 @@ _PUTS = 25
 """Most items of one BatchWriteItem."""
 
 
-@spelled_class
 class DynamoDbSink(TransactionalSink):
     """A DynamoDB table that gets rows and position in one transaction (`TransactWriteItems`). Runs anywhere.
 
@@ -169,7 +167,6 @@ class DynamoDbSink(TransactionalSink):
         return self._calls
 
 
-@spelled_class
 class DynamoDbPutSink(Sink):
     """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
 

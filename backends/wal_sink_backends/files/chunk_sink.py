@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError, StoreError
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.json_rows import Maps, check_maps
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from wal_sink.stores.base import Store
 
 
-@spelled_class
 class FilesSink(Sink):
     """A folder on any fsspec store, to which each chunk is written as one object, whole or not at all.
 

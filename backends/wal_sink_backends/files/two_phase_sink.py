@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.base import TwoPhaseSink
 from wal_sink.sinks.json_rows import Maps, check_maps
@@ -35,7 +34,6 @@ _NO_ROWS = ""
 """The handle of a transaction without rows: there is nothing to commit."""
 
 
-@spelled_class
 class TwoPhaseFilesSink(TwoPhaseSink):
     """A local folder, or a prefix of an S3 bucket, in which each segment becomes one file, under a name you choose.
 

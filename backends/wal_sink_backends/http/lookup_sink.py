@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import mask_url
 from wal_sink.runtime.clock import SYSTEM
@@ -16,7 +15,6 @@ _NO_CACHE = {"Cache-Control": "no-cache"}
 """A cache on the way may keep a 404 that was true before the chunk was sent."""
 
 
-@spelled_class
 class HttpLookupSink(HttpSink):
     """An `HttpSink` whose API tells whether it has a chunk: at least once, and only late requests repeat rows.
 

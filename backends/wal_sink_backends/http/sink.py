@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.findings import Finding, fine
@@ -36,7 +35,6 @@ MOST_REFUSED = 100
 """Most refused rows that are searched for in a chunk that was refused as a whole."""
 
 
-@spelled_class
 class HttpSink(Sink):
     """An API that takes rows as JSON, with one request for each chunk or each row. Runs anywhere.
 

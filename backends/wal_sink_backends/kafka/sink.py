@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
@@ -33,7 +32,6 @@ _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _MOST_TIMEOUT_S = 900.0
 
 
-@spelled_class
 class KafkaSink(TransactionalSink):
     """A topic that is delivered to exactly once, as consumers with `isolation.level=read_committed` see it.
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.findings import Finding, fine
@@ -31,7 +30,6 @@ _TAKES_MANY = 7
 """The major version since which a command may have more than a million arguments."""
 
 
-@spelled_class
 class RedisSink(TransactionalSink):
     """Rows as Redis hashes, as entries of a stream, or as members of a set. Runs anywhere that reaches the server.
 

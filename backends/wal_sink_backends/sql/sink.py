@@ -13,7 +13,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from wal_sink.arguments.values import check_bool, spelled_class
+from wal_sink.arguments import check_bool
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
@@ -45,7 +45,6 @@ Mode: TypeAlias = Literal["append", "upsert"]
 RecreatedTable: TypeAlias = Literal["refuse", "accept"]
 
 
-@spelled_class
 class SqlSink(TransactionalSink):
     """A table of an SQL database as a target that is delivered to exactly once.
 

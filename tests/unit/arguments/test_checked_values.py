@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 
 from wal_sink import Delivery, WalSink, wrap
-from wal_sink.arguments.targets import refused_target
-from wal_sink.arguments.values import (
+from wal_sink.arguments import (
     LONGEST_S,
     MOST,
     check_count,
@@ -23,8 +22,7 @@ from wal_sink.arguments.values import (
     did_you_mean,
     name_of,
     one_of,
-    spelled,
-    spelled_class,
+    refused_target,
 )
 from wal_sink.errors import ConfigError
 
@@ -147,47 +145,6 @@ def test_a_count_may_fill_64_bits() -> None:
 )
 def test_a_name_is_suggested_if_it_is_alike_or_the_beginning(name: str, known: list[str], meant: str) -> None:
     assert did_you_mean(name, known) == meant
-
-
-def test_a_wrong_call_is_told_with_the_name_of_the_function() -> None:
-    @spelled
-    def load(path: str) -> str:
-        return path
-
-    assert load("a") == "a"
-    with pytest.raises(ConfigError, match=r"load: unknown name 'paht'; did you mean path\? Expected .*load\(path\)"):
-        cast("Any", load)(paht="a")
-
-
-def loader() -> Any:
-    @spelled_class
-    class Loader:
-        def __init__(self, path: str, *, limit: int = 1) -> None:
-            self.given = (path, limit)
-
-    return Loader
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named", "said"),
-    [
-        ([], {}, "missing a required argument: 'path'."),
-        (["a"], {"limits": 3}, "unknown name 'limits'; did you mean limit?"),
-        (["a"], {"other": 3}, "unknown name 'other'."),
-    ],
-    ids=["too few", "nearly right", "unknown"],
-)
-def test_a_class_that_is_called_wrongly_is_told_with_its_whole_call(
-    arguments: list[Any], named: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError) as told:
-        loader()(*arguments, **named)
-
-    assert str(told.value) == f"Loader: {said} Expected Loader(path, *, limit=…)"
-
-
-def test_a_class_that_is_called_rightly_gets_what_it_was_given() -> None:
-    assert loader()("a", limit=2).given == ("a", 2)
 
 
 def test_options_are_a_mapping_from_texts_to_anything() -> None:

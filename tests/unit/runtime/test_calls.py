@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from wal_sink.arguments.values import LONGEST_S
+from wal_sink.arguments import LONGEST_S
 from wal_sink.errors import RetryLaterError
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError, ThreadCall
 from wal_sink.sinks.base import Rejected
