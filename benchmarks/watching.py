@@ -30,9 +30,9 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.metrics.prometheus import events_of, meter_of
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import as_sink
+from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.stores.watched import watched
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.served import served_sink
 
@@ -88,7 +88,7 @@ class Trial:
 
     def _run(self, folder: Path, metrics: Metrics | None, address: str) -> None:
         wal, checkpoint = (open_store(StoreSpec(str(folder / name))) for name in ("wal", "checkpoint"))
-        store = watched(wal, meter_of(wal.root, metrics))
+        store = measured(wal, meter_of(wal.root, metrics))
         run = Run(store, checkpoint, Settings(), events=events_of(wal.root, None, metrics))
         run.open([_served(run)])
         run.become_stager()

@@ -40,10 +40,9 @@ from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint
 from wal_sink.spark.session.connect import OVER_CONNECT, is_connect
 from wal_sink.spark.session.versions import check_pyspark
 from wal_sink.spark.streaming_query import OwnQuery
+from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.stores.timed import TimedStore
-from wal_sink.stores.watched import watched
 from wal_sink.telemetry.hooks import OFF, OnEvent
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import Lease
@@ -411,7 +410,7 @@ class WalSink:
     def _open_run(self, spark: SparkSession | None) -> Run:
         opened = open_store(self._spec)  # first, since it names a missing package; no request
         events = self._events = events_of(opened.root, self._on_event, self._metrics)
-        store = watched(TimedStore(opened, events=events), meter_of(opened.root, self._metrics))
+        store = MeasuredStore(opened, meter_of(opened.root, self._metrics), SlowRequests(opened.root, events))
         if spark is not None:
             check_environment(spark, self._spec, self._settings)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)

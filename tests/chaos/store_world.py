@@ -15,7 +15,7 @@ from tests.simulation.histories.plans import Fault, Shape
 from tests.simulation.histories.process import Process
 from tests.simulation.world import Life
 from wal_sink.stores.base import SegmentStream, Store
-from wal_sink.stores.passing import PassingStore
+from wal_sink.stores.measured import MeasuredStore
 from wal_sink.testing import FaultyStore
 
 
@@ -73,7 +73,7 @@ class StoreWorld(FollowedWorld):
             self.look(after)
 
 
-class _Watched(PassingStore):
+class _Watched(MeasuredStore):
     """The store of a run. The world is looked at after each of its effects."""
 
     def __init__(self, inner: Store, world: StoreWorld) -> None:
@@ -98,10 +98,10 @@ class _Watched(PassingStore):
             self._world.look("delete")
 
     def segment(self, path: str) -> SegmentStream:
-        return _WatchedStream(super().segment(path), path, self._world)
+        return _MeasuredStream(super().segment(path), path, self._world)
 
 
-class _WatchedStream(SegmentStream):
+class _MeasuredStream(SegmentStream):
     def __init__(self, inner: SegmentStream, path: str, world: StoreWorld) -> None:
         self._inner = inner
         self._path = path

@@ -25,15 +25,15 @@ from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores import timed
+from wal_sink.stores import measured
 from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.create_once import create_once
+from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import probe
 from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.stores.timed import TimedStore
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal import paths
@@ -168,10 +168,11 @@ def test_a_slow_store_costs_no_attempt_and_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
     slowness: Slowness,
 ) -> None:
-    monkeypatch.setattr(timed, "SLOW_S", slowness.counts_from_s)
+    monkeypatch.setattr(measured, "SLOW_S", slowness.counts_from_s)
     batches = 16
     keeper, checkpoint = Keeper(), MemoryStore(StoreSpec(f"memory://{new_id()}"))
-    run = Run(TimedStore(open_store(spec)), checkpoint, Settings(chunk_rows=2))
+    store = open_store(spec)
+    run = Run(MeasuredStore(store, slow=SlowRequests(store.root)), checkpoint, Settings(chunk_rows=2))
     run.open([served_sink("default", keeper, Delivery(keeper, where="driver", max_attempts=1), run.log)])
     run.become_stager()
     server.fault = slowness
@@ -180,7 +181,7 @@ def test_a_slow_store_costs_no_attempt_and_is_told_once(
     run.deliver_all()
     assert 80 < slowness.seen < 120, "the store is fast again at the end"
     assert (len(keeper.rows), keeper.calls) == (2 * batches, 2 * batches)
-    told = [record.getMessage() for record in caplog.records if record.name == timed.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == measured.__name__]
     assert [" is slow: " in message for message in told] == [True] * slowness.told
 
 

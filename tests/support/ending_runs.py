@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 import wal_sink.cli.drain
-import wal_sink.stores.timed
+import wal_sink.stores.measured
 from tests.support.waiting import PATIENCE_S
 from wal_sink.lifecycle.committer_pool import CommitterPool
 
@@ -32,4 +32,4 @@ def wait_for_the_end() -> None:
 assert "pytest" not in sys.modules, "its committers would be changed for the tests that follow"
 CommitterPool.__init__ = _made  # type: ignore[method-assign,assignment]
 wal_sink.cli.drain.STATUS_S = PATIENCE_S
-wal_sink.stores.timed.SLOW_S = PATIENCE_S  # what these commands say on stderr is compared in full
+wal_sink.stores.measured.SLOW_S = PATIENCE_S  # what these commands say on stderr is compared in full

@@ -19,7 +19,7 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.stores.base import Store
-from wal_sink.stores.watched import watched
+from wal_sink.stores.measured import measured
 from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.testing.simulation.process import Place as OneSinkPlace
@@ -67,7 +67,7 @@ class Place(OneSinkPlace):
         """Return a run of some sinks: anything that `as_sink` takes, or a `Delivery`."""
         faulty = FaultyStore(self.wal, self._note)
         run = Run(
-            watched(faulty, meter_of(faulty.root, metrics)),
+            measured(faulty, meter_of(faulty.root, metrics)),
             self.checkpoint,
             settings or Settings(chunk_rows=2),
             runtime=runtime or simulated_runtime(seed=next(_numbers)),

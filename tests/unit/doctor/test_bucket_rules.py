@@ -10,8 +10,8 @@ import pytest
 from wal_sink.doctor.bucket_rules import PERMISSIONS, bucket_findings
 from wal_sink.reporting.findings import Finding, Level
 from wal_sink.stores.examined import Answer
+from wal_sink.stores.measured import MeasuredStore
 from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.passing import PassingStore
 from wal_sink.stores.spec import StoreSpec
 
 PREFIX = "wal/orders/"
@@ -25,7 +25,7 @@ GOOD: Mapping[str, Answer] = {
 }
 
 
-class Bucket(PassingStore):
+class Bucket(MeasuredStore):
     """A store with these settings."""
 
     def __init__(self, answers: Mapping[str, Answer], prefix: str = PREFIX) -> None:
@@ -153,7 +153,7 @@ def test_a_setting_that_cannot_be_read_is_unknown(operation: str, code: str) -> 
 
 @pytest.mark.parametrize(("root", "says"), [("gs://lake/wal", "gcloud"), ("abfs://lake/wal", "az storage")])
 def test_rules_of_google_and_azure_are_unknown(root: str, says: str) -> None:
-    class Cloud(PassingStore):
+    class Cloud(MeasuredStore):
         @property
         def root(self) -> str:
             return root

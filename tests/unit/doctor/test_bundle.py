@@ -33,8 +33,8 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.stores.base import Store
+from wal_sink.stores.measured import MeasuredStore
 from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.passing import PassingStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
 from wal_sink.testing.simulation.served import served_sink
@@ -191,7 +191,7 @@ def test_requests_are_bounded_however_many_batches_are_pending() -> None:
         wal.create(f"batches/{batch:019d}/manifest-0000000001-0000000001.json", b"{}")
     requests: list[str] = []
 
-    class Counted(PassingStore):
+    class Counted(MeasuredStore):
         def read(self, path: str) -> bytes:
             requests.append(path)
             return super().read(path)
@@ -209,7 +209,7 @@ def test_requests_are_bounded_however_many_batches_are_pending() -> None:
 def test_what_cannot_be_read_is_told_by_its_class() -> None:
     wal = new_wal()
 
-    class Refusing(PassingStore):
+    class Refusing(MeasuredStore):
         def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
             if prefix == "terms/":
                 raise StoreError("hush")

@@ -16,8 +16,8 @@ from wal_sink.reporting.findings import Finding, Level
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
+from wal_sink.stores.measured import MeasuredStore
 from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.passing import PassingStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
@@ -167,7 +167,7 @@ def test_a_wal_and_a_checkpoint_without_batches_are_fine(wal: MemoryStore, check
 
 
 def test_an_answer_that_does_not_come_is_an_error(wal: MemoryStore) -> None:
-    class Refusing(PassingStore):
+    class Refusing(MeasuredStore):
         def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
             raise StoreError(f"no right to list {prefix}{after}{recursive}")
 
@@ -179,7 +179,7 @@ def test_an_answer_that_does_not_come_is_an_error(wal: MemoryStore) -> None:
 def test_requests_are_bounded_however_many_batches_are_pending(wal: MemoryStore, checkpoint: MemoryStore) -> None:
     requests: list[str] = []
 
-    class Counted(PassingStore):
+    class Counted(MeasuredStore):
         def read(self, path: str) -> bytes:
             requests.append(path)
             return super().read(path)

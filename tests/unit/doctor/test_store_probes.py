@@ -21,8 +21,8 @@ from wal_sink.reporting.findings import Finding, Level
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.stores.base import ObjectMissing, SegmentStream, Store
 from wal_sink.stores.local import LocalStore
+from wal_sink.stores.measured import MeasuredStore
 from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.passing import PassingStore
 from wal_sink.stores.spec import StoreSpec
 
 _numbers = itertools.count()
@@ -34,7 +34,7 @@ def memory() -> MemoryStore:
     return MemoryStore(StoreSpec(f"memory://doctor-{next(_numbers)}"))
 
 
-class Clocked(PassingStore):
+class Clocked(MeasuredStore):
     """A store that is healthy, apart from its clock, if `ahead` is not zero."""
 
     ahead = timedelta()

@@ -17,8 +17,8 @@ from wal_sink.reporting.findings import Finding, Level
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
+from wal_sink.stores.measured import MeasuredStore
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.passing import PassingStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
@@ -74,7 +74,7 @@ def test_no_wal_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_damaged_wal_and_one_without_rights_are_errors(base: Path) -> None:
-    class Refusing(PassingStore):
+    class Refusing(MeasuredStore):
         def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
             raise StoreError(f"no right to list {prefix}{after}{recursive}")
 

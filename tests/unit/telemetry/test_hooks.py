@@ -576,7 +576,9 @@ class Watching:
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
-    monkeypatch.setattr("wal_sink.stores.timed.SLOW_S", -1.0)  # every request is slow: the first ones are under locks
+    monkeypatch.setattr(
+        "wal_sink.stores.measured.SLOW_S", -1.0
+    )  # every request is slow: the first ones are under locks
     return Watching(TracedLocks(monkeypatch))
 
 

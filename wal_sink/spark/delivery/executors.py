@@ -25,9 +25,9 @@ from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.spark.session.garbage import settle
 from wal_sink.spark.session.job_properties import described, is_running
+from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.stores.watched import watched
 from wal_sink.telemetry.measures import RequestCounts
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, SegmentRef
@@ -191,7 +191,7 @@ class _DeliveryTask:
             return failed(tasks, Failure(FailureKind.LOST, text))
         counts = RequestCounts() if self.delivery_context.measured else None
         try:
-            log = Log(watched(open_store(self.store), counts), SYSTEM, self.run_id)
+            log = Log(measured(open_store(self.store), counts), SYSTEM, self.run_id)
             log.store.begin(is_there=True)
         except WalSinkError as error:
             return failed(tasks, failure_of(error))

@@ -19,8 +19,8 @@ from wal_sink.spark.session.checkpoint_files import checkpoint_files
 from wal_sink.spark.source.options import WriteOptions
 from wal_sink.spark.staging.schema import check_schema, schema_json
 from wal_sink.staging.manifests import Attempt, Staged, compare_replay, create_manifest
+from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.timed import TimedStore
 from wal_sink.two_phase.prepare import joined
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import SegmentRef
@@ -91,7 +91,8 @@ def begin_batch(options: WriteOptions, schema: StructType) -> BegunBatch:
 
 def _opened(options: WriteOptions) -> Run:
     files = checkpoint_files(options.checkpoint, None, options.store, None)
-    run = Run(TimedStore(open_store(options.store)), files, options.settings)
+    store = open_store(options.store)
+    run = Run(MeasuredStore(store, slow=SlowRequests(store.root)), files, options.settings)
     run.open()
     run.become_stager()
     return run

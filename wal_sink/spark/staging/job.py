@@ -29,8 +29,8 @@ from wal_sink.spark.session.versions import SPARK_3_5, version_of
 from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
+from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.watched import watched
 from wal_sink.telemetry.measures import RequestCounts
 from wal_sink.two_phase.prepare import packed, stage_partition
 from wal_sink.wal.log import Log
@@ -95,7 +95,7 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
             f"{description}: Spark repeated a part of a shuffle while other tasks read it ({found})"
         )
     counts = RequestCounts()
-    log = Log(watched(open_store(store), counts if context.measured else None), SYSTEM, context.run_id)
+    log = Log(measured(open_store(store), counts if context.measured else None), SYSTEM, context.run_id)
     # Where the slots are not known, one segment after the other is packed: only slower.
     slots = task_slots(df.sparkSession.sparkContext) or 1
     with named_errors(description):
@@ -155,7 +155,7 @@ class _StagingTask:
         yield pa.record_batch(result, _RESULT.names)
 
     def _log(self, counts: RequestCounts, opened: list[Log]) -> Log:
-        store = watched(open_store(self.store), counts if self.staging.measured else None)
+        store = measured(open_store(self.store), counts if self.staging.measured else None)
         log = Log(store, SYSTEM, self.staging.run_id)
         log.store.begin(is_there=True)
         opened.append(log)

@@ -1,4 +1,4 @@
-"""The driver's store tells once that it is slow, and passes everything on."""
+"""A measured store passes everything on, counts each call once with the way it ended, and tells that it is slow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from tests.support.logged import said_here
 from wal_sink.errors import StoreError
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores import timed
-from wal_sink.stores.base import ObjectMissing, Store
+from wal_sink.stores import measured as module
+from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
+from wal_sink.stores.measured import LAST_REQUESTS, SLOW_REQUESTS, MeasuredStore, SlowRequests, measured
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.stores.timed import LAST_REQUESTS, SLOW_REQUESTS, TimedStore
+from wal_sink.telemetry.measures import RequestCounts
 from wal_sink.testing import FaultyStore
 
 _numbers = count()
@@ -41,24 +42,23 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(clock: Clock) -> Store:
-    inner = FaultyStore(MemoryStore(StoreSpec(f"memory://timed-{next(_numbers)}")), clock.pass_request)
-    return TimedStore(inner, replace(SYSTEM, monotonic_s=clock))
+def inner() -> Store:
+    return MemoryStore(StoreSpec(f"memory://measured-{next(_numbers)}"))
 
 
-def test_it_passes_everything_on(store: Store) -> None:
-    store.begin()
-    store.create("a/b", b"rows")
-    with store.segment("a/c") as stream:
-        stream.write(b"more")
-        stream.commit()
-    assert (store.read("a/b"), store.list("a"), store.list("a", after="b")) == (b"rows", ["b", "c"], ["c"])
-    assert store.list("", recursive=True) == ["a/b", "a/c"]
-    assert (store.root + "/a/b", store.create_doubt) == (store.url_of("a/b"), "")
-    store.delete(path for path in ("a/b", "a/c"))
-    assert store.list("") == []
-    with pytest.raises(ObjectMissing):
-        store.read("a/b")
+@pytest.fixture
+def store(inner: Store, clock: Clock) -> Store:
+    slow = SlowRequests(inner.root)
+    return MeasuredStore(FaultyStore(inner, clock.pass_request), slow=slow, runtime=replace(SYSTEM, monotonic_s=clock))
+
+
+@pytest.fixture
+def counts() -> RequestCounts:
+    return RequestCounts()
+
+
+def told(counts: RequestCounts) -> dict[str, int]:
+    return {f"{each.operation} {each.answer}": each.times.count for each in counts.counted()}
 
 
 def test_a_slow_store_is_told_once_with_its_longest_request(
@@ -106,7 +106,7 @@ def test_a_request_is_slow_after_a_second(
 def test_a_large_object_may_take_longer(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timed, "SLOW_BYTES_PER_S", 100)
+    monkeypatch.setattr(module, "SLOW_BYTES_PER_S", 100)
     clock.takes_s = 1.9
     for number in range(4):
         store.create(f"a/{number}", b"x" * 100)
@@ -137,8 +137,55 @@ def test_a_request_that_fails_late_counts(store: Store, clock: Clock, caplog: py
     assert "creating a" in caplog.text
 
 
-def test_a_size_is_passed_on() -> None:
-    store = TimedStore(MemoryStore(StoreSpec(f"memory://timed-size-{next(_numbers)}")))
-    store.create("a", b"123")
+def test_without_a_meter_it_is_the_store_itself(inner: Store) -> None:
+    assert measured(inner, None) is inner
 
-    assert store.size("a") == 3
+
+def test_it_passes_everything_on_and_counts_it(inner: Store, counts: RequestCounts) -> None:
+    store = measured(inner, counts)
+    store.begin()
+    store.create("a/b", b"rows")
+    with store.segment("a/c") as stream:
+        assert stream.write(b"more") == 4
+        stream.commit()
+    assert (store.read("a/b"), store.list("a", after="b"), store.list("", recursive=True)) == (
+        b"rows",
+        ["c"],
+        ["a/b", "a/c"],
+    )
+    assert store.size("a/b") == len(b"rows")
+    assert (store.root, store.url_of("x"), store.create_doubt) == (inner.root, inner.url_of("x"), "")
+    store.delete(path for path in ("a/b", "a/c"))
+    store.delete(())
+    assert inner.list("") == []
+    assert told(counts) == {"create ok": 1, "delete ok": 1, "list ok": 2, "read ok": 1, "segment ok": 1}
+
+
+def test_ordinary_answers_are_told_apart_from_errors(inner: Store, counts: RequestCounts) -> None:
+    def fail(what: str, _: str) -> None:
+        if what == "before list":
+            raise StoreError("no answer")
+
+    store = measured(FaultyStore(inner, fail), counts)
+    store.create("a", b"")
+    with pytest.raises(ObjectExists):
+        store.create("a", b"")
+    with pytest.raises(ObjectMissing):
+        store.read("b")
+    with pytest.raises(StoreError):
+        store.list("")
+    assert told(counts) == {"create exists": 1, "create ok": 1, "list error": 1, "read missing": 1}
+
+
+def test_a_segment_that_is_given_up_is_no_request(inner: Store, counts: RequestCounts) -> None:
+    with measured(inner, counts).segment("a") as stream:
+        stream.write(b"rows")
+    assert told(counts) == {}
+    assert inner.list("") == []
+
+
+def test_the_time_is_that_of_the_request(inner: Store, counts: RequestCounts, clock: Clock) -> None:
+    clock.takes_s = 0.5
+    store = measured(FaultyStore(inner, clock.pass_request), counts, replace(SYSTEM, monotonic_s=clock))
+    store.create("a", b"")
+    assert counts.counted()[0].times.total_s == 0.5
