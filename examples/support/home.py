@@ -73,7 +73,7 @@ class Home:
         """Read the target, in one transaction. Nothing, if it does not exist yet."""
         if not self.database.exists():
             return []
-        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=30)) as database:
+        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10)) as database:
             return database.execute(sql).fetchall()
 
     def progress(self) -> Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import signal
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -169,7 +170,12 @@ def _stop_while(happens: Callable[[], bool], child: Child, delay_s: float, what:
         child.wait_until(happens, what)
         wait_at_most(delay_s, lambda: False)
         child.send_to_all(signal.SIGSTOP)
-        if happens():
-            return
+        try:
+            if happens():
+                return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            # The stopped process holds SQLite's lock, so nobody can see what the target has at this moment.
         child.send_to_all(signal.SIGCONT)
         delay_s /= 2
