@@ -145,7 +145,7 @@ ROWS: Mapping[str, Row] = {
     "adopt": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--dry-run"]),
     "repairs list": Row(lambda place: [place.wal]),
     "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True, lists=False),
-    "estimate": Row(lambda _: ["--executors", "1"], needs_wal=False),
+    "estimate": Row(lambda _: ["--segments", "2"], needs_wal=False),
 }
 """Each verb, in the order of the help."""
 

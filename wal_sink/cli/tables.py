@@ -118,29 +118,9 @@ def print_rows(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], 
         print_facts(zip(names, row, strict=True), out, indent=INDENT)
 
 
-def print_numbers(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns of numbers. If they are too wide, in several tables below each other, all with the first column."""
-    out = console()
-    columns = list(range(1, len(headings)))
-    while columns:
-        count = len(columns)
-        while count > 1 and not _fits(_numbers(headings, rows, columns[:count]), out):
-            count -= 1
-        out.print(_numbers(headings, rows, columns[:count]))
-        columns = columns[count:]
-        if columns:
-            out.print()
-
-
-def _numbers(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
-    shown = (0, *columns)
-    return _grid([headings[index] for index in shown], [[row[index] for index in shown] for row in rows], right=True)
-
-
-def _grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool | Sequence[bool] = False) -> Table:
+def _grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[bool] = ()) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    sides = [right] * len(headings) if isinstance(right, bool) else right
-    for heading, is_right in zip(headings, sides, strict=True):
+    for heading, is_right in zip(headings, right or [False] * len(headings), strict=True):
         table.add_column(Text(heading), justify="right" if is_right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))

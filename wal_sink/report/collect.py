@@ -38,8 +38,6 @@ class PastBatch:
     rows: int
     bytes: int
     segments: int
-    columns: int
-    offsets_bytes: int
     chunk_rows: int
     is_passed_over: bool
     objects: int
@@ -88,8 +86,6 @@ def _past_batch(found: StagedBatch, manifest: Manifest) -> PastBatch:
         rows=manifest.rows,
         bytes=manifest.bytes,
         segments=len(manifest.segments),
-        columns=len(manifest.columns),
-        offsets_bytes=len(manifest.offsets),
         chunk_rows=manifest.chunk_rows,
         is_passed_over=manifest.passed_over,
         objects=found.attempts + (found.release is not None) + len(manifest.segments),

@@ -17,7 +17,7 @@ from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli.batches import print_batches
 from wal_sink.cli.main import main
 from wal_sink.cli.status import print_status
-from wal_sink.cli.tables import Listing, broken, print_numbers, print_text
+from wal_sink.cli.tables import Listing, broken, print_text
 from wal_sink.inspection import BatchView, SinkStatus, Status
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
@@ -162,19 +162,6 @@ def test_a_dead_letter_shows_its_reason_and_its_file(wal: str) -> None:
     assert f"reason {REASON}" in flat(shown("dead-letters", "show", wal, "1", "--name", "api"))
 
 
-def test_an_estimate_becomes_two_tables_that_begin_with_the_executors() -> None:
-    output = fits(shown("estimate"))
-    headings = [line for line in output.splitlines() if line.startswith("executors ")]
-    assert len(headings) == 2
-    assert re.search(r"^ +10,000 +40,000 +40,000 +160,193 ", output, re.MULTILINE)
-    assert re.search(r"^ +10,000 +100,000,000 ", output, re.MULTILINE)
-
-
-def test_a_pipe_gets_whole_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS")
-    assert len([line for line in shown("estimate").splitlines() if line.startswith("executors ")]) == 1
-
-
 def _console(width: int, *, terminal: bool = True) -> Console:
     return Console(width=width, force_terminal=terminal, color_system=None, highlight=False)
 
@@ -231,13 +218,3 @@ def test_a_sentence_is_wrapped_on_a_terminal_and_whole_in_a_pipe(
     monkeypatch.delenv("COLUMNS")
     print_text("a sentence of some words", _console(12, terminal=False))
     assert capsys.readouterr().out.splitlines() == ["a sentence of some words"]
-
-
-def test_numbers_that_fit_nowhere_are_printed_a_column_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "9")
-    print_numbers(("n", "first", "second"), [["1", "2", "3"]])
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
-        "n  first", "1      2", "", "n  second", "1       3",
-    ]  # fmt: skip

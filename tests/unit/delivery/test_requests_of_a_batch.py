@@ -1,8 +1,12 @@
-"""How many requests a steady batch of small partitions sends, counted as they reach the store."""
+"""How many requests a steady batch of small partitions sends, counted as they reach the store.
+
+`wal_sink/estimation.py` has the same numbers as constants, and each batch here is compared with them.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Settings
+from wal_sink.estimation import Plan, Requests
 from wal_sink.lifecycle.run import Run
 from wal_sink.sinks.base import Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
@@ -59,10 +64,20 @@ class Ledger(TransactionalSink):
 
 def steady_batch(sink: Any, partitions: int, chunks: int) -> list[str]:
     """The requests of a batch of `chunks` equal chunks, each with its folder."""
-    place = Place()
-    run = place.open({"a": sink}, settings=Settings(chunk_rows=ROWS * partitions // chunks))
+    place, chunk_rows = Place(), ROWS * partitions // chunks
+    run = place.open({"a": sink}, settings=Settings(chunk_rows=chunk_rows))
     tables = [numbers(number, ROWS) for number in range(partitions)]
-    return [deliver(place, run, batch_id, tables) for batch_id in range(BATCHES)][-1]
+    asked = [deliver(place, run, batch_id, tables) for batch_id in range(BATCHES)][-1]
+    kind = run.committers[0].served_sink.promise.ability
+    plan = Plan(batch_interval_s=1, rows_per_s=ROWS * partitions, chunk_rows=chunk_rows, sinks=(kind,))
+    assert requests_of(asked) == plan.of_batch
+    return asked
+
+
+def requests_of(asked: list[str]) -> Requests:
+    kinds = Counter(request.partition(" ")[0] for request in asked)
+    assert set(kinds) <= {"segment", "create", "read"}
+    return Requests(puts=kinds["segment"] + kinds["create"], gets=kinds["read"])
 
 
 def deliver(place: Place, run: Run, batch_id: int, tables: list[pa.Table]) -> list[str]:

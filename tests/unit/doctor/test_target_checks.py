@@ -12,7 +12,6 @@ import pytest
 from tests.support.counted_store import CountedStore
 from wal_sink.doctor.target_checks import newest_schema, target_findings
 from wal_sink.errors import PermanentError
-from wal_sink.estimation.plan import S3_MODEL
 from wal_sink.inspection import read_status
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.findings import Finding, Level, fine
@@ -88,7 +87,7 @@ def wal_of(rows: Sequence[int]) -> tuple[MemoryStore, CountedStore]:
         lambda batch, _end: [pa.table({"id": pa.array(range(rows[batch]), pa.int64()), "b": [batch] * rows[batch]})],
     )
     assert len(list(query.batches(run, len(rows)))) == len(rows)
-    return wal, CountedStore(wal, S3_MODEL)
+    return wal, CountedStore(wal)
 
 
 def test_the_schema_is_that_of_the_newest_rows() -> None:
@@ -117,4 +116,5 @@ def test_few_batches_are_looked_at_however_many_are_pending(batches: int) -> Non
     wal, counted = wal_of([0] * batches)
     status = read_status(wal)
     newest_schema(counted, status)
-    assert sum(requests.gets + requests.lists for requests in counted.taken().values()) == 8 * 3
+    requests = counted.taken()
+    assert requests.gets + requests.lists == 8 * 3
