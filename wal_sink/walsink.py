@@ -18,6 +18,7 @@ from wal_sink.lifecycle.given import (
     check_arguments,
     deliveries_of,
     folder_of,
+    place_of,
     refuse_large_chunks,
     refuse_shared_folder,
     refuse_what_only_the_stager_can_do,
@@ -84,6 +85,7 @@ class WalSink:
         checkpoint_options: Mapping[str, object] | None = None,
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
+        moved_from_gone: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
         lease: Lease | None = None,
         on_event: OnEvent | None = None,
@@ -100,8 +102,9 @@ class WalSink:
         - `storage_options`, `checkpoint_options`: fsspec's, and never shown. Without `checkpoint_options`, a
           checkpoint on the same kind of store is read with `storage_options`.
         - `settings`: those of the log, `Settings()` by default.
-        - `moved_from`: the URL from which the WAL was moved here; pass it once. Never open a copy of a WAL: it
-          delivers the same rows as the original.
+        - `moved_from`: the URL from which the WAL was moved here; pass it once. It is refused until the original's
+          `wal.json` is gone: a copy delivers the same rows as the original.
+        - `moved_from_gone`: the same for an original that cannot be looked at from here. You know that it is gone.
         - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
           those that certainly ended (`HeldError` for the others).
         - `lease`: `Lease()` lets standbys (`wal-sink drain --standby`) take over from this process within seconds. It
@@ -128,7 +131,7 @@ class WalSink:
         self._checkpoint = folder_of("checkpoint", checkpoint)
         self._checkpoint_options = checkpoint_options
         self._settings = settings
-        self._moved_from = moved_from
+        self._moved_from = place_of(moved_from, moved_from_gone)
         self._take_over = TakeOver(take_over)
         self._lease = lease
         self._keeper: LeaseKeeper | None = None

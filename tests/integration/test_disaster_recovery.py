@@ -216,10 +216,8 @@ def test_what_was_pending_is_delivered_without_the_checkpoint_and_a_new_query_be
     site.note_that_its_query_ended()
     rest = str(site.root / "rest")
 
-    shown = site.command("adopt", code=1)
-    assert f"twice: batches 0 to {LATER} (24 rows); never: batches {LATER + 1} to {THROUGH} (6 rows)" in shown
+    shown = site.command("settle", rest, "--newest", "complete")
     assert f'source 0: {{"end": {THROUGH}}}' in shown
-    site.command("adopt", "--settle", rest, "--newest", "complete", "--yes", "--why", "the disk is gone")
     site.command(
         "drain", "--checkpoint", rest, "--name", "database", "--to", f"sqlite:///{site.root / TARGET}?table=orders"
     )

@@ -79,7 +79,6 @@ class Rights:
 
 _DRAIN = ("WAL", "--to", "DATABASE", "--checkpoint", "CHECKPOINT", "--start-from", "earliest")
 _WHY = ("--why", "a test", "--yes")
-_SETTLE = ("WAL", "--checkpoint", "COPY", "--settle", "REPORT")
 RIGHTS: Mapping[str, Rights] = {
     "status": Rights(["WAL"], [GET]),
     "batches": Rights(["WAL"], [GET]),
@@ -93,8 +92,7 @@ RIGHTS: Mapping[str, Rights] = {
     "dead-letters replay": Rights(["WAL", "--to", "targets_here:take"], [GET, PUT], after="refuse"),
     "verify": Rights(["WAL"], [GET], after="refuse"),
     "audit": Rights(["WAL", "--checkpoint", "CHECKPOINT"], [GET], [GET], after="refuse"),
-    "copy": Rights(["WAL", "COPY", "--yes"], [GET], after="refuse"),
-    "adopt": Rights([*_SETTLE, "--newest", "complete", *_WHY], [GET, PUT], after="fail"),
+    "settle": Rights(["WAL", "REPORT", "--checkpoint", "COPY", "--newest", "complete"], [GET], after="fail"),
     "skip": Rights(["WAL", "0", *_WHY], [GET, PUT], after="fail"),
     "replay": Rights(["WAL", "0", "--to", "targets_here:take", *_WHY], [GET, PUT], after="refuse"),
     "catch-up": Rights(["WAL", "--to", "DATABASE", "--empty", *_WHY], [GET, PUT], after="ledger"),
@@ -249,19 +247,6 @@ def test_the_policy_of_the_doctor_leaves_nothing_unknown(minio: MinioServer, fol
     done = Place(minio, folder, after="").call("doctor", RIGHTS["doctor"].arguments, example("doctor"))
     assert done.exit_code == 0, done.output
     assert "no permission" not in done.output
-
-
-def test_a_copy_needs_these_rights_at_its_place(minio: MinioServer, folder: Path) -> None:
-    def copy(policy: Mapping[str, Any]) -> Result:
-        place = Place(minio, folder, after="refuse")
-        return place.call("copy", ["WAL", f"{place.root}/{CHECKPOINT}/copy", "--yes"], policy)
-
-    policy = granting([GET], [GET, PUT, DELETE], [LIST])
-    for statement, action in actions(policy):
-        refused = copy(without(policy, statement, action))
-        assert (refused.exit_code, f"this request needs {action}:" in refused.output) == (1, True), refused.output
-    done = copy(policy)
-    assert done.exit_code == 0, done.output
 
 
 def test_a_query_works_with_its_policy_and_names_each_missing_right(minio: MinioServer) -> None:

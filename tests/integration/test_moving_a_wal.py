@@ -1,117 +1,199 @@
-"""Moving the WAL of a real query to S3 with the command line, which is killed on its way, and going on there."""
+"""Moving a WAL with the tools of the stores, by the lines of docs/operations/moving.md."""
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
+import re
+import shlex
+import shutil
 import signal
+import sqlite3
 import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from click.testing import CliRunner, Result
 
-from tests.support.processes import python_environment
-from tests.support.streams import Home
+import wal_sink.walsink
+from tests.support.components import require
+from tests.support.processes import CHECKOUT
+from tests.support.servers.seaweedfs import SeaweedServer
 from tests.support.waiting import PATIENCE_S
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.holders import note_end
-from wal_sink.wal.log import Log
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+pytestmark = pytest.mark.s3
 
-    from tests.support.servers.s3_server import S3Server
-
-pytestmark = [pytest.mark.spark, pytest.mark.s3]
-
-KILLED_AT = (1, 8, 16, 30)
-"""Numbers of objects in the new place at which the command is killed."""
+PAGE = (CHECKOUT / "docs/operations/moving.md").read_text()
+TO_S3, TO_DISK = re.findall(r"^ +\$ (aws s3 .*|rsync .*)\n +\$ (aws s3 .*|cp .*)$", PAGE, re.MULTILINE)
+"""The lines of the page: everything but `wal.json`, then `wal.json`."""
+_numbers = itertools.count()
 
 
-def command(wal: str, new: str, server: S3Server, *more: str) -> dict[str, Any]:
-    environment = python_environment({"WAL_SINK_COPY_OPTIONS": json.dumps(server.storage_options)})
-    arguments = [sys.executable, "-m", "wal_sink.cli", "copy", wal, new, "--move", "--yes", *more]
-    return {"args": arguments, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+@dataclass(frozen=True)
+class Wal:
+    """A place of a WAL, the tools that reach it, and the rows that its sink got."""
+
+    url: str
+    folder: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def store(self) -> Store:
+        return open_store(StoreSpec(self.url, self.options))
+
+    def stage(self, through: int) -> Run:
+        files = open_store(StoreSpec(str(self.folder / "checkpoint")))
+        run = Run(self.store(), files, Settings())
+        run.open()
+        run.become_stager()
+        list(
+            FakeQuery(files, lambda batch, _: [pa.table({"id": [2 * batch, 2 * batch + 1]})]).batches(run, through + 1)
+        )
+        return run
+
+    def drain(self, *more: str, code: int = 0) -> Result:
+        options = [f"--option={key}={value}" for key, value in self.options.items() if isinstance(value, str)]
+        to = ("--to", f"sqlite:///{self.folder}/rows.db?table=rows", "--start-from", "earliest")
+        where = ("--checkpoint", str(self.folder / "checkpoint"))
+        done = CliRunner().invoke(main, ["drain", self.url, *to, *where, *options, *more])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done
+
+    def verify(self, code: int = 0) -> None:
+        options = [f"--option={key}={value}" for key, value in self.options.items() if isinstance(value, str)]
+        done = CliRunner().invoke(main, ["verify", self.url, *options])
+        assert done.exit_code == code, (done.output, done.exception)
+
+    def rows(self) -> list[int]:
+        with closing(sqlite3.connect(self.folder / "rows.db")) as database:
+            return sorted(row for (row,) in database.execute("SELECT id FROM rows"))
 
 
-def content(store: Store) -> dict[str, bytes]:
-    names = [name for name in store.list("", recursive=True) if not name.startswith("probe/")]
-    return {name: store.read(name) for name in names if name not in (paths.COPY, paths.COPIED)}
+@pytest.fixture
+def places(tmp_path: Path, seaweedfs: SeaweedServer, monkeypatch: pytest.MonkeyPatch) -> tuple[Wal, Wal, Wal]:
+    """A WAL of three batches on a disk, of which the sink has the first; a place on S3; another disk."""
+    require(
+        bool(shutil.which("aws") and shutil.which("rsync")), "install awscli and rsync (apt-get install awscli rsync)"
+    )
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    options = seaweedfs.storage_options
+    for name, value in {
+        "AWS_ENDPOINT_URL": options["endpoint_url"],
+        "AWS_ACCESS_KEY_ID": options["key"],
+        "AWS_SECRET_ACCESS_KEY": options["secret"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    disk = Wal(str(tmp_path / "wal"), tmp_path)
+    ended(disk.stage(0))
+    disk.drain()
+    ended(disk.stage(2))
+    s3 = Wal(f"s3://{seaweedfs.bucket}/moved-{next(_numbers)}", tmp_path, options)
+    return disk, s3, Wal(str(tmp_path / "large"), tmp_path)
 
 
-def test_a_query_goes_on_at_the_new_place_although_the_move_was_killed(
-    spark: SparkSession, tmp_path: Path, s3_server: S3Server, s3_url: str
-) -> None:
-    """Nothing is lost, nothing comes twice, and the earlier place is refused."""
-    place = Home(tmp_path)
-    place.feed.add(*([number] for number in range(8)))
-    place.run(spark, place.lines)
-    place.feed.add([8], [9])
-    place.run(spark, None)  # two batches that nobody has
-    wal, new = str(place.wal), f"{s3_url}/moved"
-    forget_this_process(wal)
-
-    there = open_store(StoreSpec(new, s3_server.storage_options))
-    for count in KILLED_AT:
-        with (
-            held(s3_server, partial(has_objects, there, count)) as reached,
-            subprocess.Popen(**command(wal, new, s3_server)) as process,
-        ):
-            try:
-                assert reached.wait(PATIENCE_S)
-            finally:
-                os.kill(process.pid, signal.SIGKILL)
-        assert paths.WAL not in there.list("")
-    done = subprocess.run(**command(wal, new, s3_server, "--json"), timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["move"]
-
-    assert content(there) == content(open_store(StoreSpec(wal)))
-    place.feed.add([10])
-    moved = replace(place, wal_url=new)
-    moved.run(spark, place.lines, storage_options=s3_server.storage_options)
-    assert (place.lines.ids(), place.lines.repeats()) == (list(range(11)), 0)
+def ended(run: Run) -> None:
+    """As if its process had ended in order."""
+    run.end()
+    note_end(run.log, paths.STAGER_ROLE, max(run.log.numbers(paths.terms(paths.STAGER_ROLE))))
 
 
-@contextmanager
-def held(server: S3Server, condition: Callable[[], bool]) -> Iterator[threading.Event]:
-    """Hold back what is written to the new place once the condition holds, which sets the event, and refuse it then."""
-    running = server._server._server
-    assert running is not None
-    answered, reached, ended = running.app, threading.Event(), threading.Event()
-
-    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "PUT" or "/moved/" not in environ["PATH_INFO"] or not condition():
-            return answered(environ, start_response)
-        reached.set()
-        ended.wait(2 * PATIENCE_S)
-        start_response("503 Service Unavailable", [("Content-Length", "0")])
-        return []
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "app", answer)
-        try:
-            yield reached
-        finally:
-            ended.set()
+def lines(old: Wal, new: Wal) -> Iterator[list[str]]:
+    """The commands of the page for these places."""
+    for line in TO_S3 if "s3://" in old.url + new.url else TO_DISK:
+        there = line.replace("s3://lake/wal/shop", new.url).replace("/mnt/large/shop", new.url)
+        yield shlex.split(there.replace("/srv/wal/shop", old.url))
 
 
-def has_objects(store: Store, count: int) -> bool:
-    return len(store.list("", recursive=True)) >= count
+def copy(old: Wal, new: Wal) -> None:
+    for line in lines(old, new):
+        subprocess.run(line, check=True, capture_output=True, timeout=PATIENCE_S)
 
 
-def forget_this_process(wal: str) -> None:
-    """Record that the stager's process ended: this test goes on in it."""
-    log = Log(open_store(StoreSpec(wal)), SYSTEM, SYSTEM.new_id())
-    note_end(log, paths.STAGER_ROLE, max(log.numbers(paths.terms(paths.STAGER_ROLE))))
+@pytest.mark.parametrize("way", ["to S3", "to a disk", "from S3"])
+def test_a_wal_is_moved_by_the_lines_of_the_page(places: tuple[Wal, Wal, Wal], way: str) -> None:
+    disk, s3, large = places
+    old, new = {"to S3": (disk, s3), "to a disk": (disk, large), "from S3": (s3, large)}[way]
+    if old is s3:
+        copy(disk, s3)
+        disk.store().delete([paths.WAL])
+        s3.drain("--moved-from", disk.url)
+        ended(s3.stage(2))
+
+    copy(old, new)
+    new.verify()
+    assert "Two copies of one WAL" in new.drain(code=2).output
+    said = new.drain("--moved-from", old.url, code=2).output
+    assert ("Both places would deliver" in said) != (old is s3)  # no options for S3: out of sight
+    old.store().delete([paths.WAL])
+
+    new.drain("--moved-from-gone" if old is s3 else "--moved-from", old.url)
+
+    assert new.rows() == list(range(6))
+    assert "must have existed" in old.drain(code=1).output
+    ended(new.stage(4))
+    new.drain()
+    assert new.rows() == list(range(10))
+
+
+def test_a_copy_that_is_killed_opens_nowhere_and_the_same_lines_complete_it(places: tuple[Wal, Wal, Wal]) -> None:
+    old, new, _ = places
+    first, last = lines(old, new)
+    with subprocess.Popen(first, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + PATIENCE_S
+        while not new.store().list("") and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    assert new.store().list("")
+    assert "must have existed" in new.drain("--moved-from", old.url, code=1).output
+    subprocess.run(last, check=True, capture_output=True, timeout=PATIENCE_S)  # too early: not everything is there
+    new.store().delete([_some_manifest(new)])
+    old_record = old.store().read(paths.WAL)
+    old.store().delete([paths.WAL])
+    assert "copy it again" in new.drain("--moved-from", old.url, code=2).output
+    old.store().create(paths.WAL, old_record)
+
+    copy(old, new)
+    old.store().delete([paths.WAL])
+    new.drain("--moved-from", old.url)
+
+    assert new.rows() == list(range(6))
+
+
+def _some_manifest(wal: Wal) -> str:
+    names = wal.store().list("", recursive=True)
+    return next((name for name in names if "/manifest-" in name), next(name for name in names if name != paths.WAL))
+
+
+def test_a_wal_that_lives_while_it_is_copied_delivers_from_one_place_only(places: tuple[Wal, Wal, Wal]) -> None:
+    old, new, _ = places
+    run = old.stage(3)
+    copy(old, new)
+    old.store().delete([paths.WAL])
+    assert "Stop that process first" in new.drain("--moved-from", old.url, code=1).output
+
+    note_end(run.log, paths.STAGER_ROLE, max(run.log.numbers(paths.terms(paths.STAGER_ROLE))))
+    batches = FakeQuery(open_store(StoreSpec(str(old.folder / "checkpoint"))), lambda *_: [pa.table({"id": [8, 9]})])
+    list(batches.batches(run, 5))  # it lives, whatever its record says
+    assert "copy it again" in new.drain("--moved-from", old.url, code=2).output
+    first, _ = lines(old, new)
+    subprocess.run(first, check=True, capture_output=True, timeout=PATIENCE_S)
+
+    new.drain("--moved-from", old.url)
+
+    assert new.rows() == list(range(10))
+    new.verify()

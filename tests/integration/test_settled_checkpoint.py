@@ -47,16 +47,14 @@ def test_a_lost_checkpoint(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
     with WalSink(None, wal=str(place.wal), checkpoint=str(place.checkpoint)) as sink:
         sink.run(place.writer(spark))
     shutil.rmtree(place.checkpoint)
-    with pytest.raises(HistoryError, match="wal-sink adopt"):
+    with pytest.raises(HistoryError, match="wal-sink settle"):
         place.run(spark)
     shutil.rmtree(place.checkpoint, ignore_errors=True)
     rest = tmp_path / "rest"
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     _note_that_its_query_ended(place.wal)
 
-    assert "is a checkpoint for drains" in command(
-        "adopt", place.wal, "--settle", rest, "--newest", "complete", "--yes", "--take-over"
-    )
+    assert "is a checkpoint for drains" in command("settle", place.wal, rest, "--newest", "complete", "--take-over")
 
     drain = ("--checkpoint", rest, "--to", "settling_targets:take", "--start-from", "earliest")
     command("drain", place.wal, *drain)

@@ -11,7 +11,6 @@ FOLDERS = (
     "integration/http",
     "integration/kafka",
     "integration/metrics",
-    "integration/moving",
     "integration/recovery",
     "integration/redis",
     "integration/report",

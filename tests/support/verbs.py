@@ -141,8 +141,9 @@ ROWS: Mapping[str, Row] = {
         lambda place: [place.wal, "--name", "orders", "--to", place.restored, "--empty", *WHY], writes=True
     ),
     "gc": Row(lambda place: [place.wal, "--delete", *WHY], writes=True),
-    "copy": Row(lambda place: [place.wal, str(place.copy), *WHY]),
-    "adopt": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--dry-run"]),
+    "settle": Row(
+        lambda place: [place.wal, f"{place.copy}-rest", "--checkpoint", str(place.copy), "--newest", "complete"]
+    ),
     "repairs list": Row(lambda place: [place.wal]),
     "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True, lists=False),
     "estimate": Row(lambda _: ["--segments", "2"], needs_wal=False),

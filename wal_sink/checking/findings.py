@@ -57,13 +57,12 @@ NEXT = {
     Fault.UNKNOWN: "If a newer version of wal-sink wrote it, check with that version. Otherwise move it out of the WAL",
     Fault.NEWER: "Check this WAL with the version of wal-sink that wrote the object",
     Fault.OTHER_QUERY: "Pass the checkpoint of the query that owns this WAL, or restore it. If it is lost: wal-sink "
-    "adopt WAL",
+    "settle WAL FOLDER",
     Fault.ROLLED_BACK: "Restore a newer checkpoint before you start the query. If the input is the same as before, "
-    "Spark may also run the batches again: wal-sink recognises them, and refuses any that differ. wal-sink adopt WAL "
-    "tells what comes next",
+    "Spark may also run the batches again: wal-sink recognises them, and refuses any that differ",
     Fault.MISSING_BATCH: "Restore the objects of the batch. Without them, later batches wait (MissingBatch)",
     Fault.DIVERGED: "Restore the checkpoint that belongs to this WAL, or start a new WAL. Do not start the query as it "
-    "is. wal-sink adopt WAL tells what a new WAL would send twice or never",
+    "is. Before a new WAL, wal-sink settle WAL FOLDER and a drain deliver what this one holds",
     Fault.CHECKPOINT: "Restore the checkpoint",
     Fault.TARGET_BEHIND: "Stop the delivery to this sink. Restore the newer target, or deliver the lost batches again "
     "while the WAL still holds them: wal-sink catch-up for a target with a ledger, else wal-sink replay",

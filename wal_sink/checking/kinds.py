@@ -12,7 +12,6 @@ from functools import cache
 
 from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.milestone_records import Milestone
-from wal_sink.wal.move_records import CopiedRecord, CopyRecord
 from wal_sink.wal.records import (
     BegunRecord,
     LowWater,
@@ -106,8 +105,6 @@ KINDS = (
     Kind("sinks/<name>/errors/<number:10>.json", ErrorRecord, _FREELY),
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
     Kind("moves/<number:10>.json", Move),
-    Kind("moves/copy.json", CopyRecord),
-    Kind("moves/copied.json", CopiedRecord),
     Kind("repairs/<number:10>.json", RepairRecord),
     Kind("repairs/<number:10>.done.json", RepairedRecord),
     Kind("leases/<role>/<term:10>-<number:10>.json", LeaseRecord, _FREELY),

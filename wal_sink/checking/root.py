@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from wal_sink.checking.findings import Fault
@@ -13,14 +13,12 @@ from wal_sink.recovery.inventory import take
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MOST_FILLED
 from wal_sink.wal.log import NOTHING
-from wal_sink.wal.move_records import CopiedRecord, CopyRecord
 from wal_sink.wal.records import LowWater, Move, WalRecord
 from wal_sink.wal.sink_records import EndedRecord
 
 _READ_APART = frozenset({paths.WAL, *(f"{each}/" for each in (
     paths.TERMS, paths.REPAIRS, paths.MOVES, paths.LOW_WATER, paths.BATCHES, paths.SINKS))})  # fmt: skip
 """Names in the root whose objects are compared with others. Any other object only has to be whole."""
-_OF_A_COPY: Mapping[str, type[CopyRecord | CopiedRecord]] = {paths.COPY: CopyRecord, paths.COPIED: CopiedRecord}
 
 
 def check_root(look: Look) -> None:
@@ -105,9 +103,7 @@ def _check_moves(look: Look) -> None:
     numbers: list[int] = []
     for name in look.log.store.list(paths.MOVES, recursive=True):
         number = paths.parse_number(name)
-        if f"{paths.MOVES}/{name}" in _OF_A_COPY:
-            _check_copy(look, f"{paths.MOVES}/{name}")
-        elif number is None or f"{paths.MOVES}/{name}" != paths.move(number):
+        if number is None or f"{paths.MOVES}/{name}" != paths.move(number):
             look.unknown(f"{paths.MOVES}/{name}")
         else:
             numbers.append(number)
@@ -123,13 +119,6 @@ def _check_moves(look: Look) -> None:
             what = f"the WAL was moved from {record.moved_from}, but it lay at {at} by the record before this one"
             look.fault(Fault.CONTRADICTION, paths.move(number), what)
         at = record.location
-
-
-def _check_copy(look: Look, path: str) -> None:
-    """A record that this folder was made by copying a WAL."""
-    copy, wal = look.listed(_OF_A_COPY[path], path), look.known.wal
-    if copy is not None and wal is not None and copy.wal_id != wal.wal_id:
-        look.fault(Fault.FOREIGN, path, f"this was a copy of the WAL {copy.wal_id}, not of {wal.wal_id}")
 
 
 def _check_repairs(look: Look) -> None:

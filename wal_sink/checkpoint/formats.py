@@ -26,7 +26,7 @@ COMMIT_LOG_VERSIONS = (1, 2, 3)
 FILE_LOG_VERSIONS = (1,)
 
 DRAINS_ONLY = 2_147_483_647
-"""Version of the last offset log entry in a checkpoint that `wal-sink adopt` made. Spark refuses a higher version than
+"""Version of the last offset log entry in a checkpoint that `wal-sink settle` made. Spark refuses a higher version than
 it knows, and this is the highest number that it can read.
 """
 NO_OFFSET = "-"
@@ -89,7 +89,7 @@ class FileEntry(msgspec.Struct, frozen=True, order=True):
 
 
 def is_for_drains(text: str) -> bool:
-    """Whether an entry of the offset log is the one that `wal-sink adopt` makes, which every query refuses."""
+    """Whether an entry of the offset log is the one that `wal-sink settle` makes, which every query refuses."""
     return text.partition("\n")[0].strip() == f"v{DRAINS_ONLY}"
 
 
@@ -220,7 +220,7 @@ def _version(line: str, known: tuple[int, ...], where: str, what: str) -> int:
         raise _corrupt(where, f"a version line such as 'v1' of Spark's {what}", line)
     if (found := int(match[1])) == DRAINS_ONLY:
         raise ConfigError(
-            f"{where}: wal-sink adopt made this checkpoint for drains, and no query can go on from it. Give the query "
+            f"{where}: wal-sink settle made this checkpoint for drains, and no query can go on from it. Give the query "
             "its own checkpoint, or a new one with a new WAL"
         )
     if found not in known:

@@ -136,7 +136,7 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def is_for_drains(self) -> bool:
-        """Whether `wal-sink adopt` made the checkpoint, so that no query goes on from it. A listing and a read."""
+        """Whether `wal-sink settle` made the checkpoint, so that no query goes on from it. A listing and a read."""
         newest = self.newest_planned()
         return newest > NOTHING and is_for_drains(self.offsets_text(newest) or "")
 

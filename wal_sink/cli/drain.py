@@ -52,6 +52,7 @@ STATUS_S = 2.0
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 @click.option("--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records.")
 @click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; pass it one time.")
+@click.option("--moved-from-gone", metavar="URL", help="The same, for an address that cannot be looked at: it is gone.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
 @click.option(
     "--standby",
@@ -172,6 +173,7 @@ class _Drained:
             storage_options=self.spec.options,
             checkpoint_options=own,
             moved_from=more["moved_from"],
+            moved_from_gone=more["moved_from_gone"],
             take_over=options.whom(take_over=more["take_over"] and lease is None),
             metrics=self.metrics,
             lease=lease,

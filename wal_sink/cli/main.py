@@ -11,11 +11,9 @@ from typing import get_args
 import click
 
 import wal_sink
-from wal_sink.cli.adopt import adopt_verb
 from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
 from wal_sink.cli.catch_up import catch_up_verb
-from wal_sink.cli.copy import copy_verb
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
@@ -26,6 +24,7 @@ from wal_sink.cli.log_format import LogFormat, begin_logging
 from wal_sink.cli.repairs import repairs
 from wal_sink.cli.replay import replay_verb
 from wal_sink.cli.report import report
+from wal_sink.cli.settle import settle_verb
 from wal_sink.cli.show import show
 from wal_sink.cli.sinks import sinks
 from wal_sink.cli.skip import skip_verb
@@ -79,8 +78,7 @@ _VERBS = (
     replay_verb,
     catch_up_verb,
     gc_verb,
-    copy_verb,
-    adopt_verb,
+    settle_verb,
     repairs,
     estimate_verb,
 )

@@ -16,7 +16,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STORAGE_VARIABLE = "WAL_SINK_STORAGE_OPTIONS"
 CHECKPOINT_VARIABLE = "WAL_SINK_CHECKPOINT_OPTIONS"
-COPY_VARIABLE = "WAL_SINK_COPY_OPTIONS"
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, to stdout.")
 
@@ -30,12 +29,6 @@ def checkpoint_options(verb: F) -> F:
     """Add the same for the checkpoint, as `checkpoint_option` and `checkpoint_options_json`."""
     whose = "the checkpoint (default: those of the WAL)"
     return _options_of_a_store(verb, "--checkpoint-option", "--checkpoint-options-json", CHECKPOINT_VARIABLE, whose)
-
-
-def copy_options(verb: F) -> F:
-    """Add the same for the copy of a WAL, as `to_option` and `to_options_json`."""
-    whose = "the copy (default: those of the WAL, if both lie on the same kind of store)"
-    return _options_of_a_store(verb, "--to-option", "--to-options-json", COPY_VARIABLE, whose)
 
 
 take_over = click.option(
@@ -112,15 +105,6 @@ def merged_options(pairs: tuple[str, ...], text: str | None, named: str) -> dict
 def wal_spec(wal: str, option: tuple[str, ...], storage_options_json: str | None) -> StoreSpec:
     """The address of the WAL with the options of its store."""
     return StoreSpec(wal, merged_options(option, storage_options_json, f"--option or {STORAGE_VARIABLE}"))
-
-
-def copy_spec(new: str, wal: StoreSpec, option: tuple[str, ...], options_json: str | None) -> StoreSpec:
-    """The address of a copy of this WAL with the options of its store. Without any, it has those of the WAL if both lie
-    on the same kind of store.
-    """
-    spec = StoreSpec(new, merged_options(option, options_json, f"--to-option or {COPY_VARIABLE}"))
-    shares = not (option or options_json) and spec.scheme == wal.scheme
-    return StoreSpec(new, wal.options) if shares else spec
 
 
 def _parsed(text: str, named: str) -> dict[str, object]:

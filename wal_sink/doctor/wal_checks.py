@@ -85,7 +85,7 @@ def _earlier_place(log: Log) -> Finding | None:
         return fault(check, f"the WAL was moved here from {said}, where it says that it was moved to "
                      f"{earlier.moved_to}: two places deliver all rows twice", step)  # fmt: skip
     if earlier.state is Earlier.UNKNOWN:
-        why = f"unknown whether the WAL still lies at {said}, from which it was moved: {earlier.why_unknown}"
+        why = f"unknown whether the WAL still lies at {said}, from which it was moved: {earlier.why}"
         return risk(check, why, "make sure that no process opens it there")
     return None
 
@@ -142,6 +142,6 @@ def _owner(checkpoint: Checkpoint, query_id: str, status: Status | None) -> Find
         return fault(
             check,
             f"{checkpoint.root} is that of query {query_id}, but the WAL is that of query {status.query_id}",
-            f"pass the checkpoint that belongs to the WAL; it records {status.checkpoint}. If lost: wal-sink adopt",
+            f"pass the checkpoint that belongs to the WAL; it records {status.checkpoint}. If lost: wal-sink settle",
         )
     return fine(check, "the checkpoint and the WAL are of one query")

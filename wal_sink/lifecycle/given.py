@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from wal_sink.arguments import check_options, check_text
 from wal_sink.errors import ConfigError
 from wal_sink.metrics.prometheus import Metrics
-from wal_sink.recovery.location import canonical
+from wal_sink.recovery.location import GonePlace, canonical
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
@@ -53,6 +53,17 @@ def check_arguments(
             f"metrics: expected a Metrics, found a {type(metrics).__name__}; write metrics=Metrics(), and "
             "metrics.serve('127.0.0.1:9464') to serve them"
         )
+
+
+def place_of(moved_from: str | None, gone: object) -> str | GonePlace | None:
+    """The place from which the WAL was moved; None: it was not. Raises `ConfigError`."""
+    if gone is None:
+        return moved_from
+    if moved_from is not None:
+        raise ConfigError(
+            "moved_from and moved_from_gone: pass one. moved_from looks there, moved_from_gone believes you"
+        )
+    return GonePlace(check_text("moved_from_gone", gone, "s3://lake/wal/orders"))
 
 
 def folder_of(name: str, given: object) -> str:

@@ -20,6 +20,7 @@ from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedErro
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
+from wal_sink.recovery.location import GonePlace
 from wal_sink.recovery.registration import Registered, Registration, register, registered
 from wal_sink.recovery.sink_changes import describe_unserved
 from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_names, refuse_retired
@@ -89,13 +90,13 @@ class Run:
         self,
         served_sinks: Sequence[ServedSink] = (),
         *,
-        moved_from: str | None = None,
+        moved_from: str | GonePlace | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
     ) -> None:
         """Probe the store, check that the WAL belongs to this query and has lost no object, then claim the committers'
         terms, and only then read how far they came.
 
-        `moved_from`: the URL from which the WAL was moved here; see `recovery.location.check_location`. `take_over`:
+        `moved_from`: the place from which the WAL was moved here; see `recovery.location.check_location`. `take_over`:
         the processes that may be fenced if they serve one of the sinks; `HeldError` for any other one. Its events are
         queued, since a caller may hold a lock.
         """
@@ -103,7 +104,7 @@ class Run:
         store.begin()
         self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
-        self.history.adopt(inventory, moved_from=moved_from)
+        self.history.adopt(inventory, moved_from=moved_from, take_over=take_over)
         self.history.keeps_sizes = self._limits.are_given or self.history.has_milestones
         self.history.load_batches()
         self.gate.search()
@@ -129,7 +130,9 @@ class Run:
             following = committer.next_batch()
             self.log.events.tell_later(Began, sink=committer.name, next_batch=following, newest_batch=newest)
 
-    def open_or_end(self, served_sinks: Sequence[ServedSink], *, moved_from: str | None, take_over: TakeOver) -> None:
+    def open_or_end(
+        self, served_sinks: Sequence[ServedSink], *, moved_from: str | GonePlace | None, take_over: TakeOver
+    ) -> None:
         """Call `open`. If it raises (Ctrl-C too), records say that no process serves the terms it had claimed."""
         try:
             with logging_about(wal=self.log.store.root):

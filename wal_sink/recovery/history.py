@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch
+from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch, WalSinkError
 from wal_sink.recovery.differences import difference
-from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, require_wal, take_again
-from wal_sink.recovery.location import canonical, check_location
+from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, marked_through, require_wal, take_again
+from wal_sink.recovery.location import GonePlace, canonical, check_location
+from wal_sink.recovery.sink_names import read_names
 from wal_sink.reporting.logs import logger_of
 from wal_sink.wal import paths
+from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import LowWater, Manifest, WalRecord
 
@@ -38,7 +40,8 @@ class History:
         self._held: tuple[int, int] | None = None
         self._low_water: LowWater | None = None
         self._newest_marked = NOTHING
-        self._moved_from: str | None = None
+        self._moved_from: str | GonePlace | None = None
+        self._take_over = TakeOver.ALWAYS
         self._sizes: dict[int, int] = {}
         self.keeps_sizes = False
         """Whether the sizes of delivered batches are kept in memory, for milestones."""
@@ -93,13 +96,15 @@ class History:
         """`load_owner` by one read at most: a record that was absent at the start is absent still, or new."""
         return self._wal_of_its_owner(self._wal or self._log.find(WalRecord, paths.WAL))
 
-    def adopt(self, inventory: Inventory, *, moved_from: str | None) -> None:
+    def adopt(
+        self, inventory: Inventory, *, moved_from: str | GonePlace | None, take_over: TakeOver = TakeOver.ALWAYS
+    ) -> None:
         """`load_owner` from the inventory that was taken when the WAL was opened.
 
-        Raises `ConfigError` for a WAL that says it lies elsewhere, unless it was moved here from `moved_from`; for a
-        new WAL also if the checkpoint is the folder of another WAL.
+        Raises what `check_location` does for a WAL that says it lies elsewhere; for a new WAL also `ConfigError` if the
+        checkpoint is the folder of another WAL.
         """
-        self._moved_from = moved_from
+        self._moved_from, self._take_over = moved_from, take_over
         self.has_milestones = f"{paths.MILESTONES}/" in inventory.top
         if self._wal_of_its_owner(inventory.wal, moved=inventory.has_moved) is None:
             self._checkpoint.refuse_wal()
@@ -113,7 +118,7 @@ class History:
         """`_wal_of_its_owner` where there is a record: also one that another process made meanwhile, or a copy."""
         self._check_owner(wal)
         if self._wal is None:
-            check_location(self._log, wal, moved=moved, moved_from=self._moved_from)
+            check_location(self._log, wal, moved=moved, moved_from=self._moved_from, take_over=self._take_over)
             self._wal = wal
         return wal
 
@@ -195,7 +200,7 @@ class History:
             raise HistoryGone(
                 f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}, but the "
                 f"checkpoint {self._checkpoint.root} was rolled back to an earlier batch. Restore a newer checkpoint, "
-                "or start a new WAL; before that, wal-sink adopt WAL shows what a sink would get twice or never"
+                "or start a new WAL; before that, wal-sink settle WAL FOLDER and a drain deliver what this one holds"
             )
         self._wal = wal
         return is_made
@@ -311,9 +316,20 @@ class History:
         return HistoryError(
             f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "
             f"belongs to {found}. The batch ids of another query mean other rows. Restore the checkpoint of query "
-            f"{wal.query_id}, or use a new WAL for this query. Before that, wal-sink adopt WAL shows what a sink would "
-            "get twice or never, and delivers what this WAL still holds without its checkpoint"
+            f"{wal.query_id}, or use a new WAL for this query. {_held(self._log, wal)}. Before a new WAL, wal-sink "
+            "settle WAL FOLDER makes a checkpoint with which a drain delivers what this WAL still holds"
         )
+
+
+def _held(log: Log, wal: WalRecord) -> str:
+    """The newest batch of a WAL and of each sink, for a message. A few requests for each sink."""
+    try:
+        low_water, held = held_batches(log, wal)
+        sinks = [sink for sink in read_names(log).sinks if not sink.is_retired]
+        have = [f"sink {sink.name!r} has those up to {marked_through(log, sink.folder)}" for sink in sinks]
+    except WalSinkError:
+        return "It is not known which batches its sinks lack"
+    return ", ".join([f"This WAL holds batches up to {max([low_water, wal.first_batch - 1, *held])}", *have])
 
 
 def divergence(
@@ -330,6 +346,6 @@ def divergence(
         "delivered. After a restore, a changed option that decides how much a batch reads (maxFilesPerTrigger, "
         "maxOffsetsPerTrigger) or new input in the source plans other batches under the same ids. Then set the option "
         "back, and restore the whole checkpoint once more, since the other plan stands in it by now. Restore the "
-        "checkpoint that belongs to this WAL, or start a new WAL; before that, wal-sink adopt WAL shows what a sink "
-        "would get twice or never"
+        "checkpoint that belongs to this WAL, or start a new WAL; before that, wal-sink settle WAL FOLDER and a drain "
+        "deliver what this WAL still holds"
     )

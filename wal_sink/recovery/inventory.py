@@ -17,7 +17,6 @@ from typing import TypeVar
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log, numbers_of
-from wal_sink.wal.move_records import CopiedRecord, CopyRecord
 from wal_sink.wal.records import LowWater, Marker, Record, Release, SinkRecord, WalRecord
 
 R = TypeVar("R", bound=Record)
@@ -364,31 +363,9 @@ def _explained_wal(
 
     `terms`: the numbers of each role's terms, ascending. `beside`: the objects of each sink beside its record.
     """
-    _refuse_unfinished_copy(log, top)
     younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None)
     because = _made_later(terms, beside) if younger is None else _after(younger)
     return None if because is None else _find_again(log, WalRecord, paths.WAL, Lost.WAL, because)
-
-
-def _refuse_unfinished_copy(log: Log, top: frozenset[str]) -> None:
-    """Raise `ConfigError` for a copy that was begun and not completed, and `ObjectLost` for one that may have been in
-    use. No request if nothing lies in `moves/`.
-    """
-    copy = log.find(CopyRecord, paths.COPY) if f"{paths.MOVES}/" in top else None
-    if copy is None or log.find(WalRecord, paths.WAL) is not None:
-        return
-    verb = f"wal-sink copy {copy.copied_from} {log.store.root}"
-    if log.find(CopiedRecord, paths.COPIED) is not None:
-        raise ObjectLost(
-            f"{log.store.url_of(paths.WAL)} is gone, or the copy of the WAL in {copy.copied_from} was ended right "
-            "before it. Do not delete this folder: it may hold batches that were not delivered. Stop the deletions, "
-            f"then run {verb}. If no process used the copy, this completes it. Otherwise it changes nothing, and tells "
-            "how to restore the object"
-        )
-    raise ConfigError(
-        f"{log.store.root} is an unfinished copy of the WAL in {copy.copied_from}, and no process may use it. "
-        f"Complete it: {verb}. Delete this folder instead only if no query and no drain ever ran on it"
-    )
 
 
 def _made_later(terms: Mapping[str, Sequence[int]], beside: Mapping[str, Sequence[str]]) -> str | None:

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.errors import ConfigError, CorruptError, StoreError, WalSinkError
 from wal_sink.recovery.inventory import find_wal
 from wal_sink.redaction import mask_url, redacted
+from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 from wal_sink.wal import paths
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.holders import TakeOver, note_end, refuse_served
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Move, WalRecord, decode
 
@@ -35,6 +38,11 @@ _ONE_NAME = {
 _EXACT = frozenset({S3, _GOOGLE, _AZURE, MEMORY})
 """Schemes whose locations are the same for every process. With others, mounts and hosts differ: there it is a hint."""
 
+_MADE_AFTER_WAL = frozenset(f"{name}/" for name in (paths.BATCHES, paths.LOW_WATER, paths.MOVES))
+"""Folders that show that a WAL without `wal.json` once had it."""
+_NOT_COPIED = (paths.WAL, f"{paths.TERMS}/", f"{paths.MOVES}/", f"{paths.PROBE}/")
+"""Objects that a copy may lack: they end the WAL at its earlier place, or hold nothing."""
+
 _logger = logger_of(__name__)
 
 
@@ -43,10 +51,14 @@ class Earlier(StrEnum):
 
     LIVES = "lives"
     """It lies there, and nothing there says that it was moved: a process that opens it there would deliver."""
+    LEFT = "left"
+    """Its `wal.json` was removed, so no process opens it. Its other objects lie there."""
     OVER = "over"
-    """It does not lie there any more, or it says there that it was moved to its present place."""
+    """It says there that it was moved to its present place."""
     ELSEWHERE = "elsewhere"
     """It says there that it was moved to a third place."""
+    GONE = "gone"
+    """Nothing of it was found there. By itself, this does not prove that it lies nowhere else under this address."""
     UNKNOWN = "unknown"
 
 
@@ -55,9 +67,19 @@ class EarlierPlace:
     """A look at the place from which a WAL was moved."""
 
     state: Earlier
-    why_unknown: str = ""
+    why: str = ""
+    """Why nothing was found there, or why nobody can look."""
     moved_to: str = ""
     """The third place."""
+    there: Log | None = None
+    """The log at that place, if it could be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class GonePlace:
+    """A place from which a WAL was moved, and of which a person says that it is gone for good."""
+
+    url: str
 
 
 def canonical(url: str) -> str:
@@ -111,30 +133,11 @@ def address_at(said: str, own: StoreSpec | None) -> StoreSpec | None:
     return StoreSpec(f"{own.scheme}://{first}/{path}", own.options)
 
 
-def doubt_of_absence(said: str) -> str:
-    """Why a WAL may lie at the place `said` although none was found there; empty if none can."""
-    kind, first = _kind(said), said.partition("://")[2].partition("/")[0]
-    if kind == LOCAL and not _has_parent(StoreSpec(said)):
-        return "it is not visible from here: on this machine, the folder that it lies in does not exist"
-    if kind == _HDFS and not first:
-        return "it names no cluster. In the cluster of this WAL, none lies there"
-    if kind == _AZURE and "@" not in first:
-        return "it names no storage account. In the account of this WAL, none lies there"
-    return ""
-
-
 def _kind(url: str) -> str:
     """One name for all schemes that reach the same objects; of a chained URL that of the first."""
     scheme, found, _ = url.partition(":")
     written = scheme.lower() if found and "/" not in scheme else LOCAL
     return LOCAL if written == "local" else _ONE_NAME.get(written, written)
-
-
-def _has_parent(spec: StoreSpec) -> bool:
-    try:
-        return Path(spec.location).parent.is_dir()
-    except OSError:  # Python 3.12 and 3.13 raise it where a folder above must not be entered
-        return False
 
 
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
@@ -146,26 +149,39 @@ def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
     return log.require(Move, paths.move(numbers[-1])).location if numbers else wal.location
 
 
-def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | None = None) -> None:
-    """Refuse a WAL that lies elsewhere than it records. If `moved_from` names the recorded place, record the move.
+def check_location(
+    log: Log,
+    wal: WalRecord,
+    *,
+    moved: bool,
+    moved_from: str | GonePlace | None = None,
+    take_over: TakeOver = TakeOver.ALWAYS,
+) -> None:
+    """Refuse a WAL that lies elsewhere than it records. If `moved_from` names the recorded place, end the WAL there and
+    record the move.
 
-    Raises `ConfigError`, also if the WAL still lives at the place from which it is said to be moved. For a local path,
-    or one on a cluster, a difference without `moved_from` is only a warning, since mounts differ; but it is an error if
-    the recorded folder exists too and holds the same WAL.
+    Raises `ConfigError`, also if the WAL still lives at the place from which it is said to be moved, or if nobody can
+    see that it does not; and `HeldError` if a process serves it there that `take_over` does not permit to fence. For a
+    local path, or one on a cluster, a difference without `moved_from` is only a warning, since mounts differ; but it is
+    an error if the recorded folder exists too and holds the same WAL.
     """
     here, said = canonical(log.store.root), current_location(log, wal, moved=moved)
     if said in {"", here}:
         return
     if moved_from is None:
         _refuse_or_warn(wal, here, said)
-    elif canonical(moved_from) == said:
-        _refuse_living(log, wal, said, moved_from)
-        _note_move(log, here, said)
-    else:
+        return
+    is_gone = isinstance(moved_from, GonePlace)
+    name, address = (
+        ("moved_from_gone", moved_from.url) if isinstance(moved_from, GonePlace) else ("moved_from", moved_from)
+    )
+    if canonical(address) != said:
         raise ConfigError(
-            f"moved_from is {canonical(moved_from)}, but the recorded location of the WAL {wal.wal_id} in {here} is "
-            f"{said}. Pass the recorded location as moved_from, or open the WAL that you mean"
+            f"{name} is {canonical(address)}, but the recorded location of the WAL {wal.wal_id} in {here} is "
+            f"{said}. Pass the recorded location as {name}, or open the WAL that you mean"
         )
+    _leave(log, wal, said, address, take_over, is_gone=is_gone)
+    _note_move(log, here, said)
 
 
 def refuse_copy(log: Log) -> WalRecord | None:
@@ -185,63 +201,113 @@ def look_at_earlier(log: Log, wal: WalRecord, said: str, *, address: str | None 
     """Look whether the WAL still lives at the place `said`, from which it was moved to that of `log`.
 
     `address`: `said` as a person wrote it, perhaps with a host. It is opened with the options of the WAL, so only on
-    the same kind of store or in a local folder. A read, and a listing and a read if the WAL is there.
+    the same kind of store or in a local folder. A read, and two listings and a read if anything of the WAL is there.
     """
     address = address or canonical(said)  # no host that a record names gets credentials
     try:
         spec = address_at(address, log.store.spec)
         if spec is None:
             return EarlierPlace(Earlier.UNKNOWN, "it is on another kind of store, for which no options are given")
-        there = Log(open_store(spec), log.runtime, log.run_id)
-        found = there.find(WalRecord, paths.WAL)
-        if found is None and (doubt := doubt_of_absence(address)):
-            return EarlierPlace(Earlier.UNKNOWN, doubt)
-        if found is None or found.wal_id != wal.wal_id or _is_one_folder(canonical(log.store.root), said):
-            return EarlierPlace(Earlier.OVER)
-        return _state_of(current_location(there, found, moved=True), said, canonical(log.store.root))
+        return _look_there(log, wal, said, Log(open_store(spec), log.runtime, log.run_id))
     except WalSinkError as error:
         return EarlierPlace(Earlier.UNKNOWN, redacted(text_of(error)))
 
 
-def _state_of(now: str, said: str, here: str) -> EarlierPlace:
-    """The state of an earlier place, by the location that the same WAL records there."""
+def _look_there(log: Log, wal: WalRecord, said: str, there: Log) -> EarlierPlace:
+    here, found = canonical(log.store.root), there.find(WalRecord, paths.WAL)
+    if found is not None and found.wal_id != wal.wal_id:
+        return EarlierPlace(Earlier.GONE, "another WAL lies there now")
+    if found is not None and _is_one_folder(here, said):
+        return EarlierPlace(Earlier.OVER)
+    if found is None and not _MADE_AFTER_WAL.intersection(names := there.store.list("")):
+        return EarlierPlace(Earlier.GONE, "nothing of this WAL lies there" if names else "nothing lies there")
+    now = current_location(there, wal, moved=True)
     if now in {"", said}:
-        return EarlierPlace(Earlier.LIVES)
-    return EarlierPlace(Earlier.OVER) if is_moved_to(now, here) else EarlierPlace(Earlier.ELSEWHERE, moved_to=now)
+        return EarlierPlace(Earlier.LEFT if found is None else Earlier.LIVES, there=there)
+    if now == here or _is_one_folder(here, now):
+        return EarlierPlace(Earlier.OVER)
+    return EarlierPlace(Earlier.ELSEWHERE, moved_to=now)
 
 
-def is_moved_to(now: str, here: str) -> bool:
-    """Whether the location that an earlier place records is `here`."""
-    return now == here or _is_one_folder(here, now)
+def _leave(log: Log, wal: WalRecord, said: str, address: str, take_over: TakeOver, *, is_gone: bool) -> None:
+    """Make sure that no process opens the WAL at its earlier place any more, or raise `ConfigError`."""
+    here, earlier = canonical(log.store.root), look_at_earlier(log, wal, said, address=address)
+    if earlier.state is Earlier.LEFT and earlier.there is not None:
+        try:
+            earlier = _end_there(earlier.there, log, said, take_over)
+        except (CorruptError, StoreError) as error:
+            earlier = EarlierPlace(Earlier.UNKNOWN, redacted(text_of(error)))
+    if earlier.state is Earlier.ELSEWHERE:
+        raise _third_place(here, said, earlier.moved_to)
+    if earlier.state is Earlier.LIVES and earlier.there is not None:
+        raise ConfigError(
+            f"{here}: the WAL {wal.wal_id} was moved from {said}, but its wal.json still lies at {said}. Both places "
+            f"would deliver the same batches. {_compared(earlier.there, log, said)}. End every process that uses "
+            f"{said}, make sure that {here} is a complete copy (wal-sink verify), then remove {said}/wal.json and "
+            "repeat this start"
+        )
+    if earlier.state in {Earlier.GONE, Earlier.UNKNOWN} and not is_gone:
+        raise ConfigError(
+            f"{here}: nobody can see that the WAL {wal.wal_id} is out of use at {said}: {earlier.why}. If it can be "
+            "opened there, both places deliver the same batches. Repeat this start where that place can be reached. If "
+            "it is gone for good, or its wal.json was removed, and no process uses it, say so in place of moved_from: "
+            f"WalSink(…, moved_from_gone={said!r}), wal-sink drain … --moved-from-gone {said}"
+        )
 
 
-def third_place(here: str, said: str, moved_to: str) -> ConfigError:
-    """The error for a WAL whose earlier place says that the WAL was moved to another place than this one."""
+def _end_there(there: Log, log: Log, said: str, take_over: TakeOver) -> EarlierPlace:
+    """End every process at the earlier place, and record there that the WAL lies here.
+
+    The record is created once. So of two copies of one WAL, only one goes on. Raises `HeldError`, and `ConfigError` if
+    the copy lacks anything. Four requests for each role, two listings of all names, a listing and a create.
+    """
+    here = canonical(log.store.root)
+    roles = refuse_served(there, take_over)
+    _refuse_incomplete(there, log, said)  # before anything is fenced
+    for role in roles:
+        note_end(there, role, claim(there, role, was_held=True, take_over=take_over).number)
+    _refuse_incomplete(there, log, said)  # a process may have delivered meanwhile
+    number = max(there.numbers(paths.MOVES), default=0) + 1
+    move = Move(number=number, location=here, moved_from=said, **there.stamp())
+    found, _ = there.create_or_find(paths.move(number), move)
+    return EarlierPlace(Earlier.OVER if found.location == here else Earlier.ELSEWHERE, moved_to=found.location)
+
+
+def _refuse_incomplete(there: Log, log: Log, said: str) -> None:
+    lacks = _only_there(there, log)
+    if lacks:
+        here = canonical(log.store.root)
+        raise ConfigError(
+            f"{here} lacks {counted(len(lacks), 'object')} of {said}, from where the WAL was moved; the first is "
+            f"{lacks[0]}. Either not everything was copied, or a process went on at {said} since. A sink would get "
+            "batches twice or never. End every process there, copy it again, then repeat this start. If these objects "
+            f"must not count, delete all of {said}, and pass moved_from_gone"
+        )
+
+
+def _compared(there: Log, log: Log, said: str) -> str:
+    """Objects that only the original has, for a message."""
+    try:
+        lacks = _only_there(there, log)
+    except WalSinkError as error:
+        return f"It is not known whether this copy is complete: {redacted(text_of(error))}"
+    if not lacks:
+        return f"This copy has every object of {said}"
+    return f"Only there: {counted(len(lacks), 'object')}, first {lacks[0]}. So this copy is too old, or not whole"
+
+
+def _only_there(there: Log, log: Log) -> list[str]:
+    """Objects of the original that the copy lacks. Two listings of all names."""
+    only = set(there.store.list("", recursive=True)).difference(log.store.list("", recursive=True))
+    return sorted(name for name in only if not name.startswith(_NOT_COPIED))
+
+
+def _third_place(here: str, said: str, moved_to: str) -> ConfigError:
     return ConfigError(
         f"{here} holds a copy of a WAL: {said}, where it lay before, says that the WAL was moved to {moved_to}. Two "
         f"copies of one WAL would deliver the same batches twice. Open the WAL at {moved_to}. If it is lost there for "
-        f"good, and no process opens it, delete or rename {said}, or at least its wal.json, and repeat this"
+        f"good, and no process opens it, delete all of {said}, and pass moved_from_gone"
     )
-
-
-def _refuse_living(log: Log, wal: WalRecord, said: str, moved_from: str) -> None:
-    here, earlier = canonical(log.store.root), look_at_earlier(log, wal, said, address=moved_from)
-    if earlier.state is Earlier.ELSEWHERE:
-        raise third_place(here, said, earlier.moved_to)
-    if earlier.state is Earlier.LIVES:
-        raise ConfigError(
-            f"{here}: moved_from (--moved-from) says that the WAL {wal.wal_id} was moved from {said}, but it still "
-            "lies there, and nothing there says that it was moved. Two copies of one WAL would deliver the same "
-            f"batches twice. First end every process that uses {said}. Then run wal-sink adopt WAL, which shows what "
-            "was delivered there since, and makes that place refuse every process. Or delete or rename that folder, or "
-            "at least its wal.json, without which no process opens it, and repeat this start"
-        )
-    if earlier.state is Earlier.UNKNOWN:
-        _logger.warning(
-            "could not look whether the WAL still lies at %s, from which it was moved by what you declare: %s. Make "
-            "sure yourself that no process opens it there",
-            said, earlier.why_unknown,
-        )  # fmt: skip
 
 
 def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
@@ -251,14 +317,14 @@ def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
             f"{here} holds the WAL {wal.wal_id}, but the recorded location of this WAL is {said}: {doubt}. Two copies "
             "of one WAL would deliver the same batches twice. Open the WAL at the recorded location. If the WAL was "
             "moved here for good, and no process opens the other location again, give the earlier location for one "
-            f"start: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}. Or run wal-sink adopt WAL: "
-            "it first shows what was delivered at the other location since"
+            f"start: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}. It is refused while the "
+            "WAL can still be opened there"
         )
     _logger.warning(
         "%s holds a WAL whose recorded location is %s. There are three possible causes. If this is the same folder "
         "under another path, delivery is correct; use the recorded path to avoid this warning. If the WAL is a copy, "
-        "stop this process: two copies deliver all rows twice. If the WAL was moved, run wal-sink adopt WAL, or "
-        "pass moved_from=%r for one start",
+        "stop this process: two copies deliver all rows twice. If the WAL was moved, pass moved_from=%r for one "
+        "start",
         here, said, said,
     )  # fmt: skip
 
@@ -311,9 +377,8 @@ def _note_move(log: Log, here: str, said: str) -> None:
     found, is_own = log.create_or_find(paths.move(number), move)
     if is_own:
         _logger.warning(
-            "the WAL of %s lies at %s from now on. Runs at the old location do not notice this. End the runs that are "
-            "still alive, and do not open the WAL at the old location again. Otherwise all batches are delivered from "
-            "both locations",
+            "the WAL of %s lies at %s from now on. Never open it at the old location again. Otherwise all batches are "
+            "delivered from both locations",
             said, here,
         )  # fmt: skip
         return

@@ -99,7 +99,7 @@ class SparkSide:
         """Whether Spark completed the newest batch of a WAL. Never raises `WalSinkError`.
 
         No only if it is proven that Spark runs the batch again. Unknown if the checkpoint cannot be read, for example,
-        or if `adopt` made it for drains. Five reads at most.
+        or if `settle` made it for drains. Five reads at most.
         """
         try:
             wal = require_wal(log, paths.batch(batch_id))

@@ -163,8 +163,8 @@ class Stager:
             raise HistoryGone(
                 f"batch {batch_id} of {self._log.store.root}: this batch was delivered and then deleted from the WAL "
                 f"(low water {low_water}), but the checkpoint {self._checkpoint.root} makes Spark run it again. "
-                "Restore a newer checkpoint, or start a new WAL; before that, wal-sink adopt WAL shows what a sink "
-                "would get twice or never"
+                "Restore a newer checkpoint, or start a new WAL; before that, wal-sink settle WAL FOLDER and a "
+                "drain deliver what this WAL still holds"
             )
 
     def _refuse_gap(self, batch_id: int) -> None:

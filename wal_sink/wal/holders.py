@@ -101,6 +101,14 @@ def refuse_held(log: Log, role: str, *, take_over: TakeOver) -> None:
     refuse_holder(log, role, max(log.numbers(paths.terms(role)), default=0), take_over)
 
 
+def refuse_served(log: Log, take_over: TakeOver) -> list[str]:
+    """`refuse_held` for every role of a WAL. Returns the roles. One listing, and three requests a role."""
+    roles = [name.removesuffix("/") for name in log.store.list(paths.TERMS)]
+    for role in roles:
+        refuse_held(log, role, take_over=take_over)
+    return roles
+
+
 def refuse_holder(log: Log, role: str, number: int, take_over: TakeOver) -> None:
     """Raise `HeldError` as `refuse_held` does, for a known newest term; 0: the role has no term. Sends no request if
     `take_over` permits any holder, or if this process saw the lease of the term run out.

@@ -25,14 +25,6 @@ LEASES = "leases"
 REPAIRS = "repairs"
 MILESTONES = "milestones"
 PROBE = "probe"
-TOP = frozenset({BATCHES, SINKS, LOW_WATER, MOVES, TERMS, PROBE, REPAIRS, MILESTONES, LEASES})
-"""Folders in the root of a WAL. Nothing else there belongs to it, but its own record."""
-COPY = f"{MOVES}/copy.json"
-"""Path of the record that this folder was made by copying a WAL. It is made before anything else is copied: in `moves/`
-it proves, to every version, that a WAL without its own record is not complete.
-"""
-COPIED = f"{MOVES}/copied.json"
-"""Path of the record that everything but `wal.json` was copied into this folder. From then on it may be in use."""
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
 SINK_RECORD = "sink.json"
@@ -195,11 +187,6 @@ def batch_name(batch_id: int) -> str:
             f"{batch_id} is not a batch id: expected a whole number from 0 on, of {BATCH_DIGITS} digits at most"
         )
     return str(batch_id).zfill(BATCH_DIGITS)
-
-
-def is_batch_name(name: str) -> bool:
-    """Whether this is the name of a batch, without suffix."""
-    return len(name) == BATCH_DIGITS and parse_number(name) is not None
 
 
 def batch(batch_id: int) -> str:

@@ -101,8 +101,6 @@ CASES = (
     Case("moves/<number:10>.json", "collected", "", "then the WAL lies elsewhere, and that is told",
          foreign=CONTRADICTION,
          other=("1.", "2.")),
-    Case("moves/copy.json", "skipped", "", NOT_NEEDED, doubled=ONLY_UNKNOWN),
-    Case("moves/copied.json", "skipped", "", NOT_NEEDED, doubled=ONLY_UNKNOWN),
     Case("repairs/<number:10>.json", "skipped", "01.json", NOT_NEEDED, foreign=SAME, other=("1.", "7.")),
     Case("repairs/<number:10>.done.json", "skipped", "01.done", NOT_NEEDED, foreign=SAME, other=("1.d", "7.d")),
     Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3.")),

@@ -30,8 +30,7 @@ from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.log import Log
 from wal_sink.wal.milestone_records import Milestone
-from wal_sink.wal.move_records import CopiedRecord, CopyRecord
-from wal_sink.wal.records import WalRecord, decode, encode
+from wal_sink.wal.records import encode
 
 _numbers = itertools.count()
 
@@ -54,7 +53,7 @@ def _sharded(world: GoldenWal) -> None:
 
 
 def _skipped(world: GoldenWal) -> None:
-    """A copy. A sink passed over a batch of which nothing was left, and two batches were sent to another target."""
+    """A sink passed over a batch of which nothing was left, and two batches were sent to another target."""
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
@@ -69,11 +68,6 @@ def _skipped(world: GoldenWal) -> None:
     again = resend_order(log, [2, 0], target, name="again", again=False, why="")
     plan = plan_resend(log, [2, 0], target, name="again", again=False)
     resend(log, again, plan, target, delivery=Delivery(target), take_over=TakeOver.ALWAYS)
-    wal = decode(WalRecord, world.wal.read(paths.WAL), "")
-    stamp = {"id": "0" * 32, "created": wal.created}
-    copy = CopyRecord(wal_id=wal.wal_id, location=wal.location, copied_from="s3://a/b", who="ada@host/1", **stamp)
-    world.wal.create(paths.COPY, encode(copy))
-    world.wal.create(paths.COPIED, encode(CopiedRecord(wal_id=wal.wal_id, objects=9, digest="0" * 32, **stamp)))
 
 
 def _others(world: GoldenWal) -> None:

@@ -384,10 +384,12 @@ def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str
     seen_before = invoke("status", str(moved)).output
     two_places = invoke("drain", str(moved), *target, "--moved-from", wal, exit_code=2)
     shutil.rmtree(wal)
-    invoke("drain", str(moved), *target, "--moved-from", wal)
+    out_of_sight = invoke("drain", str(moved), *target, "--moved-from", wal, exit_code=2)
+    invoke("drain", str(moved), *target, "--moved-from-gone", wal)
 
     assert "that folder exists too, and holds the same WAL" in refused.stderr
-    assert "but it still lies there" in two_places.stderr
+    assert "Both places would deliver the same batches" in two_places.stderr
+    assert f"--moved-from-gone file://{Path(wal).resolve()}" in out_of_sight.stderr
     assert f"--moved-from file://{Path(wal).resolve()}" in refused.stderr
     assert str(moved) in (moved / "moves/0000000001.json").read_text()
     assert "lies at" in seen_before

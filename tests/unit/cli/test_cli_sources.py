@@ -23,6 +23,7 @@ SAMPLES: dict[str, Any] = {
     "name": "orders",
     "checkpoint": "s3://lake/checkpoint",
     "moved-from": "s3://old/wal",
+    "moved-from-gone": "s3://older/wal",
     "follow": True,
     "standby": True,
     "lease": 7.5,

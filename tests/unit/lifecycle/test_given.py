@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from wal_sink import ConfigError, Delivery, Settings, Sink
-from wal_sink.lifecycle.given import check_arguments, deliveries_of, folder_of, refuse_shared_folder, sinks_of
+from wal_sink.lifecycle.given import check_arguments, deliveries_of, folder_of, place_of, refuse_shared_folder, sinks_of
+from wal_sink.recovery.location import GonePlace
 
 
 def take(_: object) -> None:
@@ -67,6 +68,16 @@ def test_an_argument_of_a_wrong_kind_is_refused_by_its_name(wrong: dict[str, obj
 
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
         check_arguments(**{**right, "moved_from": None, **wrong})
+
+
+def test_the_place_from_which_a_wal_was_moved_is_looked_at_or_believed_to_be_gone() -> None:
+    assert place_of(None, None) is None
+    assert place_of("s3://lake/wal", None) == "s3://lake/wal"
+    assert place_of(None, "s3://lake/wal") == GonePlace("s3://lake/wal")
+    with pytest.raises(ConfigError, match="moved_from and moved_from_gone: pass one"):
+        place_of("s3://lake/wal", "s3://lake/wal")
+    with pytest.raises(ConfigError, match=r"moved_from_gone=3: expected text"):
+        place_of(None, 3)
 
 
 def test_a_name_in_a_mapping_is_text() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.repairs import end_roles
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
@@ -379,6 +380,7 @@ def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:
 
     with pytest.raises(ConfigError, match="recorded location"):
         opened_or_ended(copy, "a")
+    end_roles(place.wal)
     place.wal.delete([paths.WAL])
     assert opened_or_ended(copy, "a", moved_from=place.wal.root).committers[0].marked_through == 0
 

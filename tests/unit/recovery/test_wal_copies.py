@@ -1,7 +1,7 @@
 """Two copies of WAL and checkpoint, side by side: what notices, and when.
 
-A copy is refused when it is opened (`test_location.py`). Here somebody has said `moved_from` of a copy while the
-original goes on, or the WAL is too old to say where it lies.
+A copy is refused when it is opened (`test_location.py`). Here somebody has said that the original
+is gone, and it goes on.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, out_of_use, served_sink
+from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
+from wal_sink.recovery.location import GonePlace
 from wal_sink.settings import Settings
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import simulated_runtime
@@ -52,10 +53,13 @@ def copy_of(place: Place, to: Place | None = None) -> Place:
 
 
 def opened_copy(place: Place, sink: object, original: Place) -> Run:
-    """Open a copy as the WAL that was moved. The original is out of use then, and somebody restores it later."""
+    """Open a copy as the WAL that was moved. The original is out of sight then, and comes back."""
     run = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=77))
-    with out_of_use(original.wal):
-        run.open([served_sink(run, "a", sink)], moved_from=original.wal.root)
+    content = {name: original.wal.read(name) for name in original.wal.list("", recursive=True)}
+    original.wal.delete(list(content))
+    run.open([served_sink(run, "a", sink)], moved_from=GonePlace(original.wal.root))
+    for name, data in content.items():
+        original.wal.create(name, data)
     run.become_stager()
     return run
 
@@ -95,7 +99,8 @@ def test_a_copy_that_is_accepted_is_told_to_be_the_only_one(caplog: pytest.LogCa
         opened_copy(copy, Recorder(), original)
 
     assert (
-        f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. Runs at the old location" in caplog.text
+        f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. Never open it at the old location"
+        in caplog.text
     )
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
-from tests.unit.moving.test_copy import memory
-from tests.unit.moving.test_settle import settled as settle
 from tests.unit.repair.test_gc import ROWS, check_whole, dying, half_collected, littered, settled
+from tests.unit.settling.test_settle import memory
+from tests.unit.settling.test_settle import settled as settle
 from wal_sink.checking.verify import Check
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.errors import ObjectLost, StoreError, WalSinkError

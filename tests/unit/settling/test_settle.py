@@ -1,32 +1,29 @@
-"""`adopt --settle`: a WAL whose checkpoint is lost delivers what it holds, once, and no query goes on from there."""
+"""`settle`: a WAL whose checkpoint is lost delivers what it holds, once, and no query goes on from there."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import asdict
 
 import pytest
 
-from tests.support.repairs import end_roles, killed_everywhere, log_on
+from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder
-from tests.unit.moving.test_copy import memory
-from tests.unit.moving.test_situation import came_back
+from tests.unit.settling.test_ending import bring_back, roll_back, saved, staged
 from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.verify import Check
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import ConfigError, HeldError, HistoryError
-from wal_sink.moving import settlement
-from wal_sink.moving.adopt import SettlePlan, is_settled, is_whole, plan_settle, settle, settle_order
-from wal_sink.moving.ending import manifest_of
-from wal_sink.moving.settlement import FolderState
-from wal_sink.moving.situation import Match, QueryFound, look_at_query
-from wal_sink.recovery.inventory import require_wal
-from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
+from wal_sink.errors import ConfigError, DivergentReplay, HeldError, HistoryError
+from wal_sink.recovery.sink_changes import retire
+from wal_sink.settling.settle import Settled, settle
 from wal_sink.stores.base import Store
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FaultyStore
+from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
 
+_numbers = itertools.count()
 ROWS = [3, 2]
 
 
@@ -52,20 +49,22 @@ def lost() -> Store:
     return new
 
 
-def look(place: Place, checkpoint: Store) -> QueryFound:
-    log = log_on(place.wal)
-    return look_at_query(log, require_wal(log, "the test"), Checkpoint(checkpoint))
+def memory() -> MemoryStore:
+    return MemoryStore(StoreSpec(f"memory://settled-{next(_numbers)}"))
 
 
-def settled(
-    place: Place, folder: Store, newest: str | None = None, *, log: Log | None = None, checkpoint: Store | None = None
-) -> SettlePlan:
+def settled_or_not(
+    place: Place, folder: Store, newest: str | None = None, *, checkpoint: Store | None = None
+) -> Settled | None:
     """Do the same as the command."""
-    log = log or log_on(place.wal)
-    order = settle_order(folder, newest, why="the disk is gone")
-    entry = find_unfinished(log, order)
-    plan = SettlePlan(**entry.plan) if entry else plan_settle(look(place, checkpoint or lost()), folder, newest)
-    return SettlePlan(**settle(log, order, plan, folder, take_over=TakeOver.IF_GONE).plan)
+    log, own = log_on(place.wal), Checkpoint(checkpoint or lost())
+    return settle(log, own, folder, newest, take_over=TakeOver.IF_GONE)
+
+
+def settled(place: Place, folder: Store, newest: str | None = None, *, checkpoint: Store | None = None) -> Settled:
+    done = settled_or_not(place, folder, newest, checkpoint=checkpoint)
+    assert done is not None
+    return done
 
 
 def drained(place: Place, checkpoint: Store, name: str = "a") -> list[int]:
@@ -90,9 +89,7 @@ def test_what_is_left_is_delivered_once_without_the_checkpoint() -> None:
     assert drained(place, folder) == [1, 2]
     assert drained(place, folder) == []
     assert drained(place, folder, "b") == [1, 2]
-    assert is_settled(look(place, lost()))
-    [entry] = read_journal(log_on(place.wal))
-    assert (entry.state, entry.begun.why, entry.result) == ("done", "the disk is gone", {"through": 2})
+    assert settled_or_not(place, memory()) is None
     assert list(Check(place.wal, comparisons=[AgainstCheckpoint(folder)]).run()) == []
 
 
@@ -162,6 +159,25 @@ def test_a_query_that_spark_does_not_refuse_is_refused_by_the_stager() -> None:
 # --- histories that were given up
 
 
+def came_back() -> Place:
+    """An older checkpoint was restored by mistake and the query ran; then its own checkpoint came back. No sink has any
+    batch after 1.
+    """
+    place = Place(rows=lambda _: ROWS)
+    run = place.open({"a": Recorder()})
+    place.stream(run, 1)
+    staged(place, run, complete=5)
+    end_roles(place.wal)
+    own = saved(place)
+    roll_back(place, 2)
+    staged(place, place.open({}), complete=3, runs=4, end=100)
+    end_roles(place.wal)
+    bring_back(place, own)
+    staged(place, place.open({}), complete=6)
+    end_roles(place.wal)
+    return place
+
+
 def test_a_wal_of_two_histories_is_not_settled() -> None:
     """The settlement would deliver batches 3 and 4 of the history that was given up, which no drain with the query's
     own checkpoint does.
@@ -170,23 +186,31 @@ def test_a_wal_of_two_histories_is_not_settled() -> None:
 
     with pytest.raises(ConfigError, match=r"two histories of the query staged batches 3-5, and the WAL does not show"):
         settled(place, folder, "complete")
-    with pytest.raises(ConfigError, match=r"the WAL holds batch 3 with other input than "):
+    with pytest.raises(ConfigError, match=r"is a checkpoint of this WAL.*restore the checkpoint to its state before"):
         settled(place, folder, "complete", checkpoint=place.checkpoint)
 
     assert folder.list("", recursive=True) == []
-    assert read_journal(log_on(place.wal)) == []
 
 
-def test_the_checkpoint_for_drains_is_not_taken_for_the_query_s_own() -> None:
+def test_restored_to_its_state_before_these_batches_its_query_runs_them_again() -> None:
+    place = came_back()
+    with pytest.raises(DivergentReplay, match="batch 3"):
+        place.open({"a": Recorder()}).deliver_all()
+    end_roles(place.wal)
+    roll_back(place, 2)
+
+    sink = Recorder()
+    place.stream(place.open({"a": sink}), 7)
+
+    assert set(sink.batches) == {3, 4, 5, 6, 7}
+
+
+def test_the_checkpoint_for_drains_is_not_replaced() -> None:
     place, folder = pending(stops_at=3), memory()
     settled(place, folder, "incomplete")
 
-    found = look(place, folder)
-
-    assert (found.match, found.committed) == (Match.FOR_DRAINS, 2)
-    assert [(share.sink, share.never.count) for share in found.sinks] == [("a", 3), ("b", 3)]
-    with pytest.raises(ConfigError, match=r"made .* for drains, and a drain delivers what is left with it"):
-        plan_settle(found, memory(), "complete")
+    with pytest.raises(ConfigError, match="So a drain delivers what is left with this checkpoint"):
+        settled(place, memory(), "complete", checkpoint=folder)
 
 
 def test_if_the_query_went_on_since_it_is_settled_anew() -> None:
@@ -200,24 +224,6 @@ def test_if_the_query_went_on_since_it_is_settled_anew() -> None:
 
 
 # --- killed
-
-
-def test_killed_at_any_request_to_the_wal_the_same_command_completes_it() -> None:
-    folders: dict[int, Store] = {}
-
-    def make() -> Place:
-        place = pending()
-        folders[id(place)] = memory()
-        return place
-
-    def act(log: Log, place: Place) -> None:
-        settled(place, folders[id(place)], "complete", log=log)
-
-    for place in killed_everywhere(make, lambda place: place.wal, act):
-        folder = folders[id(place)]
-        assert_as_before_or_after(place, folder)
-        settled(place, folder, "complete")
-        assert drained(place, folder) == [1, 2]
 
 
 def test_killed_at_any_request_to_the_folder_the_same_command_completes_it() -> None:
@@ -249,30 +255,20 @@ def assert_as_before_or_after(place: Place, folder: Store) -> None:
     assert list(Check(place.wal, comparisons=[AgainstCheckpoint(place.checkpoint)]).run()) == []
 
 
-@pytest.mark.parametrize("is_written", [False, True])
-def test_a_query_beside_an_unfinished_settlement_loses_and_doubles_nothing(*, is_written: bool) -> None:
-    """Its checkpoint came back, or it was never lost."""
-    place, folder = pending(), memory()
-    log = log_on(place.wal)
-    plan = SettlePlan(folder.root, 2, "gone", "none")
-    begin(log, settle_order(folder, "complete", why=""), asdict(plan))
-    if is_written:
-        settlement.write(folder, files(log, 2), log.runtime)
-        assert drained(place, folder) == [1, 2]
-    sink = Recorder()
-    place.stream(place.open({"a": sink}), 3)
-    end_roles(place.wal)
-
-    assert sorted(set(sink.batches)) == ([3] if is_written else [1, 2, 3])
+def test_a_query_whose_checkpoint_came_back_loses_and_doubles_nothing() -> None:
+    place, folder, sink = pending(), memory(), Recorder()
     settled(place, folder, "complete")
-    assert drained(place, folder) == []
+    assert drained(place, folder) == [1, 2]
+
+    place.stream(place.open({"a": sink}), 3)
+
+    assert sorted(set(sink.batches)) == [3]
 
 
 def test_a_wal_that_no_sink_ever_served_is_settled_for_a_new_one() -> None:
     place, folder = Place(rows=lambda _: ROWS), memory()
     list(place.query().batches(place.open({}), 2))
     end_roles(place.wal)
-    assert not is_settled(look(place, lost()))
 
     settled(place, folder, "complete")
 
@@ -286,7 +282,7 @@ def test_a_wal_that_no_sink_ever_served_is_settled_for_a_new_one() -> None:
 
 
 def test_a_decision_that_nobody_can_make_for_the_user_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match="nobody knows whether Spark completed batch 2"):
+    with pytest.raises(ConfigError, match=r"completed batch 2 \(5 rows\).*source 0: .*behind batch 1 \(source 0: "):
         settled(pending(), memory())
 
 
@@ -303,7 +299,7 @@ def test_where_the_wal_shows_it_no_decision_is_taken() -> None:
 
 def test_with_its_own_checkpoint_it_is_drained_as_always() -> None:
     place = pending()
-    with pytest.raises(ConfigError, match="Leave out --settle"):
+    with pytest.raises(ConfigError, match="is a checkpoint of this WAL, and is not older than it"):
         settled(place, memory(), checkpoint=place.checkpoint)
 
 
@@ -325,7 +321,6 @@ def test_a_folder_that_holds_anything_else_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="this folder is not empty"):
         settled(place, folder, "complete")
     assert folder.list("", recursive=True) == [path]
-    assert read_journal(log_on(place.wal)) == []
 
 
 def test_a_folder_within_the_wal_is_refused() -> None:
@@ -336,12 +331,13 @@ def test_a_folder_within_the_wal_is_refused() -> None:
 
 def test_a_folder_that_another_process_fills_at_the_same_time_is_refused() -> None:
     place, folder = pending(), memory()
-    log = log_on(place.wal)
-    wal = require_wal(log, "the test")
-    files = settlement.files_of(wal, 2, None)
-    folder.create("commits/2", b"v1\n{}")
+
+    def fill(what: str, where: str) -> None:
+        if (what, where) == ("before create", "commits/2"):
+            folder.create("commits/2", b"v1\n{}")
+
     with pytest.raises(ConfigError, match="another process has just written commits/2"):
-        settlement.write(folder, files, log.runtime)
+        settled(place, FaultyStore(folder, fill), "complete")
 
 
 def test_beside_a_process_that_serves_the_wal_it_is_refused() -> None:
@@ -349,35 +345,14 @@ def test_beside_a_process_that_serves_the_wal_it_is_refused() -> None:
     place.open({"a": Recorder()})
     with pytest.raises(HeldError, match="is running on this machine"):
         settled(place, memory(), "complete")
-    assert read_journal(log_on(place.wal)) == []
 
 
-def test_another_unfinished_adoption_is_completed_first() -> None:
-    place, folder = pending(), memory()
-    begin(log_on(place.wal), settle_order(memory(), "complete", why=""), {})
-    with pytest.raises(HeldError, match="wal-sink adopt WAL --settle"):
-        settled(place, folder, "complete")
-
-
-def test_a_repair_of_a_sink_may_be_unfinished() -> None:
-    place, folder = pending(), memory()
-    begin(log_on(place.wal), Order("skip", {}, ("terms/committer-a/",)), {})
-    assert settled(place, folder, "complete").through == 2
-
-
-def test_a_checkpoint_that_is_there_is_seen() -> None:
-    place, folder = pending(), memory()
-    plan = settled(place, folder, "complete")
-    log = log_on(place.wal)
-    wal = require_wal(log, "the test")
-    assert is_whole(log, wal, plan, folder)
-    folder.delete(["metadata"])
-    assert settlement.state_of(folder, place.wal, files(log, plan.through)) is FolderState.PART
-    assert settlement.state_of(memory(), place.wal, files(log, plan.through)) is FolderState.EMPTY
-
-
-def files(log: Log, through: int) -> dict[str, bytes]:
-    return settlement.files_of(require_wal(log, "the test"), through, manifest_of(log, through))
+def test_a_copy_of_a_wal_is_refused() -> None:
+    place, copy = pending(), Place()
+    for name in place.wal.list("", recursive=True):
+        copy.wal.create(name, place.wal.read(name))
+    with pytest.raises(ConfigError, match="Two copies of one WAL"):
+        settled(copy, memory(), "complete")
 
 
 def test_a_restored_checkpoint_is_left_and_its_wal_settled() -> None:
@@ -385,10 +360,32 @@ def test_a_restored_checkpoint_is_left_and_its_wal_settled() -> None:
     place, folder = pending(delivered=2), memory()
     for path in ("commits/1", "commits/2", "offsets/2"):
         place.checkpoint.delete([path])
-    found = look(place, place.checkpoint)
-    assert (found.match, found.committed, found.ending.through) == (Match.BEHIND, 0, 1)
 
-    plan = settled(place, folder, "complete", checkpoint=place.checkpoint)
-
-    assert (plan.through, plan.match) == (2, "behind")
+    assert settled(place, folder, "complete", checkpoint=place.checkpoint).through == 2
     assert drained(place, folder) == [2]
+
+
+def test_retired_and_forgotten_sinks_are_not_waited_for() -> None:
+    place = pending()
+    place.open({"a": Recorder()}).deliver_all()
+    end_roles(place.wal)
+    settled(place, memory())
+    retire(log_on(place.wal), "b", drop_pending=2, take_over=TakeOver.IF_GONE)
+    assert settled_or_not(place, memory()) is None
+
+    place = pending()
+    place.open({"a": Recorder()}).deliver_all()
+    end_roles(place.wal)
+    place.wal.create(paths.forgotten("b"), b"")
+    assert settled_or_not(place, memory()) is None
+
+
+def test_a_lost_or_damaged_manifest_of_the_newest_batch_is_told_without_its_rows() -> None:
+    place = pending(delivered=1)
+    path = next(f"{paths.batch(2)}/{name}" for name in place.wal.list(paths.batch(2)) if name.startswith("manifest"))
+    place.wal.delete([path])
+    place.wal.create(path, b"no record")
+    with pytest.raises(
+        ConfigError, match=r"completed batch 2\. Add --newest complete if the new query begins behind it:"
+    ):
+        settled(place, memory())

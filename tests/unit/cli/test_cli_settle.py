@@ -1,0 +1,125 @@
+"""`wal-sink settle`, followed by the words that it prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.base import Store
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
+
+MODULE = """
+def take(chunk):
+    with open("taken.txt", "a") as file:
+        file.write(f"{chunk.batch_id}\\n")
+"""
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A WAL of three batches of two rows, of which the sink `default` has the first. Its query ended."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    (tmp_path / "settling_targets.py").write_text(MODULE)
+    stage(tmp_path / "wal", tmp_path / "checkpoint", 1)
+    drain(tmp_path / "wal")
+    stage(tmp_path / "wal", tmp_path / "checkpoint", 3)
+    return tmp_path / "wal"
+
+
+def stage(wal: Path, checkpoint: Path, batches: int) -> None:
+    files = open_store(StoreSpec(str(checkpoint)))
+    run = Run(open_store(StoreSpec(str(wal))), files, Settings())
+    run.open()
+    run.become_stager()
+    list(FakeQuery(files, lambda *_: [pa.table({"id": [1, 2]})]).batches(run, batches))
+    note_end(run.log, paths.STAGER_ROLE, max(run.log.numbers(paths.terms(paths.STAGER_ROLE))))
+
+
+def invoke(*args: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [*map(str, args)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def drain(wal: Path | str, *more: object, code: int = 0) -> Result:
+    return invoke("drain", wal, "--to", "settling_targets:take", "--start-from", "earliest", *more, code=code)
+
+
+def taken(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "taken.txt").read_text().split()]
+
+
+def objects(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_wal_whose_checkpoint_was_deleted_is_settled_with_the_words_that_the_command_prints(
+    wal: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "checkpoint")
+    refused = drain(wal, code=1).output
+    assert "wal-sink settle WAL FOLDER" in refused
+    assert "This WAL holds batches up to 2, sink 'default' has those up to 0" in refused
+    undecided = invoke("settle", wal, "rest", code=2).output
+    assert "nobody knows whether Spark completed batch 2 (2 rows)" in undecided
+    assert 'source 0: {"end": 1}' in undecided
+    assert not (tmp_path / "rest").exists()
+    before = objects(wal)
+
+    done = invoke("settle", wal, "rest", "--newest", "complete").stdout
+
+    assert f"wal-sink drain file://{wal} --checkpoint file://{tmp_path}/rest --name SINK --to TARGET" in done
+    assert 'source 0: {"end": 2}' in done
+    told = json.loads(invoke("settle", wal, "rest", "--newest", "complete", "--json").stdout)
+    assert (told["folder"], told["through"], told["offsets"]) == (f"file://{tmp_path}/rest", 2, ['{"end": 2}'])
+    assert objects(wal) == before
+    assert "another query" not in invoke("status", wal, "--checkpoint", "rest").output
+    drain(f"file://{wal}", "--checkpoint", f"file://{tmp_path}/rest")
+    assert taken(tmp_path) == [0, 1, 2]
+    assert "there is nothing to settle" in invoke("settle", wal, "rest").stdout
+    assert json.loads(invoke("settle", wal, "rest", "--json").stdout)["through"] is None
+
+
+def test_the_folder_has_the_options_of_the_checkpoint(
+    wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(tmp_path / "checkpoint")
+    specs: list[StoreSpec] = []
+
+    def opened(spec: StoreSpec) -> Store:
+        specs.append(spec)
+        return open_store(StoreSpec(spec.url))
+
+    monkeypatch.setattr("wal_sink.cli.settle.opened", opened)
+    invoke("settle", wal, "rest", "--newest", "complete", "--checkpoint-option", "a=b")
+    assert specs == [StoreSpec("rest", {"a": "b"})]
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"), [("wal/rest", "one lies inside the other"), ("settling_targets.py", "settling_targets.py")]
+)
+def test_wrong_folders(wal: Path, tmp_path: Path, folder: str, said: str) -> None:
+    shutil.rmtree(tmp_path / "checkpoint")
+    result = CliRunner().invoke(main, ["settle", str(wal), folder, "--newest", "complete"])
+    assert result.exit_code in {1, 2}
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_the_record_of_a_wal_chooses_no_code(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.cli.opened.is_plain", lambda url: not url.endswith("/checkpoint"))
+    assert "Pass this kind of address yourself with --checkpoint" in invoke("settle", wal, "rest", code=2).output
