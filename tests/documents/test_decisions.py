@@ -1,4 +1,7 @@
-"""`docs/decisions/`: the records are numbered without a gap, have their three parts, and are all in the index."""
+"""`docs/decisions/`: the records are numbered, have their three parts, and are all in the index.
+
+A record whose subject is gone goes, and its number is not used again.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ def faults(folder: Path) -> list[str]:
     records = sorted(path for path in folder.glob("*.md") if path.name != "index.md")
     found = [] if records else ["there is no record"]
     expected = []
-    for number, path in enumerate(records, 1):
+    for path in records:
         text = path.read_text()
         title = text.partition("\n")[0].removeprefix("# ")
         expected.append((title, path.name))
-        if not (path.name.startswith(f"{number:04}-") and title.startswith(f"{number}. ")):
-            found.append(f"{path.name}: expected number {number}, in the name and in the title")
+        number = title.partition(". ")[0]
+        if not (number.isdigit() and path.name.startswith(f"{int(number):04}-")):
+            found.append(f"{path.name}: expected the same number in the name and in the title")
         if re.findall(r"^\*\*(\w+)\.\*\* ", text, flags=re.MULTILINE) != PARTS:
             found.append(f"{path.name}: expected the parts {PARTS}")
     return found if listed == expected else [*found, f"index.md: {sorted(set(listed) ^ set(expected)) or 'the order'}"]
@@ -36,7 +40,11 @@ def test_every_record_is_whole_and_in_the_index() -> None:
 def test_a_fault_is_told(tmp_path: Path) -> None:
     planted = [
         ("0001-a.md", "# 1. A\n\n**Context.** c\n\n**Decision.** d\n", "0001-a.md: expected the parts"),
-        ("0003-c.md", "# 3. C\n\n**Context.** c\n\n**Decision.** d\n\n**Consequence.** e\n", "expected number 2"),
+        (
+            "0003-c.md",
+            "# 4. C\n\n**Context.** c\n\n**Decision.** d\n\n**Consequence.** e\n",
+            "expected the same number",
+        ),
         ("0002-b.md", "# 2. B\n\n**Context.** c\n\n**Decision.** d\n\n**Consequence.** e\n", "index.md: [('2. B'"),
         ("index.md", "- [1. Another](0001-a.md)\n", "index.md: [('1. A'"),
     ]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
-from tests.support.golden.wals import GOLDEN, load
+from tests.support.golden.wal_writer import written
 from wal_sink.cli.main import main
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -26,7 +26,7 @@ SECRET = "test-secret-key"  # noqa: S105 - the dummy of tests.support.servers.s3
 def place(s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a WAL and its checkpoint, with a sink of each kind."""
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-    world, _ = load(max(GOLDEN.glob("*/kinds.json")))
+    world = written("kinds")
     for name, objects in (("wal", world.wal), ("checkpoint", world.checkpoint)):
         store = open_store(StoreSpec(f"{s3_url}/{name}", s3_server.storage_options))
         for path in objects.list("", recursive=True):

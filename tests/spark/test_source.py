@@ -122,7 +122,7 @@ def test_a_replay_of_a_released_batch_is_counted_and_dropped(
 ) -> None:
     place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
     (manifest,) = place.manifests()
-    release = Release(batch_id=0, term=1, attempt=1, fingerprint=manifest.fingerprint, rule=manifest.rule, run_id="x",
+    release = Release(batch_id=0, term=1, attempt=1, fingerprint=manifest.fingerprint, sink="default", run_id="x",
                       **place.log.stamp())  # fmt: skip
     place.log.create(paths.release(0), release)
     message = in_task(monkeypatch, place.sent(), 5)
@@ -135,7 +135,7 @@ def test_a_replay_of_a_released_batch_is_counted_and_dropped(
 def test_other_input_under_a_released_batch_id_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
     (manifest,) = place.manifests()
-    release = Release(batch_id=0, term=1, attempt=1, fingerprint=manifest.fingerprint, rule=manifest.rule, run_id="x",
+    release = Release(batch_id=0, term=1, attempt=1, fingerprint=manifest.fingerprint, sink="default", run_id="x",
                       **place.log.stamp())  # fmt: skip
     place.log.create(paths.release(0), release)
     place.plan(0, offset=8)
@@ -337,7 +337,7 @@ def test_an_aborted_batch_leaves_no_manifest(place: Place, monkeypatch: pytest.M
 
 def released(place: Place, batch_id: int) -> None:
     (manifest,) = place.manifests(batch_id)
-    fields: Any = {"fingerprint": manifest.fingerprint, "rule": manifest.rule, "run_id": "x", **place.log.stamp()}
+    fields: Any = {"fingerprint": manifest.fingerprint, "sink": "default", "run_id": "x", **place.log.stamp()}
     record = Release(batch_id=batch_id, term=manifest.term, attempt=manifest.attempt, **fields)
     place.log.create(paths.release(batch_id), record)
 

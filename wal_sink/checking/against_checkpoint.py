@@ -134,9 +134,7 @@ class AgainstCheckpoint:
             if repartition is None and manifest.passed_over:
                 self._forgotten.add(batch_id)  # the entry before it is gone, which would prove it
                 return
-            found = repartition.fingerprint if repartition else self._checkpoint.fingerprint(
-                batch_id, text, manifest.rule
-            )  # fmt: skip
+            found = repartition.fingerprint if repartition else self._checkpoint.fingerprint(batch_id, text)
         except HistoryError:
             self._forgotten.add(batch_id)  # the entry before it is gone: the files of a source are not known
         except (CorruptError, ConfigError) as error:

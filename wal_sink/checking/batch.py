@@ -151,7 +151,7 @@ def check_term(look: Look, role: str, term: int, run_id: str, path: str) -> None
 
 
 def _check_release(look: Look, release: Release, manifest: Manifest) -> None:
-    if (release.fingerprint, release.rule) != (manifest.fingerprint, manifest.rule):
+    if release.fingerprint != manifest.fingerprint:
         manifest_path = paths.manifest(manifest.batch_id, manifest.term, manifest.attempt)
         what = f"this release and {manifest_path} name different source offsets"
         look.fault(Fault.CONTRADICTION, paths.release(release.batch_id), what)

@@ -70,7 +70,7 @@ def _matched(token: re.Match[str]) -> str:
     return rf"\d{{{digits}}}" if name == "batch" else rf"(?:\d{{{digits}}}|[1-9]\d{{{digits},}})"
 
 
-_SEGMENT = "<term:10>-<attempt:10>/<partition:6>-<roll:4>-<id>.parquet"
+_SEGMENT = "<term:10>-<attempt:10>/<partition:6>-<file_index:4>-<id>.parquet"
 _LETTER = "sinks/<name>/dead-letters/<batch:19>/<ordinal:6>-<first:12>-<end:12>"
 _COLLECTED, _FREELY = Lives.UNTIL_COLLECTED, Lives.FREELY
 

@@ -1,11 +1,6 @@
 """Fingerprints: digests of the input that a batch reads from its sources, equal for every run of the same input.
 
-A fingerprint is made by a rule. Its number is stored beside it, so records of an earlier version are compared by their
-rule.
-
-1. The lines of `offsets/N` after the second; after the line of a file source, the lines of *one* entry of its log, the
-   newest. With version 2 of the offset log, no files are digested.
-2. Id and offset of each source; after those of a file source, every file of its log that the batch reads.
+Digested are id and offset of each source, and after those of a file source every file of its log that the batch reads.
 """
 
 from __future__ import annotations
@@ -19,16 +14,11 @@ from wal_sink.checkpoint.formats import (
     CheckpointFiles,
     FileEntry,
     OffsetsEntry,
-    log_offset,
     read_file_log,
     read_offsets,
 )
-from wal_sink.errors import ConfigError, CorruptError, HistoryError
+from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.stores.base import ObjectMissing
-from wal_sink.wal.records import FIRST_RULE
-
-RULE = 2
-"""Rule for new fingerprints."""
 
 _BEFORE_ALL = -1
 
@@ -39,23 +29,14 @@ class Fingerprints:
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
 
-    def of(self, batch_id: int, text: str, rule: int) -> str:
+    def of(self, batch_id: int, text: str) -> str:
         """The fingerprint of the batch whose entry in the offset log is `text`.
 
         Sends no request unless a source is a file source. Then it sends one read for each entry of its log that the
-        batch reads, at most one listing, and by rule 2 a read of the previous batch's entry. Raises `CorruptError` if
-        the log of a file source is missing, `HistoryError` if the previous entry is missing, `ConfigError` for an
-        unknown rule.
+        batch reads, at most one listing, and a read of the previous batch's entry. Raises `CorruptError` if the log of
+        a file source is missing, `HistoryError` if the previous entry is missing.
         """
-        entry = read_offsets(text, self._url(f"offsets/{batch_id}"))
-        if rule == FIRST_RULE:
-            return _digest(self._first_rule(text, entry))
-        if rule == RULE:
-            return _digest(self._second_rule(batch_id, entry))
-        raise ConfigError(
-            f"batch {batch_id}: the WAL holds a fingerprint of rule {rule}, but this version of wal-sink knows rules "
-            f"{FIRST_RULE} and {RULE}. Use the version of wal-sink that wrote this WAL"
-        )
+        return _digest(self._lines(batch_id, read_offsets(text, self._url(f"offsets/{batch_id}"))))
 
     def files(self, batch_id: int, entry: OffsetsEntry) -> dict[str, list[FileEntry]]:
         """The files that the batch reads, by file source: its log after the previous batch, up to this one."""
@@ -65,18 +46,10 @@ class Fingerprints:
         after = self._before(batch_id, entry)
         found = {}
         for source, number in through.items():
-            logged = self._log(entry, source, after=after.get(source, _BEFORE_ALL), through=number)
-            found[source] = sorted(file for _, file in logged)
+            found[source] = sorted(self._log(entry, source, after=after.get(source, _BEFORE_ALL), through=number))
         return found
 
-    def _first_rule(self, text: str, entry: OffsetsEntry) -> Iterator[str]:
-        for source, line in enumerate(text.splitlines()[2:]):
-            yield line
-            if (number := log_offset(line)) is not None:
-                logged = self._log(entry, str(source), after=number - 1, through=number)
-                yield from sorted(raw for raw, _ in logged)
-
-    def _second_rule(self, batch_id: int, entry: OffsetsEntry) -> Iterator[str]:
+    def _lines(self, batch_id: int, entry: OffsetsEntry) -> Iterator[str]:
         files = self.files(batch_id, entry)
         for source, offset in sorted(entry.sources.items()):
             yield f"{source}:{offset}"
@@ -105,9 +78,9 @@ class Fingerprints:
             )
         return before.log_offsets()
 
-    def _log(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
+    def _log(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[FileEntry]:
         """The source's log after the entry `after`, up to `through`. Each number in it has at least one file."""
-        found: list[tuple[str, FileEntry]] = []
+        found: list[FileEntry] = []
         for number in range(through, after, -1):
             path = f"sources/{source}/{number}"
             try:
@@ -117,7 +90,7 @@ class Fingerprints:
             found += self._chosen(data, path, after=number - 1, through=number)
         return found
 
-    def _compacted(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
+    def _compacted(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[FileEntry]:
         """The source's log from the oldest compacted file that holds all these entries."""
         folder = f"sources/{source}"
         stems = (name.removesuffix(".compact") for name in self._files.list(folder) if name.endswith(".compact"))
@@ -135,10 +108,10 @@ class Fingerprints:
             "source that you wrote must not call its offsets 'logOffset'"
         )
 
-    def _chosen(self, data: bytes, path: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
+    def _chosen(self, data: bytes, path: str, *, after: int, through: int) -> list[FileEntry]:
         where = self._url(path)
-        found = [(raw, file) for raw, file in read_file_log(data, where) if after < file.number <= through]
-        if missing := set(range(after + 1, through + 1)) - {file.number for _, file in found}:
+        found = [file for file in read_file_log(data, where) if after < file.number <= through]
+        if missing := set(range(after + 1, through + 1)) - {file.number for file in found}:
             raise CorruptError(
                 f"{where}: expected files of the log's entries {after + 1} to {through}, found none of "
                 f"{sorted(missing)[:5]}; restore the checkpoint"

@@ -130,8 +130,8 @@ def read_commit(data: bytes, where: str) -> dict[str, Any] | None:
     return _object(body.decode(errors="replace"), where)
 
 
-def read_file_log(data: bytes, where: str) -> list[tuple[str, FileEntry]]:
-    """A file of a file source's own log: each line verbatim, with its decoded entry.
+def read_file_log(data: bytes, where: str) -> list[FileEntry]:
+    """The entries of a file of a file source's own log.
 
     Raises `ConfigError` for an unknown version, `CorruptError` if the data is not such a log.
     """
@@ -142,7 +142,7 @@ def read_file_log(data: bytes, where: str) -> list[tuple[str, FileEntry]]:
             f"{where}: expected the log of a file source, found bytes that are not UTF-8 text"
         ) from error
     _version(head, FILE_LOG_VERSIONS, where, "log of a file source")
-    return [(line, _file_entry(line, where)) for line in lines]
+    return [_file_entry(line, where) for line in lines]
 
 
 def read_query_id(data: bytes, where: str) -> str:

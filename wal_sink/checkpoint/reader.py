@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wal_sink.checkpoint import fingerprints
-from wal_sink.checkpoint.fingerprints import RULE, Fingerprints
+from wal_sink.checkpoint.fingerprints import Fingerprints
 from wal_sink.checkpoint.formats import (
     CheckpointFiles,
     FileEntry,
@@ -36,8 +36,6 @@ class Offsets:
     """The checkpoint's entry, verbatim."""
     fingerprint: str
     """Digest of the input: equal for every run of the same input, different for other input under the same batch id."""
-    rule: int = RULE
-    """Rule of the fingerprint. Fingerprints of two rules cannot be compared."""
 
     @property
     def planned_ms(self) -> int | None:
@@ -63,17 +61,17 @@ class Checkpoint:
         except ObjectMissing:
             return None
 
-    def offsets(self, batch_id: int, rule: int = RULE) -> Offsets | None:
+    def offsets(self, batch_id: int) -> Offsets | None:
         """The source offsets of a batch; None if the checkpoint has no entry (not yet, or no longer).
 
         One read, plus those of `Fingerprints.of`.
         """
         text = self.offsets_text(batch_id)
-        return None if text is None else Offsets(text, self.fingerprint(batch_id, text, rule), rule)
+        return None if text is None else Offsets(text, self.fingerprint(batch_id, text))
 
-    def fingerprint(self, batch_id: int, text: str, rule: int) -> str:
-        """The fingerprint, by the given rule, of the batch whose entry is `text`. See `Fingerprints.of`."""
-        return self._fingerprints.of(batch_id, text, rule)
+    def fingerprint(self, batch_id: int, text: str) -> str:
+        """The fingerprint of the batch whose entry is `text`. See `Fingerprints.of`."""
+        return self._fingerprints.of(batch_id, text)
 
     def files(self, batch_id: int, text: str) -> dict[str, list[FileEntry]]:
         """The files that the batch whose entry is `text` reads, by file source. See `Fingerprints.files`."""

@@ -72,7 +72,6 @@ class Releaser:
             term=manifest.term,
             attempt=manifest.attempt,
             fingerprint=manifest.fingerprint,
-            rule=manifest.rule,
             run_id=self._log.run_id,
             sink=sink,
             **self._log.stamp(),
@@ -84,18 +83,15 @@ class Releaser:
         return self._adopt(existing)
 
     def _refuse_other_release(self, existing: Release, manifest: Manifest) -> None:
-        """Refuse a release that another process created meanwhile for other source offsets, whatever its rule is."""
-        own = manifest.fingerprint
-        if existing.rule != manifest.rule:  # by another version of wal-sink; a manifest keeps the offsets themselves
-            own = self._checkpoint.fingerprint(manifest.batch_id, manifest.offsets, existing.rule)
-        if existing.fingerprint != own:
-            raise divergence(self._log, self._checkpoint, manifest.batch_id, existing.fingerprint, own,
+        """Refuse a release that another process created meanwhile for other source offsets."""
+        if existing.fingerprint != manifest.fingerprint:
+            raise divergence(self._log, self._checkpoint, manifest.batch_id, existing.fingerprint, manifest.fingerprint,
                              held=(existing.term, existing.attempt))  # fmt: skip
 
     def _adopt(self, release: Release) -> Released:
         path = paths.manifest(release.batch_id, release.term, release.attempt)
         manifest = require(self._log, Manifest, path, Lost.MANIFEST, paths.release(release.batch_id))
-        if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
+        if manifest.fingerprint != release.fingerprint:
             raise CorruptError(
                 f"batch {release.batch_id}: the release and the manifest {self._log.store.url_of(path)} name different "
                 "source offsets. Restore the objects of the WAL"
@@ -179,7 +175,7 @@ class Releaser:
         if repartition is not None:
             found = repartition.fingerprint
         else:
-            found = self._checkpoint.fingerprint(manifest.batch_id, text, manifest.rule)
+            found = self._checkpoint.fingerprint(manifest.batch_id, text)
         if found != manifest.fingerprint:
             raise divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found,
                              held=(manifest.term, manifest.attempt))  # fmt: skip

@@ -8,7 +8,6 @@ segment (`row`) and the reason why it was kept (`reason`). The file's metadata n
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -77,10 +76,6 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     replay_of: str = ""
 
 
-_EARLIER = {_PREFIX + name.encode() for name in (*_Facts.__struct_fields__, "crc32")}
-"""The metadata of a file without a checksum of the whole file."""
-
-
 def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str) -> None:
     """Keep a chunk of an at-most-once delivery that the sink may or may not have. Repeating this is harmless."""
     path = paths.dead_letter(sink, chunk.batch_id, ordinal, chunk.rows[0], chunk.rows[-1] + 1)
@@ -129,11 +124,10 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
     data = store.read(path)
     try:
         table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
-        metadata = table.schema.metadata or {}
-        facts = _facts_in(metadata)
+        facts = _facts_in(table.schema.metadata or {}) if seal.fits(data) else None
     except (pa.ArrowException, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptError(f"{where}: expected a dead letter, found {len(data)} other bytes: {error}") from error
-    if seal.KEY in metadata and not seal.fits(data):  # a file of an earlier version has no such checksum
+    if facts is None:
         raise CorruptError(f"{where}: the checksum of this dead letter does not match; restore the object")
     if table.num_columns != len(facts.columns) + 2 or table.column_names[-2:] != [_ROW, _REASON]:
         raise CorruptError(f"{where}: expected the columns {facts.columns}, {_ROW} and {_REASON}, found {table.schema}")
@@ -184,30 +178,20 @@ def _encode(
 
 
 def _metadata_of(facts: _Facts) -> dict[bytes, bytes]:
-    """The facts and their checksum, which earlier versions need, and last the place for the checksum of the file."""
+    """The facts, and last the place for the checksum of the file."""
     plain = msgspec.to_builtins(facts)
     metadata = {
         _PREFIX + name.encode(): value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         for name, value in plain.items()
     }
-    return {**metadata, _PREFIX + b"crc32": str(_checksum(facts)).encode(), seal.KEY: seal.BLANK}
+    return {**metadata, seal.KEY: seal.BLANK}
 
 
 def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
-    if seal.KEY not in metadata and not metadata.keys() <= _EARLIER:
-        raise msgspec.ValidationError("a name in its metadata is damaged")
     texts = {
         name.removeprefix(_PREFIX).decode(): value.decode()
         for name, value in metadata.items()
         if name.startswith(_PREFIX)
     }
-    crc32 = texts.pop("crc32", "")
     columns = msgspec.json.decode(texts.pop("columns", ""))
-    facts = msgspec.convert({**texts, "columns": columns}, _Facts, strict=False)
-    if crc32 != str(_checksum(facts)):
-        raise msgspec.ValidationError("the checksum of its metadata does not match")
-    return facts
-
-
-def _checksum(facts: _Facts) -> int:
-    return zlib.crc32(msgspec.json.encode(facts))
+    return msgspec.convert({**texts, "columns": columns}, _Facts, strict=False)

@@ -27,7 +27,7 @@ _SHOWN = frozenset(
     {
         *("id", "created", "wal_id", "query_id", "run_id", "segment_id", "transaction_id", "fingerprint"),
         *("number", "first_batch", "batch_id", "term", "attempt", "ordinal", "partition"),
-        *("rule", "chunk_rows", "spread", "passed_over", "at_most_once", "through", "rows", "bytes", "crc32", "kept"),
+        *("chunk_rows", "spread", "passed_over", "at_most_once", "through", "rows", "bytes", "crc32", "kept"),
         *("rejected", "unknown", "role", "sink_kind", "pid", "started"),
     }
 )

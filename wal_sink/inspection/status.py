@@ -55,7 +55,7 @@ class Status:
     checkpoint: str | None
     first_batch: int | None
     location: str | None
-    """The location that the WAL records; None if it records none. At another place it is a copy, or was moved."""
+    """The location that the WAL records; None if there is no WAL yet. At another place it is a copy, or was moved."""
     newest_batch: int
     """The newest batch that has any object in the WAL; -1 if none."""
     low_water: int
@@ -116,7 +116,7 @@ def read_status(store: Store) -> Status:
         query_id=wal.query_id if wal else None,
         checkpoint=wal.checkpoint if wal else None,
         first_batch=wal.first_batch if wal else None,
-        location=(current_location(log, wal, moved=inventory.has_moved) or None) if wal else None,
+        location=current_location(log, wal, moved=inventory.has_moved) if wal else None,
         newest_batch=newest,
         low_water=low_water,
         stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),

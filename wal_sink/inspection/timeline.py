@@ -1,7 +1,7 @@
 """Where the time of one batch went: staging, Spark's checkpoint, the queue, fetching, sending, retries, the marker.
 
 Durations within a stage were measured by one process. Times between two records are those of their writers' clocks.
-None means: not recorded, as in WALs of earlier versions.
+None means: not recorded, or not yet there.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def _kind(url: str) -> str:
 
 
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
-    """The location that the WAL records; empty if an older version made it, which recorded none.
+    """The location that the WAL records.
 
     `moved`: whether `moves/` holds anything; then a listing and a read. Raises `ObjectLost`.
     """
@@ -166,7 +166,7 @@ def check_location(
     an error if the recorded folder exists too and holds the same WAL.
     """
     here, said = canonical(log.store.root), current_location(log, wal, moved=moved)
-    if said in {"", here}:
+    if said == here:
         return
     if moved_from is None:
         _refuse_or_warn(wal, here, said)
@@ -222,7 +222,7 @@ def _look_there(log: Log, wal: WalRecord, said: str, there: Log) -> EarlierPlace
     if found is None and not _MADE_AFTER_WAL.intersection(names := there.store.list("")):
         return EarlierPlace(Earlier.GONE, "nothing of this WAL lies there" if names else "nothing lies there")
     now = current_location(there, wal, moved=True)
-    if now in {"", said}:
+    if now == said:
         return EarlierPlace(Earlier.LEFT if found is None else Earlier.LIVES, there=there)
     if now == here or _is_one_folder(here, now):
         return EarlierPlace(Earlier.OVER)

@@ -30,7 +30,6 @@ def pass_over(log: Log, checkpoint: Checkpoint, batch_id: int) -> Manifest | Non
         attempt=_LOWEST,
         run_id=log.run_id,
         fingerprint=offsets.fingerprint,
-        rule=offsets.rule,
         offsets=offsets.text,
         columns=(),
         spark_schema="",

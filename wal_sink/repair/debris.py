@@ -190,7 +190,7 @@ def _of_released(log: Log, batch_id: int, objects: Sequence[str]) -> list[Found]
     if manifest is None:
         is_lost = log.find(Release, paths.release(batch_id)) is not None
         return [LeftAlone(batch_id, f"{counts}, which is released, is lost")] if is_lost else []
-    if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
+    if manifest.fingerprint != release.fingerprint:
         return [LeftAlone(batch_id, "its release and the manifest that it names do not belong together")]
     named = {segment.path: segment.kept for segment in manifest.segments}
     lost = next((path for path, is_kept in named.items() if is_kept and path not in objects), None)

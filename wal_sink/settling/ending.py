@@ -144,5 +144,4 @@ def _have_two_inputs(log: Log, batch_id: int, staged: Sequence[paths.ManifestNam
     except (CorruptError, ConfigError):
         return True
     there = [manifest for manifest in manifests if manifest is not None]
-    inputs = {(manifest.rule, manifest.fingerprint) for manifest in there}
-    return len(inputs) > 1 and len({manifest.offsets for manifest in there}) > 1  # a rule may be newer
+    return len({manifest.fingerprint for manifest in there}) > 1

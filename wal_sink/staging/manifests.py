@@ -60,7 +60,6 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
         attempt=attempt.number,
         run_id=log.run_id,
         fingerprint=attempt.offsets.fingerprint,
-        rule=attempt.offsets.rule,
         offsets=attempt.offsets.text,
         columns=staged.columns,
         spark_schema=staged.spark_schema,

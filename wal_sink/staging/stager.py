@@ -134,11 +134,8 @@ class Stager:
         if release is None:
             self._refuse_marked(batch_id)
             return False
-        found = offsets.fingerprint
-        if release.rule != offsets.rule:  # released by an earlier version
-            found = self._checkpoint.fingerprint(batch_id, offsets.text, release.rule)
-        if release.fingerprint != found:
-            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, found,
+        if release.fingerprint != offsets.fingerprint:
+            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, offsets.fingerprint,
                              held=(release.term, release.attempt))  # fmt: skip
         return True
 
@@ -195,7 +192,7 @@ class Stager:
         """
         before = self._history.staged(manifest.batch_id) or self._attempt_before(manifest)
         # Another input may have another number of rows.
-        if before is None or (before.fingerprint, before.rule) != (manifest.fingerprint, manifest.rule):
+        if before is None or before.fingerprint != manifest.fingerprint:
             return
         if before.rows != manifest.rows:
             _logger.warning(

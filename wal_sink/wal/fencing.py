@@ -89,7 +89,7 @@ def _is_sibling(log: Log, role: str, number: int, here: ProcessIdentity) -> bool
         record = log.require(TermRecord, paths.term(role, number))
     except CorruptError:
         return False
-    return record.holder is not None and record.holder.is_sibling_of(here)
+    return record.holder.is_sibling_of(here)
 
 
 def claim(log: Log, role: str, *, was_held: bool = False, take_over: TakeOver = TakeOver.ALWAYS) -> Term:

@@ -17,34 +17,17 @@ from wal_sink.runtime.clock import ProcessIdentity
 from wal_sink.wal import paths
 from wal_sink.wal.timings import DeliveryTiming, StagingTiming
 
-FORMAT = 1
-SPREAD_FORMAT = 2
-"""Format of the manifest of a batch whose progress lies in shards. A version that does not know shards must not deliver
-such a batch: it would find no progress, and send everything again.
-"""
-RULE_FORMAT = 3
-"""Format of a manifest or release whose fingerprint was made by a later rule than the first, with or without shards. A
-version that does not know rules would compute the fingerprint by the first rule, and report the same batch as
-divergent.
-"""
-FIRST_RULE = 1
-"""Rule of fingerprints from versions without rules. See `wal_sink.checkpoint.fingerprints`."""
+FORMAT = 4
+"""Format of every record. 1 to 3 were those of commits before the first release, which this version does not read."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A durable fact. `id` is unique to the write, so a writer can recognise its own object after a lost answer."""
 
     kind: ClassVar[str]
-    formats: ClassVar[tuple[int, ...]] = (FORMAT,)
-    """Formats of this kind that can be read."""
     id: str
     created: str
     """Time of creation, ISO 8601, UTC. Only for people; no decision depends on it."""
-
-    @property
-    def format(self) -> int:
-        """Format in which the record is written."""
-        return FORMAT
 
     def belongs_at(self, path: str) -> bool:  # noqa: ARG002 - a record without facts of its path belongs nowhere
         """Return whether the record's facts match its path. Most records in a sink's folder do not contain the sink's
@@ -63,10 +46,8 @@ class WalRecord(Record, frozen=True, kw_only=True):
     """Address of the checkpoint, without credentials."""
     first_batch: int
     """First batch that this WAL had to stage."""
-    location: str = ""
-    """Place where the WAL was created, see `wal_sink.recovery.location.canonical`. Empty: written by a version without
-    this field.
-    """
+    location: str
+    """Place where the WAL was created, see `wal_sink.recovery.location.canonical`."""
     sinks: tuple[str, ...] = ()
     """Names of the sinks that were registered by then. Their registrations are older than this record."""
 
@@ -94,8 +75,8 @@ class TermRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     term: int
     run_id: str
     process: str
-    holder: ProcessIdentity | None = None
-    """The same process, in a form that finds it. None: written by a version without this field."""
+    holder: ProcessIdentity
+    """The same process, in a form that finds it."""
     lease_s: float | None = None
     """Seconds without a renewal after which a standby may claim the next term. None: the holder renews no lease."""
 
@@ -125,14 +106,11 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One staged attempt of a batch."""
 
     kind = "manifest"
-    formats = (FORMAT, SPREAD_FORMAT, RULE_FORMAT)
     batch_id: int
     term: int
     attempt: int
     run_id: str
     fingerprint: str
-    rule: int = FIRST_RULE
-    """Rule of the fingerprint."""
     offsets: str
     """The checkpoint's `offsets/N`, verbatim."""
     columns: tuple[str, ...]
@@ -151,12 +129,6 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How long staging took, for people. None: not recorded."""
     passed_over: bool = False
     """True if Spark wrote the batch for an offline operation, without running it. No sink is called for it."""
-
-    @property
-    def format(self) -> int:
-        if self.rule > FIRST_RULE or self.passed_over:
-            return RULE_FORMAT
-        return SPREAD_FORMAT if self.spread else FORMAT
 
     @property
     def rows(self) -> int:
@@ -192,24 +164,15 @@ class Release(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The decision which manifest of a batch is delivered: for all sinks, for ever."""
 
     kind = "release"
-    formats = (FORMAT, RULE_FORMAT)
     batch_id: int
     term: int
     """Term of the manifest, not of the committer."""
     attempt: int
     fingerprint: str
-    rule: int = FIRST_RULE
-    """Rule of the fingerprint; that of its manifest."""
     run_id: str
     """The run that created the release."""
-    sink: str = ""
-    """The sink whose committer created it; this sink had every batch before. Empty: written by a version without this
-    field.
-    """
-
-    @property
-    def format(self) -> int:
-        return RULE_FORMAT if self.rule > FIRST_RULE else FORMAT
+    sink: str
+    """The sink whose committer created it; this sink had every batch before."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.release(self.batch_id)
@@ -240,7 +203,7 @@ class BegunRecord(Record, frozen=True, kw_only=True):
     wal_id: str
     batch_id: int
     partition: int
-    file_index: int = msgspec.field(name="roll")
+    file_index: int
 
     def belongs_at(self, path: str) -> bool:
         folders = paths.begun_folders(paths.sink_of(path))
@@ -302,11 +265,11 @@ class Marker(Record, frozen=True, kw_only=True):
     rejected: int = 0
     unknown: int = 0
     """Rows whose outcome is unknown to an at-most-once delivery. Each is kept as a dead letter."""
-    last_delivered_batch: int = msgspec.field(name="witness_batch")
+    last_delivered_batch: int
     """The newest batch with rows, up to this one; -1: none yet."""
-    last_delivered_rows: tuple[int, ...] = msgspec.field(default=(), name="witness_rows")
+    last_delivered_rows: tuple[int, ...] = ()
     """Rows of that batch's segments: a transactional target must still hold them in their slots."""
-    last_delivered_older: tuple[OlderSlots, ...] = msgspec.field(default=(), name="witness_older")
+    last_delivered_older: tuple[OlderSlots, ...] = ()
     """The same for the slots after these, which earlier batches with more segments used."""
     timings: tuple[DeliveryTiming, ...] = ()
     """How long the delivery of this batch, and of earlier ones without their own marker, took; for people. A batch that
@@ -363,7 +326,7 @@ class SinkRecord(Record, frozen=True, kw_only=True):
     first_batch: int
     identity: str
     """Description of the sink, for people; never contains a secret."""
-    is_replay: bool = msgspec.field(default=False, name="replay")
+    is_replay: bool = False
     """True for a sink of a replay: it gets only some of the batches, each with a marker."""
     repair: str = ""
     """Of such a sink: the id of the record in `repairs/` that began the replay."""
@@ -377,19 +340,17 @@ class LowWater(Record, frozen=True, kw_only=True):
 
     kind = "low-water"
     batch_id: int
-    marked: dict[str, int] = {}
-    """The newest batch of each registered sink, by name. Empty: written by a version without this field."""
+    marked: dict[str, int]
+    """The newest batch of each registered sink, by name."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.low_water(self.batch_id)
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """The fields of an envelope that may be read before its format is known."""
+    """The part of an envelope that is read before its format is known."""
 
     format: int
-    kind: object = None
-    """Kind of the record. Its meaning is certain only in formats that this version knows, of any kind of record."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -401,13 +362,12 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 R = TypeVar("R", bound=Record)
 _EITHER = (False, True)
-_FORMATS = (FORMAT, SPREAD_FORMAT, RULE_FORMAT)
 
 
 def encode(record: Record) -> bytes:
     """The bytes of a record, with its envelope."""
     body = msgspec.json.encode(record)
-    envelope = _Envelope(format=record.format, kind=record.kind, crc32=zlib.crc32(body), body=msgspec.Raw(body))
+    envelope = _Envelope(format=FORMAT, kind=record.kind, crc32=zlib.crc32(body), body=msgspec.Raw(body))
     return msgspec.json.encode(envelope) + b"\n"
 
 
@@ -427,17 +387,11 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
     if envelope.kind != kind.kind or zlib.crc32(body) != envelope.crc32:
         raise _unfit(kind, where)
     try:
-        record = msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(
-            f"{where}: this {kind.kind} record does not have the fields that format {envelope.format} requires: {error}"
+            f"{where}: this {kind.kind} record does not have the fields that format {FORMAT} requires: {error}"
         ) from error
-    if record.format != envelope.format:
-        raise CorruptError(
-            f"{where}: the fields of this {kind.kind} record are of format {record.format}, not {envelope.format}; "
-            "restore the object"
-        )
-    return record
 
 
 def check_envelope(data: bytes, where: str) -> None:
@@ -451,13 +405,10 @@ def check_envelope(data: bytes, where: str) -> None:
 
 
 def _check_format(kind: type[Record], found: _Versioned, where: str) -> None:
-    if found.format not in kind.formats:
-        if found.format in _FORMATS and isinstance(found.kind, str) and found.kind != kind.kind:
-            raise _unfit(kind, where)  # another kind of record, in a format of that kind that this version knows
-        known = " and ".join(map(str, kind.formats))
+    if found.format != FORMAT:
         raise ConfigError(
-            f"{where}: format {found.format}, but this version of wal-sink reads format {known} of a {kind.kind} "
-            "record. Use the version of wal-sink that wrote this record. If no version wrote it, restore the object"
+            f"{where}: format {found.format}, but this version of wal-sink reads format {FORMAT}. Use the version of "
+            f"wal-sink that wrote this {kind.kind} record. If no version wrote it, restore the object"
         )
 
 

@@ -168,14 +168,6 @@ def test_where_nobody_knows_whether_it_lives_it_is_refused_unless_told_to_take_o
     assert terms(wal) == [1, 2, 3]
 
 
-def test_a_record_of_an_older_version_says_nothing_of_its_holder(wal: str) -> None:
-    drain(wal, "--start-from", "earliest")
-    record = TermRecord(role=ROLE, term=2, run_id="r", process="here:1", id="1" * 32, created="then")
-    store_of(wal).create(paths.term(ROLE, 2), encode(record))
-
-    assert "here:1 has served it since then" in drain(wal, code=1).stderr
-
-
 def test_a_process_id_that_another_process_got_is_no_holder(wal: str) -> None:
     drain(wal, "--start-from", "earliest")
     claim_as(wal, started=process_identity().started - 1)

@@ -14,7 +14,6 @@ from docs_site.browser import ChromiumMissingError, Tab, browser, chromium
 from docs_site.check import HEIGHT, WIDTHS
 from docs_site.server import served
 from tests.support.components import require
-from tests.support.golden.wals import FILES_OF_EARLIER_VERSIONS, load
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, PermanentError, Rejected
 from wal_sink.errors import DeliveryError
@@ -121,21 +120,6 @@ def test_a_point_tells_what_it_is_when_the_pointer_is_over_it(started: Browser, 
         tips = [each.get_attribute("data-tip") or "" for each in tab.page.locator("#stages rect").all()]
         assert any("waits between attempts" in tip for tip in tips)
         assert tab.faults == []
-        tab.close()
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in FILES_OF_EARLIER_VERSIONS if path.stem in {"kinds", "unkept"}],
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
-)  # fmt: skip
-def test_wals_of_earlier_versions_have_a_report_without_times(started: Browser, tmp_path: Path, path: Path) -> None:
-    world, _ = load(path)
-    (tmp_path / "report.html").write_text(page_of(data_of(world.wal)))
-    with served(tmp_path) as origin:
-        tab = Tab(started, origin)
-        tab.show("/report.html")
-        assert tab.faults == []
-        assert "No times are recorded" in tab.page.inner_text("#stages")
         tab.close()
 
 

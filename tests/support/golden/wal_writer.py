@@ -1,18 +1,15 @@
-"""Writes the golden WALs of the present code: `python -m tests.support.golden.wal_writer VERSION`.
-
-Existing golden WALs stay as they are. VERSION begins with a number above all others.
-"""
+"""Writes WALs of the present code, each with other kinds of objects."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from unittest import mock
 
 from tests.support.golden.checkpoints import goldens as golden_checkpoints
 from tests.support.golden.targets import Plain
-from tests.support.golden.wals import GoldenWal, write_file
+from tests.support.golden.wals import GoldenWal
 from wal_sink.committer.collection import Collector
 from wal_sink.errors import DeliveryError
 from wal_sink.recovery import sink_changes
@@ -28,6 +25,7 @@ from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.log import Log
 
 _HOST = ProcessIdentity(host="golden", pid=4711, boot_id="a boot that is over", pid_namespace="pid:[1]", started=1)
+_numbers = itertools.count()
 
 
 def _kinds(world: GoldenWal) -> None:
@@ -187,20 +185,10 @@ def _elsewhere() -> Iterator[None]:
         yield
 
 
-def written(kind: str, version: str) -> GoldenWal:
-    """Return a WAL of the present code."""
+def written(kind: str) -> GoldenWal:
+    """Return a new WAL, which a test may change."""
     sinks, write = WRITERS[kind]
-    world = GoldenWal(kind, version, list(sinks))
+    world = GoldenWal(kind, f"written-{next(_numbers)}", list(sinks))
     with _elsewhere():
         write(world)
     return world
-
-
-def main(version: str) -> None:
-    for kind in WRITERS:
-        write_file(written(kind, version))
-        sys.stdout.write(f"{version} {kind}\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,20 +1,15 @@
-"""WALs of earlier versions: `tests/golden/wals/<version>/<kind>.json`, each with its checkpoint and targets.
+"""WALs of the present code with sinks of each kind, each with its checkpoint and targets. See `wal_writer.py`.
 
-`wal_writer.py` writes those of the present code. Existing ones never change: a user may still have such a WAL on a
-store. Nothing here needs Spark.
+Nothing here needs Spark.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from tests.support.golden.targets import (
@@ -27,12 +22,9 @@ from tests.support.golden.targets import (
     Transactional,
     TwoPhase,
 )
-from tests.support.processes import CHECKOUT
-from wal_sink import inspection
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext
-from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
@@ -47,11 +39,6 @@ from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 
-GOLDEN = CHECKOUT / "tests" / "golden" / "wals"
-FILES_OF_EARLIER_VERSIONS = [
-    path for path in sorted(GOLDEN.glob("*/*.json")) if int(path.parent.name.partition("-")[0]) < 4
-]
-"""Those whose records hold no times of the stages of a batch."""
 CHUNK_ROWS = 2
 BATCH_ROWS = 10_000
 """The ids of a batch begin at its number times this."""
@@ -76,7 +63,7 @@ SINKS: Mapping[str, Make] = {
     "anew": Plain,
     "retired": Plain,
 }
-"""The sink of each name, equal in every golden WAL."""
+"""The sink of each name, equal in every WAL."""
 
 
 @dataclass
@@ -200,38 +187,6 @@ class GoldenWal:
         """Return a log for reading only."""
         return Log(self.wal, SYSTEM, "f" * 32)
 
-    def seen(self) -> dict[str, Any]:
-        """Return everything that `wal_sink.inspection` shows of it, as plain data."""
-        batches = inspection.read_batches(self.wal)
-        details = {batch.batch_id: inspection.read_batch(self.wal, batch.batch_id) for batch in batches}
-        known = [sink.name for sink in inspection.read_status(self.wal).sinks]
-        letters = {name: DeadLetters(self.log(), name=name).all() for name in known}
-        found = {
-            "status": inspection.read_status(self.wal),
-            "batches": batches,
-            "details": details,
-            "rows": {
-                batch_id: inspection.read_rows(self.wal, detail.manifest, 1_000)
-                for batch_id, detail in details.items()
-                if detail is not None and all(segment.kept for segment in detail.manifest.segments)
-            },
-            "dead letters": {name: [_letter(letter) for letter in found] for name, found in letters.items()},
-        }
-        plain: dict[str, Any] = json.loads(msgspec.json.encode(found))
-        return plain
-
-
-def _letter(letter: Any) -> dict[str, Any]:
-    chunk = letter.chunk
-    return {
-        "path": letter.letter.path,
-        "kept": letter.letter.kept,
-        "key": chunk.key,
-        "ids": chunk.table.column("id").to_pylist(),
-        "reasons": letter.reasons,
-        "replayed": letter.replayed,
-    }
-
 
 def _batch_writer(sink: BatchSink, log: Log) -> WriteBatch:
     def write(given: DeliveryContext, manifest: Manifest) -> None:
@@ -240,50 +195,3 @@ def _batch_writer(sink: BatchSink, log: Log) -> WriteBatch:
         sink.write_batch(ReleasedBatch(manifest.batch_id, given.term.number, spark, lambda: frame))
 
     return write
-
-
-# Files.
-
-
-def write_file(world: GoldenWal) -> None:
-    path = GOLDEN / world.version / f"{world.kind}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {
-        "sinks": world.sinks,
-        "targets": {name: dataclasses.asdict(target) for name, target in world.targets.items()},
-        "rows": world.rows,
-        "partitions": world.partitions,
-        "processes": world.processes,
-        "seen": world.seen(),
-        "checkpoint": _dumped(world.checkpoint),
-        "wal": _dumped(world.wal),
-    }
-    path.write_text(json.dumps(state, indent=1, ensure_ascii=False) + "\n")
-
-
-def load(path: Path) -> tuple[GoldenWal, dict[str, Any]]:
-    """Load a separate copy of a world, and the inspection that was written with it."""
-    state = json.loads(path.read_text())
-    world = GoldenWal(path.stem, path.parent.name, state["sinks"], partitions=state["partitions"])
-    world.processes = state["processes"]
-    world.rows = {int(batch_id): rows for batch_id, rows in state["rows"].items()}
-    world.targets = {name: _target(found) for name, found in state["targets"].items()}
-    for store, objects in ((world.wal, state["wal"]), (world.checkpoint, state["checkpoint"])):
-        store.delete(store.list("", recursive=True))
-        for name, data in objects.items():
-            store.create(name, data.encode() if isinstance(data, str) else base64.b64decode(data[0]))
-    return world, state["seen"]
-
-
-def _target(found: dict[str, Any]) -> Target:
-    return Target(**{**found, "ledger": {slot: tuple(entry) for slot, entry in found["ledger"].items()}})
-
-
-def _dumped(store: MemoryStore) -> dict[str, str | list[str]]:
-    """Write texts as texts, and other files as a list that holds only their base64 text."""
-    found: dict[str, str | list[str]] = {}
-    for name in store.list("", recursive=True):
-        data = store.read(name)
-        is_text = not name.endswith(".parquet")
-        found[name] = data.decode() if is_text else [base64.b64encode(data).decode()]
-    return found

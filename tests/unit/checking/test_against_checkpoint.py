@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.support.golden.wals import GOLDEN, load
+from tests.support.golden.wal_writer import written
 from tests.unit.checking.worlds import copied, findings, replaced, world_of
 from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.findings import Fault
@@ -175,7 +175,7 @@ def test_a_wal_without_its_record(wal: MemoryStore, checkpoint: MemoryStore) -> 
 
 def test_batches_that_no_query_ran() -> None:
     """Spark wrote them into the checkpoint; the WAL learns of the last one when it is due."""
-    world, _ = load(max(path for path in GOLDEN.glob("*/passed_over.json")))
+    world = written("passed_over")
     wal, checkpoint = world.wal, world.checkpoint
     assert faults(wal, checkpoint) == []
     newest = max(int(name) for name in checkpoint.list("commits"))
@@ -194,7 +194,7 @@ def test_batches_that_no_query_ran() -> None:
 
 
 def test_a_batch_that_no_query_ran_needs_the_entry_before() -> None:
-    world, _ = load(max(path for path in GOLDEN.glob("*/passed_over.json")))
+    world = written("passed_over")
     text = world.checkpoint.read("offsets/1")
     world.checkpoint.delete(["offsets/0", "commits/0"])
     replaced(world.checkpoint, "offsets/1", text + b"\n-")

@@ -15,6 +15,7 @@ from tests.unit.checking.worlds import copied, world_of
 from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.verify import Check, Range
 from wal_sink.errors import ConfigError, StoreError
+from wal_sink.runtime.clock import process_identity
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore
@@ -42,8 +43,10 @@ def backlog() -> tuple[MemoryStore, MemoryStore]:
     """A WAL of complete batches that nobody delivered, and its checkpoint."""
     wal, checkpoint = (MemoryStore(StoreSpec(f"memory://checks/backlog/{name}")) for name in ("wal", "checkpoint"))
     stamp: Any = {"id": RUN, "created": "2026-01-01T00:00:00.000+00:00"}
-    _put(wal, paths.WAL, encode(WalRecord(wal_id=RUN, query_id="q", checkpoint="c", first_batch=0, **stamp)))
-    term = TermRecord(role="stager", term=1, run_id=RUN, process="p", **stamp)
+    _put(
+        wal, paths.WAL, encode(WalRecord(wal_id=RUN, query_id="q", checkpoint="c", first_batch=0, location="", **stamp))
+    )
+    term = TermRecord(role="stager", term=1, run_id=RUN, process="p", holder=process_identity(), **stamp)
     _put(wal, paths.term("stager", 1), encode(term))
     _put(checkpoint, "metadata", b'{"id":"q"}')
     data = _segment()
@@ -59,7 +62,6 @@ def backlog() -> tuple[MemoryStore, MemoryStore]:
             attempt=number + 1,
             run_id=RUN,
             fingerprint="f",
-            rule=2,
             offsets=offsets,
             columns=("id",),
             spark_schema="",

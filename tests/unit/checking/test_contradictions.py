@@ -17,7 +17,7 @@ from wal_sink.checking.look import Known, Look
 from wal_sink.checking.verify import Check
 from wal_sink.recovery import sink_changes
 from wal_sink.repair.skip import plan_skip, skip, skip_order
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.runtime.clock import SYSTEM, process_identity
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import FaultyStore
@@ -44,6 +44,7 @@ from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord, Re
 LOST, CONTRADICTION, FOREIGN, UNKNOWN = Fault.LOST, Fault.CONTRADICTION, Fault.FOREIGN, Fault.UNKNOWN
 STAMP: Any = {"id": "0" * 32, "created": "2026-01-01T00:00:00.000+00:00"}
 RUN = "9" * 32
+HERE = process_identity()
 
 
 def world(name: str = "kinds") -> MemoryStore:
@@ -87,7 +88,7 @@ def _moved(ref: SegmentRef) -> SegmentRef:
     ("change", "said"),
     [
         (lambda _: {"prepared": {"vault": ("a", "b", "c")}}, "3 handles of sink 'vault' for 1 segments"),
-        (lambda _: {"passed_over": True, "rule": 2}, "no query ran this batch, but it has segments"),
+        (lambda _: {"passed_over": True}, "no query ran this batch, but it has segments"),
         (lambda found: {"segments": (*found.segments, found.segments[0])}, "twice"),
         (lambda found: {"segments": tuple(map(_moved, found.segments))}, "does not lie in the folder of this attempt"),
         (
@@ -167,7 +168,7 @@ def test_a_release_by_a_run_whose_term_came_after_the_terms_were_read() -> None:
 
     def claim(what: str, where: str) -> None:
         if (what, where) == ("before read", paths.release(1)):
-            term = TermRecord(role=role, term=numbers[-1] + 1, run_id=RUN, process="p", **STAMP)
+            term = TermRecord(role=role, term=numbers[-1] + 1, run_id=RUN, process="p", holder=HERE, **STAMP)
             replaced(wal, claimed, encode(term))
             changed(wal, Release, paths.release(1), run_id=RUN)
 
@@ -186,7 +187,7 @@ def test_a_term_that_was_filled_in_proves_nothing() -> None:
     wal = world("unkept")
     wal.delete([paths.term("stager", 1)])
     for number in (1, 2):
-        term = TermRecord(role="stager", term=number, run_id=RUN, process="p", **STAMP)
+        term = TermRecord(role="stager", term=number, run_id=RUN, process="p", holder=HERE, **STAMP)
         wal.create(paths.term("stager", number), encode(term))
     assert told(wal) == []
 
@@ -198,7 +199,7 @@ def test_terms_that_are_gone_below_the_highest() -> None:
     wal = world()
     wal.delete([paths.term("committer-plain", 2)])
     assert (LOST, paths.term("committer-plain", 2)) in told(wal)
-    far = TermRecord(role="committer-other", term=900, run_id=RUN, process="p", **STAMP)
+    far = TermRecord(role="committer-other", term=900, run_id=RUN, process="p", holder=HERE, **STAMP)
     wal = world()
     wal.create(paths.term("committer-plain", 900), encode(msgspec.structs.replace(far, role="committer-plain")))
     assert told(wal) == [(LOST, paths.term("committer-plain", 644))]
@@ -307,7 +308,7 @@ def test_a_retired_sink_that_had_more() -> None:
 
 def test_a_retired_sink_whose_markers_were_collected() -> None:
     wal = world("collected")
-    wal.create(paths.low_water(5), encode(LowWater(batch_id=5, **STAMP)))
+    wal.create(paths.low_water(5), encode(LowWater(batch_id=5, marked={}, **STAMP)))
     doomed = [path for path in wal.list("", recursive=True) if path.startswith("sinks/retired/markers/")]
     wal.delete(doomed)
     assert told(wal) == []
@@ -431,7 +432,7 @@ def test_a_letter_of_a_segment_that_the_batch_does_not_have() -> None:
 
 def test_letters_of_a_batch_that_was_collected() -> None:
     wal = world("dead_letters")
-    wal.create(paths.low_water(2), encode(LowWater(batch_id=2, **STAMP)))
+    wal.create(paths.low_water(2), encode(LowWater(batch_id=2, marked={}, **STAMP)))
     assert told(wal) == []
 
 
@@ -490,7 +491,7 @@ def test_an_object_that_nothing_knows(path: str) -> None:
 def test_a_record_of_a_newer_version() -> None:
     wal = world()
     data = wal.read(paths.release(1))
-    replaced(wal, paths.release(1), data.replace(b'"format":3', b'"format":4', 1).replace(b'"format":1', b'"format":4'))
+    replaced(wal, paths.release(1), data.replace(b'"format":4', b'"format":5', 1))
     assert told(wal) == [(Fault.NEWER, paths.release(1))]
 
 

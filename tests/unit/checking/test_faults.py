@@ -46,7 +46,7 @@ class Case:
     doubled: Expected = MISPLACED
 
 
-_SEGMENT = "<term:10>-<attempt:10>/<partition:6>-<roll:4>-<id>.parquet"
+_SEGMENT = "<term:10>-<attempt:10>/<partition:6>-<file_index:4>-<id>.parquet"
 _LETTER = "sinks/<name>/dead-letters/<batch:19>/<ordinal:6>-<first:12>-<end:12>"
 _PREPARED = "prepared-<ordinal:6>-<number:6>.json"
 _BEGUN = "<batch:19>-<transaction>"

@@ -30,7 +30,7 @@ from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.log import Log
 from wal_sink.wal.milestone_records import Milestone
-from wal_sink.wal.records import encode
+from wal_sink.wal.records import FORMAT, encode
 
 _numbers = itertools.count()
 
@@ -98,7 +98,7 @@ NAMES = tuple(_MORE)
 def envelope(kind: str, **body: object) -> bytes:
     """A record of a kind that no class here reads."""
     data = msgspec.json.encode({"id": "0" * 32, "created": "2026-01-01T00:00:00.000+00:00", **body})
-    return msgspec.json.encode({"format": 1, "kind": kind, "crc32": zlib.crc32(data), "body": msgspec.Raw(data)})
+    return msgspec.json.encode({"format": FORMAT, "kind": kind, "crc32": zlib.crc32(data), "body": msgspec.Raw(data)})
 
 
 @cache

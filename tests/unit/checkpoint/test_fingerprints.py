@@ -1,4 +1,4 @@
-"""Fingerprints: which rule sees what, over checkpoints that Spark wrote and over made ones."""
+"""Fingerprints: what they see, over checkpoints that Spark wrote and over made ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.support.golden.checkpoints import goldens, name_of
-from wal_sink.checkpoint.fingerprints import RULE, Fingerprints, of_repartition
+from wal_sink.checkpoint.fingerprints import Fingerprints, of_repartition
 from wal_sink.checkpoint.formats import read_offsets
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import ConfigError, CorruptError, HistoryError
+from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore
-from wal_sink.wal.records import FIRST_RULE
 
 CONF = '{"batchTimestampMs":1767225600000}'
 _numbers = itertools.count()
@@ -41,11 +40,11 @@ def entries(*files: str, number: int) -> str:
 
 
 def fingerprint(
-    *sources: str, rule: int = RULE, files: Mapping[str, str] | None = None, version: int = 1, before: str | None = None
+    *sources: str, files: Mapping[str, str] | None = None, version: int = 1, before: str | None = None
 ) -> str:
     """Of batch 3; `before` is the one source of batch 2, or none."""
     given = {"offsets/2": offsets(*([before] if before else []), version=version), **(files or {})}
-    found = Checkpoint(stored({**given, "offsets/3": offsets(*sources, version=version)})).offsets(3, rule)
+    found = Checkpoint(stored({**given, "offsets/3": offsets(*sources, version=version)})).offsets(3)
     assert found is not None
     return found.fingerprint
 
@@ -94,40 +93,7 @@ def test_no_two_batches_of_a_query_have_one_fingerprint() -> None:
     assert seen > 100
 
 
-# The first rule: what an earlier version of this package staged must be known again.
-
-
-def test_the_first_rule_is_fixed() -> None:
-    expected = "85b2ee5eb9e3e4b98be9a133b8127ee615881b5310a112f90ff023580e93d0ad"
-
-    assert fingerprint('{"topic":{"0":5}}', rule=FIRST_RULE) == expected
-    assert fingerprint(rule=FIRST_RULE) == hashlib.sha256().hexdigest()
-    assert fingerprint('a:{"logOffset":1}', rule=FIRST_RULE, version=2) == digest('a:{"logOffset":1}')
-
-
-@pytest.mark.parametrize("name", ["4", "4.compact", "5.compact"])
-def test_the_first_rule_takes_the_newest_entry_of_a_log_as_its_lines_stand(name: str) -> None:
-    offset, line = '{"logOffset":4}', '{"path": "x",  "timestamp": 5, "batchId": 4}'
-    other = '{"path": "old", "timestamp": 5, "batchId": 3}'
-    files = {f"sources/0/{name}": f"v1\n{line}\n{other}" if "compact" in name else f"v1\n{line}"}
-
-    assert fingerprint(offset, rule=FIRST_RULE, files=files) == digest(offset, line)
-
-
-def test_the_first_rule_reads_no_entry_before() -> None:
-    store = stored({"offsets/3": offsets('{"logOffset":4}'), "sources/0/4": entries("x", number=4)})
-    asked: list[str] = []
-    checkpoint = Checkpoint(FaultyStore(store, lambda what, where: asked.append(f"{what} {where}")))
-
-    checkpoint.offsets(3, FIRST_RULE)
-
-    assert asked == ["before read offsets/3", "before read sources/0/4"]
-
-
-# The second rule.
-
-
-def test_the_second_rule_is_fixed() -> None:
+def test_a_fingerprint_is_fixed() -> None:
     files = {"sources/1/6": entries("y", "x", number=6), "sources/1/5": entries("z", number=5)}
     before = offsets('{"end":1}', '{"logOffset":4}')
     expected = digest('0:{"end":2}', '1:{"logOffset":6}', '[5,"z",5]', '[6,"x",5]', '[6,"y",5]')
@@ -267,12 +233,11 @@ def test_a_log_without_the_entry_is_named(name: str) -> None:
         fingerprint('{"logOffset":4}', before='{"logOffset":3}', files=files)
 
 
-@pytest.mark.parametrize("rule", [FIRST_RULE, RULE])
-def test_only_older_compacted_logs_are_no_log(rule: int) -> None:
+def test_only_older_compacted_logs_are_no_log() -> None:
     files = {"sources/0/3.compact": entries("x", number=4)}
 
     with pytest.raises(CorruptError, match=r"according to \S*offsets/3, source 0 reads files up to entry 4 .*Restore"):
-        fingerprint('{"logOffset":4}', before='{"logOffset":3}', files=files, rule=rule)
+        fingerprint('{"logOffset":4}', before='{"logOffset":3}', files=files)
 
 
 # A batch that no query ran.
@@ -308,8 +273,3 @@ def test_an_entry_before_of_another_version_is_not_guessed_at() -> None:
 
     with pytest.raises(CorruptError, match=r"does not match .* found v1 after v2"):
         fingerprint('{"logOffset":4}', files=files)
-
-
-def test_a_rule_of_another_version_of_wal_sink_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"batch 3: the WAL holds a fingerprint of rule 3, .* knows rules 1 and 2"):
-        fingerprint("1", rule=3)

@@ -33,13 +33,17 @@ def know(place: Place, sink: str, first_batch: int) -> None:
 
 def raise_low_water(place: Place, *batch_ids: int) -> None:
     for batch_id in batch_ids:
-        place.wal.create(paths.low_water(batch_id), encode(LowWater(batch_id=batch_id, id="x", created="now")))
+        place.wal.create(
+            paths.low_water(batch_id), encode(LowWater(batch_id=batch_id, marked={}, id="x", created="now"))
+        )
 
 
 def fill(place: Place, sink: str, *batch_ids: int) -> None:
     """Something of everything that is collected."""
     for batch_id in batch_ids:
-        release = Release(batch_id=batch_id, term=1, attempt=1, fingerprint="f", run_id="r", id="x", created="now")
+        release = Release(
+            batch_id=batch_id, term=1, attempt=1, fingerprint="f", run_id="r", sink="a", id="x", created="now"
+        )
         place.wal.create(paths.release(batch_id), encode(release))
         place.wal.create(f"{paths.attempt_folder(batch_id, 1, 1)}/a.parquet", b"")
         place.wal.create(paths.progress(sink, batch_id, 0, 1), b"")

@@ -49,7 +49,7 @@ def beginning(*, first_batch: int, low_water: int, held: list[int]) -> int | Non
     list(place.query().batches(place.open({}), 1))
     sink = SinkRecord(name="a", sink_kind="plain", first_batch=first_batch, identity="i", id="x", created="now")
     place.wal.create(paths.sink("a"), encode(sink))
-    place.wal.create(paths.low_water(low_water), encode(LowWater(batch_id=low_water, id="x", created="now")))
+    place.wal.create(paths.low_water(low_water), encode(LowWater(batch_id=low_water, marked={}, id="x", created="now")))
     for batch_id in held:
         place.wal.create(f"{paths.batch(batch_id)}/left", b"")
     return place.open({"a": Recorder()}).committers[0].next_batch()
@@ -357,7 +357,7 @@ def test_what_a_predecessor_finished_and_collected_meanwhile_is_not_sent_again(l
             place.wal.list = listed  # type: ignore[method-assign]
             marker = Marker(batch_id=5, term=1, run_id="r", rows=1, last_delivered_batch=NOTHING, id="x", created="now")
             place.wal.create(paths.marker("a", 5), encode(marker))
-            passed = LowWater(batch_id=low_water, id="x", created="now")
+            passed = LowWater(batch_id=low_water, marked={}, id="x", created="now")
             place.wal.create(paths.low_water(low_water), encode(passed))
         return listed(prefix, **how)
 

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
-from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, HistoryError, MissingBatch
+from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, MissingBatch
 from wal_sink.lifecycle.run import Run
 from wal_sink.staging.manifests import compare_replay, released_row_count
 from wal_sink.wal import paths
-from wal_sink.wal.records import FIRST_RULE, Manifest, Move, Release, decode, encode
+from wal_sink.wal.records import Manifest, Move, Release, decode, encode
 
 
 def with_batch(place: Place, sink: Recorder) -> Run:
@@ -32,7 +31,7 @@ def release_of(place: Place) -> Release:
 def another(place: Place, **changed: object) -> bytes:
     """Return the release that another run would have made of batch 0, with these fields `changed`."""
     manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
-    named = {"term": 1, "attempt": 1, "fingerprint": manifest.fingerprint, "rule": manifest.rule, **changed}
+    named = {"term": 1, "attempt": 1, "fingerprint": manifest.fingerprint, "sink": "a", **changed}
     return encode(Release(batch_id=0, run_id="other", id="x", created="now", **named))  # type: ignore[arg-type]
 
 
@@ -216,134 +215,6 @@ def test_other_offsets_under_a_released_batch_are_refused_by_its_number() -> Non
 
     with pytest.raises(DivergentReplay, match="batch 0 of memory://"):
         run.shared.releaser.release(0, run.history.staged(0), sink="a")
-
-
-# Records of an earlier version, whose fingerprints are of the first rule.
-
-
-def of_an_earlier_version(place: Place, **changed: object) -> Manifest:
-    """The same batch 0 as an earlier version staged it, as another attempt; but for what is `changed`."""
-    manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
-    earlier = Checkpoint(place.checkpoint).fingerprint(0, manifest.offsets, FIRST_RULE)
-    assert earlier != manifest.fingerprint
-    return replace(manifest, **{"attempt": 2, "rule": FIRST_RULE, "fingerprint": earlier, **changed})
-
-
-def release_by(place: Place, manifest: Manifest) -> None:
-    place.wal.create(paths.manifest(0, manifest.term, manifest.attempt), encode(manifest))
-    named = {"attempt": manifest.attempt, "fingerprint": manifest.fingerprint, "rule": manifest.rule}
-    place.wal.create(paths.release(0), another(place, **named))
-
-
-def test_a_release_of_an_earlier_version_is_compared_by_its_own_rule() -> None:
-    place, sink = Place(), Recorder()
-    run = with_batch(place, sink)
-    before_the_release(place, lambda: release_by(place, of_an_earlier_version(place)))
-
-    run.deliver_all()
-
-    assert sink.batches == [0]
-    assert release_of(place).rule == FIRST_RULE
-
-
-def test_other_offsets_of_an_earlier_version_are_refused_by_its_own_rule() -> None:
-    place, sink = Place(), Recorder()
-    run = with_batch(place, sink)
-    before_the_release(place, lambda: release_by(place, of_an_earlier_version(place, fingerprint="f" * 64)))
-
-    with pytest.raises(DivergentReplay, match=r"holds this batch with source offsets ffffffffffff,"):
-        run.deliver_all()
-    assert sink.chunks == []
-
-
-def test_what_an_earlier_version_staged_is_released_under_its_own_rule() -> None:
-    place, sink = Place(), Recorder()
-    with_batch(place, Recorder())
-    earlier = of_an_earlier_version(place)
-    place.wal.create(paths.manifest(0, 1, 2), encode(earlier))
-
-    place.open({"a": sink}).deliver_all()
-
-    assert sink.batches == [0]
-    assert (release_of(place).rule, release_of(place).fingerprint) == (FIRST_RULE, earlier.fingerprint)
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_a_replay_of_what_an_earlier_version_released_is_known_by_its_own_rule(same: bool) -> None:
-    place = Place()
-    with_batch(place, Recorder())
-    release_by(place, of_an_earlier_version(place, **({} if same else {"fingerprint": "f" * 64})))
-    place.checkpoint.delete(["commits/0"])
-    run = place.open({"a": Recorder()})
-    planned = run.checkpoint.require_offsets(0).planned_ms
-    assert planned is not None
-
-    if same:
-        assert run.begin_staging(0, planned_ms=planned) is None
-    else:
-        with pytest.raises(DivergentReplay, match="holds this batch with source offsets ffffffffffff"):
-            run.begin_staging(0, planned_ms=planned)
-
-
-def test_a_batch_planned_anew_is_compared_by_the_rule_of_its_manifest() -> None:
-    """The checkpoint was restored, and read the same under another time of planning."""
-    place, sink = Place(), Recorder()
-    with_batch(place, Recorder())
-    place.wal.create(paths.manifest(0, 1, 2), encode(of_an_earlier_version(place)))
-    entry = place.checkpoint.read("offsets/0").replace(b'"batchTimestampMs": 17', b'"batchTimestampMs": 18')
-    place.checkpoint.delete(["offsets/0"])
-    place.checkpoint.create("offsets/0", entry)
-
-    place.open({"a": sink}).deliver_all()
-
-    assert sink.batches == [0]
-
-
-def test_the_formats_of_earlier_records_stay_as_they_were() -> None:
-    place = Place()
-    with_batch(place, Recorder())
-    earlier = of_an_earlier_version(place)
-    release = Release(batch_id=0, term=1, attempt=1, fingerprint="f", run_id="r", id="x", created="now")
-
-    assert (earlier.format, replace(earlier, spread=True).format, release.format) == (1, 2, 1)
-    assert (replace(earlier, rule=2, spread=True).format, replace(release, rule=2).format) == (3, 3)
-    assert b'"rule"' not in encode(earlier) + encode(release)
-
-
-LATER_RULE = 9
-LATER = r"^batch 0: the WAL holds a fingerprint of rule 9, but this version of wal-sink knows rules 1 and 2"
-
-
-def test_a_release_by_the_rule_of_a_later_version_is_refused_by_its_batch() -> None:
-    place = Place()
-    run = with_batch(place, Recorder())
-    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place, rule=LATER_RULE)))
-
-    with pytest.raises(ConfigError, match=LATER):
-        run.deliver_all()
-
-
-def test_a_replay_of_a_batch_that_a_later_version_released_is_refused_by_its_batch() -> None:
-    place = Place()
-    with_batch(place, Recorder())
-    place.wal.create(paths.release(0), another(place, rule=LATER_RULE))
-    place.checkpoint.delete(["commits/0"])
-    run = place.open({"a": Recorder()})
-    planned = run.checkpoint.require_offsets(0).planned_ms
-    assert planned is not None
-
-    with pytest.raises(ConfigError, match=LATER):
-        run.begin_staging(0, planned_ms=planned)
-
-
-def test_a_manifest_by_the_rule_of_a_later_version_is_refused_by_its_batch() -> None:
-    place = Place()
-    run = with_batch(place, Recorder())
-    staged = run.history.staged(0)
-    assert staged is not None
-
-    with pytest.raises(ConfigError, match=LATER):
-        run.shared.releaser.release(0, replace(staged, rule=LATER_RULE, offsets="another plan"), sink="a")
 
 
 def test_a_batch_that_another_run_staged_is_compared_without_a_fingerprint_where_the_entry_is_the_same() -> None:

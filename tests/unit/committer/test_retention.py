@@ -38,7 +38,7 @@ def low_water(place: Place) -> int:
 
 
 def raise_low_water_to(place: Place, batch_id: int) -> None:
-    place.wal.create(paths.low_water(batch_id), encode(LowWater(batch_id=batch_id, id="x", created="now")))
+    place.wal.create(paths.low_water(batch_id), encode(LowWater(batch_id=batch_id, marked={}, id="x", created="now")))
 
 
 @pytest.mark.usefixtures("collects_often")

@@ -130,11 +130,6 @@ def test_an_earlier_place_that_cannot_be_looked_at_is_a_warning(base: Path, said
     assert finding.found.startswith(f"unknown whether the WAL still lies at {said}")
 
 
-def test_a_wal_without_a_location_is_a_warning(base: Path) -> None:
-    rewrite(base, location="")
-    assert of_wal(base / "wal")["wal.location"].level is Level.WARNING
-
-
 def test_no_checkpoint_is_a_warning(base: Path) -> None:
     assert of_checkpoint(base, "nothing")["checkpoint"].level is Level.WARNING
 

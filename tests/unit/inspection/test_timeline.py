@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import pytest
 
-from tests.support.golden.wals import FILES_OF_EARLIER_VERSIONS, load
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, idempotent
 from wal_sink.inspection import Timeline, read_batch, read_timeline
@@ -121,15 +119,6 @@ def test_a_batch_that_a_sink_lacks_has_no_times() -> None:
     found = timeline(place, 0)
     assert (found.released_at, found.release_s) == (None, None)
     assert (found.sinks[0].queue_s, found.sinks[0].retries, found.sinks[0].marked_at) == (None, None, None)
-
-
-@pytest.mark.parametrize("path", FILES_OF_EARLIER_VERSIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_wals_of_earlier_versions_say_that_nothing_was_recorded(path: Any) -> None:
-    world, _ = load(path)
-    detail = next(each for batch in range(20) if (each := read_batch(world.wal, batch)) is not None)
-    found = read_timeline(world.wal, detail)
-    assert (found.staging_s, found.tasks) == (None, None)
-    assert [sink.delivery_s for sink in found.sinks] == [None] * len(found.sinks)
 
 
 def test_a_marker_of_a_later_batch_alone_says_nothing_of_an_earlier_one() -> None:

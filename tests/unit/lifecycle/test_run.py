@@ -15,6 +15,7 @@ from wal_sink.errors import ConfigError, DeliveryError, HeldError, StoreError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.sink_changes import rename, retire
+from wal_sink.runtime.clock import ProcessIdentity
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
@@ -352,7 +353,9 @@ def test_a_start_takes_over_an_unknown_process_only_where_it_is_told_to() -> Non
     place = Place()
     log, role = ended_with(place, {"a": Recorder()}), paths.committer_role("a")
     place.wal.delete([paths.term(role, 1), paths.ended(role, 1)])
-    unknown = TermRecord(role=role, term=1, run_id="r", process="p:1", holder=None, **log.stamp())
+    unknown = TermRecord(
+        role=role, term=1, run_id="r", process="p:1", holder=ProcessIdentity(host="elsewhere", pid=1), **log.stamp()
+    )
     log.create(paths.term(role, 1), unknown)
 
     with pytest.raises(HeldError, match="it is not known whether that process ended"):

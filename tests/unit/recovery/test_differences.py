@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.support.small_run import Place, Recorder
-from wal_sink.checkpoint.fingerprints import RULE
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import DivergentReplay
 from wal_sink.recovery.differences import difference
@@ -39,7 +38,7 @@ class World:
         self.wal, self.checkpoint = (MemoryStore(StoreSpec(f"memory://{name}/{part}")) for part in ("wal", "c"))
         ref = SegmentRef(path="p", id="i", rows=rows, bytes=1, crc32=1)
         manifest = Manifest(
-            batch_id=BATCH, term=1, attempt=2, run_id="r", fingerprint="f", rule=RULE, offsets=offsets,
+            batch_id=BATCH, term=1, attempt=2, run_id="r", fingerprint="f", offsets=offsets,
             columns=("a",), spark_schema="", chunk_rows=9, segments=() if passed_over else (ref,),
             passed_over=passed_over, id="m", created="now",
         )  # fmt: skip

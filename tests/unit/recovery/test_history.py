@@ -67,7 +67,7 @@ def test_a_wal_that_another_query_created_meanwhile_is_refused() -> None:
     place = Place()
     run = place.open({})
     place.query().start_batch(0, 0)
-    other = WalRecord(wal_id="w", query_id="another", checkpoint="c", first_batch=0, id="x", created="now")
+    other = WalRecord(wal_id="w", query_id="another", checkpoint="c", first_batch=0, location="", id="x", created="")
     place.wal.create(paths.WAL, encode(other))
 
     with pytest.raises(HistoryError, match="belongs to query another, but the checkpoint"):

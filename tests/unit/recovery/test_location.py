@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.support.small_run import Place, Recorder, out_of_use, served_sink
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
@@ -178,19 +177,6 @@ def test_a_move_from_elsewhere_is_refused() -> None:
         match=rf"moved_from is memory://other/wal, but the recorded location of the WAL \w+ in .* is {place.wal.root}",
     ):
         moved_run(copy, "memory://other/wal")
-
-
-def test_a_wal_that_does_not_say_where_it_lies_is_opened_anywhere() -> None:
-    place = Place()
-    place.stream(place.open({"a": Recorder()}), 1)
-    old = replace(decode(WalRecord, place.wal.read(paths.WAL), "it"), location="")
-    place.wal.delete([paths.WAL])
-    place.wal.create(paths.WAL, encode(old))
-
-    copy = copied(place)
-    copy.open({"a": Recorder()})
-
-    assert read_status(copy.wal).location is None
 
 
 def test_a_drain_that_waited_for_the_first_batch_looks_where_it_is_too() -> None:

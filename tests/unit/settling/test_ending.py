@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 
-import msgspec
 import pytest
 
 from tests.support.repairs import end_roles, log_on
@@ -15,7 +14,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.inventory import held_batches, marked_through, require_wal
 from wal_sink.settling.ending import Ending, ending_of, manifest_of
 from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, Release, encode
+from wal_sink.wal.records import Release
 
 
 def ending(place: Place) -> Ending:
@@ -150,17 +149,6 @@ def test_a_manifest_that_cannot_be_read_may_be_of_any_input() -> None:
     place.wal.delete([paths.manifest(3, 1, 4)])
     place.wal.create(paths.manifest(3, 1, 4), b"damaged")
     assert ending(place) == Ending(2, 3, unclear=(3,))
-
-
-def test_a_newer_rule_of_the_same_entry_is_no_other_input() -> None:
-    place = a_place()
-    staged(place, place.open({"a": Recorder()}), complete=2, runs=3)
-    place.query().stage(place.open({"a": Recorder()}), 3)
-    path = paths.manifest(3, 1, 4)
-    older = msgspec.structs.replace(log_on(place.wal).require(Manifest, path), rule=1, fingerprint="0" * 64)
-    place.wal.delete([path])
-    place.wal.create(path, encode(older))
-    assert ending(place) == Ending(2, 3)
 
 
 def test_a_release_after_a_lost_one_counts() -> None:

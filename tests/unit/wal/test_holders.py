@@ -36,7 +36,7 @@ def log_of(place: Place) -> Log:
     return Log(place.wal, simulated_runtime(next(_seeds)), "later")
 
 
-def claimed_by(holder: ProcessIdentity | None) -> Log:
+def claimed_by(holder: ProcessIdentity) -> Log:
     """A WAL whose role is held by a process."""
     log = log_of(Place())
     log.create(
@@ -90,10 +90,6 @@ def test_a_term_whose_record_is_damaged_is_held_by_somebody(caplog: pytest.LogCa
 
     assert holder_of(log, ROLE, 1) == Holder("a process", "an unknown time", Holding.UNKNOWN)
     assert f"sink 'a' of {log.store.root}: the record of its holder cannot be read" in caplog.text
-
-
-def test_a_version_that_did_not_say_leaves_it_unknown() -> None:
-    assert holder_of(claimed_by(None), ROLE, 1).state is Holding.UNKNOWN
 
 
 def test_a_process_that_does_not_know_where_it_runs_knows_nothing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +146,7 @@ def test_one_that_runs_here_is_never_taken_over_by_a_careful_claim() -> None:
 
 
 def test_one_of_which_nothing_is_known_is_taken_over_only_where_somebody_says_so() -> None:
-    log = claimed_by(None)
+    log = claimed_by(ProcessIdentity(host="elsewhere", pid=1))
 
     with pytest.raises(HeldError, match="it is not known whether that process ended"):
         claim(log, ROLE, take_over=TakeOver.IF_GONE)
@@ -158,7 +154,7 @@ def test_one_of_which_nothing_is_known_is_taken_over_only_where_somebody_says_so
 
 
 def test_a_look_before_a_claim_refuses_as_the_claim_does() -> None:
-    log = claimed_by(None)
+    log = claimed_by(ProcessIdentity(host="elsewhere", pid=1))
 
     refuse_held(log, ROLE, take_over=TakeOver.UNLESS_RUNNING)
     with pytest.raises(HeldError, match=r"sink 'a' of .* \(term 1\), and it is not known whether"):

@@ -26,7 +26,7 @@ def a_log(*asked: list[str]) -> Log:
 
 
 def low_water_of(batch_id: int, identity: str = "x") -> LowWater:
-    return LowWater(batch_id=batch_id, id=identity, created="now")
+    return LowWater(batch_id=batch_id, marked={}, id=identity, created="now")
 
 
 def test_a_record_that_is_not_there_is_none() -> None:

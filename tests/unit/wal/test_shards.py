@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
 import pytest
 
 import wal_sink.committer.collection
@@ -14,7 +13,6 @@ from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import begun, restaged, restarted, shown
 from tests.support.vault import Vault, VaultSink
-from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.inspection import read_batch, read_batches, read_manifest, read_rows, read_status
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
@@ -23,7 +21,7 @@ from wal_sink.testing import Crash
 from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.wal import paths
 from wal_sink.wal.log import Stamp
-from wal_sink.wal.records import BegunRecord, Manifest, PreparedRecord, Progress, TokenRecord, decode, encode
+from wal_sink.wal.records import BegunRecord, Manifest, PreparedRecord, Progress, TokenRecord
 
 KEPT = 4
 STAMP = Stamp(id="0" * 32, created="now")
@@ -393,29 +391,6 @@ MANIFEST = Manifest(
     batch_id=0, term=1, attempt=1, run_id="r", fingerprint="f", offsets="o", columns=(), spark_schema="", chunk_rows=2,
     segments=(), **STAMP,
 )  # fmt: skip
-
-
-def test_the_manifest_of_a_large_batch_is_of_a_format_that_older_versions_refuse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They would look for progress in its old place, find none, and send everything again."""
-    large = msgspec.structs.replace(MANIFEST, spread=True)
-    assert encode(MANIFEST).startswith(b'{"format":1,')
-    assert b"spread" not in encode(MANIFEST)
-    assert encode(large).startswith(b'{"format":2,')
-    assert decode(Manifest, encode(large), "where") == large
-    written = encode(large)
-    monkeypatch.setattr(Manifest, "formats", (1,))  # as if this were such a version
-    with pytest.raises(ConfigError, match="where: format 2, but this version of wal-sink reads format 1 of"):
-        decode(Manifest, written, "where")
-
-
-@pytest.mark.parametrize("spread", [False, True])
-def test_a_record_that_is_not_of_the_format_it_claims_is_corrupt(spread: bool) -> None:
-    data = encode(msgspec.structs.replace(MANIFEST, spread=spread))
-    other = data.replace(b'"format":2', b'"format":1') if spread else data.replace(b'"format":1', b'"format":2')
-    with pytest.raises(CorruptError, match=r"not [12]; restore the object"):
-        decode(Manifest, other, "where")
 
 
 def test_records_belong_into_their_shard_or_beside_it_and_nowhere_else() -> None:
