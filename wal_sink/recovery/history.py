@@ -182,7 +182,7 @@ class History:
         return query_id in self._known_owners
 
     def refuse_other_query(self, running: str) -> None:
-        """Refuse a running query that does not own the WAL. No request.
+        """Refuse a running query that does not own the WAL. No request unless it is refused.
 
         The checkpoint may have been deleted after this run read its owner and before Spark looked at it.
         """

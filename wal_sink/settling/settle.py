@@ -22,7 +22,7 @@ from wal_sink.checkpoint.formats import DRAINS_ONLY
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.inventory import held_batches, marked_through, require_wal
-from wal_sink.recovery.location import canonical, check_location
+from wal_sink.recovery.location import canonical
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.counts import counted, in_ranges
@@ -62,7 +62,6 @@ def settle(
     """
     refuse_served(log, take_over)
     wal = require_wal(log, "the WAL")
-    check_location(log, wal, moved=True)
     low_water, held = held_batches(log, wal)
     through = [marked_through(log, name) for name in _sinks(log)]
     ending = ending_of(log, held, marked=max([low_water, *through]), first_batch=wal.first_batch)

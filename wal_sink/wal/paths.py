@@ -63,7 +63,6 @@ _PROGRESS = re.compile(rf"{_number(6)}-{_number(12)}\.json", re.ASCII)
 _SEGMENT = re.compile(rf"(?:.*/)?{_number(6)}-{_number(4)}-[^/]*\.parquet", re.ASCII)
 _PREPARED = re.compile(rf"prepared-{_number(6)}-{_number(6)}\.json", re.ASCII)
 _BEGUN = re.compile(rf"(\d{{{BATCH_DIGITS}}})-([^/.]+)\.json", re.ASCII)
-_ATTEMPT_OF = re.compile(rf"{BATCHES}/(?:shard-[0-9a-f]/)?(\d{{{BATCH_DIGITS}}})/(\d+-\d+)/[^/]+\.parquet", re.ASCII)
 _SHARD = re.compile(r"shard-[0-9a-f]/")
 _DEAD_LETTER = re.compile(rf"{_number(6)}-{_number(12)}-{_number(12)}(?:-{_number(6)})?\.parquet", re.ASCII)
 
@@ -403,12 +402,6 @@ def parse_attempt(name: str) -> ManifestName | None:
 def parse_progress(name: str) -> ProgressName | None:
     match = _PROGRESS.fullmatch(name)
     return ProgressName(int(match[1]), int(match[2])) if match else None
-
-
-def manifest_of_segment(path: str) -> str | None:
-    """Path of the manifest that names a segment, if any does; None for the path of another object."""
-    match = _ATTEMPT_OF.fullmatch(path)
-    return f"{BATCHES}/{match[1]}/manifest-{match[2]}.json" if match else None
 
 
 def parse_segment(path: str) -> SegmentName | None:

@@ -394,16 +394,6 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
         ) from error
 
 
-def check_envelope(data: bytes, where: str) -> None:
-    """Check the bytes of a record of any kind, also of one that this version does not know. Raises `CorruptError`."""
-    try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptError(f"{where}: expected a record, found {_sample(data)}; restore the object") from error
-    if zlib.crc32(bytes(envelope.body)) != envelope.crc32:
-        raise CorruptError(f"{where}: the checksum of this {envelope.kind} record does not match; restore the object")
-
-
 def _check_format(kind: type[Record], found: _Versioned, where: str) -> None:
     if found.format != FORMAT:
         raise ConfigError(

@@ -32,5 +32,5 @@ def test_the_earlier_place_is_looked_at_with_the_options_of_the_wal(s3_server: S
     wal = record(f"{s3_url}/1")
     one.store.create(paths.WAL, encode(wal))
 
-    with pytest.raises(ConfigError, match="but it still lies there"):
+    with pytest.raises(ConfigError, match=r"its wal\.json still lies at"):
         check_location(two, wal, moved=False, moved_from=f"{s3_url}/1")

@@ -408,6 +408,26 @@ def test_a_checkpoint_without_a_query_is_refused_as_one_of_no_query_yet() -> Non
         place.open({})
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_the_error_for_another_query_tells_what_the_wal_holds_and_its_sinks_have(*, is_damaged: bool) -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 1)
+    list(place.query().batches(run, 4))
+    place.checkpoint.delete(["metadata"])
+    if is_damaged:
+        place.wal.delete([paths.marker("a", 1)])
+        place.wal.create(paths.marker("a", 1), b"no record")
+    told = (
+        "It is not known which batches its sinks lack"
+        if is_damaged
+        else "holds batches up to 3, sink 'a' has those up to 1"
+    )
+
+    with pytest.raises(HistoryError, match=told):
+        place.open({})
+
+
 # Folders that were exchanged, and a WAL that begins late.
 
 

@@ -76,6 +76,18 @@ def test_the_refusal_tells_what_the_original_got_since() -> None:
         opened(copy, place.wal.root)
 
 
+def test_an_original_whose_names_cannot_be_listed_is_refused_too() -> None:
+    place = streamed()
+    copy, wal = copied(place), record_of(place)
+
+    def fail(what: str, where: str) -> None:
+        if what == "before list" and where == "":
+            raise StoreError("no right to list")
+
+    with pytest.raises(ConfigError, match="It is not known whether this copy is complete: no right to list"):
+        moved(copy, wal, place, fail)
+
+
 def test_of_two_copies_of_one_original_only_the_first_opens() -> None:
     place = streamed()
     first, second = copied(place), copied(place)

@@ -8,18 +8,21 @@ import json
 import pytest
 
 from tests.support.repairs import end_roles, log_on
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, served_sink
 from tests.unit.settling.test_ending import bring_back, roll_back, saved, staged
 from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.verify import Check
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, DivergentReplay, HeldError, HistoryError
+from wal_sink.lifecycle.run import Run
+from wal_sink.recovery.location import GonePlace
 from wal_sink.recovery.sink_changes import retire
+from wal_sink.settings import Settings
 from wal_sink.settling.settle import Settled, settle
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.testing import Crash, FaultyStore
+from wal_sink.testing import Crash, FaultyStore, simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
 
@@ -347,12 +350,20 @@ def test_beside_a_process_that_serves_the_wal_it_is_refused() -> None:
         settled(place, memory(), "complete")
 
 
-def test_a_copy_of_a_wal_is_refused() -> None:
-    place, copy = pending(), Place()
+def test_a_wal_that_lost_its_place_and_its_checkpoint_is_settled_and_then_moved() -> None:
+    place, copy, folder = pending(), Place(), memory()
     for name in place.wal.list("", recursive=True):
         copy.wal.create(name, place.wal.read(name))
+    place.wal.delete(place.wal.list("", recursive=True))
+
+    settled(copy, folder, "complete")
+
     with pytest.raises(ConfigError, match="Two copies of one WAL"):
-        settled(copy, memory(), "complete")
+        drained(copy, folder)
+    run, sink = Run(copy.wal, folder, Settings(chunk_rows=2), runtime=simulated_runtime()), Recorder()
+    run.open([served_sink(run, "a", sink)], moved_from=GonePlace(place.wal.root))
+    run.deliver_all()
+    assert sorted(set(sink.batches)) == [1, 2]
 
 
 def test_a_restored_checkpoint_is_left_and_its_wal_settled() -> None:
@@ -389,3 +400,13 @@ def test_a_lost_or_damaged_manifest_of_the_newest_batch_is_told_without_its_rows
         ConfigError, match=r"completed batch 2\. Add --newest complete if the new query begins behind it:"
     ):
         settled(place, memory())
+
+
+def test_where_the_newest_batch_was_marked_and_its_objects_are_gone_the_rest_is_delivered() -> None:
+    place, folder = pending(), memory()
+    place.open({"a": Recorder()}).deliver_all()
+    end_roles(place.wal)
+    place.wal.delete([f"{paths.batch(2)}/{name}" for name in place.wal.list(paths.batch(2), recursive=True)])
+
+    assert settled(place, folder) == Settled(2, ())
+    assert set(folder.list("", recursive=True)) == {"metadata", "commits/2", "offsets/3"}
