@@ -18,14 +18,13 @@ from wal_sink.redaction import mask_url, redacted
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
-from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver, note_end, refuse_served
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Move, WalRecord, decode
+from wal_sink.wal.records import Move, WalRecord
 
 _GOOGLE, _AZURE, _HDFS = "gs", "az", "hdfs"
 _ONE_NAME = {
@@ -169,7 +168,7 @@ def check_location(
     if said == here:
         return
     if moved_from is None:
-        _refuse_or_warn(wal, here, said)
+        _refuse_or_warn(log, wal, here, said)
         return
     is_gone = isinstance(moved_from, GonePlace)
     name, address = (
@@ -310,8 +309,8 @@ def _third_place(here: str, said: str, moved_to: str) -> ConfigError:
     )
 
 
-def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
-    doubt = _doubt(wal, here, said)
+def _refuse_or_warn(log: Log, wal: WalRecord, here: str, said: str) -> None:
+    doubt = _doubt(log, wal, here, said)
     if doubt:
         raise ConfigError(
             f"{here} holds the WAL {wal.wal_id}, but the recorded location of this WAL is {said}: {doubt}. Two copies "
@@ -329,13 +328,18 @@ def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
     )  # fmt: skip
 
 
-def _doubt(wal: WalRecord, here: str, said: str) -> str:
-    """The reason why this cannot be the WAL itself; empty if it may be."""
+def _doubt(log: Log, wal: WalRecord, here: str, said: str) -> str:
+    """The reason why this cannot be the WAL itself; empty if it may be. A folder that is not there, or cannot be read,
+    may be a path of another machine.
+    """
     scheme, of_said = here.partition(":")[0], said.partition(":")[0]
     if scheme != of_said or scheme in _EXACT:
         return "this is another place"
-    if scheme == LOCAL and _is_copy(wal, _folder(here), _folder(said)):
+    earlier = look_at_earlier(log, wal, said) if scheme == LOCAL else None
+    if earlier is not None and earlier.state in {Earlier.LIVES, Earlier.LEFT, Earlier.ELSEWHERE}:
         return "that folder exists too, and holds the same WAL"
+    if earlier is not None and earlier.state is Earlier.UNKNOWN:
+        _logger.warning("it is not known whether the folder %s holds the same WAL: %s", said, earlier.why)
     return ""
 
 
@@ -351,23 +355,6 @@ def _is_one_folder(here: str, said: str) -> bool:
         return _folder(here).samefile(_folder(said))
     except OSError:
         return False  # one of the two does not exist any more
-
-
-def _is_copy(wal: WalRecord, here: Path, said: Path) -> bool:
-    """Whether the folder `said` is another one than `here`, and holds the same WAL.
-
-    A folder that cannot be read may be a path of another machine: a warning.
-    """
-    try:
-        if here.samefile(said):
-            return False  # one folder, mounted twice
-        store = open_store(StoreSpec(str(said)))
-        return decode(WalRecord, store.read(paths.WAL), store.url_of(paths.WAL)).wal_id == wal.wal_id
-    except (OSError, ObjectMissing):
-        return False  # no WAL is there
-    except WalSinkError as error:
-        _logger.warning("%s cannot be read, so it is not known whether this folder holds the same WAL: %s", said, error)
-        return False
 
 
 def _note_move(log: Log, here: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -316,6 +317,14 @@ def test_a_local_copy_is_moved_in_the_same_way(tmp_path: Path) -> None:
         new.create(name, old.read(name))
     old.delete([paths.WAL])
 
+    with pytest.raises(ConfigError, match="that folder exists too, and holds the same WAL"):
+        Place(wal=new, checkpoint=place.checkpoint).open({"a": Recorder()})  # type: ignore[arg-type]
+
     opened(Place(wal=new, checkpoint=place.checkpoint), str(tmp_path / "old"))  # type: ignore[arg-type]
 
     assert location(Place(wal=old)) == f"file://{tmp_path}/new"  # type: ignore[arg-type]
+    shutil.copytree(tmp_path / "old", tmp_path / "third")
+    third = LocalStore(StoreSpec(str(tmp_path / "third")))
+    third.create(paths.WAL, new.read(paths.WAL))
+    with pytest.raises(ConfigError, match=f"recorded location of this WAL is file://{tmp_path}/new"):
+        Place(wal=third, checkpoint=place.checkpoint).open({"a": Recorder()})  # type: ignore[arg-type]
