@@ -148,14 +148,9 @@ class HandleGoneError(Exception):
 
     `never_committed`: True if the target knows for certain that the transaction was not committed either (for example,
     it timed out). Leave it False if the target cannot tell this from a transaction that was committed and has gone
-    since. `never_published` is its earlier name, and means the same.
+    since.
     """
 
-    def __init__(self, message: str, *, never_committed: bool = False, never_published: bool = False) -> None:
+    def __init__(self, message: str, *, never_committed: bool = False) -> None:
         super().__init__(message)
-        self.never_committed = never_committed or never_published
-
-    @property
-    def never_published(self) -> bool:
-        """Earlier name of `never_committed`."""
-        return self.never_committed
+        self.never_committed = never_committed

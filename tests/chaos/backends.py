@@ -108,7 +108,7 @@ def dynamodb_table(folder: Path) -> Iterator[Target]:  # noqa: ARG001
         )
 
 
-NAMES = quote("{batch_id}/{partition}-{roll}.{ext}", safe="{}/")
+NAMES = quote("{batch_id}/{partition}-{file_index}.{ext}", safe="{}/")
 
 
 @contextmanager

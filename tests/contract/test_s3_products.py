@@ -112,7 +112,7 @@ def test_a_server_that_is_killed_keeps_what_it_acknowledged(server: S3Product) -
 def test_rows_of_an_upload_that_is_gone_are_not_taken_for_delivered(minio: MinioServer, *, taken: bool) -> None:
     """MinIO looks at the name of the object before it looks for the upload."""
     url = url_in(minio)
-    template = "{batch_id}-{partition}-{roll}.{ext}"
+    template = "{batch_id}-{partition}-{file_index}.{ext}"
     sink = TwoPhaseFilesSink(url, storage_options=minio.storage_options, name_template=template)
     key, client = url.partition(f"{minio.bucket}/")[2], minio.client()
     with opened(sink, CHUNKS[0]):

@@ -36,7 +36,7 @@ class TwoPhaseFilesContract(FoldedContract):
             target.url,
             format=self.format,
             storage_options=target.options,
-            name_template="day={date}/{batch_id}/{partition}-{roll}.{ext}",
+            name_template="day={date}/{batch_id}/{partition}-{file_index}.{ext}",
             options_from_env=self.from_env(),
         )
 

@@ -25,7 +25,7 @@ from wal_sink_backends.files import s3 as files_s3
 pytestmark = pytest.mark.s3
 
 PART_BYTES = 5 << 20
-TEMPLATE = "{batch_id}-{partition}-{roll}.{ext}"
+TEMPLATE = "{batch_id}-{partition}-{file_index}.{ext}"
 TABLE = three_batches()[0]
 CHUNKS = chunks_of(TABLE)
 LARGE = chunks_of(pa.table({"id": range(12), "pad": ["x" * (1 << 20)] * 12}), chunk_rows=1)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-TEMPLATE = "batch={batch_id}/{partition}-{roll}.{ext}"
+TEMPLATE = "batch={batch_id}/{partition}-{file_index}.{ext}"
 
 
 def written(folder: Path, table: pa.Table, *, batch_id: int, committed: bool, format: Any = "jsonl") -> Held:  # noqa: A002

@@ -80,10 +80,12 @@ def notes(file: Path) -> list[str]:
     return sorted(file.read_text().splitlines())
 
 
-def test_every_row_is_staged_and_read_in_order_of_partition_and_roll(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_row_is_staged_and_read_in_order_of_partition_and_file_index(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(0, 10_000, 1, 4)
     refs = stage(df, tmp_path, limits=SegmentLimits(chunk_rows=1000, chunk_bytes=1 << 20, segment_bytes=1))
-    assert [Path(ref.path).name[:11] for ref in refs] == [f"00000{p}-000{roll}" for p in range(4) for roll in range(3)]
+    assert [Path(ref.path).name[:11] for ref in refs] == [
+        f"00000{p}-000{index}" for p in range(4) for index in range(3)
+    ]
     assert [ref.rows for ref in refs] == [1000, 1000, 500] * 4
     back = read(spark, tmp_path, refs, df.schema)
     assert back.rdd.getNumPartitions() == len(refs)

@@ -133,7 +133,7 @@ def test_files_named_by_the_day_appear_once_whatever_day_it_is(new_folder: Calla
     """A file that is prepared again on another day must not be committed under both names."""
 
     def make_sink(folder: Path) -> TwoPhaseFilesSink:
-        return TwoPhaseFilesSink(str(folder), name_template="{date}/{batch_id}/{partition}-{roll}.{ext}")
+        return TwoPhaseFilesSink(str(folder), name_template="{date}/{batch_id}/{partition}-{file_index}.{ext}")
 
     def rows_in(folder: Path) -> list[Row]:
         files = [path for path in folder.rglob("*") if path.is_file() and HELD_FOLDER not in path.parts]

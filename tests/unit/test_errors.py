@@ -13,7 +13,7 @@ import wal_sink
 from wal_sink import errors
 
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
-OPTIONS = {"term": 7, "after_s": 2.5, "never_committed": True, "never_published": True}
+OPTIONS = {"term": 7, "after_s": 2.5, "never_committed": True}
 """A value for each further argument of an error."""
 
 

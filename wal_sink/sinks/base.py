@@ -197,11 +197,6 @@ class Transaction:
     the committed rows.
     """
 
-    @property
-    def roll(self) -> int:
-        """Earlier name of `file_index`."""
-        return self.file_index
-
 
 class TwoPhaseSink(Sink):
     """A target that holds rows invisibly until they are committed: exactly once, each segment as a whole.

@@ -70,7 +70,7 @@ class LocalHolder:
     def commit(self, transaction_id: str, handle: str) -> None:
         given = handle_of(_Handle, handle)
         self._store.refuse_lost_root()  # without its disk, the folder would show no held file
-        held, final = self._held(transaction_id, given.held_in), self._folder / check_path(given.name)
+        held, final = self._hidden(transaction_id, given.held_in), self._folder / check_path(given.name)
         try:
             self._commit(held, final, given)
         except _NameTakenError as error:
@@ -90,7 +90,6 @@ class LocalHolder:
             ("", self._held_folder, token)
         ):  # a process may have died before it recorded its token
             self._unlink(self._hidden(transaction_id, folder))
-        self._unlink(self._once(transaction_id))
 
     def _commit(self, held: Path, final: Path, given: _Handle) -> None:
         found = _stat(held)
@@ -123,17 +122,8 @@ class LocalHolder:
         except OSError as error:
             raise self._failure("drop", held, error) from error
 
-    def _held(self, transaction_id: str, held_folder: str) -> Path:
-        """The path of a prepared file: its hidden name, unless an older version held it."""
-        hidden, once = self._hidden(transaction_id, held_folder), self._once(transaction_id)
-        return once if not held_folder and _stat(hidden) is None and _stat(once) is not None else hidden
-
     def _hidden(self, transaction_id: str, held_folder: str) -> Path:
         return (Path(held_folder) if held_folder else self._folder / HELD_FOLDER) / f".{check_path(transaction_id)}"
-
-    def _once(self, transaction_id: str) -> Path:
-        """The path where an older version held the file of this transaction."""
-        return self._folder / HELD_FOLDER / check_path(transaction_id)
 
     def _failure(self, action: str, file: Path, error: OSError) -> Exception:
         if error.errno == errno.EXDEV:

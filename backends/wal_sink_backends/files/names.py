@@ -22,8 +22,6 @@ SEGMENT_TEMPLATE = "batch={batch_id:019d}/{partition:06d}-{file_index:04d}-{wal_
 
 _CHUNK_SAMPLE = {"batch": 0, "ordinal": 0, "rows": 1, "key": "key", "ext": "ext"}
 _NUMBERS = ("batch_id", "partition", "file_index")
-_EARLIER = {"roll": "file_index"}
-"""Earlier names of placeholders, which templates of users hold."""
 _TEXTS = ("wal_id", "sink", "ext")
 _NUMBER_SPEC = re.compile(r"(?:0[1-9]\d?)?d?")
 
@@ -69,7 +67,6 @@ class SegmentNames:
     """Names of a query's segments: `{batch_id}`, `{partition}` and `{file_index}` give each a lasting, separate name.
 
     Further placeholders: `{wal_id}`, `{sink}`, `{ext}`, and `{date}`, the day in UTC on which the file was begun.
-    `{roll}` is the earlier name of `{file_index}`, and means the same.
     Raises `ConfigError` for a template that could give two segments one name.
     """
 
@@ -78,7 +75,7 @@ class SegmentNames:
 
     def __post_init__(self) -> None:
         fields = self._fields()
-        present = {_EARLIER.get(field.name, field.name) for field in fields}
+        present = {field.name for field in fields}
         for name in _NUMBERS:
             if name not in present:
                 raise self._error(f"{{{name}}} is missing, and without it two files could have one name")
@@ -100,7 +97,6 @@ class SegmentNames:
             batch_id=transaction.batch_id,
             partition=transaction.partition,
             file_index=transaction.file_index,
-            roll=transaction.file_index,
             wal_id=transaction.wal_id,
             sink=transaction.sink,
             ext=self.ext,
@@ -116,7 +112,7 @@ class SegmentNames:
         for literal, name, spec, conversion in parsed:
             allowed = _SPECS.get(name or "")
             if allowed is None:
-                known = ", ".join(f"{{{each}}}" for each in _SPECS if each not in _EARLIER)
+                known = ", ".join(f"{{{each}}}" for each in _SPECS)
                 raise self._error(f"{{{name}}} is unknown; known are {known}")
             if conversion or not allowed.fullmatch(spec or ""):
                 raise self._error(
@@ -138,7 +134,7 @@ class _Field:
 
 
 _SPECS: Mapping[str, re.Pattern[str]] = {
-    **dict.fromkeys((*_NUMBERS, *_EARLIER), _NUMBER_SPEC),
+    **dict.fromkeys(_NUMBERS, _NUMBER_SPEC),
     **dict.fromkeys(_TEXTS, re.compile("")),
     "date": re.compile(r"[^{}]*"),
 }

@@ -41,8 +41,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     `format`, `storage_options`, `options_from_env`: see `FilesSink`.
     `name_template`: a `str.format` text of `batch_id`, `partition` and `file_index` (all three required, with something
     other than a digit between them), `wal_id`, `sink`, `ext`, and `date`, the day in UTC on which the file was begun.
-    Numbers may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`. `roll` is the earlier name of
-    `file_index`.
+    Numbers may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`.
     `part_bytes`: the size of each part of a multipart upload to S3. An open file takes so much memory, plus one chunk.
     At least 5 MiB.
 

@@ -17,7 +17,7 @@ from wal_sink.testing.data.tables import three_batches
 from wal_sink_backends import TwoPhaseFilesSink
 from wal_sink_backends.files.local import HELD_FOLDER
 
-TEMPLATE = "{batch_id}-{partition}-{roll}.{ext}"
+TEMPLATE = "{batch_id}-{partition}-{file_index}.{ext}"
 
 TABLE = three_batches()[0]
 CHUNKS = chunks_of(TABLE)

@@ -18,7 +18,7 @@ from wal_sink_backends import TwoPhaseFilesSink
 
 BATCH_ROWS = 300
 PARTITIONS = 2
-TEMPLATE = "{batch_id}/{partition}-{roll}.{ext}"
+TEMPLATE = "{batch_id}/{partition}-{file_index}.{ext}"
 
 
 def place_of(make_sink: Callable[[], object]) -> Place:

@@ -184,11 +184,11 @@ def test_a_large_row_goes_alone() -> None:
     assert ref.chunk_ends == (2, 3, 4)
 
 
-def test_a_segment_ends_with_the_chunk_that_fills_it_and_is_named_by_its_roll() -> None:
+def test_a_segment_ends_with_the_chunk_that_fills_it_and_is_named_by_its_file_index() -> None:
     store = DictStore()
     refs = stage(store, [rows(25)], limits(chunk_rows=10, segment_bytes=1))
     assert [ref.rows for ref in refs] == [10, 10, 5]
-    assert [ref.path for ref in refs] == [f"f/000003-{roll:04d}-id{roll}.parquet" for roll in range(3)]
+    assert [ref.path for ref in refs] == [f"f/000003-{index:04d}-id{index}.parquet" for index in range(3)]
     assert [ref.id for ref in refs] == ["id0", "id1", "id2"]
     assert sorted(store.objects) == [ref.path for ref in refs]
 

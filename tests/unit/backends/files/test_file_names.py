@@ -13,12 +13,10 @@ from wal_sink_backends.files.names import SEGMENT_TEMPLATE, SegmentNames
 
 WAL = "ab" * 16
 DAY = dt.date(2026, 11, 22)
-PRESENT = {"roll": "file_index"}
-"""The present names of placeholders, by their earlier ones."""
 
 
-def transaction(batch_id: int = 5, partition: int = 3, roll: int = 1) -> Transaction:
-    return Transaction("1" * 32, WAL, "archive", batch_id, partition, roll)
+def transaction(batch_id: int = 5, partition: int = 3, file_index: int = 1) -> Transaction:
+    return Transaction("1" * 32, WAL, "archive", batch_id, partition, file_index)
 
 
 def named(template: str, given: Transaction | None = None) -> str:
@@ -28,10 +26,10 @@ def named(template: str, given: Transaction | None = None) -> str:
 @pytest.mark.parametrize(
     ("template", "wanted"),
     [
-        ("{batch_id}-{partition}-{roll}", "5-3-1"),
-        ("dt={date}/part-{batch_id}-{partition}-{roll}.{ext}", "dt=2026-11-22/part-5-3-1.csv"),
-        ("{date:%Y/%m}/{sink}.{batch_id:04d}.{partition:02}.{roll:d}", "2026/11/archive.0005.03.1"),
-        ("{wal_id}/{roll}_{partition}_{batch_id}", f"{WAL}/1_3_5"),
+        ("{batch_id}-{partition}-{file_index}", "5-3-1"),
+        ("dt={date}/part-{batch_id}-{partition}-{file_index}.{ext}", "dt=2026-11-22/part-5-3-1.csv"),
+        ("{date:%Y/%m}/{sink}.{batch_id:04d}.{partition:02}.{file_index:d}", "2026/11/archive.0005.03.1"),
+        ("{wal_id}/{file_index}_{partition}_{batch_id}", f"{WAL}/1_3_5"),
         (SEGMENT_TEMPLATE, f"batch=0000000000000000005/000003-0001-{WAL}.csv"),
     ],
 )
@@ -39,38 +37,34 @@ def test_names(template: str, wanted: str) -> None:
     assert named(template) == wanted
 
 
-def test_a_placeholder_has_one_value_under_its_present_and_its_earlier_name() -> None:
-    assert named("{batch_id}-{partition}-{file_index:03d}") == "5-3-001" == named("{batch_id}-{partition}-{roll:03d}")
-
-
-@pytest.mark.parametrize("missing", ["batch_id", "partition", "roll"])
+@pytest.mark.parametrize("missing", ["batch_id", "partition", "file_index"])
 def test_a_template_must_tell_segments_apart(missing: str) -> None:
-    fields = [f"{{{name}}}" for name in ("batch_id", "partition", "roll") if name != missing]
-    with pytest.raises(ConfigError, match=rf"name_template=.*\{{{PRESENT.get(missing, missing)}\}} is missing"):
+    fields = [f"{{{name}}}" for name in ("batch_id", "partition", "file_index") if name != missing]
+    with pytest.raises(ConfigError, match=rf"name_template=.*\{{{missing}\}} is missing"):
         TwoPhaseFilesSink("folder", name_template="-".join(fields))
 
 
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{batch_id}{partition}-{roll}", r"\{batch_id\} and \{partition\} need a character between them"),
-        ("{batch_id}-{partition}0{roll}", r"\{partition\} and \{roll\} need a character"),
+        ("{batch_id}{partition}-{file_index}", r"\{batch_id\} and \{partition\} need a character between them"),
+        ("{batch_id}-{partition}0{file_index}", r"\{partition\} and \{file_index\} need a character"),
         (
-            "{batch_id}-{partition}-{roll}-{key}",
+            "{batch_id}-{partition}-{file_index}-{key}",
             r"\{key\} is unknown; known are \{batch_id\}, \{partition\}, \{file_index\}",
         ),
-        ("{batch_id}-{partition}-{roll}-{}", r"\{\} is unknown"),
-        ("{batch_id.real}-{partition}-{roll}", r"\{batch_id.real\} is unknown"),
-        ("{batch_id:.1}-{partition}-{roll}", r"\{batch_id:.1\} could cut a value short"),
-        ("{batch_id!s:.1}-{partition}-{roll}", r"\{batch_id!s:.1\} could cut"),
-        ("{batch_id:x}-{partition}-{roll}", r"\{batch_id:x\} could cut"),
-        ("{batch_id}-{partition}-{roll}-{sink:.2}", r"\{sink:.2\} could cut"),
-        ("{batch_id}-{partition}-{roll}-{date:{sink}}", "could cut"),
-        ("{batch_id}-{partition}-{roll", "expected '}'"),
-        ("/{batch_id}-{partition}-{roll}", "not a path of an object"),
-        ("../{batch_id}-{partition}-{roll}", "not a path of an object"),
-        (".{batch_id}-{partition}-{roll}", "not a path of an object"),
-        ("{batch_id}-{partition}-{roll}?x", "not a path of an object"),
+        ("{batch_id}-{partition}-{file_index}-{}", r"\{\} is unknown"),
+        ("{batch_id.real}-{partition}-{file_index}", r"\{batch_id.real\} is unknown"),
+        ("{batch_id:.1}-{partition}-{file_index}", r"\{batch_id:.1\} could cut a value short"),
+        ("{batch_id!s:.1}-{partition}-{file_index}", r"\{batch_id!s:.1\} could cut"),
+        ("{batch_id:x}-{partition}-{file_index}", r"\{batch_id:x\} could cut"),
+        ("{batch_id}-{partition}-{file_index}-{sink:.2}", r"\{sink:.2\} could cut"),
+        ("{batch_id}-{partition}-{file_index}-{date:{sink}}", "could cut"),
+        ("{batch_id}-{partition}-{file_index", "expected '}'"),
+        ("/{batch_id}-{partition}-{file_index}", "not a path of an object"),
+        ("../{batch_id}-{partition}-{file_index}", "not a path of an object"),
+        (".{batch_id}-{partition}-{file_index}", "not a path of an object"),
+        ("{batch_id}-{partition}-{file_index}?x", "not a path of an object"),
     ],
 )
 def test_a_template_that_cannot_work_is_refused(template: str, message: str) -> None:
@@ -79,7 +73,9 @@ def test_a_template_that_cannot_work_is_refused(template: str, message: str) -> 
     assert "expected something like" in str(caught.value)
 
 
-@pytest.mark.parametrize("template", ["{batch_id}-{partition}-{roll}", "{roll:02d}x{batch_id:03d}1/{partition}"])
+@pytest.mark.parametrize(
+    "template", ["{batch_id}-{partition}-{file_index}", "{file_index:02d}x{batch_id:03d}1/{partition}"]
+)
 def test_no_two_segments_have_one_name(template: str) -> None:
     numbers = [0, 1, 2, 10, 11, 12, 100, 101, 110, 111, 1000, 1011, 1100, 11011]
     segments = list(itertools.product(numbers, repeat=3))
@@ -88,5 +84,5 @@ def test_no_two_segments_have_one_name(template: str) -> None:
 
 def test_the_day_is_that_of_today_in_utc() -> None:
     before = dt.datetime.now(dt.UTC).date()
-    name = SegmentNames("{date}/{batch_id}-{partition}-{roll}", ext="csv").name_of(transaction())
+    name = SegmentNames("{date}/{batch_id}-{partition}-{file_index}", ext="csv").name_of(transaction())
     assert before <= dt.date.fromisoformat(name.partition("/")[0]) <= dt.datetime.now(dt.UTC).date()

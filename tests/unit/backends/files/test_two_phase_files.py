@@ -30,7 +30,7 @@ from wal_sink_backends import FilesSink, TwoPhaseFilesSink
 from wal_sink_backends.files import local as files_local
 from wal_sink_backends.files.local import HELD_FOLDER
 
-TEMPLATE = "{batch_id}-{partition}-{roll}.{ext}"
+TEMPLATE = "{batch_id}-{partition}-{file_index}.{ext}"
 FORMATS: list[Any] = ["jsonl", "json", "csv", "parquet"]
 TABLE = three_batches()[0]
 CHUNKS = chunks_of(TABLE)
@@ -68,12 +68,6 @@ def shown(folder: Path) -> dict[str, bytes]:
     """Return the files that a reader finds."""
     files = (path for path in folder.rglob("*") if path.is_file() and HELD_FOLDER not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
-
-
-def as_older_versions_held_it(folder: Path) -> None:
-    """Give what is held the name that it had before: without a dot."""
-    (file,) = held_files(folder)
-    file.rename(file.with_name(file.name.removeprefix(".")))
 
 
 def held_files(folder: Path) -> list[Path]:
@@ -213,7 +207,7 @@ def test_a_process_that_died_between_link_and_unlink_has_committed(
 
 
 def test_a_folder_that_vanishes_is_made_again(tmp_path: Path) -> None:
-    template = "{batch_id}/{partition}-{roll}"
+    template = "{batch_id}/{partition}-{file_index}"
     held = prepared(tmp_path, name_template=template)
     other = prepared(tmp_path, chunks_of(TABLE, ordinal=1), name_template=template)
     committed(tmp_path, held)
@@ -230,23 +224,6 @@ def test_a_held_file_is_hidden_by_its_own_name_too(tmp_path: Path, way: str) -> 
     assert file.name == f".{held.transaction.id}", way
     everything = glob.glob(str(tmp_path / "**"), recursive=True)  # noqa: PTH207 - the readers' own
     assert not [found for found in everything if Path(found).is_file()]
-
-
-def test_a_file_that_an_older_version_held_is_committed(tmp_path: Path, way: str) -> None:
-    held = prepared(tmp_path)
-    as_older_versions_held_it(tmp_path)
-    for _ in range(2):
-        committed(tmp_path, held)
-    assert list(shown(tmp_path)) == ["0-0-0.jsonl"], way
-    assert not held_files(tmp_path)
-
-
-def test_a_file_that_an_older_version_held_is_aborted(tmp_path: Path) -> None:
-    held = prepared(tmp_path)
-    as_older_versions_held_it(tmp_path)
-    for _ in range(2):
-        aborted(tmp_path, held)
-    assert not held_files(tmp_path)
 
 
 def test_files_can_be_held_where_no_reader_looks(tmp_path: Path, way: str) -> None:
@@ -421,7 +398,7 @@ def test_it_is_exactly_once_and_travels(tmp_path: Path) -> None:
 def test_by_url(tmp_path: Path) -> None:
     sink = sink_from_url(
         f"files://{tmp_path}?format=csv&commit=two-phase&part_bytes=6000000"
-        "&name_template=dt={date:%25Y}/{batch_id}-{partition}-{roll}.{ext}"
+        "&name_template=dt={date:%25Y}/{batch_id}-{partition}-{file_index}.{ext}"
     )
     assert repr(sink) == f"TwoPhaseFilesSink('file://{tmp_path}', format='csv')"
     on_s3 = sink_from_url("files+s3://bucket/orders?commit=two-phase&format=parquet")

@@ -36,7 +36,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def make_sink(folder: Path) -> TwoPhaseFilesSink:
-    return TwoPhaseFilesSink(str(folder), name_template="{batch_id}/{partition}-{roll}.{ext}")
+    return TwoPhaseFilesSink(str(folder), name_template="{batch_id}/{partition}-{file_index}.{ext}")
 
 
 def prepared(folder: Path) -> Held:
