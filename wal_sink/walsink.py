@@ -510,28 +510,16 @@ class WalSink:
         if self._pool is None or self._pool.stop(GRACE_S):
             self._let_go()
             return
-        hooks = self._pool.kept_by_hooks
-        if not hooks:
-            self._cancel_jobs()
-            if self._pool.stop(CANCEL_S):
-                self._let_go()
-                return
-            hooks = self._pool.kept_by_hooks
-        if hooks:
-            _logger.warning(
-                "%r: on_event has not returned, called for %s. The end of the run does not wait for it any longer. "
-                "The next start delivers what has no record, according to the guarantee of the sink. End this process "
-                "first, because it uses the sink until on_event returns",
-                self,
-                hooks,
-            )
-        else:
-            _logger.warning(
-                "%r: a call of a sink is still running. It is not known whether the target received the last "
-                "chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
-                "End this process first, because it uses the sink until the call returns",
-                self,
-            )
+        self._cancel_jobs()
+        if self._pool.stop(CANCEL_S):
+            self._let_go()
+            return
+        _logger.warning(
+            "%r: a call of a sink or of on_event is still running. It is not known whether the target received the "
+            "last chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
+            "End this process first, because it uses the sink until the call returns",
+            self,
+        )
         self._pool.stop_renewing()
         self._pool.end_later(self._let_go)  # until then the sink stays held: no other WalSink calls it meanwhile
 

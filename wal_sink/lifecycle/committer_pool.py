@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 
 from wal_sink.errors import FencedError, UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
-from wal_sink.lifecycle.joining import has_delivered, join_all, kept_by_hooks
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
@@ -119,8 +118,7 @@ class CommitterPool:
         self._wait_delivered(timeout_s)
 
     def stop(self, grace_s: float) -> bool:
-        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds, or was
-        kept by a hook for `HOOK_S` of them (see `kept_by_hooks`).
+        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds.
 
         Once no thread is busy any more, a record says that this run no longer serves its sinks. Waits `END_S` for it.
         """
@@ -128,7 +126,8 @@ class CommitterPool:
         self._stopping.set()
         for thread in self._threads:
             thread.leave()
-        if not join_all(self._threads, grace_s, self._now_s):
+        deadline = self._deadline_s(grace_s)
+        if not all(thread.join(self._left_s(deadline)) for thread in self._threads):
             return False
         if not self._has_ended:
             self._has_ended = True
@@ -169,11 +168,6 @@ class CommitterPool:
 
         with suppress(RuntimeError):  # the interpreter ends, and starts no more threads
             threading.Thread(target=end, name="wal-sink-end-later", daemon=True).start()
-
-    @property
-    def kept_by_hooks(self) -> str:
-        """The sinks that `stop` left because of a hook that did not return, if it left no others."""
-        return kept_by_hooks(self._threads)
 
     def stop_renewing(self) -> None:
         """Renew no lease any more, so that standbys take over."""
@@ -243,7 +237,7 @@ class CommitterPool:
     def _wait_delivered(self, timeout_s: float | None) -> None:
         deadline = self._deadline_s(timeout_s)
         for thread in self._threads:
-            if not has_delivered(thread, self._left_s(deadline)):
+            if not thread.wait_caught_up(self._left_s(deadline)):
                 when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
                 raise UndeliveredError(
                     f"sink {thread.committer.name!r} of {self.run.log.store.root}: not all complete batches were "

@@ -16,7 +16,6 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import NEXT, Seen, State
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.runtime.stopped import StoppedError
-from wal_sink.telemetry.events import Event
 
 FIRST_POLL_S = 0.06
 """The first pause, after staging: on a local disk `commits/N` shows 36 to 93 ms later, half of them within 60
@@ -84,11 +83,6 @@ class CommitterThread:
         return threading.current_thread() is self._thread
 
     @property
-    def hook_event(self) -> Event | None:
-        """The event whose hook runs on this thread now; None if there is none."""
-        return None if self._thread is None else self._run.log.events.told_on(self._thread.ident)
-
-    @property
     def is_running(self) -> bool:
         return self._running
 
@@ -142,13 +136,6 @@ class CommitterThread:
             asked = self._asked
             self._changed.wait_for(lambda: self._answered >= asked or not self._running, timeout_s)
             return self._answered >= asked or self.error is not None
-
-    def lacks_no_batch(self) -> bool:
-        """Whether the sink has every complete batch, each with its marker. One listing. Any thread may ask."""
-        following = self._committer.next_batch()
-        if following is None or self._committer.has_unmarked:
-            return False
-        return self._run.gate.search() < following
 
     def join(self, timeout_s: float | None) -> bool:
         """Wait for the end; False if time ran out."""

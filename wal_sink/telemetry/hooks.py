@@ -14,8 +14,6 @@ from wal_sink.telemetry.events import Event
 
 OnEvent = Callable[[Event], object]
 """A hook. It runs on the thread that does the work, so it should return at once."""
-HOOK_S = 2.0
-"""How long the end of a run waits for a hook on a thread that delivers. A hook that is called meanwhile has as long."""
 
 _logger = logger_of(__name__)
 _P = ParamSpec("_P")
@@ -24,7 +22,7 @@ _P = ParamSpec("_P")
 class Events:
     """Tells the events of one WAL to hooks. Without hooks it does nothing."""
 
-    __slots__ = ("_failed", "_hooks", "_inside", "_queued", "_wal", "measures")
+    __slots__ = ("_failed", "_hooks", "_queued", "_wal", "measures")
 
     def __init__(self, wal: str = "", hooks: Sequence[OnEvent] = (), *, measures: bool = False) -> None:
         """`wal`: URL of the log without credentials. `measures`: whether tasks also count requests and time chunks."""
@@ -32,8 +30,6 @@ class Events:
         self._hooks = tuple(hooks)
         self._failed: set[int] = set()
         self._queued: deque[Event] = deque()
-        self._inside: dict[int, Event] = {}
-        """The event of the hook that each thread is inside, by the thread's ident."""
         self.measures = measures
 
     @property
@@ -62,22 +58,7 @@ class Events:
             with suppress(IndexError):  # another thread took it
                 self._pass(self._queued.popleft())
 
-    def told_on(self, ident: int | None) -> Event | None:
-        """The event whose hook runs on a thread now; None if there is none. `ident`: the thread's."""
-        return None if ident is None else self._inside.get(ident)
-
     def _pass(self, event: Event) -> None:
-        ident = threading.get_ident()
-        if ident in self._inside:  # a hook made this event: the thread is inside that hook
-            self._call_hooks(event)
-            return
-        self._inside[ident] = event
-        try:
-            self._call_hooks(event)
-        finally:
-            del self._inside[ident]
-
-    def _call_hooks(self, event: Event) -> None:
         for number, hook in enumerate(self._hooks):
             try:
                 hook(event)

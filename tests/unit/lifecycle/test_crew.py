@@ -346,13 +346,3 @@ def test_the_end_waits_for_a_store_that_does_not_answer_only_a_short_time(
     wait_until(lambda: any(isinstance(event, Ended) for event in heard))
     assert holder_of(team.run.log, paths.committer_role("a"), 1).state is Holding.ENDED
     assert team.pool.stop(PATIENCE_S)
-
-
-def test_whether_a_sink_lacks_a_batch_is_known_only_once_there_is_one() -> None:
-    (nothing,) = Team({"a": Recorder()}, batches=0).pool._threads
-    assert not nothing.lacks_no_batch()
-    team = Team({"a": Recorder()})
-    (thread,) = team.pool._threads
-    assert not thread.lacks_no_batch()
-    team.run.deliver_all()
-    assert thread.lacks_no_batch()

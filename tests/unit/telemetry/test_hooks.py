@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from tests.support.traced_locks import TracedLocks
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
 from wal_sink.delivery.telling import failure_teller
-from wal_sink.errors import ConfigError, FencedError, UndeliveredError, WalSinkError
+from wal_sink.errors import ConfigError, FencedError, WalSinkError
 from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.joining import has_delivered, join_all
 from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
@@ -39,13 +37,12 @@ from wal_sink.telemetry import (
     SlowStore,
     Staged,
 )
-from wal_sink.telemetry.hooks import HOOK_S, Events
+from wal_sink.telemetry.hooks import Events
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.lease import Lease
 from wal_sink.wal.log import Log
-from wal_sink.walsink import GRACE_S
 
 
 def refuse(_: Chunk) -> None:
@@ -75,12 +72,6 @@ def home(tmp_path: Path) -> Home:
 
 
 SHORT_S = 0.05
-
-
-@pytest.fixture
-def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the end of a run wait `SHORT_S` for a hook. A test of `joining` shows the rule with the real length."""
-    monkeypatch.setattr("wal_sink.lifecycle.joining.HOOK_S", SHORT_S)
 
 
 def pool_of(to: object, on_event: Callable[[Event], object], ended: list[str], **delivery: Any) -> CommitterPool:
@@ -139,71 +130,7 @@ def test_a_hook_that_does_not_return_keeps_no_run_from_its_end(
     assert pool.stop(PATIENCE_S)
 
 
-@pytest.mark.usefixtures("short_wait")
-@pytest.mark.parametrize("kind", [Delivered, GaveUp])
-def test_the_end_waits_for_a_hook_only_a_short_time_and_says_so(
-    home: Home, kind: type[Event], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without this, an end took GRACE_S and CANCEL_S together: 35 seconds."""
-    let_go, called = threading.Event(), threading.Event()
-
-    def hook(event: Event) -> None:
-        if isinstance(event, kind):
-            called.set()
-            let_go.wait(PATIENCE_S)
-
-    sink = home.sink(refuse if kind is GaveUp else Recorder(), hook)
-    sink._open()
-    assert called.wait(PATIENCE_S)
-    began_s = time.monotonic()
-    sink._end_early()
-    took_s = time.monotonic() - began_s
-    let_go.set()
-    assert took_s + HOOK_S < GRACE_S
-    assert f"on_event has not returned, called for a ({kind.__name__})" in caplog.text
-    assert "a call of a sink is still running" not in caplog.text
-
-
-class Busy:
-    """A thread of a committer that does not end, and is inside hooks one after the other; time passes in its join."""
-
-    def __init__(self, hooks: list[Event | None], ends_after: int = 99) -> None:
-        self.hooks, self.left, self.now_s = hooks, ends_after, 0.0
-
-    def clock(self) -> float:
-        return self.now_s
-
-    @property
-    def hook_event(self) -> Event | None:
-        return self.hooks[0]
-
-    def join(self, timeout_s: float) -> bool:
-        self.now_s += timeout_s
-        self.left -= 1
-        self.hooks = self.hooks[1:] or self.hooks
-        return self.left <= 0
-
-
 A, B = Replayed("w", batch=1), Replayed("w", batch=1)
-
-
-@pytest.mark.parametrize(
-    ("hooks", "ends_after", "has_ended", "waited_s"),
-    [
-        ([A, A], 99, False, HOOK_S),
-        ([None, A, A], 99, False, 2 * HOOK_S),  # entered while the end waits
-        ([A, B, None, None], 99, False, 30.0),  # two hooks that return, then a call of a sink
-        ([None], 99, False, 30.0),
-        ([None, A, B, None], 4, True, 4 * HOOK_S),
-    ],
-    ids=["in a hook", "enters a hook", "hooks that return", "in a call of a sink", "ends"],
-)
-def test_only_one_hook_that_does_not_return_shortens_the_end(
-    hooks: list[Event | None], ends_after: int, has_ended: bool, waited_s: float
-) -> None:
-    thread: Any = Busy(hooks, ends_after)
-    assert join_all([thread], 30.0, thread.clock) is has_ended
-    assert thread.now_s == pytest.approx(waited_s)
 
 
 def has_end_record(home: Home, number: int = 1) -> bool:
@@ -227,47 +154,18 @@ class Waits:
             assert self.let_go.wait(PATIENCE_S)
 
 
-@pytest.mark.usefixtures("short_wait")
-@pytest.mark.parametrize("timeout_s", [None, SHORT_S / 2])
-def test_closing_waits_for_no_hook_once_every_batch_is_marked(
-    home: Home, timeout_s: float | None, caplog: pytest.LogCaptureFixture
+def test_a_run_that_was_left_because_of_a_hook_ends_once_the_hook_returns(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without this, `close` waited for ever, or said that batches were not delivered."""
-    hook, to = Waits(Marked, 1), Recorder()
-    sink = home.sink(to, hook)
-    sink._open()
-    assert hook.called.wait(PATIENCE_S)
-    began_s = time.monotonic()
-    sink.close(timeout_s)
-    took_s = time.monotonic() - began_s
-
-    assert took_s + HOOK_S < GRACE_S
-    assert to.batches == [0, 1]
-    assert "on_event has not returned, called for a (Marked)" in caplog.text
-    assert "End this process first" in caplog.text
-    hook.let_go.set()
-    wait_until(lambda: has_end_record(home))
-
-
-@pytest.mark.usefixtures("short_wait")
-def test_closing_goes_on_waiting_for_a_hook_that_keeps_batches_back(home: Home) -> None:
-    hook, to = Waits(Marked, 0), Recorder()
-    sink = home.sink(to, hook)
-    sink._open()
-    assert hook.called.wait(PATIENCE_S)
-    with pytest.raises(UndeliveredError, match="not all complete batches were delivered within"):
-        sink.close(4 * SHORT_S)
-    hook.let_go.set()
-
-
-@pytest.mark.usefixtures("short_wait")
-def test_a_run_that_was_left_because_of_a_hook_ends_once_the_hook_returns(home: Home) -> None:
     """Without this, no record said that it ended, and its sink was in use for ever."""
     hook, to = Waits(Delivered, 0), Recorder()
     sink = home.sink(to, hook)
     sink._open()
     assert hook.called.wait(PATIENCE_S)
+    monkeypatch.setattr("wal_sink.walsink.GRACE_S", SHORT_S)
+    monkeypatch.setattr("wal_sink.walsink.CANCEL_S", SHORT_S)
     sink._end_early()
+    assert "a call of a sink or of on_event is still running" in caplog.text
     assert not has_end_record(home)
     with pytest.raises(ConfigError, match="already uses"):
         home.sink(to, print)._open()
@@ -277,97 +175,6 @@ def test_a_run_that_was_left_because_of_a_hook_ends_once_the_hook_returns(home: 
     assert has_end_record(home)
     with home.sink(to, print) as again:
         again.drain()
-
-
-@pytest.mark.usefixtures("short_wait")
-def test_a_hook_is_named_although_another_sink_ended_late(
-    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without this, the end said that a call of a sink was still running, which was over by then."""
-    monkeypatch.setattr("wal_sink.walsink.GRACE_S", 4 * SHORT_S)
-    monkeypatch.setattr("wal_sink.walsink.CANCEL_S", PATIENCE_S)
-    called, let_go = threading.Event(), threading.Event()
-
-    def slow(_: Chunk) -> None:
-        called.set()
-        assert let_go.wait(PATIENCE_S)
-
-    hook = Waits(Marked, 0)
-    given = {name: Delivery(to, start_from="earliest", where="driver") for name, to in (("a", print), ("b", slow))}
-    sink = WalSink(given, wal=home.wal, checkpoint=home.checkpoint, on_event=hook)
-    sink._open()
-    sink._cancel_jobs = let_go.set
-    assert hook.called.wait(PATIENCE_S)
-    assert called.wait(PATIENCE_S)
-    sink._end_early()
-
-    assert "on_event has not returned, called for a (Marked)" in caplog.text
-    assert "a call of a sink is still running" not in caplog.text
-    hook.let_go.set()
-    wait_until(lambda: has_end_record(home))
-
-
-class Asked:
-    """A thread that answers after some rounds of waiting, and is inside one hook after the other meanwhile."""
-
-    def __init__(self, hooks: list[Event | None], *, answers_after: int = 99, lacks: bool = False) -> None:
-        self.hooks, self.left, self.lacks = hooks, answers_after, lacks
-        self.is_running = True
-        self.waited_s = 0.0
-
-    @property
-    def hook_event(self) -> Event | None:
-        return self.hooks[0]
-
-    def wait_caught_up(self, timeout_s: float) -> bool:
-        self.waited_s += timeout_s
-        self.left -= 1
-        self.hooks = self.hooks[1:] or self.hooks
-        return self.left <= 0
-
-    def lacks_no_batch(self) -> bool:
-        return not self.lacks
-
-
-@pytest.mark.parametrize(
-    ("thread", "timeout_s", "has_all", "waited_s"),
-    [
-        (Asked([A]), None, True, HOOK_S),
-        (Asked([A, B, B]), None, True, 2 * HOOK_S),
-        (Asked([A], lacks=True), 3 * HOOK_S, False, 3 * HOOK_S),
-        (Asked([None, A]), HOOK_S / 2, True, HOOK_S / 2),
-        (Asked([None]), HOOK_S * 1.5, False, HOOK_S * 1.5),
-        (Asked([None], answers_after=3), None, True, 3 * HOOK_S),
-    ],
-    ids=["in a hook", "another hook", "lacks a batch", "time is over", "in a call", "answers"],
-)
-def test_a_thread_is_waited_for_until_it_answers_or_only_a_hook_keeps_it(
-    thread: Any, timeout_s: float | None, has_all: bool, waited_s: float
-) -> None:
-    assert has_delivered(thread, timeout_s) is has_all
-    assert thread.waited_s == pytest.approx(waited_s)
-
-
-@pytest.mark.parametrize("answers_after", [2, 99])
-def test_a_thread_that_ended_is_asked_once_more(answers_after: int) -> None:
-    thread: Any = Asked([None], answers_after=answers_after)
-    thread.is_running = False
-    assert has_delivered(thread, None) is (answers_after == 2)
-
-
-def test_an_event_that_a_hook_makes_is_inside_that_hook() -> None:
-    seen: list[Event | None] = []
-
-    def hook(event: Event) -> None:
-        if event.batch == 1:  # type: ignore[attr-defined]
-            events.tell(Replayed, batch=2)
-        seen.append(events.told_on(threading.get_ident()))
-
-    events = Events("memory://x", [hook])
-    events.tell(Replayed, batch=1)
-    assert [event.batch for event in seen if event] == [1, 1]  # type: ignore[attr-defined]
-    assert events.told_on(threading.get_ident()) is None
-    assert events.told_on(None) is None
 
 
 def test_ctrl_c_in_a_hook_is_raised_on_the_main_thread_only(caplog: pytest.LogCaptureFixture) -> None:
