@@ -191,6 +191,21 @@ def test_a_process_that_still_serves_the_original_is_fenced_and_delivers_nothing
     assert recorder.batches == [0, 1]
 
 
+def test_a_start_that_is_refused_beside_a_live_stager_fences_no_other_role() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 0)
+    run.end()
+    copy = copied(place)
+    place.wal.delete([paths.WAL])
+    before = place.wal.list(paths.TERMS, recursive=True)
+
+    with pytest.raises(HeldError, match="stager of"):
+        opened(copy, place.wal.root, TakeOver.IF_GONE)
+
+    assert place.wal.list(paths.TERMS, recursive=True) == before
+
+
 @pytest.mark.parametrize("is_delivered", [False, True])
 def test_an_original_that_went_on_after_the_copy_was_made_is_not_left_behind(*, is_delivered: bool) -> None:
     place = streamed()
@@ -202,10 +217,12 @@ def test_an_original_that_went_on_after_the_copy_was_made_is_not_left_behind(*, 
     run.end()
     end_roles(place.wal)
     place.wal.delete([paths.WAL])
+    before = place.wal.list("", recursive=True)
 
     with pytest.raises(ConfigError, match=r"lacks \d+ objects of .*batches/0+2/.*copy it again"):
         opened(copy, place.wal.root)
 
+    assert place.wal.list("", recursive=True) == before  # nobody was fenced
     opened(copied_again(place, copy), place.wal.root)
 
 
