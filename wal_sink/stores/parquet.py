@@ -25,7 +25,7 @@ WRITING: Mapping[str, Any] = MappingProxyType(
 _SAMPLE_ROWS = 4096
 
 
-def parquet_writer(file: Any, first: pa.Table, *, encoded: bool = False) -> pq.ParquetWriter:
+def parquet_writer(file: Any, first: pa.Table, *, encoded: bool) -> pq.ParquetWriter:
     """A writer of a Parquet file with the schema of `first`, its first rows. Raises pyarrow's own errors.
 
     By default Parquet builds a dictionary for every column, up to 1 MiB. For
@@ -48,7 +48,8 @@ def parquet_writer(file: Any, first: pa.Table, *, encoded: bool = False) -> pq.P
 
 def _flat_columns(table: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray[Any]]]:
     """The columns that are not nested, by their names."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for number, name in enumerate(table.column_names):
+        column = table.column(number)
         if not pa.types.is_nested(column.type):
             yield name, column
 

@@ -67,7 +67,7 @@ _STANDBY = (
 def _holder_in(store: Store, path: str) -> str:
     """Which process claimed a term, and when; empty if its record cannot be read, since its name alone counts."""
     try:
-        record = decode(TermRecord, store.read(path), store.url_of(path))
+        record = decode(TermRecord, store.read(path), path)
     except WalSinkError:
         return ""
     return f": {record.process}, at {record.created}"

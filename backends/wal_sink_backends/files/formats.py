@@ -138,7 +138,7 @@ class _Parquet(RowsFile):
         table = pa.concat_tables(self._pending)
         self._pending.clear()
         if self._parquet is None:
-            self._parquet = parquet_writer(self._file, table)
+            self._parquet = parquet_writer(self._file, table, encoded=False)
         self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
 
 

@@ -58,9 +58,24 @@ def test_of_two_who_create_a_wal_at_once_both_go_by_the_one_that_is_there() -> N
     first, second = place.open({"a": Recorder()}), place.open({"a": Recorder()})
     staged(place, first, 0)
 
+    assert second.history.bind(0) is False, "the other made it"
     staged(place, second, 0)
 
     assert second.history.wal == first.history.wal == wal_of(place)
+    place.requests.clear()
+    assert second.history.bind(1) is False
+    assert place.requests == []
+
+
+def test_a_record_that_appears_while_it_is_created_was_not_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    first, second = place.open({"a": Recorder()}), place.open({"a": Recorder()})
+    place.query().start_batch(0, 0)
+    assert first.history.bind(0) is True
+    monkeypatch.setattr("wal_sink.recovery.history.take_again", lambda _: (None, []))
+
+    assert second.history.bind(0) is False
+    assert second.history.wal == first.history.wal
 
 
 def test_a_wal_that_another_query_created_meanwhile_is_refused() -> None:

@@ -100,6 +100,7 @@ def test_nested_columns_keep_theirs() -> None:
         (pa.array([None], pa.string()), LENGTHS),
         (pa.array([""]), LENGTHS),
         (pa.array([f"{row}" for row in range(ROWS)]), None),
+        (pa.array(["", *(f"{row:064}" for row in range(ROWS))]), None),
         (pa.array([row * 1.5 for row in range(ROWS)]), None),
         (pa.array([Decimal(row) for row in range(ROWS)]), None),
         (pa.array([row % 7 for row in range(ROWS)]), None),
