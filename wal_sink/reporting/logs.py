@@ -57,7 +57,7 @@ def logging_as(given: Subject) -> Iterator[None]:
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs as `logging.Logger` does. An exception of a handler or filter goes to stderr, as in `Handler.handleError`.
+    """Logs as `logging.Logger` does. An exception of a handler or filter goes to stderr.
 
     Only Ctrl-C passes: it is meant for the program, and may arrive in any handler.
     """
@@ -67,16 +67,12 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         try:
             super().log(level, msg, *args, **{"stacklevel": 2, **kwargs})  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - raised by a user's handler
-            self._tell(msg, error)
+            with contextlib.suppress(Exception):  # there is no other place to report it
+                sys.stderr.write(f"{self.logger.name}: the log could not write {msg!r}: {told(error)}\n")
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add the subject to the record."""
         return msg, {**kwargs, "extra": {**_subject.get(), **(kwargs.get("extra") or {})}}
-
-    def _tell(self, msg: object, error: BaseException) -> None:
-        if logging.raiseExceptions and sys.stderr is not None:
-            with contextlib.suppress(Exception):  # there is no other place to report it
-                sys.stderr.write(f"{self.logger.name}: the log could not write {msg!r}: {told(error)}\n")
 
 
 def logger_of(name: str) -> SafeLogger:

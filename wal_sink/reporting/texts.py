@@ -1,7 +1,7 @@
 """Texts of objects that others made: exceptions, reasons, return values, sinks. Making a text never raises.
 
-`str()`, `repr()` and `describe()` run code of a user or of a library. This code may raise, or return text that UTF-8
-cannot hold. Such an exception would escape from the very handler that reports another one.
+`str()`, `repr()` and `describe()` run code of a user or of a library. This code may raise (py4j asks a JVM that may be
+gone), or return text that UTF-8 cannot hold. Such an exception would escape from the handler of another one.
 """
 
 from __future__ import annotations
@@ -46,12 +46,9 @@ def _describe(sink: Described) -> object:
 
 
 def _made(name: str, make: Callable[..., object], thing: object) -> str:
-    """A plain `str` that UTF-8 can hold: a subclass of `str` could raise later, and so could half a surrogate pair when
-    it is written.
-    """
+    """A text that UTF-8 can hold: half a surrogate pair could not be written."""
     try:
-        made = make(thing)
-        text = "".join((made if isinstance(made, str) else repr(made),))
+        text = str(make(thing))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - raised by a user's code, which must not end the program
         return f"<a {type(thing).__name__} without text: {name} raised {type(error).__name__}>"
     return _cut(text).encode(errors="backslashreplace").decode()

@@ -105,7 +105,6 @@ class ThreadCall:
         self._requests.put(None)
 
     def _work(self) -> None:
-        process = os.getpid()
         while (request := self._requests.get()) is not None:
             about, function, args = request
             try:
@@ -115,16 +114,7 @@ class ThreadCall:
                 answer = (False, error)
             except BaseException as error:  # noqa: BLE001 - no other code would see it
                 answer = (False, _exit_error(error))
-            if os.getpid() != process:
-                _end_fork(answer[1])
             self._answers.put(answer)
-
-
-def _end_fork(answer: object) -> None:
-    """End a process that the called code forked and that returned to the thread of its calls. Its answer has no reader,
-    so it would live for ever, with every file and socket of its parent.
-    """
-    os._exit(1 if isinstance(answer, BaseException) else 0)
 
 
 _in_use: dict[tuple[int, int], object] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import PATIENCE_S
-from tests.unit.lifecycle.test_crew import Held, Team, failing
+from tests.unit.lifecycle.test_crew import Team, failing
 from wal_sink.errors import DeliveryError
 from wal_sink.reporting.logs import logger_of
 
@@ -50,48 +50,10 @@ def test_a_committer_that_gives_up_stops_the_query_though_nobody_can_log_it() ->
     assert isinstance(team.pool.error, DeliveryError)
 
 
-@pytest.mark.usefixtures("raising")
-def test_a_parked_sink_leaves_the_others_alone_though_nobody_can_log_it() -> None:
-    team = Team({"a": failing("park")})
-    team.pool.start()
-    team.pool.follow(PATIENCE_S)
-    team.end()
-    assert list(team.pool.parked) == ["a"]
-
-
-@pytest.mark.usefixtures("raising")
-def test_a_committer_that_is_stopped_ends_though_nobody_can_log_it() -> None:
-    held = Held()
-    team = Team({"a": held}, batches=2)
-    team.pool.start()
-    assert held.called.wait(PATIENCE_S)
-    team.stopping.set()
-    held.let_go.set()
-    team.end()
-    assert team.pool.error is None
-    assert team.pool.is_caught_up
-
-
 def test_what_cannot_be_logged_is_told_on_stderr(raising: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     logger_of("wal_sink.some").warning("sink %s", "a")
     why = f"{type(raising).__name__}: {raising}"
     assert capsys.readouterr().err == f"wal_sink.some: the log could not write 'sink %s': {why}\n"
-
-
-@pytest.mark.usefixtures("raising")
-@pytest.mark.parametrize("stderr", [None, object()])
-def test_without_stderr_it_is_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
-    monkeypatch.setattr("sys.stderr", stderr)
-    logger_of("wal_sink.some").error("sink")
-
-
-@pytest.mark.usefixtures("raising")
-def test_a_program_that_asked_for_silence_gets_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(logging, "raiseExceptions", False)
-    logger_of("wal_sink.some").error("sink")
-    assert capsys.readouterr().err == ""
 
 
 def records_of_this_thread(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

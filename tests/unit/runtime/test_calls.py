@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -283,27 +281,3 @@ def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -
 
 def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCall) -> None:
     assert caller.call(lambda: threading.current_thread().name, timeout_s=60) == "wal-sink-call"
-
-
-def comes_back() -> None: ...
-
-
-def fails() -> None:
-    raise ValueError("in the child")
-
-
-@pytest.mark.parametrize(("ending", "code"), [(comes_back, 0), (fails, 1)])
-def test_such_a_process_tells_how_the_call_ended(
-    ending: Callable[[], object], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    codes: list[int] = []
-    caller = ThreadCall()
-    caller.call(comes_back, timeout_s=60)
-    monkeypatch.setattr(os, "_exit", codes.append)
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-
-    with suppress(ValueError):
-        caller.call(ending, timeout_s=60)
-
-    assert codes == [code]
-    caller.close()
