@@ -411,3 +411,21 @@ def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str
 def test_a_table_holds_nothing_that_a_terminal_obeys(value: object, shown: str) -> None:
     """Names of columns, and reasons why rows were refused, may come from anybody."""
     assert clean(value) == shown
+
+
+@pytest.mark.processes
+def test_secrets_of_options_are_never_shown(wal: str) -> None:
+    env = {"WAL_SINK_STORAGE_OPTIONS": json.dumps({"secret": SECRET})}
+    for args in (["status", wal], ["batches", wal], ["show", wal, "0"], ["status", wal, "--json"]):
+        CliRunner(env=env).invoke(main, args)
+        assert SECRET not in CliRunner(env=env).invoke(main, args).output
+    options = [
+        "--option",
+        f"key={SECRET}",
+        "--option",
+        f"secret={SECRET}",
+        "--option",
+        "endpoint_url=http://127.0.0.1:9",
+    ]
+    timeouts = ["--option", "config_kwargs.retries.max_attempts=0", "--option", "config_kwargs.connect_timeout=1"]
+    invoke("status", "s3://bucket/wal", *options, *timeouts, exit_code=1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.support.noted_reports import noting_reports
+from tests.support.processes import python_environment
+from tests.support.waiting import wait_until
 from wal_sink.cli import working
 from wal_sink.cli.log_format import JsonFormatter
 from wal_sink.cli.main import main
@@ -141,3 +146,24 @@ def test_a_field_is_masked_too() -> None:
     record.wal, record.batch = "s3://key:hush-hush@host/wal", 7
     line = json.loads(JsonFormatter().format(record))
     assert (line["wal"], line["batch"]) == ("s3://host/wal", 7)
+
+
+@pytest.mark.processes
+def test_an_end_by_sigterm_is_json(wal: str) -> None:
+    args = ("--log-format", "json", "drain", wal, "--to", "logged_targets:held", "--start-from", "earliest")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wal_sink.cli", *args],
+        env=python_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: Path("begun").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert json.loads(told.splitlines()[-1])["message"].startswith("ended by SIGTERM")
+    assert all(json.loads(line) for line in told.splitlines())

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import wal_sink.walsink
+from tests.support.processes import python_environment
 from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli.batches import print_batches
 from wal_sink.cli.main import main
@@ -218,3 +226,39 @@ def test_a_sentence_is_wrapped_on_a_terminal_and_whole_in_a_pipe(
     monkeypatch.delenv("COLUMNS")
     print_text("a sentence of some words", _console(12, terminal=False))
     assert capsys.readouterr().out.splitlines() == ["a sentence of some words"]
+
+
+def ageless(output: str) -> str:
+    """The output without the ages, which grow from one look to the next."""
+    return re.sub(r"[0-9.]+ (s|min) ago", "an age ago", output)
+
+
+@pytest.mark.processes
+def test_a_real_terminal_of_80_columns(wal: str) -> None:
+    """rich reads the width of the terminal itself."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, WIDTH, 0, 0))
+    environment = {name: value for name, value in python_environment().items() if name != "COLUMNS"}
+    command = [sys.executable, "-m", "wal_sink.cli", "--quiet", "status", wal]  # a slow machine would show a spinner
+    process = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env={**environment, "TERM": "xterm"}
+    )
+    os.close(follower)
+    output = b""
+    try:
+        while part := _read(leader):
+            output += part
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait(30)
+        os.close(leader)
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()).replace("\r\n", "\n").replace("\r", "")
+    assert ageless(flat(fits(seen))) == ageless(flat(fits(shown("status", wal))))
+
+
+def _read(leader: int) -> bytes:
+    try:
+        return os.read(leader, 65536)
+    except OSError:  # Linux answers so once the process has closed its end
+        return b""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.servers.s3_server import S3Server
 from tests.support.small_run import Place, Recorder, out_of_use, served_sink
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.inspection import read_status
@@ -19,6 +20,7 @@ from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
@@ -384,3 +386,13 @@ def test_a_damaged_move_is_found() -> None:
 
     with pytest.raises(CorruptError, match="written for another path"):
         current_location(log, record("memory://old"), moved=True)
+
+
+@pytest.mark.s3
+def test_the_earlier_place_is_looked_at_with_the_options_of_the_wal(s3_server: S3Server, s3_url: str) -> None:
+    one, two = (log_at(open_store(StoreSpec(f"{s3_url}/{name}", s3_server.storage_options))) for name in ("1", "2"))
+    wal = record(f"{s3_url}/1")
+    one.store.create(paths.WAL, encode(wal))
+
+    with pytest.raises(ConfigError, match=r"its wal\.json still lies at"):
+        check_location(two, wal, moved=False, moved_from=f"{s3_url}/1")

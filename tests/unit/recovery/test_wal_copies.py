@@ -6,14 +6,23 @@ is gone, and it goes on.
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, served_sink
-from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
+from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from tests.support.servers.s3_server import S3Server
+
+import logging
+from dataclasses import dataclass, field
+
+from tests.support.small_run import served_sink
+from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.location import GonePlace
 from wal_sink.settings import Settings
@@ -116,3 +125,15 @@ def test_a_plain_target_gets_the_rows_of_both_copies_and_nobody_notices() -> Non
     copy.stream(copied, 2)
 
     assert recorder.batches == [0, 1, 2, 2]
+
+
+@pytest.mark.s3
+def test_so_is_one_on_s3(s3_server: S3Server, s3_url: str) -> None:
+    original = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/one", s3_server.storage_options))))
+    original.stream(original.open({"a": Recorder()}), 0)
+    other = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/two", s3_server.storage_options))))
+
+    with pytest.raises(
+        ConfigError, match=r"/two holds the WAL .* recorded location of this WAL is .*/one: this is another place"
+    ):
+        copy_of(original, other).open({"a": Recorder()})

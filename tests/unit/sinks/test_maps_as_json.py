@@ -12,6 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.integration.http.conftest import keyed  # noqa: F401 - a fixture
+from tests.support.chunks import CONTEXT
+from tests.support.http_collection import Collection, write
+from tests.support.redis_tools import VARIABLE
+from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import query_into
@@ -21,10 +26,12 @@ from wal_sink_backends.dynamodb.tables import Keys
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
 from wal_sink_backends.files.urls import files_sink
+from wal_sink_backends.http.sink import HttpSink
 from wal_sink_backends.http.urls import http_sink
 from wal_sink_backends.kafka.messages import Messages
 from wal_sink_backends.kafka.sink import KafkaSink
 from wal_sink_backends.kafka.urls import kafka_sink
+from wal_sink_backends.redis.sink import RedisSink
 from wal_sink_backends.redis.urls import redis_sink
 from wal_sink_backends.sql.sink import SqlSink
 from wal_sink_backends.sql.urls import mariadb_sink, postgresql_sink, sqlite_sink
@@ -105,3 +112,35 @@ def test_by_url(make: Any, url: str) -> None:
     assert make(f"{url}entries")._maps == "entries"
     with pytest.raises(ConfigError, match=r"maps='pairs': expected one of 'object', 'entries'"):
         make(f"{url}pairs")
+
+
+@pytest.mark.processes
+@BOTH
+@pytest.mark.parametrize("body", ["json", "jsonl", "rows"])
+def test_http(keyed: Collection, maps: Maps, wanted: Any, body: Any) -> None:  # noqa: F811
+    write(HttpSink(keyed.url, body=body, maps=maps), chunk())
+    assert keyed.server.store.rows(keyed.name) == [{"id": 1, "tags": wanted}]
+
+
+@pytest.mark.processes
+@BOTH
+@pytest.mark.parametrize("kind", ["hash", "stream", "set"])
+def test_redis(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, maps: Maps, wanted: Any, kind: Any) -> None:
+    monkeypatch.setenv(VARIABLE, PASSWORD)
+    with redis_server.client() as client:
+        client.flushall()
+    key = f"maps-{kind}-{maps}:{{id}}"
+    sink = RedisSink(redis_server.url, kind=kind, key=key, password_env=VARIABLE, maps=maps)
+    sink.open(CONTEXT)
+    try:
+        assert sink.write(chunk()) is None
+    finally:
+        sink.close()
+    with redis_server.client() as client:
+        name = key.format(id=1)
+        read: Any = {
+            "hash": lambda: client.hget(name, "tags"),
+            "stream": lambda: client.xrange(name)[0][1]["tags"],
+            "set": lambda: json.dumps(json.loads(next(iter(client.smembers(name))))["tags"]),
+        }[kind]
+        assert json.loads(read()) == wanted

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.chaos.bad_disks import disk_of
 from tests.contract.test_backends import READERS
 from wal_sink import Chunk, ConfigError, Delivery, HandleGoneError, PermanentError, StoreError, Transaction
 from wal_sink.sinks.guarantees import promise
@@ -440,3 +441,20 @@ def test_a_store_that_cannot_hold_files_back_is_refused(url: str) -> None:
 def test_parts_that_s3_or_the_memory_cannot_take_are_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match="part_bytes="):
         TwoPhaseFilesSink("s3://bucket/x", part_bytes=given)
+
+
+@pytest.mark.processes
+def test_a_full_disk_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
+    long = chunks_of(pa.table({"text": ["x" * 100] * 30_000}), ordinal=1, chunk_rows=10_000)
+    with disk_of(tmp_path / "disk") as disk:
+        folder = disk.folder / "out"
+        committed(folder, prepared(folder))
+        assert disk.begin("full", free_pages=20)
+        with pytest.raises(StoreError, match="cannot write") as error:
+            prepared(folder, long)
+        assert "free space" in str(error.value) or "too large" in str(error.value)
+        assert shown(folder).keys() == {"0-0-0.jsonl"}
+        assert not held_files(folder)
+        disk.end()
+        committed(folder, prepared(folder, long[:1]))
+        assert len(shown(folder)) == 2

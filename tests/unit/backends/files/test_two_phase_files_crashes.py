@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.programs.two_phase_lives import live, place_of
+from tests.support.forked import ForkedChild
+from tests.support.programs.two_phase_lives import BATCH_ROWS, completed, live, live_on_disk, place_of
 from wal_sink import HandleGoneError, Transaction
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.contract.calls import Held, chunks_of, commit, opened, prepare
@@ -197,3 +200,36 @@ def test_what_a_death_leaves_in_the_folder_is_removed_by_a_later_start(tmp_path:
         assert not held_files(folder), undisturbed[number - 1]
         rows = sorted(row["id"] for row in rows_in(folder))
         assert rows == list(range(15)), undisturbed[number - 1]
+
+
+@pytest.mark.processes
+def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    counts = [0]
+    for life in range(8):
+        with _started(tmp_path, life + 1, 10**3) as process:
+            process.wait_for_output("ready")
+            process.wait_until(lambda: completed(tmp_path) > counts[-1], "a batch was completed")
+            time.sleep(moments.uniform(0.0, 0.3))
+            process.kill()
+        counts.append(completed(tmp_path))
+        _check(tmp_path, f"seed {seed}, life {life}", whole=False)
+    for life in (100, 101):
+        with _started(tmp_path, life, counts[-1] + 2) as process:
+            process.succeed()
+    assert completed(tmp_path) == counts[-1] + 2
+    _check(tmp_path, f"seed {seed}, at last", whole=True)
+    assert not held_files(tmp_path / "out"), f"seed {seed}"
+
+
+def _started(root: Path, life: int, batches: int) -> ForkedChild:
+    return ForkedChild(live_on_disk, root, life, batches, log=root / f"{life}.log")
+
+
+def _check(root: Path, story: str, *, whole: bool) -> None:
+    """Rows of completed batches only, each once; of the last one or two perhaps not yet, unless `whole`."""
+    rows = [row["id"] for row in rows_in(root / "out")]
+    assert len(set(rows)) == len(rows), story
+    assert set(rows) <= set(range(completed(root) * BATCH_ROWS)), story
+    assert len(rows) >= (completed(root) - (0 if whole else 2)) * BATCH_ROWS, story

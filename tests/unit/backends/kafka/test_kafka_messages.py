@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -262,3 +265,11 @@ def test_the_scheme_is_an_entry_point() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     found = project["project"]["entry-points"][GROUP]["kafka"]
     assert EntryPoint("kafka", found, GROUP).load() is kafka_sink
+
+
+@pytest.mark.processes
+def test_without_the_client_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['confluent_kafka'] = None; import wal_sink_backends.kafka.sink"
+    env = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'backends'}"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert "wal-sink with its extra kafka, or: pip install confluent-kafka" in done.stderr
