@@ -16,10 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
-SMB_SWITCH = Path("/proc/fs/cifs/LookupCacheEnabled")
-"""Switch of Linux's SMB client. No mount option does the same: `noac` is refused, and `actimeo` and `cache` control
-other caches.
-"""
 
 _NFS = frozenset({"nfs", "nfs4"})
 _SMB = frozenset({"cifs", "smb3", "smbfs"})
@@ -48,7 +44,6 @@ def doubt_of(
     folder: str,
     *,
     table: Callable[[], str] = MOUNTS.read_text,
-    smb_switch: Callable[[], str] = SMB_SWITCH.read_text,
     system: str = sys.platform,
 ) -> str:
     """Reason why a file that another machine creates in `folder` may become visible too late; empty if it is visible at
@@ -68,7 +63,7 @@ def doubt_of(
             f"{MOUNTS} cannot be read ({type(error).__name__}: {error}), so {path} may lie on a network file system, "
             "and the client of such a file system may remember for a minute that a file is absent"
         )
-    found = _forgets(mount, smb_switch)
+    found = _forgets(mount)
     return f"{path} lies on {mount.kind} (mounted at {mount.point}): {found}" if found else ""
 
 
@@ -107,7 +102,7 @@ def _is_below(path: str, point: str) -> bool:
     return path == point or path.startswith(f"{point.rstrip('/')}/")
 
 
-def _forgets(mount: Mount, smb_switch: Callable[[], str]) -> str:
+def _forgets(mount: Mount) -> str:
     """Reason why a client of this mount may remember absent files, with a remedy; empty if it does not."""
     if mount.kind in _NFS:
         # lookupcache=none looks up names anew. Listings are fresh since opening a folder sends a request, unless nocto
@@ -115,17 +110,10 @@ def _forgets(mount: Mount, smb_switch: Callable[[], str]) -> str:
         looks_up = "lookupcache=none" in mount.options and "nocto" not in mount.options
         return "" if looks_up or "noac" in mount.options else _OF_NFS
     if mount.kind in _SMB:
-        return "" if _is_off(smb_switch) else _OF_SMB
+        return _OF_SMB
     if mount.kind.partition(".")[0] in {"fuse", "fuseblk"} and mount.kind not in _LOCAL_FUSE:
         return _OF_FUSE
     return _OF_AUTOMOUNT if mount.kind == "autofs" else ""
-
-
-def _is_off(switch: Callable[[], str]) -> bool:
-    try:
-        return switch().strip() in {"0", "N", "n"}
-    except OSError:
-        return False  # the cache is on unless somebody switched it off, and here nothing says so
 
 
 _OF_NFS = (
@@ -133,8 +121,8 @@ _OF_NFS = (
     "Mount it with lookupcache=none (or noac), and without nocto, on every machine"
 )
 _OF_SMB = (
-    "its client remembers for a second that a file is absent, so a process would not notice a newer one. No "
-    f"mount option changes that (actimeo=0 and cache=none do not): write 0 to {SMB_SWITCH} on every machine"
+    "its client remembers for a second that a file is absent, so a process would not notice a newer one. No mount "
+    "option changes that (actimeo=0 and cache=none do not): use NFS, a local disk or an object store"
 )
 _OF_FUSE = (
     "a program serves this file system, and it is not known for how long it remembers that a file is absent (by "
