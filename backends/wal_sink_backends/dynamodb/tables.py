@@ -100,16 +100,15 @@ class Identity:
     def check(self, item: Mapping[str, Any], what: str) -> None:
         """Raise `HistoryError` if an item of the ledger names a former table of this name.
 
-        An item without a table was written by an older version, which noted none: its slot is valid, and the next chunk
-        notes the table. An item with another name is about the table that the sink had before.
+        An item with another name is about the table that the sink had before.
         """
-        noted = item.get("table_id")
-        if noted is not None and "table" not in item:
+        if "table" not in item or "table_id" not in item:
             raise PermanentError(
-                f"{what}: the ledger item for slot {item['slot']} is damaged. Expected the attribute 'table' beside "
-                "'table_id', found none. Restore the item"
+                f"{what}: the ledger item for slot {item['slot']} is damaged. Expected the attributes 'table' and "
+                f"'table_id', found {sorted(item)}. Restore the item"
             )
-        if noted is None or item["table"] != {"S": self.table} or noted == {"S": self.id}:
+        noted = item["table_id"]
+        if item["table"] != {"S": self.table} or noted == {"S": self.id}:
             return
         raise HistoryError(
             f"{what}, slot {item['slot']['S']!r}: table {self.table!r} was deleted and created again after batch "
