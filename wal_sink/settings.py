@@ -146,8 +146,18 @@ class Delivery:
     """
     on_failure: Literal["stop", "park"] = "stop"
     """Reaction when the committer gives up: stop the query, or only this sink's delivery."""
-    start_from: Literal["earliest", "next"] | None = None
-    """First batch of a new sink name on a WAL that has history. Required in that case."""
+    start_from: Literal["earliest", "next"] | int | None = None
+    """First batch of a new sink name on a WAL that has history. Required in that case. A number is refused if the WAL
+    may have deleted that batch, and if another sink of the WAL has the same target (see `same_target`).
+    """
+    through: int | None = None
+    """Last batch of a new sink name: once the sink has it, the sink is retired. Only for processes that do not stage,
+    and not for a `TwoPhaseSink`.
+    """
+    same_target: bool = False
+    """True permits a number for `start_from` although another sink of the WAL has the same target, retired ones
+    included. A batch that both deliver is there twice, unless the target ignores the keys that it knows.
+    """
 
     def __post_init__(self) -> None:
         _one_of(self, "guarantee", None, "exactly_once", "at_least_once", "at_most_once")
@@ -157,7 +167,15 @@ class Delivery:
         check_bool("keep_segments", self.keep_segments)
         _one_of(self, "on_gone", "halt", "prepare_again")
         _one_of(self, "on_failure", "stop", "park")
-        _one_of(self, "start_from", None, "earliest", "next")
+        if self.start_from is None or isinstance(self.start_from, str):
+            _one_of(self, "start_from", None, "earliest", "next")
+        else:
+            _batch_id("start_from", self.start_from, "'earliest', 'next' or ")
+        if self.through is not None:
+            _batch_id("through", self.through)
+        if self.through is not None and isinstance(self.start_from, int) and self.through < self.start_from:
+            raise ConfigError(f"through={self.through}: expected at least start_from={self.start_from}")
+        check_bool("same_target", self.same_target)
         _at_least_1(self, "max_attempts", "threads_per_task")
         _at_least_1_or_none(self, "max_concurrency")
         if self.rows_per_s is not None and not (is_number(self.rows_per_s) and 0 < self.rows_per_s < math.inf):
@@ -177,6 +195,11 @@ class Delivery:
         to = repr(mask_url(self.to)) if isinstance(self.to, str) else redacted(repr(self.to))
         policies = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "to"]
         return f"Delivery({', '.join([f'to={to}', *policies])})"
+
+
+def _batch_id(name: str, value: object, other: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{name}={value!r}: expected {other}the number of a batch, from 0 on")
 
 
 def _at_least_1(owner: object, *names: str) -> None:

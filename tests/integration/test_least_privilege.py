@@ -7,8 +7,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,6 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.support.minio_policies import CHECKPOINT, LOG, POLICIES, actions, example, granting, options_with, without
-from tests.support.processes import python_environment
 from tests.support.servers.minio import MinioServer
 from wal_sink.cli.main import main
 from wal_sink.doctor.bucket_rules import PERMISSIONS
@@ -47,15 +44,6 @@ def refuse(chunk): return Rejected({0: "not this one"})
 def take(chunk): pass
 def fail(chunk): raise PermanentError("the target is gone")
 """
-REPAIR = """
-import json, sys
-from wal_sink.repair.journal import Order, begin
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal.log import Log
-begin(Log(open_store(StoreSpec(sys.argv[1], json.loads(sys.argv[2]))), SYSTEM, "run"), Order("skip", {}), {})
-"""
 _numbers = itertools.count()
 
 
@@ -71,7 +59,6 @@ class Rights:
     after: str = ""
     """The target to which the log was drained before: `refuse` leaves dead letters, `fail` a sink without any row,
     `ledger` a table with its ledger.
-    `repair`: a process died within a repair.
     """
     wishes: Sequence[str] = ()
     """Actions on the bucket whose absence is only a warning."""
@@ -94,13 +81,9 @@ RIGHTS: Mapping[str, Rights] = {
     "audit": Rights(["WAL", "--checkpoint", "CHECKPOINT"], [GET], [GET], after="refuse"),
     "settle": Rights(["WAL", "REPORT", "--checkpoint", "COPY", "--newest", "complete"], [GET], after="fail"),
     "skip": Rights(["WAL", "0", *_WHY], [GET, PUT], after="fail"),
-    "replay": Rights(["WAL", "0", "--to", "targets_here:take", *_WHY], [GET, PUT], after="refuse"),
     "catch-up": Rights(["WAL", "--to", "DATABASE", "--empty", *_WHY], [GET, PUT], after="ledger"),
     "report": Rights(["WAL", "-o", "REPORT"], [GET], after="refuse"),
-    "gc": Rights(["WAL"], [GET], after="refuse"),
-    "dead-letters delete": Rights(["WAL", "--batch", "0", *_WHY], [GET, PUT, DELETE], after="refuse"),
-    "repairs list": Rights(["WAL"], [GET], after="refuse"),
-    "repairs give-up": Rights(["WAL", "1", *_WHY[:2]], [GET, PUT], after="repair"),
+    "dead-letters delete": Rights(["WAL", "--batch", "0", "--yes"], [GET, PUT, DELETE], after="refuse"),
     "estimate": Rights(["--rows-per-second", "10"], bucket=()),
     "doctor": Rights(
         ["WAL", "--checkpoint", "CHECKPOINT"], [GET, PUT, DELETE], [GET], [LIST], wishes=tuple(PERMISSIONS.values())
@@ -127,10 +110,7 @@ class Place:
         self.root = f"s3://{minio.bucket}/{self.name}"
         self.folder = folder
         stage(self.root, minio.storage_options)
-        if after == "repair":
-            begin = [sys.executable, "-c", REPAIR, f"{self.root}/{LOG}", json.dumps(minio.storage_options)]
-            subprocess.run(begin, env=python_environment(), check=True, timeout=300)
-        elif after:
+        if after:
             done = self.call(
                 "drain", [*_DRAIN[:2], f"targets_here:{after}", *_DRAIN[3:], "--on-rejected", "dead_letter"]
             )

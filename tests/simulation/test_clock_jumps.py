@@ -2,7 +2,7 @@
 
 Order comes from batch ids, terms and create-if-absent. Waits come from the monotonic clock. The time of day has five
 uses: records and messages for people, ages that people see, the day in a file's name, a comparison with the date of a
-`Retry-After`, the age of batches that are kept beyond those of a roll-back, and the age of debris and dead letters
+`Retry-After`, the age of batches that are kept beyond those of a roll-back, and the age of dead letters
 that a person deletes.
 """
 
@@ -22,17 +22,12 @@ import pytest
 from tests.support.processes import CHECKOUT
 from wal_sink import Chunk, idempotent
 from wal_sink.delivery.retry import AttemptFailedError, Budget
-from wal_sink.repair.debris import PROBES, find_debris
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Delivery
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.probe import new_object
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.rows import Row
 from wal_sink.testing.simulation import process
 from wal_sink.testing.simulation.runtime import simulated_runtime
-from wal_sink.wal.log import Log
 from wal_sink_backends import TwoPhaseFilesSink
 from wal_sink_backends.common.pacing import NotNowError, Pace, Pacing, Patience, retry_after_s
 from wal_sink_backends.files import names as files_names
@@ -53,13 +48,12 @@ ASKING = {
     "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
-    "wal_sink/repair/debris.py",
     "wal_sink/repair/letters.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
 a file's name, the message of a failed attempt, the lag that metrics show, the ages that `wal-sink status` shows, the
 comparison of clocks by `wal-sink doctor`, the age of kept batches (`tests/unit/committer/test_milestones.py` jumps
-there), and the age of debris and dead letters that a person deletes."""
+there), and the age of dead letters that a person deletes."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:
@@ -194,17 +188,6 @@ def test_a_date_to_come_back_at_is_waited_for_no_longer_than_the_budget(hours: i
     with pytest.raises(AttemptFailedError):
         budget.call(fail, AttemptFailedError, sleep=runtime.sleep_s, what="batch 0")
     assert budget.spent_s() <= 100
-
-
-@pytest.mark.parametrize("hours", [-20, 20])
-def test_a_probe_of_a_start_that_runs_now_is_no_debris(hours: int) -> None:
-    """The clock of the machine that collects debris is 20 hours off. A start deletes its probe within seconds."""
-    store = MemoryStore(StoreSpec(f"memory://clock-jumps-{hours}"))
-    runtime = simulated_runtime(1)
-    store.create(*new_object(runtime))
-    off = replace(runtime, now=lambda: runtime.now() + timedelta(hours=hours))
-
-    assert [found for found in find_debris(Log(store, off, "off")) if found.kind == PROBES] == []
 
 
 def test_nobody_else_asks_for_the_time_of_day() -> None:

@@ -62,9 +62,10 @@ class Place(OneSinkPlace):
         runtime: Runtime | None = None,
         on_event: OnEvent | None = None,
         metrics: Metrics | None = None,
+        stages: bool = True,
         **delivery: Any,
     ) -> Run:
-        """Return a run of some sinks: anything that `as_sink` takes, or a `Delivery`."""
+        """Return a run of some sinks: anything that `as_sink` takes, or a `Delivery`. `stages`: False for a drain."""
         faulty = FaultyStore(self.wal, self._note)
         run = Run(
             measured(faulty, meter_of(faulty.root, metrics)),
@@ -75,7 +76,8 @@ class Place(OneSinkPlace):
         )
         run.open([served_sink(run, name, to, **delivery) for name, to in sinks.items()])
         run.log.events.tell_queued()  # as a `WalSink` does
-        run.become_stager()
+        if stages:
+            run.become_stager()
         return run
 
     def stream(self, run: Run, through: int) -> None:

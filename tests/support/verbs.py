@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from wal_sink.cli.main import main
 from wal_sink.cli.options import STORAGE_VARIABLE
 from wal_sink.lifecycle.run import Run
-from wal_sink.repair.journal import Order, begin
+from wal_sink.repair.changes import Order, write_down
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
@@ -47,7 +47,7 @@ class Place:
     """A WAL of three complete batches, with a checkpoint and the module of its sinks.
 
     `letters` has every batch and one dead letter, `orders` is a table with every batch, and `late` lacks two batches.
-    One repair is unfinished.
+    One skip was ordered and killed.
     """
 
     folder: Path
@@ -93,7 +93,7 @@ class Place:
         self._drain("orders", self.table)
         self._drain("late", self.module("fail"), code=1)
         log = Log(self.store(), SYSTEM, SYSTEM.new_id())
-        begin(log, Order("skip", {"batch": 9, "--name": "nobody"}, ("sinks/nobody/",), why="a test"), {})
+        write_down(log, Order("skip", "late", {"batch": 9}, why="a test"), {})
 
     def invoke(self, *args: str) -> Result:
         return CliRunner(env=self.environment).invoke(main, args)
@@ -129,23 +129,19 @@ ROWS: Mapping[str, Row] = {
     "dead-letters list": Row(lambda place: [place.wal, "--name", "letters"]),
     "dead-letters show": Row(lambda place: [place.wal, "0", "--name", "letters"]),
     "dead-letters replay": Row(
-        lambda place: [place.wal, "--to", place.module("take"), "--name", "letters", "--why", "a test"], writes=True
+        lambda place: [place.wal, "--to", place.module("take"), "--name", "letters"], writes=True
     ),
-    "dead-letters delete": Row(lambda place: [place.wal, "--name", "letters", "--all", *WHY], writes=True),
+    "dead-letters delete": Row(lambda place: [place.wal, "--name", "letters", "--all", "--yes"], writes=True),
     "verify": Row(lambda place: [place.wal]),
     "audit": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]),
     "doctor": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table], needs_wal=False),
     "skip": Row(lambda place: [place.wal, "1", "--name", "late", *WHY], writes=True),
-    "replay": Row(lambda place: [place.wal, "0-1", "--to", place.module("take"), *WHY], writes=True),
     "catch-up": Row(
         lambda place: [place.wal, "--name", "orders", "--to", place.restored, "--empty", *WHY], writes=True
     ),
-    "gc": Row(lambda place: [place.wal, "--delete", *WHY], writes=True),
     "settle": Row(
         lambda place: [place.wal, f"{place.copy}-rest", "--checkpoint", str(place.copy), "--newest", "complete"]
     ),
-    "repairs list": Row(lambda place: [place.wal]),
-    "repairs give-up": Row(lambda place: [place.wal, "1", "--why", "a test"], writes=True, lists=False),
     "estimate": Row(lambda _: ["--segments", "2"], needs_wal=False),
 }
 """Each verb, in the order of the help."""

@@ -65,7 +65,7 @@ NEXT = {
     "is. Before a new WAL, wal-sink settle WAL FOLDER and a drain deliver what this one holds",
     Fault.CHECKPOINT: "Restore the checkpoint",
     Fault.TARGET_BEHIND: "Stop the delivery to this sink. Restore the newer target, or deliver the lost batches again "
-    "while the WAL still holds them: wal-sink catch-up for a target with a ledger, else wal-sink replay",
+    "while the WAL still holds them: wal-sink catch-up",
     Fault.TARGET_AHEAD: "Stop the delivery to this sink. Find out whether a copy of this WAL delivers too, or whether "
     "the WAL was restored to an older state. Restore the newer WAL",
     Fault.TARGET_OTHER: "Stop the delivery to this sink. Find out which program or WAL wrote to these slots",
@@ -120,7 +120,6 @@ class Seen:
     """Objects of these attempts, and files of tasks that failed. They go with their batch."""
     skipped_batches: int = 0
     """Batches that a sink passed over, as a person ordered."""
-    unfinished_repairs: int = 0
     leftovers: int = 0
     """Batches that are delivered everywhere, and whose objects are being deleted."""
 

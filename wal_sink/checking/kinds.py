@@ -29,8 +29,15 @@ from wal_sink.wal.records import (
     TokenRecord,
     WalRecord,
 )
-from wal_sink.wal.repair_records import RepairedRecord, RepairRecord
-from wal_sink.wal.sink_records import EndedRecord, ErrorRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+from wal_sink.wal.sink_records import (
+    ChangeRecord,
+    EndedRecord,
+    ErrorRecord,
+    NameRecord,
+    OwnerRecord,
+    RenamedRecord,
+    RetiredRecord,
+)
 
 
 class Lives(StrEnum):
@@ -102,11 +109,10 @@ KINDS = (
     Kind("sinks/<name>/renamed.json", RenamedRecord),
     Kind("sinks/<name>/owner.json", OwnerRecord),
     Kind("sinks/<name>/forgotten"),
+    Kind("sinks/<name>/changes/<number:10>.json", ChangeRecord),
     Kind("sinks/<name>/errors/<number:10>.json", ErrorRecord, _FREELY),
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
     Kind("moves/<number:10>.json", Move),
-    Kind("repairs/<number:10>.json", RepairRecord),
-    Kind("repairs/<number:10>.done.json", RepairedRecord),
     Kind("leases/<role>/<term:10>-<number:10>.json", LeaseRecord, _FREELY),
     Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),

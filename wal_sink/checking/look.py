@@ -22,8 +22,6 @@ from wal_sink.wal.records import LowWater, Record, SinkRecord, TermRecord, WalRe
 R = TypeVar("R", bound=Record)
 
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
-_REPLAY = re.compile(r"\(repair \d+: a replay\)$")
-"""Ends the description of the sink that exists for the time of a replay."""
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
 
 
@@ -50,17 +48,13 @@ class SinkFacts:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether it may have some batches only: a sink that exists for the time of a replay, or a retired one."""
-        return paths.RETIRED in self.names or (self.record is not None and _is_of_a_replay(self.record))
+        """Whether it may have some batches only: the sink of a catch-up, or a retired one."""
+        return paths.RETIRED in self.names or (self.record is not None and self.record.is_holder)
 
     @property
     def groups(self) -> bool:
         """Whether several of its batches may share a marker."""
         return self.record is None or (self.record.sink_kind == "idempotent" and not self.record.at_most_once)
-
-
-def _is_of_a_replay(record: SinkRecord) -> bool:
-    return record.is_replay or _REPLAY.search(record.identity) is not None
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from wal_sink.wal.records import LowWater, Move, WalRecord
 from wal_sink.wal.sink_records import EndedRecord
 
 _READ_APART = frozenset({paths.WAL, *(f"{each}/" for each in (
-    paths.TERMS, paths.REPAIRS, paths.MOVES, paths.LOW_WATER, paths.BATCHES, paths.SINKS))})  # fmt: skip
+    paths.TERMS, paths.MOVES, paths.LOW_WATER, paths.BATCHES, paths.SINKS))})  # fmt: skip
 """Names in the root whose objects are compared with others. Any other object only has to be whole."""
 
 
@@ -35,8 +35,6 @@ def check_root(look: Look) -> None:
         _check_terms(look)
     if f"{paths.MOVES}/" in top:
         _check_moves(look)
-    if f"{paths.REPAIRS}/" in top:
-        _check_repairs(look)
     _check_low_water(look)
     check_batches(look)
 
@@ -119,20 +117,6 @@ def _check_moves(look: Look) -> None:
             what = f"the WAL was moved from {record.moved_from}, but it lay at {at} by the record before this one"
             look.fault(Fault.CONTRADICTION, paths.move(number), what)
         at = record.location
-
-
-def _check_repairs(look: Look) -> None:
-    """The journal of repairs. A lost record is no fault, since nothing depends on it."""
-    begun: set[int] = set()
-    ended: set[int] = set()
-    for name in look.log.store.list(paths.REPAIRS, recursive=True):
-        path, number, end = f"{paths.REPAIRS}/{name}", paths.parse_number(name), paths.parse_repaired(name)
-        look.object(path)
-        if number is not None and path == paths.repair(number):
-            begun.add(number)
-        elif end is not None:
-            ended.add(end)
-    look.seen.unfinished_repairs = len(begun - ended)
 
 
 def _check_low_water(look: Look) -> None:

@@ -18,8 +18,13 @@ from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import working
 from wal_sink.repair.catch_up import CaughtUp, catch_up
-from wal_sink.repair.catch_up_plan import CatchUpPlan, catch_up_order, plan_catch_up, planned_catch_up
-from wal_sink.repair.journal import find_unfinished
+from wal_sink.repair.catch_up_plan import (
+    CatchUpPlan,
+    catch_up_order,
+    find_unfinished,
+    plan_catch_up,
+    planned_catch_up,
+)
 from wal_sink.reporting.counts import counted, in_ranges
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink
@@ -63,14 +68,14 @@ def catch_up_verb(*, wal: str, name: str, to: str, leave_out: tuple[range, ...],
     left_out = sorted({number for each in leave_out for number in each})
     with working(f"comparing {wal} with its target"), holding(there, f"a look at the target of {log.store.root}"):
         order = catch_up_order(log, name, there, why=more["why"], typed=to, is_empty=is_empty, leave_out=left_out)
-        entry = find_unfinished(log, order)
+        begun = find_unfinished(log, order)
         plan = (
-            planned_catch_up(entry) if entry else plan_catch_up(log, name, there, is_empty=is_empty, leave_out=left_out)
+            planned_catch_up(begun) if begun else plan_catch_up(log, name, there, is_empty=is_empty, leave_out=left_out)
         )
     if not more["as_json"]:
         for line in _lines(plan):
             print_text(line)
-    if more["dry_run"] or not (plan.batches or plan.is_behind or plan.lost_letters or entry):
+    if more["dry_run"] or not (plan.batches or plan.is_behind or plan.lost_letters or begun):
         if more["as_json"]:
             print_json({"dry_run": more["dry_run"], **plain(plan)})
         return

@@ -188,7 +188,6 @@ def _summary(store: Store, check: Check, elsewhere: str) -> Iterator[str]:
         (seen.unfinished_attempts, "attempt", "under way, or left by a process that ended"),
         (seen.debris_objects, "object", "of such attempts and failed tasks; they go with their batch"),
         (seen.skipped_batches, "batch", "skipped on purpose by a sink"),
-        (seen.unfinished_repairs, "repair", "not finished; see wal-sink repairs"),
         (seen.leftovers, "batch", "delivered everywhere and being deleted"),
     ]
     told = [f"{counted(count, what)} {state}" for count, what, state in normal if count]

@@ -13,23 +13,19 @@ from wal_sink.cli.durations import duration
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.opened import opened, require_wal
 from wal_sink.cli.output import cell, clean, plain, print_json
-from wal_sink.cli.repairing import confirm, log_of, optional_why, repair_options
+from wal_sink.cli.repairing import act_options, confirm, log_of
 from wal_sink.cli.tables import Listing, print_rows, print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError
 from wal_sink.inspection import plain_rows
-from wal_sink.repair.journal import find_unfinished
 from wal_sink.repair.letters import (
     Chosen,
     DeletePlan,
     delete_letters,
-    delete_order,
     older_than,
     plan_delete,
-    planned_delete,
-    replay_in_journal,
 )
 from wal_sink.replay import DeadLetters, KeptLetter
 from wal_sink.reporting.counts import counted
@@ -47,21 +43,11 @@ def _choosing(verb: F) -> F:
             click.option("--batch", type=click.IntRange(min=0), help="Only those of this batch."),
             click.option("--file", default="", metavar="FILE", help="Only this one, as the list names its file."),
             click.option("--reason", default="", metavar="TEXT", help="Only those whose every reason contains this."),
-            click.option("--older-than", type=_Age(), metavar="TIME", help="Only those kept before, such as 30d."),
+            click.option("--older-than", type=duration, metavar="TIME", help="Only those kept before, such as 30d."),
         )
     ):
         verb = option(verb)
     return verb
-
-
-class _Age(click.ParamType[tuple[str, float]]):
-    """A duration, with the text that the user typed."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        del param, ctx
-        return value if isinstance(value, tuple) else (str(value), duration(str(value)))
 
 
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
@@ -127,7 +113,6 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--dry-run", is_flag=True, help="Only print the number of letters and rows that would be sent.")
 @_choosing
-@optional_why
 @click.option(
     "--unknown",
     is_flag=True,
@@ -139,7 +124,7 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @options.as_json
 @in_order()
 def replay(
-    *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, why: str, **more: Any
+    *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, **more: Any
 ) -> None:
     """Send dead letters of delivered batches again. Their keys never change, so a target that remembers keys takes them
     once.
@@ -156,17 +141,7 @@ def replay(
         count, rows, rejected = len(due), sum(len(kept.own) for kept in due), 0
     else:
         with working(f"sending dead letters to {name_of(there)}") as letters.work:
-            done = replay_in_journal(
-                log,
-                name,
-                lambda: letters.replay(there, unknown=unknown, only=chosen.holds, take_over=whom),
-                target=name_of(there),
-                chosen=chosen,
-                unknown=unknown,
-                why=why,
-                typed=to,
-                age=more["older_than"][0] if more["older_than"] else "",
-            )
+            done = letters.replay(there, unknown=unknown, only=chosen.holds, take_over=whom)
         count, rows, rejected = done.letters, done.rows, done.rejected
     if as_json:
         result = {"dry_run": dry_run, "letters": count, "rows": rows, "rejected": rejected}
@@ -184,13 +159,13 @@ def replay(
 @click.argument("wal")
 @_choosing
 @click.option("--all", "every", is_flag=True, help="Delete every dead letter of the sink.")
-@repair_options(why_required=True)
+@act_options
 @options.take_over
 @_name
 @options.storage_options
 @options.as_json
 def delete(
-    *, wal: str, name: str, every: bool, dry_run: bool, yes: bool, why: str, take_over: bool, as_json: bool, **more: Any
+    *, wal: str, name: str, every: bool, dry_run: bool, yes: bool, take_over: bool, as_json: bool, **more: Any
 ) -> None:
     """Delete dead letters that nobody needs any more: rows that were sent again, or that must be forgotten.
 
@@ -202,9 +177,7 @@ def delete(
     if chosen.is_all and not every:
         raise ConfigError("name the dead letters: --batch, --file, --reason or --older-than; or --all for every one")
     with working("reading dead letters"):
-        order = delete_order(log, name, chosen, age=_age(more), why=why)
-        entry = find_unfinished(log, order)
-        plan = planned_delete(entry.plan) if entry else plan_delete(log, name, chosen)
+        plan = plan_delete(log, name, chosen)
     if not as_json:
         _print_plan(plan)
     if dry_run or not plan.chunks:
@@ -213,10 +186,9 @@ def delete(
         return
     confirm(f"Delete {counted(plan.letters, 'dead letter')} of sink {name!r} for ever?", yes=yes)
     with working("deleting dead letters"):
-        done = delete_letters(log, name, order, plan, take_over=options.whom(take_over=take_over))
+        done = delete_letters(log, name, plan, take_over=options.whom(take_over=take_over))
     if as_json:
-        done_facts = {"repair": done.repair, "files": done.files, "stayed": done.stayed}
-        print_json({"dry_run": False, **done_facts, **_plan_facts(plan)})
+        print_json({"dry_run": False, "files": done.files, "stayed": done.stayed, **_plan_facts(plan)})
         return
     if done.stayed:
         click.echo(f"{counted(done.files, 'file')} deleted")
@@ -229,7 +201,7 @@ def delete(
 
 
 def _plan_facts(plan: DeletePlan) -> dict[str, object]:
-    """The plan for `--json`. The journal has the names of all files."""
+    """The plan for `--json`, without the names of all files."""
     return {name: value for name, value in plain(plan).items() if name != "named"}
 
 
@@ -276,12 +248,7 @@ def _dead_letters(spec: StoreSpec, name: str) -> _Letters:
 
 
 def _chosen(log: Log, more: dict[str, Any]) -> Chosen:
-    seconds = more["older_than"][1] if more["older_than"] else None
-    return Chosen(more["batch"], more["file"], more["reason"], older_than(log, seconds))
-
-
-def _age(more: dict[str, Any]) -> str:
-    return str(more["older_than"][0]) if more["older_than"] else ""
+    return Chosen(more["batch"], more["file"], more["reason"], older_than(log, more["older_than"]))
 
 
 def _facts(kept: KeptLetter) -> dict[str, object]:

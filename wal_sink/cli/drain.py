@@ -45,6 +45,19 @@ STATUS_S = 2.0
 """How long the end of the command waits for the state of the WAL, after a signal. A supervisor may kill it soon."""
 
 
+class _Start(click.ParamType[str | int]):
+    """`earliest`, `next` or a batch."""
+
+    name = "batch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        if value in {"earliest", "next"} or isinstance(value, int):
+            return value  # type: ignore[no-any-return]
+        if not (value.isascii() and value.isdigit()):
+            self.fail(f"{value!r}: expected earliest, next or the number of a batch", param, ctx)
+        return int(value)
+
+
 @config_option
 @click.command(short_help="Deliver the batches of a WAL, without Spark.")
 @click.argument("wal")
@@ -79,7 +92,16 @@ STATUS_S = 2.0
     help="A local file that is touched while the delivery makes progress. A supervisor looks at its age.",
 )
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest possible.")
-@click.option("--start-from", type=click.Choice(["earliest", "next"]), help="The first batch of a new sink name.")
+@click.option(
+    "--start-from",
+    type=_Start(),
+    metavar="earliest|next|BATCH",
+    help="The first batch of a new sink name: the oldest, the next completed one, or a number.",
+)
+@click.option(
+    "--through", type=click.IntRange(min=0), metavar="BATCH", help="The last batch of a new sink name, then it retires."
+)
+@click.option("--yes", is_flag=True, help="Begin with a number although another sink of the WAL has the same target.")
 @options.take_over
 @options.delivery_policies
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
@@ -116,7 +138,8 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
         raise NoWal(no_wal(before))
     to_there = target(to)
     _check_start(before, name, more["start_from"])
-    began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
+    given = {each: more[each] for each in ("guarantee", "start_from", "through")}
+    began = {**given, "same_target": more["yes"], "where": "driver"}
     made = Delivery(to_there, **began, **options.policies(more))
     with _metrics(more["metrics"]) as metrics:
         refused = _Refused()
@@ -202,7 +225,7 @@ class _Drained:
             return _tell_end(self.sink(), self.name, error)
 
 
-def _check_start(before: Status, name: str, start_from: str | None) -> None:
+def _check_start(before: Status, name: str, start_from: str | int | None) -> None:
     """Refuse a new name without --start-from if the WAL has batches. The library's error names no CLI option."""
     if start_from is not None or before.newest_batch < 0 or _of(before, name) is not None:
         return
@@ -212,10 +235,10 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
     raise ConfigError(
         f"sink {name!r} is new to {before.wal}, but this WAL already holds batches up to {before.newest_batch} (known "
         f"sinks: {known}). Choose the first batch of the sink: --start-from earliest delivers all batches that the WAL "
-        "still holds, --start-from next only batches completed from now on. To continue a known sink, pass the name "
-        f"of that sink with --name, or rename the sink: wal-sink sinks rename WAL OLD {name}. If the new sink replaces "
-        "an old sink, retire the old sink (wal-sink sinks retire WAL OLD). Otherwise the WAL never deletes the "
-        "batches that the old sink does not have"
+        "still holds, --start-from next only batches completed from now on, a number begins with that batch. To "
+        "continue a known sink, pass the name of that sink with --name, or rename the sink: wal-sink sinks rename WAL "
+        f"OLD {name}. If the new sink replaces an old sink, retire the old sink (wal-sink sinks retire WAL OLD). "
+        "Otherwise the WAL never deletes the batches that the old sink does not have"
     )
 
 

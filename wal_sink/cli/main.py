@@ -18,11 +18,8 @@ from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
-from wal_sink.cli.gc import gc_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.log_format import LogFormat, begin_logging
-from wal_sink.cli.repairs import repairs
-from wal_sink.cli.replay import replay_verb
 from wal_sink.cli.report import report
 from wal_sink.cli.settle import settle_verb
 from wal_sink.cli.show import show
@@ -75,11 +72,8 @@ _VERBS = (
     audit,
     doctor,
     skip_verb,
-    replay_verb,
     catch_up_verb,
-    gc_verb,
     settle_verb,
-    repairs,
     estimate_verb,
 )
 """In the order of the help: looking, delivering, sinks, checks, repairs, costs."""

@@ -21,15 +21,14 @@ from wal_sink.wal.log import Log
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def act_options(verb: F) -> F:
+    """Add `--dry-run` and `--yes`. The verb gets them as `dry_run` and `yes`."""
+    return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(verb))
+
+
 def repair_options(*, why_required: bool) -> Callable[[F], F]:
     """Add `--dry-run`, `--yes` and `--why`. The verb gets them as `dry_run`, `yes` and `why`."""
-
-    def decorate(verb: F) -> F:
-        verb = (why_option if why_required else optional_why)(verb)
-        verb = click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(verb)
-        return dry_run_option(verb)
-
-    return decorate
+    return lambda verb: act_options((why_option if why_required else optional_why)(verb))
 
 
 def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -38,7 +37,7 @@ def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str)
     return value
 
 
-_WHY = "The reason. It is kept in the WAL; see wal-sink repairs list."
+_WHY = "The reason. It is kept in the WAL; see wal-sink sinks list."
 why_option = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
 optional_why = click.option("--why", default="", metavar="TEXT", help=_WHY)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what the command would do. Changes nothing.")

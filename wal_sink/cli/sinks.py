@@ -14,7 +14,8 @@ from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.inspection import SinkStatus
 from wal_sink.recovery.sink_changes import RetirePlan, check_rename, plan_retire
-from wal_sink.repair.sinks import rename_in_journal, retire_in_journal
+from wal_sink.repair.outcomes import Change, changes_of
+from wal_sink.repair.sinks import rename_as_ordered, retire_as_ordered
 from wal_sink.reporting.counts import counted
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.wal.log import Log
@@ -34,20 +35,23 @@ def sinks() -> None:
 @options.as_json
 def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     """Every sink that the WAL knows, including retired ones: its newest delivered batch, and the process that serves
-    it, if one is known.
+    it, if one is known. Then every skip, catch-up, retirement and renaming: who, when and why.
     """
-    status = require_wal(opened(options.wal_spec(wal, more["option"], more["storage_options_json"])))
+    store = opened(options.wal_spec(wal, more["option"], more["storage_options_json"]))
+    status, log = require_wal(store), Log(store, SYSTEM, SYSTEM.new_id())
+    changes = {sink.name: changes_of(log, sink.folder, sink.name) for sink in status.sinks}
     if as_json:
-        print_json([plain(sink) for sink in status.sinks])
+        print_json([{**plain(sink), "changes": [plain(each) for each in changes[sink.name]]} for sink in status.sinks])
         return
     columns = ("sink", "state", ">delivered through", ">pending", "+last held by", "+since", "+first name", "+target")
     shown = Listing(*columns)
     for sink in status.sinks:
         first = sink.folder if sink.folder != sink.name else None
-        pending = None if sink.state == "retired" or sink.is_replay else sink.pending_batches
+        pending = None if sink.state == "retired" or sink.is_holder else sink.pending_batches
         through = batch_text(sink.delivered_through)
         shown.add(sink.name, sink.state, through, pending, sink.held_by, sink.held_since, first, sink.identity)
     shown.print()
+    _print_changes(sorted((each for found in changes.values() for each in found), key=lambda each: each.when))
     for warning in held_back(status.sinks):
         print_text(warning)
 
@@ -81,7 +85,7 @@ def retire_verb(
         return
     with working(f"retiring sink {name!r}"):
         whom = options.whom(take_over=take_over)
-        done = retire_in_journal(log, name, drop_pending=drop_pending, take_over=whom, why=why)
+        done = retire_as_ordered(log, name, drop_pending=drop_pending, take_over=whom, why=why)
     if as_json:
         print_json(plain(done))
         return
@@ -116,11 +120,23 @@ def rename_verb(
             print_text(f"sink {old!r} would be called {new!r}; its folder stays {folder!r}. Nothing was changed")
         return
     with working(f"renaming sink {old!r}"):
-        rename_in_journal(log, old, new, take_over=options.whom(take_over=take_over), why=why)
+        rename_as_ordered(log, old, new, take_over=options.whom(take_over=take_over), why=why)
     if as_json:
         print_json({"sink": new, "renamed_from": old})
         return
     print_text(f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name")
+
+
+def _print_changes(changes: list[Change]) -> None:
+    if not changes:
+        return
+    shown = Listing("when", "outcome", "+who", "+why", "+command")
+    for each in changes:
+        shown.add(each.when, each.outcome, each.who, each.why or None, each.command)
+    shown.print()
+    for each in changes:
+        if each.outcome == "unfinished":
+            print_text(f"not finished: {each.command}. The same command completes it")
 
 
 def _show_retirement(plan: RetirePlan, *, as_json: bool) -> None:
@@ -146,10 +162,10 @@ def _after(batch_id: int) -> str:
 
 
 def _way_on(sink: SinkStatus) -> str:
-    if sink.is_replay:
+    if sink.is_holder:
         return (
-            f"the replay of sink {sink.name!r} is finished with its command, or given up: both commands are told by "
-            "wal-sink repairs list WAL"
+            f"the catch-up that made sink {sink.name!r} is completed by the same command (wal-sink sinks list WAL), or "
+            f"ended: wal-sink sinks retire WAL {sink.name}"
         )
     return (
         f"sink {sink.name!r} has it, but no running process is known to serve this sink (the last process: "

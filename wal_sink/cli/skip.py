@@ -12,7 +12,7 @@ from wal_sink.cli.repairing import confirm, log_of, repair_options
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.working import working
-from wal_sink.repair.journal import find_unfinished
+from wal_sink.repair.changes import find_same
 from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
 from wal_sink.reporting.counts import counted
 
@@ -31,7 +31,7 @@ _OUTCOMES = {
     "--to",
     "to",
     metavar="URL|MODULE:OBJECT",
-    help="The target of a transactional sink: its ledger tells which rows it has, and a later replay sends the others.",
+    help="The target of a transactional sink: its ledger tells which rows it has.",
 )
 @repair_options(why_required=True)
 @options.take_over
@@ -42,15 +42,14 @@ def skip_verb(
 ) -> None:
     """Let a sink pass over the next batch, because its rows can never be delivered or its objects are lost.
 
-    The rest of its rows never reaches this sink, unless you send the batch with wal-sink replay while the WAL holds it.
-    Other sinks are not concerned. Stop the process that serves the sink first. If the command is interrupted, repeat
-    it.
+    The rest of its rows never reaches this sink. Other sinks are not concerned. Stop the process that serves the sink
+    first. If the command is interrupted, repeat it.
     """
     log, there = log_of(wal, more), target(more["to"]) if more["to"] else None
     with working(f"looking at batch {batch}"):
         order = skip_order(log, name, batch, why=why)
-        entry = find_unfinished(log, order)
-        plan = planned(entry) if entry else plan_skip(log, name, batch, to=there)
+        begun = find_same(log, order)
+        plan = planned(begun) if begun else plan_skip(log, name, batch, to=there)
     if not as_json:
         for line in _lines(plan):
             print_text(line)
@@ -61,7 +60,7 @@ def skip_verb(
     confirm(f"Skip batch {batch} for sink {name!r}?", yes=yes)
     with working(f"skipping batch {batch}"):
         done = skip(log, order, plan, take_over=options.whom(take_over=take_over), to=there)
-    _report(done, was_asked=there is not None, as_json=as_json)
+    _report(done, as_json=as_json)
 
 
 def _lines(plan: SkipPlan) -> list[str]:
@@ -78,14 +77,9 @@ def _lines(plan: SkipPlan) -> list[str]:
     return lines
 
 
-def _report(done: Skipped, *, was_asked: bool, as_json: bool) -> None:
+def _report(done: Skipped, *, as_json: bool) -> None:
     plan = done.plan
     if as_json:
-        print_json({"dry_run": False, "outcome": done.outcome, "repair": done.repair, **plain(plan)})
+        print_json({"dry_run": False, "outcome": done.outcome, **plain(plan)})
         return
     print_text(_OUTCOMES[done.outcome].format(name=plan.name, batch=plan.batch_id, next=plan.batch_id + 1))
-    if was_asked and done.outcome == "skipped" and plan.target_rows is None:
-        print_text(
-            f"the target has {counted(plan.sent_rows, 'row')}, {plan.may_have}. So the number is not recorded: a "
-            "replay of the batch to this target refuses, unless you add --again"
-        )

@@ -173,7 +173,7 @@ def print_status(found: Status, out: Console | None = None) -> None:
     sinks = Listing("sink", "+kind", "state", ">delivered through", ">pending", "~term", "+last held by", "+target")
     for sink in found.sinks:
         through = batch_text(sink.delivered_through)
-        pending = None if sink.state == "retired" or sink.is_replay else sink.pending_batches
+        pending = None if sink.state == "retired" or sink.is_holder else sink.pending_batches
         sinks.add(sink.name, sink.kind, sink.state, through, pending, sink.term, sink.held_by, sink.identity)
     sinks.print(out)
     for warning in held_back(found.sinks):
@@ -188,7 +188,7 @@ def _print_health(health: Health, out: Console) -> None:
     for sink in (each for each in health.sinks if not each.is_retired):
         last = "none" if sink.delivered_at is None else f"{age_text(sink.delivered_age_s)} ago"
         letters = f"{_least(sink)}{sink.dead_letters:,}"
-        if sink.is_replay:
+        if sink.is_holder:
             shown.add(sink.name, "-", last, "-", "-", "-", letters)
             continue
         behind = "unknown" if sink.behind_spark is None else counted(sink.behind_spark, "batch")

@@ -52,6 +52,10 @@ class Collector:
         self._served.update(served)
         self._sinks.update(others, self._served)
 
+    def let_go(self, name: str) -> None:
+        """Note that a sink of this run may be retired by now."""
+        self._served.discard(name)
+
     def is_due(self, marked_through: int) -> bool:
         """Whether a committer that marked so far should collect. Reads low water in the first call only."""
         if self._low_water is None:

@@ -60,6 +60,7 @@ class Committer:
         self._shared = shared
         self._log = shared.log
         self._last_error = LastError(shared.log, served_sink.name)
+        self._sink = sink
         self._first_batch = sink.first_batch
         # A name whose first sink was not idempotent may get such a sink again, which needs a marker for every batch.
         self._ignores_repeats = (
@@ -91,6 +92,11 @@ class Committer:
         return self._marker.batch_id if self._marker else NOTHING
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the sink has the last batch that it gets, with a marker."""
+        return self._sink.through is not None and self.marked_through >= self._sink.through
+
+    @property
     def has_unmarked(self) -> bool:
         """Whether the sink has batches for which there is no marker yet."""
         return bool(self._group.batches)
@@ -107,7 +113,7 @@ class Committer:
         self._marker = newest_marker(self._log, self.name)
         self._check_marker()
         if self._marker is None:
-            self._first_batch = first_due(self._log, self._first_batch)
+            self._first_batch = first_due(self._log, self._sink)
 
     def _check_marker(self) -> None:
         """Compare the newest marker with all else that is known of the sink. No request, if nothing was lost."""
@@ -256,7 +262,7 @@ class Committer:
             self._shared.history.load_owner()
             self._shared.gate.search()
         batch_id = self.next_batch()
-        if batch_id is None:
+        if batch_id is None or (self._sink.through is not None and batch_id > self._sink.through):
             return Seen.GATE_CLOSED
         due.batch_id = batch_id
         if batch_id != self._due[0]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from wal_sink.dead_letters.files import Kept
-from wal_sink.errors import CorruptError
+from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.inventory import Lost, require
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release, without_segments
+from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release, SinkRecord, without_segments
 from wal_sink.wal.timings import DeliveryTiming
 
 MOST_LAST_DELIVERED_SLOTS = 1024
@@ -33,13 +33,20 @@ def find_marker(log: Log, sink: str, batch_id: int) -> Marker | None:
     return log.find(Marker, paths.marker(sink, newest)) if newest >= batch_id else None
 
 
-def first_due(log: Log, first_batch: int) -> int:
+def first_due(log: Log, sink: SinkRecord) -> int:
     """The batch with which a sink without a marker begins. A listing, or a few if its first batch was collected during
-    its registration: then it begins at the oldest batch that the WAL still holds.
+    its registration: then it begins at the oldest batch that the WAL still holds. Raises `ConfigError` if a person
+    named that batch.
     """
-    low_water = log.low_water()
+    low_water, first_batch = log.low_water(), sink.first_batch
     if first_batch > low_water:
         return first_batch
+    if sink.is_exact:
+        raise ConfigError(
+            f"sink {sink.name!r} of {log.store.root} was to begin with batch {first_batch}, but the WAL deleted "
+            f"batches through {low_water} while the sink was registered. Nothing was delivered to it. Retire it "
+            f"(wal-sink sinks retire WAL {sink.name}), then begin with a later batch under a new name"
+        )
     folders = log.numbers(paths.BATCHES, after=first_batch - 1)
     # A store may show the folder of a batch for minutes after its objects were deleted.
     held = (batch_id for batch_id in folders if log.store.list(paths.batch(batch_id)))

@@ -26,7 +26,7 @@ from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 
-_NO_LAG = "an unfinished replay has no lag. To finish it or give it up: wal-sink repairs list WAL"
+_NO_LAG = "a sink of an unfinished catch-up has no lag. To complete or end that: wal-sink sinks list WAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class SinkHealth:
     is_retired: bool
     take_overs: int
     """How many of its newest processes were fenced by the next one within an hour; see `inspection.take_overs`."""
-    is_replay: bool = False
-    """Whether it exists for a replay only: then it has no backlog and no lag."""
+    is_holder: bool = False
+    """Whether it is the sink of a catch-up: then it has no backlog and no lag."""
 
     @property
     def has_lag(self) -> bool:
         """Whether the sink is to get every batch, so that it can be behind."""
-        return not (self.is_retired or self.is_replay)
+        return not (self.is_retired or self.is_holder)
 
     def is_late(self, max_lag_s: float) -> bool:
         """Whether the sink is further behind than allowed. An unknown lag is late, and so is one of the future."""
@@ -120,7 +120,7 @@ def read_health(store: Store, status: Status, spark: SparkCommit, *, now: dateti
     look = cache(lambda batch_id: find_staged(log, batch_id))
     found = []
     for each in standings:
-        gets_all = each in active and not each.status.is_replay
+        gets_all = each in active and not each.status.is_holder
         batches = [batch_id for batch_id in held if batch_id >= each.expected] if gets_all else []
         committed = spark.newest if gets_all else None
         pending = backlog_of(batches, expected=each.expected, committed=committed, most=most, look=look)
@@ -144,7 +144,7 @@ def _health(
 ) -> SinkHealth:
     sink, pending_age_s = standing.status, age_s(pending.oldest_staged, now)
     is_retired = sink.state == "retired"
-    lag_s, note = (None, _NO_LAG) if sink.is_replay else _lag(pending, pending_age_s, spark)
+    lag_s, note = (None, _NO_LAG) if sink.is_holder else _lag(pending, pending_age_s, spark)
     lacks_none = is_retired or (pending.oldest is None and pending.missing is None)
     expected = sys.maxsize if is_retired else standing.expected  # nobody will end the error of a retired sink
     letters = (
@@ -159,7 +159,7 @@ def _health(
         pending=pending,
         pending_age_s=pending_age_s,
         behind_spark=None
-        if spark.newest is None or is_retired or sink.is_replay
+        if spark.newest is None or is_retired or sink.is_holder
         else max(0, spark.newest - standing.expected + 1),
         lag_s=None if is_retired else lag_s,
         lag_note="" if is_retired else note,
@@ -170,7 +170,7 @@ def _health(
         keeps_back=0 if is_retired else keeps_back,
         is_retired=is_retired,
         take_overs=0 if is_retired else take_overs(log, sink.folder, sink.term, now),
-        is_replay=sink.is_replay,
+        is_holder=sink.is_holder,
     )
 
 

@@ -35,8 +35,8 @@ class SinkStatus:
     """`retired`, or the state of that process: `running`, `ended`, `gone` or `unknown`; `new` if there was none."""
     folder: str
     """The sink's first name, which is its folder in the WAL."""
-    is_replay: bool = False
-    """Whether it exists for a replay only: no query and no drain serves it, and it gets only some of the batches."""
+    is_holder: bool = False
+    """Whether it is the sink of a catch-up: it gets nothing, and keeps batches from being deleted."""
 
     def __repr__(self) -> str:
         return (
@@ -151,5 +151,5 @@ def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
         held_since=holder.since if holder else "",
         state="retired" if known.is_retired else str(holder.state) if holder else "new",
         folder=name,
-        is_replay=sink is not None and sink.is_replay,
+        is_holder=sink is not None and sink.is_holder,
     )

@@ -22,7 +22,7 @@ from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
 from wal_sink.recovery.location import GonePlace
 from wal_sink.recovery.registration import Registered, Registration, register, registered
-from wal_sink.recovery.sink_changes import describe_unserved
+from wal_sink.recovery.sink_changes import describe_unserved, retire_complete
 from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_names, refuse_retired
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.runtime.clock import SYSTEM, Runtime
@@ -80,6 +80,7 @@ class Run:
         self._announce_pause = 1
         self._given_up: set[str] = set()
         self._let_go: set[str] = set()
+        self._retired: set[str] = set()
         self.inline_rows = True
         """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
         self._stager: Stager | None = None
@@ -214,6 +215,11 @@ class Run:
         """
         if not self._keeps_segments():
             self._refuse_not_keeping()
+        if ends := [each.name for each in self.committers if each.served_sink.delivery.through is not None]:
+            raise ConfigError(
+                f"sink {ends[0]!r} of {self.log.store.root} ends with a batch (through=…), so the query would wait for "
+                "it for ever. Serve this sink by a process that does not stage: wal-sink drain, or WalSink.drain()"
+            )
         wal = self.history.ask_owner_again()
         term = claim(self.log, paths.STAGER_ROLE, was_held=wal is not None)
         self.history.load_batches()
@@ -314,7 +320,9 @@ class Run:
 
     def _deliver_next(self, committer: Committer, *, search: bool) -> bool:
         try:
-            if not committer.deliver_next(search=search):
+            has_delivered = committer.deliver_next(search=search)
+            self._retire_if_complete(committer)
+            if not has_delivered:
                 return False
         except DeliveryError:
             self._given_up.add(committer.name)
@@ -325,6 +333,13 @@ class Run:
         self._collect(committer)
         self._announce_limits(committer.marked_through)  # where another process stages
         return True
+
+    def _retire_if_complete(self, committer: Committer) -> None:
+        """Retire a sink that has the last batch that it gets. A create, once."""
+        if committer.is_complete and committer.name not in self._retired:
+            self._retired.add(committer.name)
+            self._collector.let_go(committer.name)
+            retire_complete(self.log, committer.name, committer.marked_through)
 
     def _keeps_segments(self) -> bool:
         """Whether rows are kept in the WAL: they are unless every sink of this run allows otherwise."""

@@ -72,18 +72,18 @@ def _known(log: Log, history: History, inventory: Inventory, sink: Registration)
     if record is None:
         record = find_new_sink(log, inventory, sink.name, history.oldest_held)
     if record is not None:
-        _refuse_replay(log, record)
+        _refuse_holder(log, record)
         _refuse_other_kind(log, record, sink)
+        _refuse_other_end(log, record, sink)
     return record
 
 
-def _refuse_replay(log: Log, record: SinkRecord) -> None:
-    """Refuse the sink of an unfinished replay: a run would deliver every batch to it, and not only those chosen."""
-    if record.is_replay:
+def _refuse_holder(log: Log, record: SinkRecord) -> None:
+    """Refuse the sink of a catch-up: it only keeps batches from being deleted."""
+    if record.is_holder:
         raise ConfigError(
-            f"sink {record.name!r} of {log.store.root} belongs to an unfinished replay ({record.identity}), and no "
-            "query or drain can serve it. Finish the replay with its command, or give it up; both commands: wal-sink "
-            "repairs list WAL. For a sink of this run choose another name"
+            f"sink {record.name!r} of {log.store.root} belongs to a catch-up ({record.identity}), and no query or "
+            "drain can serve it. For a sink of this run choose another name"
         )
 
 
@@ -107,23 +107,47 @@ def _kind_in_words(kind: str, *, at_most_once: bool) -> str:
     return f"“{kind}{', at most once' if at_most_once else ''}”"
 
 
+def _refuse_other_end(log: Log, record: SinkRecord, sink: Registration) -> None:
+    """Refuse another last batch than that of the registration."""
+    if sink.delivery.through not in {None, record.through}:
+        found = "has no last batch" if record.through is None else f"ends with batch {record.through}"
+        raise ConfigError(
+            f"through={sink.delivery.through}: sink {sink.name!r} of {log.store.root} {found}, as it was registered. "
+            "Leave out through, or give the sink a new name"
+        )
+
+
 def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRecord:
+    if sink.delivery.through is not None and sink.ability is Ability.TWO_PHASE:
+        raise ConfigError(
+            f"through={sink.delivery.through}: sink {sink.name!r} is a two-phase sink, of which transactions may be "
+            "open when it has its last batch. Leave out through. Once it has the batch, retire it: wal-sink sinks "
+            f"retire WAL {sink.name}"
+        )
+    first = _first_batch(log, history, gate, sink)
     return SinkRecord(
         name=sink.name,
         sink_kind=sink.ability.value,
         at_most_once=sink.at_most_once,
-        first_batch=_first_batch(log, history, gate, sink.name, sink.delivery),
+        first_batch=first,
         identity=redacted(sink.identity),
+        is_exact=isinstance(sink.delivery.start_from, int),
+        through=sink.delivery.through,
         **log.stamp(),
     )
 
 
-def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: Delivery) -> int:
+def _first_batch(log: Log, history: History, gate: Gate, sink: Registration) -> int:
+    start_from, name = sink.delivery.start_from, sink.name
+    if isinstance(start_from, int):
+        _refuse_gone(log, history, name, start_from)
+        _refuse_same_target(log, sink)
+        return start_from
     if not history.has_batches:
         return 0
-    if delivery.start_from == "earliest":
+    if start_from == "earliest":
         return log.low_water() + 1
-    if delivery.start_from == "next":
+    if start_from == "next":
         return gate.search() + 1
     known = read_names(log).present
     raise ConfigError(
@@ -134,3 +158,30 @@ def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: De
         "process serves any more, retire the old sink; otherwise the WAL never deletes the batches that the old sink "
         "does not have: wal-sink sinks retire WAL OLD"
     )
+
+
+def _refuse_gone(log: Log, history: History, name: str, first: int) -> None:
+    """Refuse a first batch that the WAL may have deleted, or that it does not hold yet. One listing."""
+    oldest = max(log.low_water() + 1, history.wal.first_batch if history.wal else 0)
+    if not oldest <= first <= history.newest_known + 1:
+        held = f"holds batches {oldest} to {history.newest_known}" if history.has_batches else "holds no batch yet"
+        raise ConfigError(
+            f"start_from={first}: sink {name!r} of {log.store.root} cannot begin with batch {first}. The WAL {held}; "
+            "earlier ones were deleted, or may be. Begin with one of these batches or with the next one. Rows of a "
+            "deleted batch are only in the targets that have it"
+        )
+
+
+def _refuse_same_target(log: Log, sink: Registration) -> None:
+    """Refuse the target of another sink, retired or not, unless the user accepts that. A read for each sink."""
+    if sink.delivery.same_target:
+        return
+    identity = redacted(sink.identity)
+    for known in read_names(log).sinks:
+        record = log.find(SinkRecord, paths.sink(known.folder))
+        if record is not None and record.identity == identity:
+            raise ConfigError(
+                f"start_from={sink.delivery.start_from}: sink {known.name!r} of {log.store.root} has the same target, "
+                f"{identity}. A batch that both deliver is there twice, unless the target ignores the keys that it "
+                "knows. If that is right, pass same_target=True (--yes)"
+            )

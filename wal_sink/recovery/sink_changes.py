@@ -74,9 +74,16 @@ def plan_retire(log: Log, name: str) -> RetirePlan:
 
 
 def pending_batches(log: Log, folder: str) -> list[int]:
-    """Batches that the WAL holds and the sink lacks, complete or not."""
+    """Batches that the WAL holds and the sink lacks, complete or not. None for the sink of a catch-up."""
     sink = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
+    if sink.is_holder:
+        return []
     return log.numbers(paths.BATCHES, after=max(marked_through(log, folder), sink.first_batch - 1))
+
+
+def retire_complete(log: Log, folder: str, through: int) -> None:
+    """Retire a sink that has the last batch that it gets. Any process may: the marker is there. One create."""
+    log.create(paths.retired(folder), RetiredRecord(through=through, run_id=log.run_id, **log.stamp()))
 
 
 def describe_unserved(log: Log, sink: KnownSink) -> str:
@@ -91,11 +98,14 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
     if record is None or (holder is not None and holder.state is Holding.RUNNING):
         return ""
     through = max(marked_through(log, sink.folder), record.first_batch - 1)
-    if record.is_replay:
+    if record.through is not None and through >= record.through:  # the process that marked it did not come so far
+        retire_complete(log, sink.folder, through)
+        return ""
+    if record.is_holder:
         return (
-            f"sink {sink.name!r} of {log.store.root} belongs to an unfinished replay. Until the replay is finished "
-            f"with its command, or given up, the WAL deletes nothing after batch {through}. Both commands: wal-sink "
-            "repairs list WAL"
+            f"sink {sink.name!r} of {log.store.root} belongs to an unfinished catch-up. Until that is completed by the "
+            f"same command (wal-sink sinks list WAL), or ended (wal-sink sinks retire WAL {sink.name}), the WAL "
+            f"deletes nothing after batch {through}"
         )
     last = f" ({holder.process} served it since {holder.since}: {holder.state})" if holder else ""
     return (

@@ -1,4 +1,4 @@
-"""Changes of a WAL that a person orders: skip a batch, send batches again, delete debris. Each is written into the WAL.
+"""Changes of a sink that a person orders: skip, catch up, retire, rename; and dead letters that a person deletes.
 
 Nothing here runs unasked, and no query and no committer needs this room.
 """

@@ -13,7 +13,7 @@ gets nothing: it only keeps the batches from being deleted. It is retired at the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import msgspec
@@ -23,15 +23,23 @@ from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.serve import serve
 from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.errors import ConfigError, HeldError
+from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import newest_marker, require_wal
-from wal_sink.repair.catch_up_plan import VERB, CatchUpPlan, last_with_rows, plan_catch_up, planned_catch_up
-from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.redaction import redacted
+from wal_sink.repair.catch_up_plan import (
+    CatchUpPlan,
+    find_unfinished,
+    holder_name,
+    last_with_rows,
+    plan_catch_up,
+    planned_catch_up,
+)
+from wal_sink.repair.changes import Order, write_down
+from wal_sink.repair.ledgers import asked, positions_of
 from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
-from wal_sink.repair.one_moment import deleted_through, owed_slots
-from wal_sink.repair.resend_plan import released
-from wal_sink.repair.there import asked, positions_of, replay_identity
+from wal_sink.repair.one_moment import deleted_through, owed_slots, released
 from wal_sink.repair.within import Within
+from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink
@@ -55,7 +63,6 @@ _LEFT_OUT = "left-out"
 class CaughtUp:
     """The result of a catch-up."""
 
-    repair: int
     name: str
     through: int
     """The newest batch that the target has now."""
@@ -87,43 +94,42 @@ def catch_up(
 ) -> CaughtUp:
     """Send the batches, or complete the catch-up of the same command that was interrupted.
 
-    `delivery` holds the policies; its `to` is not read. Raises `HeldError` if a process serves the sink, or may serve
-    it, that `take_over` does not allow to fence, `FencedError` if one began meanwhile, and `DeliveryError` if the
-    target refuses or stays unreachable: then repeat the command. Raises what `plan_catch_up` raises if the ledger
-    changed meanwhile.
+    `delivery` holds the policies; its `to` is not read. Raises `HeldError` if another catch-up of the sink is
+    unfinished, or if a process serves the sink, or may serve it, that `take_over` does not allow to fence. Raises
+    `FencedError` if one began meanwhile, and `DeliveryError` if the target refuses or stays unreachable: then repeat
+    the command. Raises what `plan_catch_up` raises if the ledger changed meanwhile.
     """
     role = paths.committer_role(plan.folder)
     refuse_held(log, role, take_over=take_over)
-    entry = begin(log, order, asdict(plan))
-    plan = planned_catch_up(entry)
-    _hold(log, entry, plan, to)
-    holding = claim(log, paths.committer_role(holder_name(entry.number)), was_held=entry.is_resumed)
+    begun = find_unfinished(log, order)
+    record = begun or write_down(log, order, asdict(plan))
+    plan, holder = planned_catch_up(record), holder_name(record)
+    _hold(log, holder, plan, to)
+    holding = claim(log, paths.committer_role(holder), was_held=begun is not None)
     try:
-        _refuse_deleted(log, entry, plan)
+        if begun is None:
+            _refuse_deleted(log, holder, plan)
         term = claim(log, role, was_held=True, take_over=take_over)
         sending: _Sending | None = None
         try:
-            sending = _Sending(log, term, plan, to, delivery)
+            sending = _Sending(log, term, plan, to, delivery, holder=holder)
             done = sending.send_all(holding, on_batch)
         finally:
             note_end(log, role, (term if sending is None else sending.term).number)
-        _retire(log, entry)
+        _retire(log, holder)
     finally:
         note_end(log, holding.role, holding.number)
-    finish(log, entry, done)
-    return CaughtUp(repair=entry.number, name=plan.name, **done)
-
-
-def holder_name(number: int) -> str:
-    """The name of the sink that holds the batches of a catch-up back, for its time."""
-    return f"{VERB}-{number}"
+    return CaughtUp(name=plan.name, **done)
 
 
 class _Sending:
     """The batches of one catch-up, on their way to the target."""
 
-    def __init__(self, log: Log, term: Term, plan: CatchUpPlan, to: TransactionalSink, delivery: Delivery) -> None:
+    def __init__(
+        self, log: Log, term: Term, plan: CatchUpPlan, to: TransactionalSink, delivery: Delivery, *, holder: str
+    ) -> None:
         self._log = log
+        self._holder = holder
         self._plan = plan
         self._to = to
         self._limit_s = delivery.attempt_timeout_s
@@ -138,7 +144,7 @@ class _Sending:
     def send_all(self, holding: Term, on_batch: Callable[[int, int], None]) -> dict[str, int]:
         """Send what the ledger lacks at this moment, then make sure that it lacks nothing. Returns the numbers.
 
-        `holding`: the term under which batches are kept from being deleted. Giving the repair up claims the next one.
+        `holding`: the term under which batches are kept from being deleted. Retiring that sink claims the next one.
         """
         log, plan = self._log, self._plan
         marker = newest_marker(log, plan.folder)
@@ -174,8 +180,8 @@ class _Sending:
         if now.batches and (not self._plan.batches or now.batches[0][0] < self._plan.batches[0][0]):
             raise ConfigError(
                 f"{self._log.store.root}: the target of sink {self._plan.name!r} was restored to an older state once "
-                f"more: it is at {now.position}, and it was at {self._plan.position} when this catch-up began. Give it "
-                "up (wal-sink repairs list WAL, wal-sink repairs give-up), then repeat the command"
+                f"more: it is at {now.position}, and it was at {self._plan.position} when this catch-up began. End "
+                f"that one: wal-sink sinks retire WAL {self._holder}. Then repeat the command"
             )
 
     def _send(self, batch_id: int, *, was_skipped: bool) -> None:
@@ -287,42 +293,34 @@ def _first_held(plan: CatchUpPlan) -> int:
     return min((batch_id for batch_id, _ in plan.batches), default=max(plan.through, 0))
 
 
-def _hold(log: Log, entry: Entry, plan: CatchUpPlan, to: TransactionalSink) -> None:
-    """Keep the batches from being deleted, by a sink that gets nothing. Raises `HeldError` if its name is taken."""
-    name = holder_name(entry.number)
-    wanted = SinkRecord(
+def _hold(log: Log, name: str, plan: CatchUpPlan, to: TransactionalSink) -> None:
+    """Keep the batches from being deleted, by a sink that gets nothing."""
+    holder = SinkRecord(
         name=name,
         sink_kind=Ability.TRANSACTIONAL.value,
         first_batch=_first_held(plan),
-        identity=replay_identity(to, entry.number),
-        is_replay=True,
-        repair=entry.begun.id,
+        identity=f"{redacted(name_of(to))} (a catch-up of sink {plan.name!r})",
+        is_holder=True,
         **log.stamp(),
     )
-    record, _ = log.create_or_find(paths.sink(name), wanted)
-    if record.repair != wanted.repair:
-        raise HeldError(
-            f"{log.store.root}: a sink {name!r} was registered meanwhile, and this catch-up needs the name. Give it up "
-            f"(wal-sink repairs give-up WAL {entry.number}), then repeat the command"
-        )
+    log.create(paths.sink(name), holder)
 
 
-def _refuse_deleted(log: Log, entry: Entry, plan: CatchUpPlan) -> None:
+def _refuse_deleted(log: Log, holder: str, plan: CatchUpPlan) -> None:
     """End the catch-up if batches were deleted before its sink was registered. Raises `ConfigError`."""
     through = deleted_through(log, held_from=_first_held(plan))
-    gone = [batch_id for batch_id, _ in plan.batches if batch_id <= through]
-    if gone and not entry.is_resumed:
-        _retire(log, entry)
-        finish(log, entry, {"deleted_meanwhile": gone})
+    if gone := [batch_id for batch_id, _ in plan.batches if batch_id <= through]:
+        _retire(log, holder, gone)
         raise ConfigError(
             f"{log.store.root}: batches {gone[0]} to {gone[-1]} were deleted meanwhile, since every sink had them. "
             "Repeat the command: it names what the target will lack"
         )
 
 
-def _retire(log: Log, entry: Entry) -> None:
-    record = RetiredRecord(through=NOTHING, run_id=log.run_id, **log.stamp())
-    log.create(paths.retired(holder_name(entry.number)), record)
+def _retire(log: Log, holder: str, gone: Sequence[int] = ()) -> None:
+    """End the sink that held the batches. `gone`: those that it did not hold, if the catch-up ends without effect."""
+    record = RetiredRecord(through=NOTHING, dropped=tuple(gone), run_id=log.run_id, **log.stamp())
+    log.create(paths.retired(holder), record)
 
 
 def _kept(log: Log, folder: str, batch_id: int) -> int:

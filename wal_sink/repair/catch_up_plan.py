@@ -12,17 +12,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from wal_sink.errors import ConfigError, HistoryError
+from wal_sink.errors import ConfigError, HeldError, HistoryError
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
 from wal_sink.redaction import redacted
-from wal_sink.repair.journal import TARGET, Entry, Order
+from wal_sink.repair.changes import TARGET, Order, command_of, read_changes
+from wal_sink.repair.ledgers import HasTable, asked, is_for, positions_of
 from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
 from wal_sink.repair.one_moment import Due, Ledger, deleted_through, find_due, owed_slots, refuse_two_moments
-from wal_sink.repair.resend_plan import TOUCHES
-from wal_sink.repair.skip import touches_of
-from wal_sink.repair.there import HasTable, asked, is_for, positions_of
 from wal_sink.reporting.counts import in_ranges
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import BatchSink, Sink, TransactionalSink
@@ -32,6 +30,7 @@ from wal_sink.sinks.session import SinkSession
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, SinkRecord, without_segments
+from wal_sink.wal.sink_records import ChangeRecord, RetiredRecord
 
 VERB = "catch-up"
 NOBODY_HOLDS = 1 << 62
@@ -102,10 +101,38 @@ def catch_up_order(
     """The order to catch a target up. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
     refuse_copy(log)
     target = name_of(to)
-    arguments = {"--name": name, "--to": typed or target, "--empty": is_empty}
-    arguments |= {"--leave-out": in_ranges(leave_out), TARGET: target}
-    touches = (*touches_of(_folder(log, name)), TOUCHES)  # a replay could send the same rows
-    return Order(VERB, {key: value for key, value in arguments.items() if value}, touches, why, names_sink=True)
+    arguments = {"--to": typed or target, "--empty": is_empty, "--leave-out": in_ranges(leave_out), TARGET: target}
+    return Order(VERB, _folder(log, name), {key: value for key, value in arguments.items() if value}, why)
+
+
+def holder_name(record: ChangeRecord) -> str:
+    """The name of the sink that holds the batches of a catch-up back, for its time."""
+    return f"{VERB}-{record.id[:12]}"
+
+
+def find_unfinished(log: Log, order: Order) -> ChangeRecord | None:
+    """The unfinished catch-up of the same command; None if there is none. One that held no batch yet does not count.
+
+    Raises `HeldError` if another catch-up of the sink is unfinished.
+    """
+    begun = next((each for each in reversed(read_changes(log, order.folder)) if each.verb == VERB), None)
+    if begun is None or (holder := unfinished_holder(log, begun)) is None:
+        return None
+    if order.is_same(begun):
+        return begun
+    name = next(sink.name for sink in read_names(log).sinks if sink.folder == order.folder)
+    raise HeldError(
+        f"sink {name!r} of {log.store.root} is not caught up yet: {begun.who} began it at {begun.created}. Complete it "
+        f"first with the same command: {command_of(begun, name)} (--to is {begun.arguments[TARGET]} there). Or end it: "
+        f"wal-sink sinks retire WAL {holder}"
+    )
+
+
+def unfinished_holder(log: Log, record: ChangeRecord) -> str | None:
+    """The sink that holds the batches of an unfinished catch-up; None if it ended, or held none yet. Two reads."""
+    name = holder_name(record)
+    is_registered = log.find(SinkRecord, paths.sink(name)) is not None
+    return name if is_registered and log.find(RetiredRecord, paths.retired(name)) is None else None
 
 
 def plan_catch_up(
@@ -124,8 +151,8 @@ def plan_catch_up(
     sent, and that the target need not get. `held_from`: from this batch on none is deleted that is there.
 
     Raises `ConfigError` if the target keeps no ledger, if its ledger holds nothing of the sink although it must, if a
-    batch cannot be sent that is not left out, or if a replay sent rows to the target since. Raises `HistoryError` if
-    the ledger is not that of an earlier moment of this sink, and `DeliveryError` if the target gives no answer.
+    batch cannot be sent that is not left out, or if another sink sent rows to the target since. Raises `HistoryError`
+    if the ledger is not that of an earlier moment of this sink, and `DeliveryError` if the target gives no answer.
     """
     of = _sink_of(log, name)
     target = _transactional(log, of, to)
@@ -145,7 +172,7 @@ def plan_catch_up(
         refuse_two_moments(log, folder, ledger, first_batch=of.first_batch, left_out=leave_out, where=name_of(target))
         if due.batches or due.gone:
             since = min([*due.gone[:1], *(each.batch_id for each in due.batches)])
-            _refuse_replayed(log, session, target, of, since=since, slots=max(len(ledger.found), 1))
+            _refuse_other_rows(log, session, target, of, since=since, slots=max(len(ledger.found), 1))
         letters = find_lost_letters(log, session, target, folder, of.wal_id)
     _refuse_unsendable(log, of, due, leave_out)
     if leave_out and newest.batch_id <= deleted_through(log, held_from=held_from):
@@ -156,9 +183,9 @@ def plan_catch_up(
     return _plan(log, of, target, ledger, due, letters=letters, is_empty=is_empty, leave_out=leave_out)
 
 
-def planned_catch_up(entry: Entry) -> CatchUpPlan:
+def planned_catch_up(record: ChangeRecord) -> CatchUpPlan:
     """The plan of a catch-up that was begun."""
-    return msgspec.convert(entry.plan, CatchUpPlan)
+    return msgspec.convert(record.plan, CatchUpPlan)
 
 
 def _plan(
@@ -199,7 +226,7 @@ def _others(log: Log, of: _Of, to: TransactionalSink) -> list[str]:
     found = []
     for sink in read_names(log).sinks:
         record = None if sink.is_retired else log.find(SinkRecord, paths.sink(sink.folder))
-        if record is not None and record.name != of.record.name and not record.is_replay:
+        if record is not None and record.name != of.record.name and not record.is_holder:
             found += [sink.name] if is_for(record.identity, to) else []
     return found
 
@@ -222,14 +249,15 @@ def _folder(log: Log, name: str) -> str:
 
 def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink:
     """The target, if it keeps a ledger and the sink used it. Raises `ConfigError` with the way for other kinds."""
-    if of.record.is_replay:
-        raise ConfigError(f"{log.store.root}: {of.name!r} is the sink of a repair, which its own command completes")
+    if of.record.is_holder:
+        raise ConfigError(f"{log.store.root}: {of.name!r} is the sink of a catch-up, which its own command completes")
     ability = Ability(of.record.sink_kind)
     if ability is not Ability.TRANSACTIONAL:
         raise ConfigError(
             f"sink {of.name!r} of {log.store.root} is {ability.value}, not transactional: its target keeps no ledger, "
-            f"so nobody knows what it has. {_OTHERS.get(ability, _DOUBLES)}: wal-sink replay WAL FIRST-LAST --to "
-            "TARGET. wal-sink batches WAL shows when each batch was staged"
+            f"so nobody knows what it has. {_OTHERS.get(ability, _DOUBLES)}: serve the target under a new name from "
+            "the first batch that it may lack (wal-sink drain --name NEW --start-from N), and retire this sink. "
+            "wal-sink batches WAL shows when each batch was staged"
         )
     if not isinstance(to, TransactionalSink):
         raise ConfigError(
@@ -278,21 +306,22 @@ def _refuse_without_table(session: SinkSession, to: TransactionalSink, ledger: L
         )
 
 
-def _refuse_replayed(log: Log, session: SinkSession, to: TransactionalSink, of: _Of, *, since: int, slots: int) -> None:
-    """Refuse if a replay, or another sink of this target, has rows of these batches there, under other slots."""
+def _refuse_other_rows(
+    log: Log, session: SinkSession, to: TransactionalSink, of: _Of, *, since: int, slots: int
+) -> None:
+    """Refuse if another sink of this target has rows of these batches there, under other slots."""
     for known in read_names(log).sinks:
         record = log.find(SinkRecord, paths.sink(known.folder))
         if record is None or record.name == of.record.name or record.sink_kind != Ability.TRANSACTIONAL.value:
             continue
-        if not (record.is_replay or is_for(record.identity, to)):
+        if not is_for(record.identity, to):
             continue  # of another table in the same database
         found = positions_of(session, to, record.name, of.wal_id, slots)
         if any(each is not None and each.batch_id >= since for each in found):
             raise ConfigError(
                 f"{log.store.root}: {name_of(to)} has rows of batch {since} or a later one by sink {known.name!r} too "
-                f"({redacted(record.identity)}), so they could come twice. Send the batches with wal-sink replay WAL "
-                f"FIRST-LAST --to TARGET: it counts what every sink sent. Then retire {of.name!r}, and go on under a "
-                "new name with start_from='next' (--start-from next)"
+                f"({redacted(record.identity)}), so they could come twice. Restore the target once more, and catch it "
+                "up before another sink delivers to it"
             )
 
 

@@ -5,10 +5,13 @@ A ledger tells the rows exactly only if it is that of the right target, and if n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.messages import LastDelivered
+from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Position
@@ -28,6 +31,15 @@ MOST_TERMS = 64
 """Terms whose holders are looked at. If there are more, it counts as unknown whether all ended."""
 
 
+@runtime_checkable
+class HasTable(Protocol):
+    """A transactional target that can tell whether the place for its rows exists."""
+
+    def has_table(self) -> bool:
+        """Whether the table exists. A ledger may outlive it."""
+        ...
+
+
 def rows_in_ledger(
     log: Log, to: TransactionalSink, sink: str, manifest: Manifest, *, wal_id: str, before: Marker | None
 ) -> tuple[int, ...] | None:
@@ -40,7 +52,8 @@ def rows_in_ledger(
     last = LastDelivered.of(before)
     owed = last.slots if last is not None else ()
     slots = [slot_name(wal_id, sink, number) for number in range(max(len(manifest.segments), len(owed)))]
-    positions = _read(log, to, sink, manifest, wal_id=wal_id, slots=slots)
+    with asked(log, to, manifest, wal_id=wal_id, sink=sink) as session:
+        positions = positions_of(session, to, sink, wal_id, len(slots))
     for slot, position, (batch_id, rows) in zip(slots, positions, owed, strict=False):
         if position is None or (position.batch_id, position.rows) < (batch_id, rows):
             raise HistoryError(
@@ -70,6 +83,52 @@ def have_ended(log: Log, term: Term, *, since: int) -> bool:
     return all(run_id in ended or state is Holding.GONE for run_id, state in found)
 
 
+@contextmanager
+def asked(
+    log: Log,
+    to: TransactionalSink,
+    manifest: Manifest,
+    *,
+    wal_id: str,
+    sink: str,
+    term: int = 0,
+    limit_s: float = ASK_S,
+) -> Iterator[SinkSession]:
+    """An open session for questions. Raises `DeliveryError` if the target gives no answer."""
+    context = SinkContext(
+        wal_id=wal_id,
+        sink=sink,
+        term=term,
+        batch_id=manifest.batch_id,
+        columns=manifest.columns,
+        on_executor=False,
+        spark_schema=manifest.spark_schema,
+    )
+    session = SinkSession(to, log.runtime.new_timed_call(), context, timeout_s=limit_s)
+    try:
+        session.open()
+        yield session
+    except SinkFailedError as error:
+        raise failure_error(error.failure, f"batch {manifest.batch_id}: {name_of(to)}") from error
+    finally:
+        session.close()
+
+
+def positions_of(
+    session: SinkSession, sink: TransactionalSink, name: str, wal_id: str, count: int
+) -> list[Position | None]:
+    """The positions of a sink's first slots, in order. One call. Raises `SinkFailedError`."""
+    slots = [slot_name(wal_id, name, ordinal) for ordinal in range(count)]
+    found: Mapping[str, object] = session.call(f"positions of sink {name!r}", sink.positions, slots)
+    return [stored_position(f"last({slot!r})", slot, found.get(slot)) for slot in slots]
+
+
+def is_for(identity: str, to: TransactionalSink) -> bool:
+    """Whether a sink with this description was registered for this target. Older versions kept secrets in it."""
+    name = name_of(to)
+    return not {identity, redacted(identity)}.isdisjoint({name, redacted(name)})
+
+
 def _holding(log: Log, role: str, number: int) -> tuple[str, Holding]:
     """The run that claimed a term, and its state. A run notes its end beside the last of its terms only."""
     try:
@@ -77,29 +136,6 @@ def _holding(log: Log, role: str, number: int) -> tuple[str, Holding]:
     except CorruptError:
         return "", Holding.UNKNOWN
     return record.run_id, holder_of(log, role, number).state
-
-
-def _read(
-    log: Log, to: TransactionalSink, sink: str, manifest: Manifest, *, wal_id: str, slots: list[str]
-) -> list[Position | None]:
-    context = SinkContext(
-        wal_id=wal_id,
-        sink=sink,
-        term=0,
-        batch_id=manifest.batch_id,
-        columns=manifest.columns,
-        on_executor=False,
-        spark_schema=manifest.spark_schema,
-    )
-    session = SinkSession(to, log.runtime.new_timed_call(), context, timeout_s=ASK_S)
-    try:
-        session.open()
-        found: Mapping[str, object] = session.call(f"positions of sink {sink!r}", to.positions, slots)
-        return [stored_position(f"last({slot!r})", slot, found.get(slot)) for slot in slots]
-    except SinkFailedError as error:
-        raise failure_error(error.failure, f"batch {manifest.batch_id}: {name_of(to)}") from error
-    finally:
-        session.close()
 
 
 def _rows(to: TransactionalSink, sink: str, manifest: Manifest, ordinal: int, position: Position | None) -> int:

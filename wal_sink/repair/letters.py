@@ -1,8 +1,8 @@
 """Dead letters that a person chooses: by batch, file, reason and age. They are sent again, or deleted.
 
-All dead letters of a chunk are deleted together, the newest first, since each row belongs to the newest one that holds
-it. The record that a dead letter was sent again goes after the letter, so that none becomes due again. A chunk
-that holds a dead letter which the plan does not name stays: nobody chose that one.
+All dead letters of a chunk are deleted together, the oldest first, since each row belongs to the newest one that holds
+it: what an interrupted command left, the same command chooses again. The records that they were sent again go last, so
+that none becomes due again. A chunk that holds a dead letter which the plan does not name stays: nobody chose that one.
 
 A live query and a drain beside it: a committer reads the dead letters of batches only that it has not marked yet, and
 these are never deleted. A replay of dead letters holds the term that a deletion claims first, so they exclude each
@@ -11,27 +11,24 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
 
 from wal_sink.dead_letters.files import find_dead_letter
-from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
-from wal_sink.repair.journal import TARGET, Order, begin, begun, find_unfinished, finish
-from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
-from wal_sink.reporting.texts import text_of
+from wal_sink.replay import DeadLetters, KeptLetter
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim
-from wal_sink.wal.holders import TakeOver, note_end, refuse_held
+from wal_sink.wal.holders import TakeOver, note_end
 from wal_sink.wal.log import Log
 
 MOST_CHUNKS = 10_000
-"""Chunks whose dead letters one command deletes, since the journal names each."""
+"""Chunks whose dead letters one command deletes, since they are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +58,6 @@ class Chosen:
         """Whether there is no condition."""
         return self == Chosen()
 
-    def arguments(self) -> dict[str, object]:
-        """The conditions as a user types them, without the age: it is another moment each time."""
-        named = {"--batch": self.batch_id, "--file": self.file, "--reason": self.reason}
-        return {name: value for name, value in named.items() if value not in {None, ""}}
-
 
 @dataclass(frozen=True, slots=True)
 class DeletePlan:
@@ -89,7 +81,6 @@ class DeletePlan:
 class LettersDeleted:
     """The result of a deletion."""
 
-    repair: int
     files: int
     """Objects that this call deleted."""
     stayed: int
@@ -103,12 +94,6 @@ def older_than(log: Log, seconds: float | None) -> str:
     return (log.runtime.now() - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
-def delete_order(log: Log, name: str, chosen: Chosen, *, age: str, why: str) -> Order:
-    """The order to delete dead letters. `age`: as the user typed it. Raises `ConfigError` if the WAL is a copy."""
-    arguments = {"--name": name, **chosen.arguments(), **({"--older-than": age} if age else {})}
-    return _order(log, "dead-letters delete", name, arguments, why)
-
-
 def plan_delete(log: Log, name: str, chosen: Chosen) -> DeletePlan:
     """The dead letters that a deletion would take. Reads them; deletes nothing."""
     folder = _folder(log, name)
@@ -118,9 +103,9 @@ def plan_delete(log: Log, name: str, chosen: Chosen) -> DeletePlan:
     more = False
     for chunk, kept, files in _by_chunk(log, folder, DeadLetters(log, name=name)):
         held = [each for each in kept if chosen.holds(each)]
-        if not held:
+        if kept and not held:
             continue
-        if kept[0].letter.chunk.batch_id > newest:
+        if kept and kept[0].letter.chunk.batch_id > newest:
             undelivered += len(held)
         elif len(held) < len(kept):
             shared += len(held)
@@ -133,70 +118,24 @@ def plan_delete(log: Log, name: str, chosen: Chosen) -> DeletePlan:
     return DeletePlan(tuple(named), letters, rows, undelivered, shared, more, named)
 
 
-def delete_letters(log: Log, name: str, order: Order, plan: DeletePlan, *, take_over: TakeOver) -> LettersDeleted:
-    """Delete dead letters as planned, or complete the deletion of the same command that was interrupted.
+def delete_letters(log: Log, name: str, plan: DeletePlan, *, take_over: TakeOver) -> LettersDeleted:
+    """Delete dead letters as planned. If the command is interrupted, make a plan again: it names what is left.
 
     Raises `HeldError` if a replay of the sink's dead letters is under way, or may be, that `take_over` does not allow
     to fence, and `FencedError` if one begins.
     """
     folder = _folder(log, name)
     role = paths.replayer_role(folder)
-    refuse_held(log, role, take_over=take_over)
-    facts = {"chunks": plan.chunks, "letters": plan.letters, "rows": plan.rows, "named": plan.named}
-    with begun(log, order, facts) as entry:
-        term = claim(log, role, take_over=take_over)
-    plan = planned_delete(entry.plan)
+    term = claim(log, role, take_over=take_over)
     try:
-        done = [_delete_chunk(log, folder, chunk, plan.named.get(chunk, {}), term) for chunk in plan.chunks]
+        done = [_delete_chunk(log, folder, chunk, plan.named[chunk], term) for chunk in plan.chunks]
     finally:
         note_end(log, role, term.number)
-    files, stayed = sum(deleted for deleted, _ in done), sum(stays for _, stays in done)
-    finish(log, entry, {"files": files, "stayed": stayed})
-    return LettersDeleted(entry.number, files, stayed)
-
-
-def planned_delete(plan: dict[str, Any]) -> DeletePlan:
-    """The plan of a deletion that was begun."""
-    chunks, letters, rows = tuple(plan["chunks"]), plan["letters"], plan["rows"]
-    return DeletePlan(chunks, letters, rows, 0, 0, more=False, named=plan.get("named", {}))
-
-
-def replay_in_journal(
-    log: Log,
-    name: str,
-    replay: Callable[[], ReplayResult],
-    *,
-    target: str,
-    chosen: Chosen,
-    unknown: bool,
-    why: str,
-    typed: str = "",
-    age: str = "",
-) -> ReplayResult:
-    """Call `replay`, which sends dead letters again, with an entry in the journal. A failure ends the entry too, since
-    each dead letter has its own record. `typed` and `age`: target and age as the user typed them.
-    """
-    arguments = {"--name": name, "--to": typed or target, **chosen.arguments(), TARGET: target}
-    arguments |= {**({"--older-than": age} if age else {}), **({"--unknown": True} if unknown else {})}
-    order = _order(log, "dead-letters replay", name, arguments, why)
-    find_unfinished(log, order)
-    entry = begin(log, order, {"before": chosen.before})
-    try:
-        done = replay()
-    except WalSinkError as error:
-        finish(log, entry, {"failed": text_of(error)})
-        raise
-    finish(log, entry, {"letters": done.letters, "rows": done.rows, "rejected": done.rejected})
-    return done
-
-
-def _order(log: Log, verb: str, name: str, arguments: dict[str, object], why: str) -> Order:
-    refuse_copy(log)
-    touches = (f"{paths.dead_letter_batches(_folder(log, name))}/",)
-    return Order(verb, arguments, touches, why, names_sink=True)
+    return LettersDeleted(files=sum(deleted for deleted, _ in done), stayed=sum(stays for _, stays in done))
 
 
 def _folder(log: Log, name: str) -> str:
+    refuse_copy(log)
     names = read_names(log)
     folder = names.folder_of(name)
     if folder is None:
@@ -206,12 +145,16 @@ def _folder(log: Log, name: str) -> str:
 
 def _by_chunk(log: Log, folder: str, letters: DeadLetters) -> Iterator[tuple[str, list[KeptLetter], list[str]]]:
     """The dead letters that rows belong to, those of each chunk together, with the chunk's name and all of its files.
+    Without any: a chunk of which an interrupted deletion left the records.
 
     The files are listed first: one that comes meanwhile may be among the letters, but not among the files.
     """
     for batch_id in log.numbers(paths.dead_letter_batches(folder)):
         at = paths.dead_letter_folder(folder, batch_id)
-        files = [name for name in log.store.list(at) if name.endswith(".parquet")]
+        names = log.store.list(at)
+        files = [name for name in names if name.endswith(".parquet")]
+        for stem in sorted({_stem(name) for name in names} - {_stem(name) for name in files}):
+            yield f"{at.rpartition('/')[2]}/{stem}", [], []
         for stem, kept in groupby(letters.all(batch_id=batch_id), key=lambda each: _stem(_file(each))):
             yield f"{at.rpartition('/')[2]}/{stem}", list(kept), [name for name in files if _stem(name) == stem]
 
@@ -230,7 +173,7 @@ def _delete_chunk(log: Log, folder: str, chunk: str, named: Mapping[str, str], t
     batch, _, stem = chunk.partition("/")
     root = f"{paths.dead_letter_batches(folder)}/{batch}"
     names = [name for name in log.store.list(root) if _stem(name) == stem]
-    letters = sorted((name for name in names if name.endswith(".parquet")), key=_number, reverse=True)
+    letters = sorted((name for name in names if name.endswith(".parquet")), key=_number)
     if not all(_is_planned(log, f"{root}/{name}", named.get(name)) for name in letters):
         return 0, len(letters)
     records = [name for name in names if name.endswith(paths.REPLAYED)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.errors import HistoryError
+from wal_sink.errors import ConfigError, HistoryError
 from wal_sink.messages import LastDelivered
-from wal_sink.repair.resend_plan import released
+from wal_sink.recovery.inventory import Lost, require
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import described
 from wal_sink.wal import paths
@@ -91,6 +91,24 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
     slots = max((each.segments for each in batches), default=0)
     due = tuple(each for each in batches if each.rows != 0 or (each.is_skipped and each.batch_id > ledger.at))
     return Due(due, range(first, last_gone + 1), slots)
+
+
+def released(log: Log, batch_id: int) -> Manifest:
+    """The released manifest of a batch, whose rows the WAL keeps. Two reads."""
+    path = paths.release(batch_id)
+    release = log.find(Release, path)
+    if release is None:
+        raise ConfigError(
+            f"batch {batch_id} of {log.store.root} was not released: Spark has not completed it, no sink was due to "
+            "get it yet, or the WAL does not hold it. Only released batches can be sent again"
+        )
+    manifest = require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, path)
+    if any(not segment.kept for segment in manifest.segments):
+        raise ConfigError(
+            f"batch {batch_id} of {log.store.root}: the WAL did not keep its rows (keep_segments=False), so they "
+            "cannot be sent again"
+        )
+    return manifest
 
 
 def deleted_through(log: Log, *, held_from: int) -> int:

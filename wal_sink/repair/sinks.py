@@ -1,4 +1,4 @@
-"""Retiring and renaming a sink, with an entry in the journal.
+"""Retiring and renaming a sink, with a record of who did it and why.
 
 A live query and a drain beside it: `recovery.sink_changes` says which records decide. Both commands only add records.
 """
@@ -14,42 +14,41 @@ from wal_sink.recovery.sink_changes import (
     retire,
 )
 from wal_sink.recovery.sink_names import read_names
-from wal_sink.repair.journal import Order, begun, find_unfinished, finish
-from wal_sink.repair.skip import touches_of
+from wal_sink.repair.changes import Order, read_changes, write_down
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver, refuse_held
 from wal_sink.wal.log import Log
 from wal_sink.wal.sink_records import RetiredRecord
 
 
-def retire_in_journal(log: Log, name: str, *, drop_pending: int, take_over: TakeOver, why: str) -> Retirement:
+def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: TakeOver, why: str) -> Retirement:
     """`recovery.sink_changes.retire`, or the completion of one that was interrupted."""
     folder = _folder(log, name)
-    order = Order("sinks retire", {"name": name}, touches_of(folder), why)
-    plan = {} if find_unfinished(log, order) else _retire_plan(log, name, drop_pending)
+    order = Order("sinks retire", folder, {"--drop-pending": drop_pending} if drop_pending else {}, why)
+    is_begun = _is_begun(log, order)
+    record = log.find(RetiredRecord, paths.retired(folder)) if is_begun else None
+    if record is None:
+        refuse_pending(log, name, plan_retire(log, name).pending, drop_pending)
     refuse_held(log, paths.committer_role(folder), take_over=take_over)
-    with begun(log, order, plan) as entry:
-        record = log.find(RetiredRecord, paths.retired(folder)) if entry.is_resumed else None
-        if record is not None:  # the earlier call came so far
-            done = Retirement(name, record.through, record.dropped)
-        else:
-            done = retire(log, name, drop_pending=drop_pending, take_over=take_over)
-    finish(log, entry, {"through": done.through, "dropped": list(done.dropped)})
-    return done
+    if record is not None:  # the earlier call came so far
+        return Retirement(name, record.through, record.dropped)
+    if not is_begun:
+        write_down(log, order, {})
+    return retire(log, name, drop_pending=drop_pending, take_over=take_over)
 
 
-def rename_in_journal(log: Log, old: str, new: str, *, take_over: TakeOver, why: str) -> None:
+def rename_as_ordered(log: Log, old: str, new: str, *, take_over: TakeOver, why: str) -> None:
     """`recovery.sink_changes.rename`, or the completion of one that was interrupted."""
     folder = _folder(log, old)
-    order = Order("sinks rename", {"old": old, "new": new}, touches_of(folder), why)
-    if find_unfinished(log, order) is None:
-        check_rename(log, old, new)
-        refuse_held(log, paths.committer_role(folder), take_over=take_over)
-    with begun(log, order, {"folder": folder}) as entry:
-        present = next((sink.name for sink in read_names(log).sinks if sink.folder == folder), None)
-        if not (entry.is_resumed and present == new):
-            rename(log, old, new, take_over=take_over)
-    finish(log, entry, {"name": new})
+    order = Order("sinks rename", folder, {"(old)": old, "new": new}, why)
+    is_begun = _is_begun(log, order)
+    if is_begun and any(sink.folder == folder and sink.name == new for sink in read_names(log).sinks):
+        return  # the earlier call came so far
+    check_rename(log, old, new)
+    refuse_held(log, paths.committer_role(folder), take_over=take_over)
+    if not is_begun:
+        write_down(log, order, {})
+    rename(log, old, new, take_over=take_over)
 
 
 def _folder(log: Log, name: str) -> str:
@@ -57,7 +56,7 @@ def _folder(log: Log, name: str) -> str:
     return read_names(log).leads_to.get(name, name)
 
 
-def _retire_plan(log: Log, name: str, drop_pending: int) -> dict[str, object]:
-    plan = plan_retire(log, name)
-    refuse_pending(log, name, plan.pending, drop_pending)
-    return {"through": plan.through, "pending": list(plan.pending), "drop_pending": drop_pending}
+def _is_begun(log: Log, order: Order) -> bool:
+    """Whether the newest change of the sink is this one, completed or not."""
+    changes = read_changes(log, order.folder)
+    return bool(changes) and order.is_same(changes[-1])

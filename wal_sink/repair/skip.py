@@ -22,7 +22,7 @@ from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
-from wal_sink.repair.journal import Entry, Order, begin, finish
+from wal_sink.repair.changes import Order, find_same, write_down
 from wal_sink.repair.ledgers import have_ended, rows_in_ledger
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.guarantees import Ability
@@ -31,6 +31,7 @@ from wal_sink.wal.fencing import Term, claim, claim_above_seen
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord, SkippedBatch
+from wal_sink.wal.sink_records import ChangeRecord
 
 _SENT = {
     Ability.ACCEPT: "and up to one more chunk of each segment",
@@ -79,20 +80,13 @@ class Skipped:
     the marker that tells how it got there was collected.
     """
     plan: SkipPlan
-    repair: int
-    """Number in the journal."""
 
 
 def skip_order(log: Log, name: str, batch_id: int, *, why: str) -> Order:
     """The order to skip a batch. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
     refuse_copy(log)
     folder = _folder(log, name)
-    return Order("skip", {"batch": batch_id, "--name": name}, touches_of(folder), why, names_sink=True)
-
-
-def touches_of(folder: str) -> tuple[str, ...]:
-    """`Order.touches` of a repair that acts as the committer of a sink."""
-    return (f"{paths.terms(paths.committer_role(folder))}/",)
+    return Order("skip", folder, {"batch": batch_id}, why)
 
 
 def plan_skip(log: Log, name: str, batch_id: int, *, to: object = None) -> SkipPlan:
@@ -122,27 +116,24 @@ def skip(log: Log, order: Order, plan: SkipPlan, *, take_over: TakeOver, to: obj
     """Skip a batch as planned, or complete the skip of the same command that was interrupted. `to` as in `plan_skip`:
     its ledger is read again once nobody else may deliver, and the marker holds that.
 
-    Raises `HeldError` if a process serves the sink, or may serve it, that `take_over` does not allow to fence, or if
-    another repair of the sink is unfinished. Raises `FencedError` if a process began to serve the sink meanwhile: then
-    repeat the command.
+    Raises `HeldError` if a process serves the sink, or may serve it, that `take_over` does not allow to fence. Raises
+    `FencedError` if a process began to serve the sink meanwhile: then repeat the command.
     """
     role = paths.committer_role(plan.folder)
     refuse_held(log, role, take_over=take_over)
-    entry = begin(log, order, asdict(plan))
-    plan = planned(entry)
+    plan = planned(find_same(log, order) or write_down(log, order, asdict(plan)))
     term = claim(log, role, was_held=True, take_over=take_over)
     try:
         outcome, plan = _pass_over(log, plan, term, to)
     finally:
         note_end(log, role, term.number)
-    finish(log, entry, {"outcome": outcome, "sent_rows": plan.sent_rows})
-    return Skipped(outcome, plan, entry.number)
+    return Skipped(outcome, plan)
 
 
-def planned(entry: Entry) -> SkipPlan:
+def planned(record: ChangeRecord) -> SkipPlan:
     """The plan of a skip that was begun."""
-    rows = entry.plan["target_rows"]
-    return SkipPlan(**{**entry.plan, "target_rows": None if rows is None else tuple(rows)})
+    rows = record.plan["target_rows"]
+    return SkipPlan(**{**record.plan, "target_rows": None if rows is None else tuple(rows)})
 
 
 def _with_ledger(log: Log, plan: SkipPlan, manifest: Manifest | None, to: object, before: Marker | None) -> SkipPlan:
@@ -218,7 +209,7 @@ def _due(log: Log, folder: str, sink: SinkRecord) -> int:
     """The batch that the sink would get next, as its committer finds it."""
     wal = require_wal(log, f"{paths.SINKS}/")
     marker = newest_marker(log, folder)
-    first = first_due(log, sink.first_batch) if marker is None else marker.batch_id + 1
+    first = first_due(log, sink) if marker is None else marker.batch_id + 1
     return max(first, wal.first_batch)
 
 

@@ -22,7 +22,6 @@ LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
 LEASES = "leases"
-REPAIRS = "repairs"
 MILESTONES = "milestones"
 PROBE = "probe"
 STAGER_ROLE = "stager"
@@ -35,8 +34,6 @@ NAMES = "names"
 ERRORS = "errors"
 REPLAYED = ".replayed.json"
 """Suffix of the record that a dead letter was sent again."""
-
-_REPAIRED = ".done.json"
 
 SHARDS = 16
 SPREAD_FROM = 1024
@@ -255,6 +252,15 @@ def sink_name(folder: str, number: int) -> str:
     return f"{sink_names(folder)}/{number:010d}.json"
 
 
+def changes(folder: str) -> str:
+    """Folder of the records of changes that persons ordered, in the folder of the sink's first name."""
+    return f"{SINKS}/{folder}/changes"
+
+
+def change(folder: str, number: int) -> str:
+    return f"{changes(folder)}/{_counted(number, 10)}.json"
+
+
 def errors(name: str) -> str:
     """Folder of a committer's last error."""
     return f"{SINKS}/{name}/{ERRORS}"
@@ -356,16 +362,6 @@ def move(number: int) -> str:
     return f"{MOVES}/{_counted(number, 10)}.json"
 
 
-def repair(number: int) -> str:
-    """Path of the record that a repair began."""
-    return f"{REPAIRS}/{_counted(number, 10)}.json"
-
-
-def repaired(number: int) -> str:
-    """Path of the record that a repair ended."""
-    return f"{REPAIRS}/{_counted(number, 10)}{_REPAIRED}"
-
-
 def milestone(batch_id: int) -> str:
     return f"{MILESTONES}/{batch_name(batch_id)}.json"
 
@@ -429,11 +425,6 @@ def parse_dead_letter(name: str) -> DeadLetterName | None:
         return None
     ordinal, first_row, end_row, number = match.groups()
     return DeadLetterName(int(ordinal), int(first_row), int(end_row), None if number is None else int(number))
-
-
-def parse_repaired(name: str) -> int | None:
-    """The number of the repair whose end a record tells; None for other names."""
-    return parse_number(name.removesuffix(_REPAIRED)) if name.endswith(_REPAIRED) else None
 
 
 def parse_number(name: str) -> int | None:

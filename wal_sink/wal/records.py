@@ -326,10 +326,12 @@ class SinkRecord(Record, frozen=True, kw_only=True):
     first_batch: int
     identity: str
     """Description of the sink, for people; never contains a secret."""
-    is_replay: bool = False
-    """True for a sink of a replay: it gets only some of the batches, each with a marker."""
-    repair: str = ""
-    """Of such a sink: the id of the record in `repairs/` that began the replay."""
+    is_holder: bool = False
+    """True for the sink of a catch-up: it gets nothing, and keeps batches from being deleted."""
+    is_exact: bool = False
+    """True if a person named the first batch: the sink begins with no later one."""
+    through: int | None = None
+    """The last batch that it gets. Then it is retired."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.sink(self.name)

@@ -4,6 +4,8 @@ Each is a new object beside the old one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from wal_sink.wal import paths
@@ -70,6 +72,27 @@ class OwnerRecord(Record, frozen=True, kw_only=True):
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.owner(self.name)
+
+
+class ChangeRecord(Record, frozen=True, kw_only=True):
+    """A person ordered a change of a sink from the command line. It was created before the first change."""
+
+    kind = "change"
+    number: int
+    verb: str
+    """`skip`, `catch-up`, `sinks retire` or `sinks rename`."""
+    arguments: dict[str, Any]
+    """Arguments of the command, without secrets. Names that begin with `--` are options; the others stand in place."""
+    who: str
+    """User, host and process id, as in `ada@host/4711`."""
+    why: str = ""
+    """The reason, as the user gave it."""
+    plan: dict[str, Any]
+    """Everything that the command was to do, as it was decided before the first change."""
+    run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.change(paths.sink_of(path), self.number)
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):

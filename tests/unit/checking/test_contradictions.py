@@ -378,7 +378,7 @@ def test_a_batch_that_every_sink_passed_over_is_no_fault_any_more() -> None:
     assert findings(whole.wal, whole.checkpoint) == []
     check = Check(whole.wal)
     assert list(check.run()) == []
-    assert (check.seen.skipped_batches, check.seen.unfinished_repairs) == (2, 0)
+    assert check.seen.skipped_batches == 2
 
 
 def test_a_released_batch_that_a_sink_passed_over() -> None:
@@ -394,21 +394,6 @@ def test_a_released_batch_that_a_sink_passed_over() -> None:
     comparison = AgainstTarget(LookedUp(whole.targets["looked-up"], lambda _: None), "looked-up")
     assert findings(whole.wal, whole.checkpoint, comparison) == []
     assert "passed over batch 0 on purpose" in comparison.left_out()[0]
-
-
-def test_a_repair_that_was_not_finished_is_told() -> None:
-    wal = world("skipped")
-    wal.delete(["repairs/0000000002.done.json"])
-    check = Check(wal)
-    assert list(check.run()) == []
-    assert check.seen.unfinished_repairs == 1
-
-
-def test_a_replay_under_way() -> None:
-    """Its sink has some batches only, and goes on with any later one."""
-    wal = world("skipped")
-    wal.delete([paths.retired("again"), "repairs/0000000002.done.json", paths.marker("again", 0)])
-    assert told(wal) == []
 
 
 def test_a_retired_sink_may_lack_older_markers() -> None:
@@ -478,7 +463,7 @@ def test_a_letter_that_is_deleted_meanwhile() -> None:
         "sinks/plain/begun/notes.txt",
         "sinks/plain/names/1.json",
         "sinks/plain/errors/1.json",
-        "repairs/notes.txt",
+        "sinks/plain/changes/1.json",
     ],
 )
 def test_an_object_that_nothing_knows(path: str) -> None:
@@ -508,7 +493,7 @@ def test_an_object_is_checked_by_its_kind_alone() -> None:
     look.object("batches/0000000000000000004/0000000001-0000000005/000000-0000-a.parquet")
     look.object("sinks/plain/errors/0000000001.json")  # it is gone
     assert (look.found, look.seen.records) == ([], 1)
-    look.object("repairs/0000000001.json")
+    look.object("sinks/plain/changes/0000000001.json")
     assert [found.fault for found in look.found] == [LOST]
 
 

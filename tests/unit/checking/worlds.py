@@ -17,11 +17,8 @@ from wal_sink.checking.against_checkpoint import AgainstCheckpoint
 from wal_sink.checking.findings import Finding
 from wal_sink.checking.kinds import KINDS, Kind
 from wal_sink.checking.verify import Check, Comparison
-from wal_sink.repair.resend import resend
-from wal_sink.repair.resend_plan import plan_resend, resend_order
 from wal_sink.repair.skip import plan_skip, skip, skip_order
 from wal_sink.replay import DeadLetters
-from wal_sink.settings import Delivery
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
@@ -53,7 +50,7 @@ def _sharded(world: GoldenWal) -> None:
 
 
 def _skipped(world: GoldenWal) -> None:
-    """A sink passed over a batch of which nothing was left, and two batches were sent to another target."""
+    """A sink passed over a batch of which nothing was left."""
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
@@ -64,10 +61,6 @@ def _skipped(world: GoldenWal) -> None:
     order = skip_order(log, "plain", 1, why="it is lost")
     skip(log, order, plan_skip(log, "plain", 1), take_over=TakeOver.ALWAYS)
     world.drain()
-    target = Plain(Target(), world.hook)
-    again = resend_order(log, [2, 0], target, name="again", again=False, why="")
-    plan = plan_resend(log, [2, 0], target, name="again", again=False)
-    resend(log, again, plan, target, delivery=Delivery(target), take_over=TakeOver.ALWAYS)
 
 
 def _others(world: GoldenWal) -> None:

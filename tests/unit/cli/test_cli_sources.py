@@ -42,6 +42,8 @@ SAMPLES: dict[str, Any] = {
     "liveness-file": "/run/alive",
     "guarantee": "at_least_once",
     "start-from": "earliest",
+    "through": 7,
+    "yes": True,
     "take-over": True,
     "on-rejected": "dead_letter",
     "on-gone": "prepare_again",

@@ -20,11 +20,21 @@ from wal_sink.checking.against_target import AgainstTarget
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, HistoryError
-from wal_sink.recovery.sink_changes import rename, retire
+from wal_sink.inspection import SparkCommit, read_health, read_status
+from wal_sink.recovery.sink_changes import describe_unserved, rename, retire
+from wal_sink.recovery.sink_names import read_names
 from wal_sink.repair.catch_up import CaughtUp, catch_up
-from wal_sink.repair.catch_up_plan import CatchUpPlan, catch_up_order, plan_catch_up, planned_catch_up
-from wal_sink.repair.giving_up import give_up
-from wal_sink.repair.journal import find_unfinished, read_journal
+from wal_sink.repair.catch_up_plan import (
+    CatchUpPlan,
+    catch_up_order,
+    find_unfinished,
+    holder_name,
+    plan_catch_up,
+    planned_catch_up,
+)
+from wal_sink.repair.changes import read_changes
+from wal_sink.repair.outcomes import changes_of
+from wal_sink.repair.sinks import retire_as_ordered
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink, as_sink
 from wal_sink.sinks.ledger import LedgerEntry
@@ -62,9 +72,9 @@ def caught_up(
     log = log or log_on(place.wal)
     sink = as_sink(to)
     order = catch_up_order(log, name, sink, why="restored", is_empty=is_empty, leave_out=leave_out)
-    entry = find_unfinished(log, order)
+    begun = find_unfinished(log, order)
     plan = (
-        planned_catch_up(entry) if entry else planned(place, to, name, is_empty=is_empty, leave_out=leave_out, log=log)
+        planned_catch_up(begun) if begun else planned(place, to, name, is_empty=is_empty, leave_out=leave_out, log=log)
     )
     assert isinstance(sink, TransactionalSink)
     return catch_up(log, order, plan, sink, delivery=Delivery(sink, **delivery), take_over=TakeOver.IF_GONE)
@@ -74,6 +84,24 @@ def planned(
     place: Place, to: object, name: str = "a", *, log: Log | None = None, is_empty: bool = False, leave_out: Any = ()
 ) -> CatchUpPlan:
     return plan_catch_up(log or log_on(place.wal), name, as_sink(to), is_empty=is_empty, leave_out=leave_out)
+
+
+def outcomes(place: Place) -> list[str]:
+    return [change.outcome for change in changes_of(log_on(place.wal), "a", "a")]
+
+
+def holder(place: Place) -> str:
+    """The sink of the newest catch-up."""
+    return holder_name(read_changes(log_on(place.wal), "a")[-1])
+
+
+def ended(place: Place) -> str:
+    """End the newest catch-up. Returns the name of its sink."""
+    name = holder(place)
+    end_roles(place.wal)
+    retire_as_ordered(log_on(place.wal), name, drop_pending=0, take_over=TakeOver.IF_GONE, why="")
+    end_roles(place.wal)
+    return name
 
 
 def goes_on(place: Place, target: Target, through: int, *, rows: Any = lambda _: ROWS) -> None:
@@ -120,7 +148,7 @@ def test_whatever_the_target_lost_it_gets_exactly_that_and_the_live_query_goes_o
     done = caught_up(place, Forgetful(target))
 
     assert target.rows == rows_of(ROWS, ROWS, ROWS, ROWS)
-    assert (done.rows, done.through, done.repair, done.rejected) == (32 - rows, 3, 1, 0)
+    assert (done.rows, done.through, done.rejected) == (32 - rows, 3, 0)
     assert done.batches == -(-lost // BATCH_COMMITS)
     assert list(Check(place.wal, comparisons=[AgainstTarget(Forgetful(target), "a")]).run()) == []
     goes_on(place, target, 5)
@@ -195,18 +223,18 @@ def test_rows_are_sent_at_a_bounded_rate() -> None:
     assert log.runtime.monotonic_s() - began_s >= 2
 
 
-def test_the_journal_tells_who_did_what_and_the_sink_that_held_the_batches_is_retired() -> None:
+def test_a_record_tells_who_did_what_and_the_sink_that_held_the_batches_is_retired() -> None:
     target = Target()
     place = delivered(target)
     target.forget(7)
     caught_up(place, Forgetful(target))
 
-    [entry] = read_journal(log_on(place.wal))
-    assert (entry.state, entry.begun.verb, entry.begun.why) == ("done", "catch-up", "restored")
-    assert entry.plan["batches"] == [[2, 3], [3, 8]]
-    letters = {"rows_in_letters": 0, "rejected": 0, "letters_due": 0, "rows_due": 0, "letters_unknown": 0}
-    assert entry.result == {"through": 3, "batches": 2, "rows": 11} | letters
-    assert paths.RETIRED in place.wal.list("sinks/catch-up-1")
+    [record] = read_changes(log_on(place.wal), "a")
+    assert (record.verb, record.why, record.plan["batches"]) == ("catch-up", "restored", [[2, 3], [3, 8]])
+    [change] = changes_of(log_on(place.wal), "a", "a")
+    command = "wal-sink catch-up WAL --name a --to Forgetful --why restored"
+    assert (change.outcome, change.command) == ("done", command)
+    assert paths.RETIRED in place.wal.list(f"sinks/{holder(place)}")
 
 
 def test_other_sinks_with_the_same_target_are_named() -> None:
@@ -264,7 +292,8 @@ def test_killed_at_any_request_the_same_command_completes_it_and_no_row_is_doubl
         assert faults <= {Fault.TARGET_BEHIND}
         caught_up(place, Forgetful(target))
         assert target.rows == rows_of(ROWS, ROWS, ROWS, ROWS)
-        assert {entry.state for entry in read_journal(log_on(place.wal))} == {"done"}
+        assert outcomes(place)[-1] == "done"
+        assert "unfinished" not in outcomes(place)
         assert list(Check(place.wal, comparisons=[AgainstTarget(Forgetful(target), "a")]).run()) == []
         goes_on(place, target, 4)
 
@@ -301,7 +330,7 @@ def test_a_target_that_is_gone_at_any_write_is_completed_by_the_same_command(eve
 
     with pytest.raises(DeliveryError, match="down"):
         caught_up(place, Forgetful(target))
-    assert [entry.state for entry in read_journal(log_on(place.wal))] == ["unfinished"]
+    assert outcomes(place) == ["unfinished"]
 
     caught_up(place, Forgetful(target))
     goes_on(place, target, 4)
@@ -328,7 +357,7 @@ def test_a_target_that_forgets_a_slot_of_an_earlier_batch_meanwhile_is_not_taken
     with pytest.raises(HistoryError, match="batch 1 was delivered and marked, but the target holds batch 0, row 1"):
         caught_up(place, Forgetful(target))
 
-    assert [entry.state for entry in read_journal(log_on(place.wal))] == ["unfinished"]
+    assert outcomes(place) == ["unfinished"]
 
 
 def test_a_process_that_serves_the_sink_is_refused_before_anything_is_written() -> None:
@@ -369,7 +398,7 @@ def test_a_chunk_that_an_older_process_sends_late_is_refused_by_the_ledger() -> 
     assert known.term > late.entry.term
 
 
-def test_it_keeps_its_batches_until_it_is_done_or_given_up() -> None:
+def test_it_keeps_its_batches_until_it_is_done_or_ended() -> None:
     place, target = half()
     target.met.clear()
     target.happens("write", 2, raising(PermanentError("down")))
@@ -377,20 +406,59 @@ def test_it_keeps_its_batches_until_it_is_done_or_given_up() -> None:
         caught_up(place, Forgetful(target))
     end_roles(place.wal)
 
-    held = log_on(place.wal).require(SinkRecord, paths.sink("catch-up-1"))
-    assert (held.first_batch, held.is_replay) == (2, True)
-    entry = give_up(log_on(place.wal), 1, why="x")
+    held = log_on(place.wal).require(SinkRecord, paths.sink(holder(place)))
+    assert (held.first_batch, held.is_holder) == (2, True)
+    name = ended(place)
 
-    assert entry.result == {"retired": "catch-up-1", "aborted": 0}
-    assert paths.RETIRED in place.wal.list("sinks/catch-up-1")
-    assert caught_up(place, Forgetful(target)).repair == 2
+    assert paths.RETIRED in place.wal.list(f"sinks/{name}")
+    assert outcomes(place) == ["ended"]
+    caught_up(place, Forgetful(target))
+    assert outcomes(place) == ["ended", "done"]
     goes_on(place, target, 4)
 
 
-def test_giving_it_up_ends_the_process_that_still_sends() -> None:
+def test_another_command_is_refused_as_long_as_it_is_unfinished() -> None:
     place, target = half()
     target.met.clear()
-    target.happens("wrote", 2, lambda: claim(log_on(place.wal), paths.committer_role("catch-up-1")))
+    target.happens("write", 2, raising(PermanentError("down")))
+    with pytest.raises(DeliveryError):
+        caught_up(place, Forgetful(target))
+    end_roles(place.wal)
+
+    with pytest.raises(HeldError, match=r"wal-sink catch-up WAL --name a --to Forgetful.*sinks retire WAL catch-up-"):
+        caught_up(place, Forgetful(target), is_empty=True)
+    ended(place)
+    caught_up(place, Forgetful(target), is_empty=True)
+    goes_on(place, target, 4)
+
+
+def test_no_run_serves_the_sink_of_an_unfinished_catch_up_and_its_warning_names_the_ways_out() -> None:
+    place, target = half()
+    target.met.clear()
+    target.happens("write", 2, raising(PermanentError("down")))
+    with pytest.raises(DeliveryError):
+        caught_up(place, Forgetful(target))
+    end_roles(place.wal)
+    name = holder(place)
+
+    with pytest.raises(ConfigError, match=rf"'{name}' of .* belongs to a catch-up"):
+        place.open({"a": Forgetful(target), name: Recorder()})
+    log = log_on(place.wal)
+    said = describe_unserved(log, next(sink for sink in read_names(log).sinks if sink.name == name))
+    assert f"same command (wal-sink sinks list WAL), or ended (wal-sink sinks retire WAL {name})" in said
+    its = next(
+        sink for sink in read_health(place.wal, read_status(place.wal), SparkCommit(5, "")).sinks if sink.is_holder
+    )
+    assert (its.lag_s, its.behind_spark, its.pending.batches) == (None, None, 0)
+    assert "wal-sink sinks list" in its.lag_note
+    assert its.keeps_back > 0
+    assert not its.is_late(1.0)
+
+
+def test_ending_it_ends_the_process_that_still_sends() -> None:
+    place, target = half()
+    target.met.clear()
+    target.happens("wrote", 2, lambda: claim(log_on(place.wal), paths.committer_role(holder(place))))
 
     with pytest.raises(FencedError):
         caught_up(place, Forgetful(target))
@@ -400,12 +468,12 @@ def test_batches_that_were_deleted_just_before_they_were_held_end_it() -> None:
     place, target = half()
 
     def collect(what: str, where: str) -> None:
-        if what == "before create" and where == paths.sink("catch-up-1"):
+        if what == "before create" and where.startswith("sinks/catch-up-") and where.endswith(paths.SINK_RECORD):
             collected(place, 2)
 
     with pytest.raises(ConfigError, match=r"batches 2 to 2 were deleted meanwhile.*Repeat the command"):
         caught_up(place, Forgetful(target), log=log_on(place.wal, collect))
-    assert [entry.state for entry in read_journal(log_on(place.wal))] == ["done"]
+    assert outcomes(place) == ["ended"]
 
     with pytest.raises(ConfigError, match=r"--leave-out 2$"):
         caught_up(place, Forgetful(target))
@@ -416,7 +484,7 @@ def test_low_water_that_rises_past_batches_which_are_held_deletes_nothing_of_the
     place, target = half()
 
     def rise(what: str, where: str) -> None:
-        if what == "after create" and where == paths.sink("catch-up-1"):
+        if what == "after create" and where.startswith("sinks/catch-up-") and where.endswith(paths.SINK_RECORD):
             log_on(place.wal).raise_low_water(2)
 
     caught_up(place, Forgetful(target), log=log_on(place.wal, rise))
@@ -448,22 +516,9 @@ def test_a_target_that_was_restored_once_more_is_not_taken_for_the_planned_one()
     with pytest.raises(ConfigError, match="was restored to an older state once more"):
         caught_up(place, Forgetful(target))
 
-    give_up(log_on(place.wal), 1, why="x")
+    ended(place)
     caught_up(place, Forgetful(target))
     goes_on(place, target, 4)
-
-
-def test_a_sink_that_took_the_name_meanwhile_is_left_alone() -> None:
-    place, target = half()
-    place.open({"a": Forgetful(target), "catch-up-1": Delivery(Recorder(), start_from="next")})
-    end_roles(place.wal)
-
-    with pytest.raises(HeldError, match=r"a sink 'catch-up-1' was registered meanwhile.*give-up WAL 1"):
-        caught_up(place, Forgetful(target))
-    give_up(log_on(place.wal), 1, why="x")
-
-    assert paths.RETIRED not in place.wal.list("sinks/catch-up-1")
-    assert caught_up(place, Forgetful(target)).repair == 2
 
 
 # --- dead letters

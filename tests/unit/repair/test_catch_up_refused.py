@@ -18,24 +18,43 @@ from tests.unit.repair.test_catch_up import (
     caught_up,
     collected,
     delivered,
+    ended,
     goes_on,
     half,
+    holder,
     planned,
     skipped,
 )
-from tests.unit.repair.test_there import Named
 from wal_sink import PermanentError, idempotent
-from wal_sink.errors import ConfigError, DeliveryError, HeldError, HistoryError
+from wal_sink.errors import ConfigError, DeliveryError, HistoryError
 from wal_sink.recovery.sink_changes import retire
-from wal_sink.repair.giving_up import give_up
-from wal_sink.repair.journal import find_unfinished, read_journal
-from wal_sink.repair.resend import resend
-from wal_sink.repair.resend_plan import plan_resend, resend_order
+from wal_sink.repair.changes import read_changes
 from wal_sink.settings import Delivery
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.records import Marker, OlderSlots, encode
+
+
+class Named(Forgetful):
+    """One table of a database whose tables share a ledger."""
+
+    def __init__(self, target: Target, table: str, tables: set[str]) -> None:
+        super().__init__(target)
+        self.table, self.tables = table, tables
+
+    def commit(self, chunk: Chunk) -> Rejected | None:
+        self.tables.add(self.table)
+        return super().commit(chunk)
+
+    def has_table(self) -> bool:
+        return self.table in self.tables
+
+    def describe(self) -> str:
+        return f"table {self.table}"
+
 
 # --- refused
 
@@ -46,11 +65,11 @@ def test_a_sink_whose_target_keeps_no_ledger_is_refused_with_the_way() -> None:
     end_roles(place.wal)
 
     with pytest.raises(
-        ConfigError, match=r"is plain, not transactional.*may have twice.*wal-sink replay WAL FIRST-LAST"
+        ConfigError, match=r"is plain, not transactional.*may have twice.*wal-sink drain --name NEW --start-from N"
     ):
         planned(place, Recorder())
     with pytest.raises(
-        ConfigError, match=r"is idempotent, not transactional.*ignores the keys that it knows: wal-sink replay"
+        ConfigError, match=r"is idempotent, not transactional.*ignores the keys that it knows: serve the target under"
     ):
         planned(place, idempotent(Recorder()), "b")
 
@@ -65,21 +84,21 @@ def test_a_target_of_another_kind_an_unknown_and_a_retired_sink_are_refused() ->
     caught_up(place, Forgetful(target))
     target.forget(7)
     with pytest.raises(ConfigError, match="retired"):
-        planned(place, Forgetful(target), "catch-up-1")
+        planned(place, Forgetful(target), holder(place))
     retire(log_on(place.wal), "a", drop_pending=0, take_over=TakeOver.IF_GONE)
     with pytest.raises(ConfigError, match="retired"):
         planned(place, Forgetful(target))
 
 
-def test_the_sink_of_an_unfinished_repair_is_refused() -> None:
+def test_the_sink_of_an_unfinished_catch_up_is_refused() -> None:
     place, target = half()
     target.met.clear()
     target.happens("write", 2, raising(PermanentError("down")))
     with pytest.raises(DeliveryError):
         caught_up(place, Forgetful(target))
 
-    with pytest.raises(ConfigError, match="'catch-up-1' is the sink of a repair"):
-        planned(place, Forgetful(target), "catch-up-1")
+    with pytest.raises(ConfigError, match="is the sink of a catch-up, which its own command completes"):
+        planned(place, Forgetful(target), holder(place))
 
 
 def test_a_ledger_that_holds_nothing_is_no_empty_target_unless_the_user_says_so() -> None:
@@ -173,28 +192,13 @@ def test_a_target_that_gives_no_answer_is_refused() -> None:
         planned(place, Silent(target))
 
 
-@pytest.mark.parametrize("batches", [[2], [2, 3], [3]])
-def test_a_target_that_got_rows_by_a_replay_since_is_refused(batches: list[int]) -> None:
+def test_a_target_that_got_rows_by_another_sink_since_is_refused() -> None:
     place, target = half()
-    log, sink = log_on(place.wal), Forgetful(target)
-    order = resend_order(log, batches, sink, name="", again=False, why="by hand")
-    plan = plan_resend(log, batches, sink, name="", again=False)
-    resend(log, order, plan, sink, delivery=Delivery(sink), take_over=TakeOver.IF_GONE)
+    place.open({"b": Delivery(Forgetful(target), start_from="earliest")}).deliver_all()
+    end_roles(place.wal)
 
-    with pytest.raises(ConfigError, match=r"by sink 'replay-1' too.*could come twice.*start_from='next'"):
+    with pytest.raises(ConfigError, match=r"by sink 'b' too.*could come twice.*Restore the target once more"):
         planned(place, Forgetful(target))
-
-
-def test_a_replay_and_a_catch_up_exclude_each_other() -> None:
-    place, target = half()
-    target.met.clear()
-    target.happens("write", 2, raising(PermanentError("down")))
-    with pytest.raises(DeliveryError):
-        caught_up(place, Forgetful(target))
-
-    log = log_on(place.wal)
-    with pytest.raises(HeldError, match="wal-sink catch-up WAL --name a"):
-        find_unfinished(log, resend_order(log, [3], Forgetful(target), name="", again=False, why=""))
 
 
 def test_another_table_of_the_same_database_does_not_matter() -> None:
@@ -223,7 +227,7 @@ def test_batches_that_were_collected_are_named_and_left_out_only_if_the_user_say
         caught_up(place, Forgetful(target), leave_out=[1])
     with pytest.raises(ConfigError, match=r"--leave-out: batch 3 of .* can be sent"):
         caught_up(place, Forgetful(target), leave_out=[0, 1, 2, 3])
-    assert read_journal(log_on(place.wal)) == []
+    assert read_changes(log_on(place.wal), "a") == []
 
     done = caught_up(place, Forgetful(target), leave_out=[0, 1, 2])
 
@@ -330,13 +334,13 @@ def test_killed_at_any_request_such_a_slot_is_moved_once() -> None:
         assert Counter(target.rows)[2, 0, 0] == Counter(target.rows)[3, 0, 0] == 1
 
 
-def test_one_that_was_given_up_after_its_last_row_is_completed_by_another() -> None:
+def test_one_that_was_ended_after_its_last_row_is_completed_by_another() -> None:
     place, target = wide()
     target.met.clear()
     target.happens("write", 3, raising(PermanentError("down")))
     with pytest.raises(DeliveryError, match="a chunk without rows"):
         caught_up(place, Forgetful(target), leave_out=[0, 1])
-    give_up(log_on(place.wal), 1, why="x")
+    ended(place)
 
     plan = planned(place, Forgetful(target), leave_out=[0, 1])
     assert (plan.batches, plan.is_behind, plan.left_out) == ((), True, ("0-1",))

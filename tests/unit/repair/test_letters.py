@@ -13,22 +13,16 @@ from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError
 from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
-from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
 from wal_sink.repair.letters import (
     Chosen,
     DeletePlan,
     delete_letters,
-    delete_order,
     older_than,
     plan_delete,
-    planned_delete,
-    replay_in_journal,
 )
-from wal_sink.repair.sinks import rename_in_journal
 from wal_sink.replay import DeadLetters, ReplayResult
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing import Crash
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.holders import TakeOver
@@ -57,24 +51,14 @@ def files(place: Place) -> list[str]:
 def deleted(place: Place, chosen: Chosen = EVERY, *, log: Log | None = None) -> DeletePlan:
     """Do the same as the command."""
     log = log or log_on(place.wal)
-    order = delete_order(log, "a", chosen, age="", why="gdpr")
-    entry = find_unfinished(log, order)
-    plan = planned_delete(entry.plan) if entry else plan_delete(log, "a", chosen)
-    delete_letters(log, "a", order, plan, take_over=TakeOver.IF_GONE)
+    plan = plan_delete(log, "a", chosen)
+    delete_letters(log, "a", plan, take_over=TakeOver.IF_GONE)
     return plan
 
 
 def replayed(place: Place, to: object, chosen: Chosen = EVERY, *, log: Log | None = None) -> ReplayResult:
     log = log or log_on(place.wal)
-    return replay_in_journal(
-        log,
-        "a",
-        lambda: DeadLetters(log, name="a").replay(to, only=chosen.holds, take_over=TakeOver.IF_GONE),
-        target="take",
-        chosen=chosen,
-        unknown=False,
-        why="repaired",
-    )
+    return DeadLetters(log, name="a").replay(to, only=chosen.holds, take_over=TakeOver.IF_GONE)
 
 
 def due(place: Place) -> int:
@@ -113,7 +97,7 @@ def test_an_age_is_a_moment_before_now() -> None:
 # --- sending again
 
 
-def test_chosen_ones_are_sent_again_and_written_down() -> None:
+def test_chosen_ones_are_sent_again() -> None:
     place, got = kept(), Recorder()
 
     done = replayed(place, got, Chosen(batch_id=1))
@@ -121,27 +105,6 @@ def test_chosen_ones_are_sent_again_and_written_down() -> None:
     assert (done.letters, done.rows) == (2, 2)
     assert set(got.batches) == {1}
     assert due(place) == 2
-    [entry] = read_journal(log_on(place.wal))
-    assert (entry.state, entry.begun.verb) == ("done", "dead-letters replay")
-    assert entry.begun.arguments == {"--name": "a", "--to": "take", "--batch": 1, "(target)": "take"}
-    assert entry.ended is not None
-    assert entry.ended.result == {"letters": 2, "rows": 2, "rejected": 0}
-
-
-def test_a_replay_that_fails_ends_its_entry() -> None:
-    place = kept()
-
-    def down(_: Chunk) -> None:
-        raise PermanentError("down")
-
-    with pytest.raises(DeliveryError):
-        replayed(place, down)
-    assert replayed(place, Recorder()).rows == 4
-
-    first, second = read_journal(log_on(place.wal))
-    assert (first.state, second.state) == ("done", "done")
-    assert first.ended is not None
-    assert "down" in first.ended.result["failed"]
 
 
 def test_a_replay_that_is_killed_anywhere_is_completed() -> None:
@@ -156,11 +119,9 @@ def test_a_replay_that_is_killed_anywhere_is_completed() -> None:
         replayed(place, targets[id(place)], log=log)
 
     for place in killed_everywhere(make, lambda place: place.wal, act):
-        if [entry.state for entry in read_journal(log_on(place.wal))] != ["done"]:
-            replayed(place, targets[id(place)])
+        replayed(place, targets[id(place)])
         assert due(place) == 0
         assert len(set(targets[id(place)].keys)) == 2
-        assert [entry.state for entry in read_journal(log_on(place.wal))] == ["done"]
 
 
 # --- deleting
@@ -173,8 +134,6 @@ def test_chosen_ones_are_deleted_and_the_others_stay() -> None:
 
     assert (plan.letters, plan.rows, plan.undelivered, plan.shared, plan.more) == (2, 2, 0, 0, False)
     assert {name.partition("/")[0] for name in files(place)} == {paths.batch_name(1)}
-    [entry] = read_journal(log_on(place.wal))
-    assert (entry.state, entry.begun.why) == ("done", "gdpr")
     deleted(place)
     assert files(place) == []
 
@@ -225,7 +184,7 @@ def test_letters_of_a_batch_that_the_sink_does_not_have_yet_stay() -> None:
     assert len(files(place)) == 1
 
 
-def test_no_more_than_the_journal_can_name_are_deleted_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_memory_holds_are_deleted_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_sink.repair.letters, "MOST_CHUNKS", 3)
     place = kept()
 
@@ -237,7 +196,7 @@ def test_no_more_than_the_journal_can_name_are_deleted_at_a_time(monkeypatch: py
 
 def test_a_sink_that_does_not_exist_has_none() -> None:
     with pytest.raises(ConfigError, match="has no sink 'x'; it has 'a'"):
-        delete_order(log_on(kept().wal), "x", EVERY, age="30d", why="")
+        plan_delete(log_on(kept().wal), "x", EVERY)
 
 
 def test_beside_a_replay_nothing_is_deleted() -> None:
@@ -247,7 +206,6 @@ def test_beside_a_replay_nothing_is_deleted() -> None:
     with pytest.raises(HeldError, match="is running on this machine"):
         deleted(place)
 
-    assert read_journal(log_on(place.wal)) == []
     assert len(files(place)) == 4
 
 
@@ -264,13 +222,8 @@ def test_a_replay_that_begins_meanwhile_ends_the_deletion() -> None:
         deleted(place, log=log_on(place.wal, rival))
     end_roles(place.wal)
 
-    assert deleted(place).letters == 4
+    assert deleted(place).letters == 3
     assert files(place) == []
-
-
-def planned(place: Place, chosen: Chosen = EVERY) -> tuple[Order, DeletePlan]:
-    log = log_on(place.wal)
-    return delete_order(log, "a", chosen, age="", why="x"), plan_delete(log, "a", chosen)
 
 
 def texts(place: Place) -> list[str]:
@@ -280,88 +233,46 @@ def texts(place: Place) -> list[str]:
 def test_a_letter_that_came_after_the_plan_stays_with_its_chunk() -> None:
     """While a person reads the question, a replay is refused for another reason."""
     place = kept(0)
-    order, plan = planned(place, Chosen(reason="bad row"))
+    plan = plan_delete(log_on(place.wal), "a", Chosen(reason="bad row"))
     replayed(place, lambda chunk: Rejected({0: "new"}) if chunk.rows[0] == 0 else None)
     before = [name for name in files(place) if "000000000000-000000000002" in name]
 
-    done = delete_letters(log_on(place.wal), "a", order, plan, take_over=TakeOver.IF_GONE)
+    done = delete_letters(log_on(place.wal), "a", plan, take_over=TakeOver.IF_GONE)
 
     assert files(place) == before
     assert texts(place) == ["new"]
     assert (done.files, done.stayed) == (2, 2)
-    [*_, entry] = read_journal(log_on(place.wal))
-    assert entry.result == {"files": 2, "stayed": 2}
 
 
-def test_a_resumed_deletion_takes_no_letter_that_came_meanwhile_under_an_old_name() -> None:
+def test_a_letter_that_came_meanwhile_under_an_old_name_stays() -> None:
+    """While a person reads the question, another command deletes the letters, and a replay is refused again."""
     place = Place(rows=lambda _: [2])
     place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
     end_roles(place.wal)
     replayed(place, lambda _: Rejected({0: "again", 1: "again"}))
     end_roles(place.wal)
-    [record] = [name for name in files(place) if name.endswith(paths.REPLAYED)]
-    place.wal.delete([f"{paths.dead_letter_batches('a')}/{record}"])  # that replay was killed before it
-    order, plan = planned(place)
-
-    def die(what: str, _where: str) -> None:
-        if what == "after delete":
-            raise Crash
-
-    with pytest.raises(Crash):
-        delete_letters(log_on(place.wal, die), "a", order, plan, take_over=TakeOver.IF_GONE)
-    end_roles(place.wal)
-    DeadLetters(log_on(place.wal), name="a").replay(lambda _: Rejected({0: "new", 1: "new"}))  # not in the journal
+    [newest] = [name for name in files(place) if "-000001.parquet" in name]
+    plan = plan_delete(log_on(place.wal), "a", EVERY)
+    folder = paths.dead_letter_batches("a")
+    place.wal.delete([f"{folder}/{newest}", *(f"{folder}/{name}" for name in files(place) if "replayed" in name)])
+    replayed(place, lambda _: Rejected({0: "new", 1: "new"}))
     end_roles(place.wal)
 
-    entry = find_unfinished(log_on(place.wal), order)
-    assert entry is not None
-    done = delete_letters(log_on(place.wal), "a", order, planned_delete(entry.plan), take_over=TakeOver.IF_GONE)
+    done = delete_letters(log_on(place.wal), "a", plan, take_over=TakeOver.IF_GONE)
 
     assert (done.files, done.stayed) == (0, 2)
     assert texts(place) == ["new", "new"]
 
 
-def test_a_plan_that_names_no_files_deletes_none() -> None:
-    """An earlier version recorded the chunks only."""
-    place = kept(0)
-    order, plan = planned(place)
-    begin(log_on(place.wal), order, {"chunks": plan.chunks, "letters": 2, "rows": 2})
-
-    done = delete_letters(log_on(place.wal), "a", order, plan, take_over=TakeOver.IF_GONE)
-
-    assert (done.files, done.stayed) == (0, 2)
-    assert len(files(place)) == 2
-
-
 def test_a_letter_that_vanishes_while_it_is_deleted_is_gone() -> None:
     place = kept(0)
-    order, plan = planned(place)
+    plan = plan_delete(log_on(place.wal), "a", EVERY)
 
     def vanish(what: str, where: str) -> None:
         if what == "before read" and where.endswith(".parquet"):
             place.wal.delete([where])
 
-    delete_letters(log_on(place.wal, vanish), "a", order, plan, take_over=TakeOver.IF_GONE)
-
-    assert files(place) == []
-
-
-def test_a_deletion_is_completed_under_the_new_name_of_a_sink() -> None:
-    """The sink was renamed in between."""
-    place = kept(0)
-    order, plan = planned(place)
-    begin(log_on(place.wal), order, {"chunks": plan.chunks, "letters": 2, "rows": 2, "named": plan.named})
-    rename_in_journal(log_on(place.wal), "a", "b", take_over=TakeOver.IF_GONE, why="r")
-    log = log_on(place.wal)
-    with pytest.raises(ConfigError, match=r"sink 'a' was renamed to 'b'\. Use that name"):
-        delete_order(log, "a", EVERY, age="", why="x")
-    with pytest.raises(HeldError, match="is not finished"):
-        find_unfinished(log, delete_order(log, "b", Chosen(batch_id=0), age="", why="x"))
-
-    again = delete_order(log, "b", EVERY, age="", why="x")
-    entry = find_unfinished(log, again)
-    assert entry is not None
-    delete_letters(log, "b", again, planned_delete(entry.plan), take_over=TakeOver.IF_GONE)
+    delete_letters(log_on(place.wal, vanish), "a", plan, take_over=TakeOver.IF_GONE)
 
     assert files(place) == []
 
@@ -390,8 +301,5 @@ def test_a_deletion_that_is_killed_anywhere_is_completed_and_makes_no_row_due_ag
         place.stream(place.open({"a": live}), 1)
         assert set(live.batches) == {1}
         end_roles(place.wal)
-        states = [entry.state for entry in read_journal(log_on(place.wal))]
-        if states[-1:] != ["done"] or files(place):
-            deleted(place)
+        deleted(place)
         assert files(place) == []
-        assert {entry.state for entry in read_journal(log_on(place.wal))} == {"done"}

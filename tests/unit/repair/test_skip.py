@@ -27,11 +27,9 @@ from wal_sink.errors import (
     PermanentError,
 )
 from wal_sink.recovery.sink_changes import rename, retire
-from wal_sink.repair.journal import Order, begin, find_unfinished, read_journal
-from wal_sink.repair.resend import resend
-from wal_sink.repair.resend_plan import plan_resend, resend_order
+from wal_sink.repair.changes import find_same, read_changes, write_down
+from wal_sink.repair.outcomes import changes_of
 from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
-from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import Crash
@@ -88,8 +86,8 @@ def skipped(
     """Do the same as the command."""
     log = log or log_on(place.wal)
     order = skip_order(log, "a", batch_id, why="poison")
-    entry = find_unfinished(log, order)
-    plan = planned(entry) if entry else plan_skip(log, "a", batch_id, to=to)
+    begun = find_same(log, order)
+    plan = planned(begun) if begun else plan_skip(log, "a", batch_id, to=to)
     return skip(log, order, plan, take_over=take_over, to=to)
 
 
@@ -112,7 +110,7 @@ def test_a_plain_sink_goes_on_behind_the_batch_and_the_rows_it_got_are_told() ->
     later = Recorder()
     drained(place, later)
 
-    assert (done.outcome, done.repair) == ("skipped", 1)
+    assert done.outcome == "skipped"
     assert (done.plan.rows, done.plan.sent_rows) == (8, 2)
     assert done.plan.may_have == "and up to one more chunk of each segment"
     assert set(later.batches) == {2}
@@ -120,10 +118,12 @@ def test_a_plain_sink_goes_on_behind_the_batch_and_the_rows_it_got_are_told() ->
     assert made is not None
     assert (made.skipped, made.rows, made.run_id) == (True, 2, "repair")
     assert list(Check(place.wal).run()) == []
-    [entry] = read_journal(log_on(place.wal))
-    assert (entry.state, entry.begun.why, entry.plan["sent_rows"]) == ("done", "poison", 2)
-    assert entry.ended is not None
-    assert entry.ended.result == {"outcome": "skipped", "sent_rows": 2}
+    [record] = read_changes(log_on(place.wal), "a")
+    assert (record.verb, record.why, record.plan["sent_rows"]) == ("skip", "poison", 2)
+    [change] = changes_of(log_on(place.wal), "a", "orders")
+    assert (change.outcome, change.command) == ("done", "wal-sink skip WAL 1 --name orders --why poison")
+    assert skipped(place).outcome == "skipped"
+    assert len(read_changes(log_on(place.wal), "a")) == 1
 
 
 def test_other_sinks_get_the_batch() -> None:
@@ -190,7 +190,7 @@ def test_a_fenced_process_that_goes_on_sending_it_harms_no_later_batch() -> None
     assert target.rows == rows
 
 
-def test_the_ledger_of_a_transactional_target_tells_what_it_has_and_a_replay_sends_the_rest() -> None:
+def test_the_ledger_of_a_transactional_target_tells_what_it_has() -> None:
     target = Target()
     place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
 
@@ -201,12 +201,7 @@ def test_the_ledger_of_a_transactional_target_tells_what_it_has_and_a_replay_sen
     assert made is not None
     assert (made.rows, made.skipped_rows) == (2, (2, 0))
     drained(place, Forgetful(target))
-    log, to = log_on(place.wal), Forgetful(target)
-    order = resend_order(log, [1], to, name="", again=False, why="repaired")
-    plan = plan_resend(log, [1], to, name="", again=False)
-    sent = resend(log, order, plan, to, delivery=Delivery(to), take_over=TakeOver.IF_GONE)
-    assert (sent.rows_sent, sent.rows_there) == (6, 2)
-    assert target.rows == rows_of(ROWS, ROWS, ROWS)
+    assert target.rows == sorted([(1, 0, 0), (1, 0, 1), *(row for row in rows_of(ROWS, ROWS, ROWS) if row[0] != 1)])
 
 
 def test_the_ledger_is_asked_again_when_nobody_else_may_deliver() -> None:
@@ -219,14 +214,14 @@ def test_the_ledger_is_asked_again_when_nobody_else_may_deliver() -> None:
     done = skip(log_on(place.wal), order, plan, take_over=TakeOver.IF_GONE, to=Forgetful(target))
 
     assert (plan.target_rows, done.plan.target_rows) == ((2, 0), (0, 0))
-    assert planned(read_journal(log_on(place.wal))[0]) == plan
+    assert planned(read_changes(log_on(place.wal), "a")[0]) == plan
 
 
 def test_a_skip_that_is_completed_when_the_sink_is_further_does_not_ask() -> None:
     target = Target()
     place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
     log = log_on(place.wal)
-    begin(log, skip_order(log, "a", 1, why=""), _fields(plan_skip(log, "a", 1)))
+    write_down(log, skip_order(log, "a", 1, why=""), _fields(plan_skip(log, "a", 1)))
     drained(place, Forgetful(target))
 
     assert skipped(place, to=Forgetful(target)).outcome == "delivered"
@@ -266,13 +261,6 @@ class Slow(Poisoned):
             Forgetful(self.target).commit(chunk)
 
 
-def replay(place: Place, target: Target) -> None:
-    log, to = log_on(place.wal), Forgetful(target)
-    order = resend_order(log, [1], to, name="", again=False, why="repaired")
-    plan = plan_resend(log, [1], to, name="", again=False)
-    resend(log, order, plan, to, delivery=Delivery(to), take_over=TakeOver.IF_GONE)
-
-
 def unended(place: Place, number: int) -> None:
     """As if nobody knew whether the process of a term of sink `a` ended."""
     place.wal.delete([paths.ended(paths.committer_role("a"), number)])
@@ -298,8 +286,6 @@ def test_the_rows_in_the_ledger_are_exact_only_if_nobody_can_add_some(is_ended: 
     assert "nobody knows whether every earlier process ended" in done.plan.may_have
     slow.late()
     drained(place, Forgetful(target))
-    with pytest.raises(ConfigError, match="nobody recorded how many"):
-        replay(place, target)
     assert len(set(target.rows)) == len(target.rows)
 
 
@@ -353,7 +339,7 @@ def test_a_target_that_is_behind_is_another_one_and_nothing_is_skipped() -> None
     place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
     with pytest.raises(HistoryError, match=r"batch 0 was delivered.*holds nothing.*--to"):
         skipped(place, to=Forgetful(Target()))
-    assert read_journal(log_on(place.wal)) == []
+    assert read_changes(log_on(place.wal), "a") == []
 
     log = log_on(place.wal)
     order, plan = skip_order(log, "a", 1, why=""), plan_skip(log, "a", 1)
@@ -421,7 +407,7 @@ def test_a_target_that_gives_no_answer_leaves_the_skip_unfinished() -> None:
     with pytest.raises(DeliveryError, match="no answer about"):
         skip(log, order, plan, take_over=TakeOver.IF_GONE, to=Silent(target))
 
-    assert [entry.state for entry in read_journal(log_on(place.wal))] == ["unfinished"]
+    assert [change.outcome for change in changes_of(log_on(place.wal), "a", "a")] == ["unfinished"]
     end_roles(place.wal)
     assert skipped(place).outcome == "skipped"
 
@@ -619,7 +605,7 @@ def test_a_renamed_sink_is_found_under_its_present_name() -> None:
     plan = plan_skip(log, "c", 1)
 
     assert (plan.folder, plan.name) == ("a", "c")
-    assert skip_order(log, "c", 1, why="").touches == ("terms/committer-a/",)
+    assert skip_order(log, "c", 1, why="").folder == "a"
 
 
 def test_a_two_phase_sink_is_refused_with_the_reason() -> None:
@@ -650,16 +636,8 @@ def test_a_process_that_serves_the_sink_is_not_fenced() -> None:
     with pytest.raises(HeldError, match="is running on this machine"):
         skipped(place)
 
-    assert read_journal(log_on(place.wal)) == []
+    assert read_changes(log_on(place.wal), "a") == []
     run.deliver_all()
-
-
-def test_another_repair_of_the_sink_comes_first() -> None:
-    place = plain()
-    begin(log_on(place.wal), Order("x", {}, ("terms/committer-a/",)), {})
-
-    with pytest.raises(HeldError, match="is not finished"):
-        skipped(place)
 
 
 @pytest.mark.parametrize("batches", [3, 30])
@@ -693,8 +671,7 @@ def test_a_batch_that_is_delivered_meanwhile_is_not_skipped() -> None:
     hook = once(paths.term(paths.committer_role("a"), 3), lambda: drained(place, Recorder()))
 
     assert skipped(place, log=log_on(place.wal, hook)).outcome == "delivered"
-    [entry] = read_journal(log_on(place.wal))
-    assert entry.state == "done"
+    assert [change.outcome for change in changes_of(log_on(place.wal), "a", "a")] == ["delivered"]
 
 
 def test_a_process_that_marks_the_batch_at_the_last_moment_wins() -> None:
@@ -728,11 +705,12 @@ def test_a_skip_that_is_completed_after_its_marker_was_collected_says_that_it_do
     place = plain()
     log = log_on(place.wal)
     order = skip_order(log, "a", 1, why="x")
-    begin(log, order, {**_fields(plan_skip(log, "a", 1))})
+    write_down(log, order, {**_fields(plan_skip(log, "a", 1))})
     drained(place, Recorder())
     place.wal.delete([paths.marker("a", 1)])
 
     assert skipped(place).outcome == "passed"
+    assert [change.outcome for change in changes_of(log_on(place.wal), "a", "a")] == ["unknown"]
 
 
 def _fields(plan: SkipPlan) -> dict[str, Any]:
@@ -778,21 +756,17 @@ def test_killed_at_any_request_the_same_command_completes_it(kind: str, lost: bo
         return place
 
     for place in killed_everywhere(make, lambda place: place.wal, lambda log, place: skipped(place, log=log)):
-        entries = read_journal(log_on(place.wal))
-        assert [entry.state for entry in entries] in ([], ["unfinished"], ["done"])
-        if not entries:
-            assert marker(place, 1) is None
-        if entries and entries[0].state == "done":
-            assert marker(place, 1) is not None
-            continue
-        skipped(place)
+        outcomes = [change.outcome for change in changes_of(log_on(place.wal), "a", "a")]
+        assert outcomes in ([], ["unfinished"], ["done"])
+        assert (marker(place, 1) is not None) == (outcomes == ["done"])
+        assert skipped(place).outcome == "skipped"
         target = targets[-1]
         drained(place, good(target))
         newest, made = marker(place, 2), marker(place, 1)
         assert newest is not None
         assert made is not None
         assert made.skipped
-        assert all(entry.state == "done" for entry in read_journal(log_on(place.wal)))
+        assert [change.outcome for change in changes_of(log_on(place.wal), "a", "a")] == ["done"]
         if kind == "transactional":
             assert [row for row in target.rows if row[0] == 2] == [(2, 0, n) for n in range(5)] + [
                 (2, 1, n) for n in range(3)
@@ -824,5 +798,5 @@ def test_a_start_beside_an_unfinished_skip_loses_and_doubles_nothing(kind: str) 
             got = target.rows if was_skipped else sorted(set(target.rows))
             assert len(set(got)) == len(got)
             assert set(wanted) - set(got) <= {row for row in wanted if row[0] == 1 and was_skipped}
-        if read_journal(log_on(place.wal))[:1] and read_journal(log_on(place.wal))[0].state == "unfinished":
+        if read_changes(log_on(place.wal), "a"):
             assert skipped(place).outcome == ("skipped" if was_skipped else "delivered")

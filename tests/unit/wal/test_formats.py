@@ -15,7 +15,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.replay import DeadLetters
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.stores.memory import MemoryStore
-from wal_sink.wal import paths, records, repair_records, sink_records
+from wal_sink.wal import paths, records, sink_records
 from wal_sink.wal.records import FORMAT, Record
 
 OTHERS = (FORMAT - 1, FORMAT + 1)
@@ -34,7 +34,7 @@ def put(wal: MemoryStore, path: str, envelope: dict[str, Any], found: int) -> No
 
 def kinds_of_records() -> Iterator[type[Record]]:
     """Every record there is."""
-    found = [*vars(records).values(), *vars(sink_records).values(), *vars(repair_records).values()]
+    found = [*vars(records).values(), *vars(sink_records).values()]
     return (kind for kind in found if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record)
 
 

@@ -1,0 +1,123 @@
+"""The question of the verbs that repair, and dead letters that come before its answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.cli.dead_letters
+import wal_sink.cli.repairing
+from wal_sink.cli.main import main
+from wal_sink.cli.repairing import confirm
+from wal_sink.errors import ConfigError
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.holders import note_end
+
+_SINKS = """
+from wal_sink import Rejected
+
+def refuse(chunk):
+    return Rejected({0: "bad"})
+
+def worse(chunk):
+    return Rejected({0: "worse"})
+"""
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> str:
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1))
+    note_end(run.log, paths.STAGER_ROLE, 1)
+    return str(tmp_path / "wal")
+
+
+def invoke(*args: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.fixture
+def delivered(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A WAL whose sink has one dead letter."""
+    name = f"repair_sinks_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(_SINKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    args = ("--to", f"{name}:refuse", "--start-from", "earliest", "--on-rejected", "dead_letter")
+    invoke("drain", wal, *args)
+    return name
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_dead_letters_that_stay_are_told(
+    as_json: bool, wal: str, delivered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay is refused for another reason while the command asks."""
+
+    def meanwhile(_question: str, *, yes: bool) -> None:
+        assert yes
+        invoke("dead-letters", "replay", wal, "--to", f"{delivered}:worse", code=1)
+
+    monkeypatch.setattr(wal_sink.cli.dead_letters, "confirm", meanwhile)
+    args = ("dead-letters", "delete", wal, "--all", "--yes")
+
+    if as_json:
+        found = json.loads(invoke(*args, "--json").stdout)
+        assert (found["files"], found["stayed"]) == (0, 2)
+        assert "named" not in found
+    else:
+        text = invoke(*args).stdout
+        assert "0 files deleted" in text
+        assert "2 dead letters stay" in text
+
+
+def test_nobody_is_asked_where_the_answer_was_given() -> None:
+    confirm("Skip batch 7?", yes=True)
+
+
+def test_without_a_terminal_the_ways_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.cli.repairing, "sys", _Input(is_terminal=False))
+
+    with pytest.raises(ConfigError, match=r"Skip batch 7\? .*Add --yes .* or --dry-run .*Nothing was changed"):
+        confirm("Skip batch 7?", yes=False)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_on_a_terminal_the_answer_decides(answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.cli.repairing, "sys", _Input(is_terminal=True))
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: answer)
+
+    if answer:
+        confirm("Skip batch 7?", yes=False)
+        return
+    with pytest.raises(SystemExit) as ended:
+        confirm("Skip batch 7?", yes=False)
+    assert ended.value.code == 1
+
+
+class _Input:
+    """`sys` with or without a terminal."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        self.stdin = self
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def exit(self, code: int) -> None:
+        raise SystemExit(code)
