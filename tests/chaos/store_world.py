@@ -98,10 +98,10 @@ class _Watched(MeasuredStore):
             self._world.look("delete")
 
     def segment(self, path: str) -> SegmentStream:
-        return _MeasuredStream(super().segment(path), path, self._world)
+        return _WatchedStream(super().segment(path), path, self._world)
 
 
-class _MeasuredStream(SegmentStream):
+class _WatchedStream(SegmentStream):
     def __init__(self, inner: SegmentStream, path: str, world: StoreWorld) -> None:
         self._inner = inner
         self._path = path
