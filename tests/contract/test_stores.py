@@ -164,12 +164,6 @@ class TestCreateAndRead:
         store.delete(["ördner/ein name+%20☃.json"])
         assert store.list("", recursive=True) == []
 
-    def test_an_object_has_a_size(self, store: Store) -> None:
-        store.create("a/size", b"12345")
-        assert store.size("a/size") == 5
-        with pytest.raises(ObjectMissing, match="absent"):
-            store.size("a/absent")
-
     def test_an_absent_object_is_missing(self, store: Store) -> None:
         fill(store, "a", "folder/x")
         assert outcomes(store.read, ["absent", "absent/deep", "a/b", "folder"], ObjectMissing, "does not exist") == {}

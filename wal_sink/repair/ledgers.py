@@ -124,9 +124,8 @@ def positions_of(
 
 
 def is_for(identity: str, to: TransactionalSink) -> bool:
-    """Whether a sink with this description was registered for this target. Older versions kept secrets in it."""
-    name = name_of(to)
-    return not {identity, redacted(identity)}.isdisjoint({name, redacted(name)})
+    """Whether a sink with this description was registered for this target."""
+    return identity == redacted(name_of(to))
 
 
 def _holding(log: Log, role: str, number: int) -> tuple[str, Holding]:

@@ -97,10 +97,6 @@ class Store(ABC):
         exist.
         """
 
-    def size(self, path: str) -> int:
-        """Number of bytes of an object. Raises `ObjectMissing`. One request; some stores read the object for it."""
-        return len(self.read(path))
-
     @abstractmethod
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         """Names in the folder `prefix` (`""` is the root), sorted, only those greater than `after`; never from a cache.

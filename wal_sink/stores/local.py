@@ -88,14 +88,8 @@ class LocalStore(Store):
             stream.commit()
 
     def read(self, path: str) -> bytes:
-        return self._of_file(path, Path.read_bytes)
-
-    def size(self, path: str) -> int:
-        return self._of_file(path, lambda file: file.stat().st_size)
-
-    def _of_file(self, path: str, ask: Callable[[Path], _T]) -> _T:
         try:
-            return ask(self._file(path))
+            return self._file(path).read_bytes()
         except _ABSENT as error:
             self.refuse_lost_root()
             raise ObjectMissing(f"{self.url_of(path)} does not exist") from error

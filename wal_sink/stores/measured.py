@@ -106,9 +106,6 @@ class MeasuredStore(Store):
     def read(self, path: str) -> bytes:
         return self.timed("read", lambda: self._inner.read(path), f"reading {path}")
 
-    def size(self, path: str) -> int:
-        return self._inner.size(path)
-
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         return self.timed("list", lambda: self._inner.list(prefix, after=after, recursive=recursive))
 

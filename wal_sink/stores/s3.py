@@ -142,14 +142,6 @@ class S3Store(Store):
                 raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
             raise self._failure("read", path, error) from self._spec.cause(error)
 
-    def size(self, path: str) -> int:
-        try:
-            return int(self.request("head_object", path)["ContentLength"])
-        except S3Error as error:
-            if error.code in {"404", "NoSuchKey"}:
-                raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
-            raise
-
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)
         try:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wal_sink.errors import DeliveryError
-from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
-from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
+from wal_sink.sinks.base import MakeSink, SinkContext, Transaction
 from wal_sink.sinks.failures import SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink
 from wal_sink.two_phase.prepare import opened_sink
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import BegunRecord, Manifest, Marker, PreparedRecord, Release, TokenRecord
+from wal_sink.wal.records import BegunRecord, Manifest, PreparedRecord, Release, TokenRecord
 
 ABORT_EVERY_BATCHES = 16
 """How many batches one call covers, so that its listing costs next to nothing per batch."""
@@ -40,38 +38,6 @@ def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, thro
         done += _abort(log, sink, make_sink, term, abandoned, limit_s=limit_s)
     # The token first: it is only looked for through the record of its transaction.
     log.store.delete(path for name in done for path in (name.token_path, name.path))
-
-
-def find_open(log: Log, sink: str) -> list[paths.BegunName]:
-    """The transactions that the target may hold open if no delivery of the sink goes on: all that were begun, but the
-    committed ones of a batch that the sink has.
-    """
-    begun = list(_begun(log, sink))
-    batches = sorted({name.batch_id for name in begun})
-    known = dict(zip(batches, log.runtime.side_by_side(lambda each: _delivered(log, sink, each), batches), strict=True))
-    return [name for name in begun if name.transaction_id not in known[name.batch_id]]
-
-
-def abort_open(log: Log, sink: str, to: TwoPhaseSink, term: int, *, limit_s: float) -> int:
-    """Abort all transactions of `find_open`, of a sink that delivers nothing any more. Returns their number.
-
-    The target keeps those that were committed. Raises `DeliveryError` if it does not abort one.
-    """
-    opened = find_open(log, sink)
-    done = _abort(log, sink, lambda: to, term, opened, limit_s=limit_s) if opened else []
-    log.store.delete(path for name in done for path in (name.token_path, name.path))
-    if len(done) < len(opened):
-        left = counted(len(opened) - len(done), "transaction")
-        raise DeliveryError(
-            f"sink {sink!r} of {log.store.root}: {left} could not be aborted in {name_of(to)}; the log names the "
-            "reason. Repair the target, then repeat the command"
-        )
-    return len(done)
-
-
-def _delivered(log: Log, sink: str, batch_id: int) -> set[str]:
-    """Ids of the transactions of a batch that were committed, if the sink has the batch."""
-    return _committed(log, sink, batch_id) if log.find(Marker, paths.marker(sink, batch_id)) is not None else set()
 
 
 def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
