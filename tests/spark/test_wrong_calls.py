@@ -28,6 +28,7 @@ from wal_sink.lifecycle.given import refuse_shared_folder
 from wal_sink.sinks.base import SegmentSink, Sink, as_sink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.urls import sink_from_url
+from wal_sink.spark.writers.foreach import ForeachWriterSink
 
 LOOSE: Any = WalSink
 """As a user without a type checker calls it."""
@@ -165,6 +166,29 @@ WRONG_WRAPS.append((lambda: wrap.foreach_batch(several), "async"))
 def test_a_writer_that_cannot_be_called_so_is_refused_when_it_is_wrapped(call: Callable[[], object], said: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){said}"):
         call()
+
+
+def test_a_function_of_one_row_is_a_writer_of_rows() -> None:
+    sink = wrap.foreach_writer(lambda _: None)
+    assert isinstance(sink, ForeachWriterSink)
+    assert "<lambda>" in sink.describe()
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "call"),
+    [
+        ("open", lambda self, partition_id: True, "open(partition_id, epoch_id)"),
+        ("process", lambda self: None, "process(row)"),
+        ("close", lambda self: None, "close(error)"),
+    ],
+)
+def test_each_method_of_a_foreach_writer_is_checked(method: str, function: object, call: str) -> None:
+    writer = type("Writer", (), {"process": lambda self, row: None, method: function})()
+
+    with pytest.raises(ConfigError) as told:
+        wrap.foreach_writer(writer)
+
+    assert str(told.value) == f"Writer.{method} cannot be called as wal-sink calls it: expected {call}"
 
 
 WRONG_VALUES: list[tuple[Callable[[], object], str]] = [

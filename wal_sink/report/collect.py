@@ -166,18 +166,13 @@ def _delivery(batch: PastBatch, found: SinkTimeline) -> Data:
     }
 
 
-def size_classes(sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """How many segments have at least so many bytes, and fewer than twice as many: powers of two, without gaps."""
-    return size_table([size_powers(sizes)])
-
-
 def size_powers(sizes: Iterable[int]) -> Counter[int]:
     """How many segments have a size of each power of two, rounded down."""
     return Counter(int(math.log2(size)) for size in sizes if size > 0)
 
 
 def size_table(of_batches: Iterable[Mapping[int, int]]) -> list[tuple[int, int]]:
-    """The same as `size_classes`, of several `size_powers` together."""
+    """How many segments have at least so many bytes, and fewer than twice as many, without gaps."""
     counts: Counter[int] = Counter()
     for each in of_batches:
         counts.update(each)

@@ -25,7 +25,7 @@ from wal_sink.cli.main import main
 from wal_sink.errors import DeliveryError
 from wal_sink.inspection import SparkCommit, read_commit, read_health, read_status
 from wal_sink.lifecycle.run import Run
-from wal_sink.report.collect import NEWEST, Data, read_deliveries, read_past, size_classes
+from wal_sink.report.collect import NEWEST, Data, read_deliveries, read_past, size_powers, size_table
 from wal_sink.report.page import page_of, read_report
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Store
@@ -117,8 +117,13 @@ def test_ten_thousand_batches_cost_a_bounded_number_of_requests_and_a_small_page
 
 
 def test_sizes_fall_into_classes_without_gaps() -> None:
-    assert size_classes([1000, 1023, 1024, 5000, 0]) == [(512, 2), (1024, 1), (2048, 0), (4096, 1)]
-    assert size_classes([]) == []
+    assert size_table([size_powers([1000, 1023, 1024]), size_powers([5000, 0])]) == [
+        (512, 2),
+        (1024, 1),
+        (2048, 0),
+        (4096, 1),
+    ]
+    assert size_table([size_powers([])]) == []
 
 
 def test_no_text_of_a_wal_ends_the_script() -> None:
