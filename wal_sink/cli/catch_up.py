@@ -51,7 +51,7 @@ MOST_SHOWN = 20
 @click.option(
     "--empty", "is_empty", is_flag=True, help="The target has no row of this sink: its ledger may hold nothing."
 )
-@repair_options(why_required=True)
+@repair_options
 @options.take_over
 @options.delivery_policies
 @options.storage_options

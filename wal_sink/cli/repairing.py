@@ -26,9 +26,9 @@ def act_options(verb: F) -> F:
     return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(verb))
 
 
-def repair_options(*, why_required: bool) -> Callable[[F], F]:
+def repair_options(verb: F) -> F:
     """Add `--dry-run`, `--yes` and `--why`. The verb gets them as `dry_run`, `yes` and `why`."""
-    return lambda verb: act_options((why_option if why_required else optional_why)(verb))
+    return act_options(_required_why(verb))
 
 
 def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -38,7 +38,7 @@ def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str)
 
 
 _WHY = "The reason. It is kept in the WAL; see wal-sink sinks list."
-why_option = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
+_required_why = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
 optional_why = click.option("--why", default="", metavar="TEXT", help=_WHY)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what the command would do. Changes nothing.")
 

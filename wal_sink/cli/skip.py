@@ -33,7 +33,7 @@ _OUTCOMES = {
     metavar="URL|MODULE:OBJECT",
     help="The target of a transactional sink: its ledger tells which rows it has.",
 )
-@repair_options(why_required=True)
+@repair_options
 @options.take_over
 @options.storage_options
 @options.as_json

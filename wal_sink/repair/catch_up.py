@@ -185,7 +185,8 @@ class _Sending:
             )
 
     def _send(self, batch_id: int, *, was_skipped: bool) -> None:
-        manifest, folder = released(self._log, batch_id), self._plan.folder
+        folder = self._plan.folder
+        manifest = released(self._log, folder, batch_id)
         has_letters = batch_id in self._lettered
         kept = _kept(self._log, folder, batch_id) if has_letters else 0
         served = self._serve(self._within(manifest)) if was_skipped else self._served
@@ -202,7 +203,7 @@ class _Sending:
         owed, left_out = owed_slots(marker), set(_numbers(self._plan.left_out))
         if not left_out.intersection(batch_id for batch_id, _ in owed):
             return
-        manifest = released(self._log, marker.last_delivered_batch)
+        manifest = released(self._log, self._plan.folder, marker.last_delivered_batch)
         folder, wal_id, number = self._plan.folder, self._wal_id, self.term.number
         with asked(
             self._log, self._to, manifest, wal_id=wal_id, sink=folder, term=number, limit_s=self._limit_s

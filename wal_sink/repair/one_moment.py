@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.errors import ConfigError, HistoryError
+from wal_sink.errors import HistoryError
 from wal_sink.messages import LastDelivered
 from wal_sink.recovery.inventory import Lost, require
 from wal_sink.sinks.chunk import Position
@@ -79,7 +79,7 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
     """The batches from the newest position up to `through`. Three reads a batch.
 
     `held_from`: from this batch on none is deleted that is there. Raises `HistoryError` if the newest position is of
-    another segment than the log delivers, and `ConfigError` if the log lacks the rows of a batch.
+    another segment than the log delivers, and `ObjectLost`.
     """
     low_water = deleted_through(log, held_from=held_from)
     first = max(ledger.at, first_batch)
@@ -93,22 +93,11 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
     return Due(due, range(first, last_gone + 1), slots)
 
 
-def released(log: Log, batch_id: int) -> Manifest:
-    """The released manifest of a batch, whose rows the WAL keeps. Two reads."""
+def released(log: Log, sink: str, batch_id: int) -> Manifest:
+    """The released manifest of a batch that the sink has. Two reads. Raises `ObjectLost`."""
     path = paths.release(batch_id)
-    release = log.find(Release, path)
-    if release is None:
-        raise ConfigError(
-            f"batch {batch_id} of {log.store.root} was not released: Spark has not completed it, no sink was due to "
-            "get it yet, or the WAL does not hold it. Only released batches can be sent again"
-        )
-    manifest = require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, path)
-    if any(not segment.kept for segment in manifest.segments):
-        raise ConfigError(
-            f"batch {batch_id} of {log.store.root}: the WAL did not keep its rows (keep_segments=False), so they "
-            "cannot be sent again"
-        )
-    return manifest
+    release = require(log, Release, path, Lost.RELEASE, paths.marker(sink, batch_id))
+    return require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, path)
 
 
 def deleted_through(log: Log, *, held_from: int) -> int:
@@ -159,7 +148,7 @@ def _lacking(log: Log, sink: str, older: dict[int, Position | None], batch_id: i
     marker = log.find(Marker, paths.marker(sink, batch_id))
     if marker is not None and marker.skipped:
         return None
-    manifest = released(log, batch_id)
+    manifest = released(log, sink, batch_id)
     for number, found in older.items():
         if number < len(manifest.segments) and _has(found, manifest, number) < manifest.segments[number].rows:
             return number
@@ -169,7 +158,7 @@ def _lacking(log: Log, sink: str, older: dict[int, Position | None], batch_id: i
 def _due(log: Log, sink: str, ledger: Ledger, batch_id: int) -> DueBatch:
     marker = log.find(Marker, paths.marker(sink, batch_id))
     if marker is None or not marker.skipped:
-        manifest = released(log, batch_id)
+        manifest = released(log, sink, batch_id)
         there = sum(_there(sink, ledger, manifest))
         return DueBatch(batch_id, manifest.rows - there, manifest.bytes, len(manifest.segments))
     had = marker.skipped_rows
@@ -177,7 +166,7 @@ def _due(log: Log, sink: str, ledger: Ledger, batch_id: int) -> DueBatch:
         return DueBatch(batch_id, None, is_skipped=True)
     if not any(had):
         return DueBatch(batch_id, 0, is_skipped=True)
-    manifest = released(log, batch_id)
+    manifest = released(log, sink, batch_id)
     lacking = sum(max(0, rows - there) for rows, there in zip(had, _there(sink, ledger, manifest), strict=False))
     return DueBatch(batch_id, lacking, manifest.bytes, len(manifest.segments), is_skipped=True)
 

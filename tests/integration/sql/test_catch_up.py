@@ -172,8 +172,9 @@ def test_killed_half_way_the_same_command_completes_it_and_no_row_is_doubled(sit
     half = site.rows()
     assert 3 * ROWS + 12 <= len(half) < 6 * ROWS
 
-    assert [each["state"] for each in site.json("repairs list", to=False)] == ["unfinished"]
-    assert "unfinished replay" in site.run("status", to=False).stdout
+    sinks = site.json("sinks list", to=False)
+    assert [change["outcome"] for sink in sinks for change in sink["changes"]] == ["unfinished"]
+    assert "unfinished catch-up" in site.run("status", to=False).stdout
     audit = site.json("audit", "--checkpoint", str(site.folder / "checkpoint"), code=1)
     assert {each["fault"] for each in audit["faults"]} == {"target-behind"}
     assert "catch-up" in site.drain(code=1).stderr

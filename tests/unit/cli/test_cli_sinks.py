@@ -114,6 +114,19 @@ def test_a_new_name_is_told_that_an_old_one_may_be_renamed_or_retired(wal: str) 
     assert "wal-sink sinks retire WAL OLD" in said
 
 
+def test_a_new_sink_begins_and_ends_with_the_batches_that_are_named(wal: str, tmp_path: Path) -> None:
+    assert "The WAL holds batches 0 to 2" in drain(wal, "c", "--start-from", "9", code=2).stderr
+    assert "expected earliest, next or the number of a batch" in drain(wal, "c", "--start-from", "-1", code=2).stderr
+    said = drain(wal, "c", "--start-from", "1", "--through", "1", code=2).stderr
+    assert "sink 'a'" in said
+    assert "(--yes)" in " ".join(said.split())
+
+    drain(wal, "c", "--start-from", "1", "--through", "1", "--yes")
+
+    assert (tmp_path / "taken.txt").read_text().split() == ["1"]
+    assert [(sink["name"], sink["state"]) for sink in listed(wal)][2] == ("c", "retired")
+
+
 @pytest.mark.parametrize("verb", [("list",), ("retire", "x"), ("rename", "x", "y")])
 def test_where_there_is_no_wal_it_is_told_and_nothing_is_written(verb: tuple[str, ...], tmp_path: Path) -> None:
     assert "holds no wal.json" in invoke("sinks", verb[0], str(tmp_path / "no"), *verb[1:], code=1).output

@@ -26,7 +26,7 @@ from tests.unit.repair.test_catch_up import (
     skipped,
 )
 from wal_sink import PermanentError, idempotent
-from wal_sink.errors import ConfigError, DeliveryError, HistoryError
+from wal_sink.errors import ConfigError, DeliveryError, HistoryError, ObjectLost
 from wal_sink.recovery.sink_changes import retire
 from wal_sink.repair.changes import read_changes
 from wal_sink.settings import Delivery
@@ -198,6 +198,27 @@ def test_a_target_that_got_rows_by_another_sink_since_is_refused() -> None:
     end_roles(place.wal)
 
     with pytest.raises(ConfigError, match=r"by sink 'b' too.*could come twice.*Restore the target once more"):
+        planned(place, Forgetful(target))
+
+
+def test_another_sink_of_the_target_that_has_no_later_rows_does_not_matter() -> None:
+    target = Target()
+    place = Place(rows=lambda _: ROWS)
+    place.stream(place.open({"a": Forgetful(target), "b": Forgetful(target)}), 1)
+    end_roles(place.wal)
+    retire(log_on(place.wal), "b", drop_pending=0, take_over=TakeOver.IF_GONE)
+    place.stream(place.open({"a": Forgetful(target)}), 3)
+    end_roles(place.wal)
+    target.forget(7)
+
+    assert planned(place, Forgetful(target)).batches == ((2, 3), (3, 8))
+
+
+def test_a_batch_whose_release_was_lost_is_named() -> None:
+    place, target = half()
+    place.wal.delete([paths.release(3)])
+
+    with pytest.raises(ObjectLost, match=r"0000000000000000003/release\.json is gone"):
         planned(place, Forgetful(target))
 
 

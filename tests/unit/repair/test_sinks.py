@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, HeldError
 from wal_sink.recovery.sink_names import read_names
-from wal_sink.repair.changes import Order, command_of, read_changes, write_down
+from wal_sink.repair.changes import Order, command_of, read_changes, who, write_down
 from wal_sink.repair.outcomes import changes_of
 from wal_sink.repair.sinks import rename_as_ordered, retire_as_ordered
 from wal_sink.wal import paths
@@ -154,6 +155,14 @@ def test_a_record_holds_no_secret_of_a_command() -> None:
     assert f"{command} --leave-out 1 --leave-out 3-4 --why" in command_of(record, "b")
     stored = place.wal.read(paths.change("b", 1))
     assert [secret for secret in (b"hunter2secret", b"abcdef99") if secret in stored] == []
+
+
+def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", no_name)
+    assert who().startswith("unknown@")
 
 
 def test_a_record_that_is_damaged_is_named() -> None:
