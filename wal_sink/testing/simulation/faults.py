@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from wal_sink.stores.base import SegmentStream, Store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.measured import MeasuredStore
 
 
 class Crash(BaseException):
@@ -16,23 +16,12 @@ Hook = Callable[[str, str], None]
 """A function that gets `"before create"`, `"after create"`, … and the path. It may raise `Crash` or a store's error."""
 
 
-class FaultyStore(Store):
+class FaultyStore(MeasuredStore):
     """A store that passes each call to another store, and calls a hook around each operation that reaches it."""
 
     def __init__(self, inner: Store, hook: Hook) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._hook = hook
-
-    @property
-    def root(self) -> str:
-        return self._inner.root
-
-    @property
-    def spec(self) -> StoreSpec | None:
-        return self._inner.spec
-
-    def begin(self, *, is_there: bool = False) -> None:
-        self._inner.begin(is_there=is_there)
 
     def create(self, path: str, data: bytes) -> None:
         self._hook("before create", path)
