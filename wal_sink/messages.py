@@ -60,8 +60,6 @@ class DeliveryContext:
     """Of a two-phase sink: whether a lost transaction is prepared again although it may have been committed."""
     rows_per_s: float | None = None
     """Limit for each delivery task: rows a second, on average."""
-    spread: bool = False
-    """Whether the batch's progress lies in shards, as its manifest says."""
     records_by_time: bool = False
     """Whether progress is recorded once a second, not chunk by chunk: the target ignores what it gets again."""
     looks_by_time: bool = False

@@ -80,7 +80,7 @@ def test_the_fields_inside_a_field_are_named_somewhere() -> None:
 def test_what_a_row_names() -> None:
     rows = [
         ("`number`, `location` (from now on; `a` (or `b`)), `moved_from`", {"number", "location", "moved_from"}),
-        ('`segments`, `"spread":true` (large batches only)', {"segments", "spread"}),
+        ('`segments`, `"passed_over":true` (some only)', {"segments", "passed_over"}),
         ("`outcome` (`done` or `given up`)", {"outcome"}),
     ]
     assert [(row, documented(row)) for row, _ in rows] == rows

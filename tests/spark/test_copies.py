@@ -53,24 +53,23 @@ def test_a_window_is_one_call_and_the_pause_that_the_rate_asks_for() -> None:
     assert copies.window_s(replace(given, records_by_time=True)) == 10 + RECORD_S
 
 
-@pytest.mark.parametrize("spread", [False, True])
-def test_only_records_of_the_copys_own_segments_are_news(tmp_path: Path, spread: bool) -> None:
-    given = replace(Stage().given, spread=spread)
+def test_only_records_of_the_copys_own_segments_are_news(tmp_path: Path) -> None:
+    given = Stage().given
     segment: Any = SimpleNamespace()
     tasks = [SegmentTask(1, segment, 0, maybe_sent=False), SegmentTask(17, segment, 0, maybe_sent=False)]
     store = open_store(StoreSpec(str(tmp_path)))
-    mine = {paths.progress("a", 0, ordinal, 10, spread=spread) for ordinal in (1, 17)}
-    mine |= {paths.prepared("a", 0, ordinal, 1, spread=spread) for ordinal in (1, 17)}
+    mine = {paths.progress("a", 0, ordinal, 10) for ordinal in (1, 17)}
+    mine |= {paths.prepared("a", 0, ordinal, 1) for ordinal in (1, 17)}
     letters = {paths.dead_letter("a", 0, ordinal, 0, 2, number=number) for ordinal in (1, 17) for number in (None, 3)}
     others = {
-        paths.progress("a", 0, 2, 10, spread=spread),
-        paths.progress("a", 0, 33, 10, spread=spread),
-        paths.progress("a", 1, 1, 10, spread=spread),
-        paths.progress("b", 0, 1, 10, spread=spread),
-        paths.prepared("a", 0, 2, 1, spread=spread),
+        paths.progress("a", 0, 2, 10),
+        paths.progress("a", 0, 33, 10),
+        paths.progress("a", 1, 1, 10),
+        paths.progress("b", 0, 1, 10),
+        paths.prepared("a", 0, 2, 1),
         paths.dead_letter("a", 0, 2, 0, 2),
         paths.dead_letter("a", 1, 1, 0, 2),
-        f"{paths.progress_folder('a', 0, shard_of=1 if spread else None)}/odd",
+        f"{paths.progress_folder('a', 0)}/odd",
     }
     for path in mine | letters | others:
         store.create(path, b"x")

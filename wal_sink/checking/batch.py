@@ -35,7 +35,7 @@ class BatchFacts:
 
 
 def check_batch(look: Look, batch_id: int, *, reads_segments: bool, reads_terms: bool = True) -> BatchFacts:
-    """Check one batch. One listing, more where the batch has shards, and a read for each record and segment.
+    """Check one batch. One listing, and a read for each record and segment.
 
     `reads_terms`: whether the runs of its records are compared with those of the terms, of which there may be many.
     """
@@ -58,21 +58,20 @@ def check_batch(look: Look, batch_id: int, *, reads_segments: bool, reads_terms:
 
 def _listed(look: Look, batch_id: int) -> BatchFacts:
     """The objects of a batch, as listings show them."""
-    facts = BatchFacts(batch_id)
-    for folder in (paths.batch(batch_id), *look.known.shards.get(batch_id, ())):
-        for name in look.log.store.list(folder, recursive=True):
-            path = f"{folder}/{name}"
-            manifest = paths.parse_manifest(name)
-            if kind_of(path) is None:
-                look.unknown(path)
-            elif manifest is not None:
-                facts.manifests[manifest] = None
-            elif path == paths.release(batch_id):
-                facts.is_released = True
-            elif path == paths.skipped(batch_id):
-                facts.is_skipped = look.listed(SkippedBatch, path) is not None
-            else:
-                facts.segments.add(path)
+    facts, folder = BatchFacts(batch_id), paths.batch(batch_id)
+    for name in look.log.store.list(folder, recursive=True):
+        path = f"{folder}/{name}"
+        manifest = paths.parse_manifest(name)
+        if kind_of(path) is None:
+            look.unknown(path)
+        elif manifest is not None:
+            facts.manifests[manifest] = None
+        elif path == paths.release(batch_id):
+            facts.is_released = True
+        elif path == paths.skipped(batch_id):
+            facts.is_skipped = look.listed(SkippedBatch, path) is not None
+        else:
+            facts.segments.add(path)
     return facts
 
 

@@ -64,14 +64,11 @@ class Kind:
 
 
 _TOKEN = re.compile(r"<(\w+)(?::(\d+))?>")
-_SHARD = "shard-[0-9a-f]"
 
 
 def _matched(token: re.Match[str]) -> str:
     """The regular expression of a part of a pattern."""
     name, digits = token[1], token[2]
-    if name == "shard":
-        return _SHARD
     if digits is None:
         return r"[^/.]+" if name in {"transaction", "id", "time"} else r"[^/]+"
     return rf"\d{{{digits}}}" if name == "batch" else rf"(?:\d{{{digits}}}|[1-9]\d{{{digits},}})"
@@ -89,10 +86,8 @@ KINDS = (
     Kind("batches/<batch:19>/release.json", Release, _COLLECTED),
     Kind("batches/<batch:19>/skipped.json", SkippedBatch, _COLLECTED),
     Kind(f"batches/<batch:19>/{_SEGMENT}", None, _COLLECTED),
-    Kind(f"batches/<shard>/<batch:19>/{_SEGMENT}", None, _COLLECTED),
     Kind("sinks/<name>/sink.json", SinkRecord),
     Kind("sinks/<name>/progress/<batch:19>/<ordinal:6>-<rows:12>.json", Progress, _COLLECTED),
-    Kind("sinks/<name>/progress/<shard>/<batch:19>/<ordinal:6>-<rows:12>.json", Progress, _COLLECTED),
     Kind("sinks/<name>/markers/<batch:19>.json", Marker, _COLLECTED),
     Kind(f"{_LETTER}.parquet", None, _FREELY),
     Kind(f"{_LETTER}-<number:6>.parquet", None, _FREELY),
@@ -100,10 +95,7 @@ KINDS = (
     Kind(f"{_LETTER}-<number:6>.replayed.json", Replayed, _FREELY),
     Kind("sinks/<name>/begun/<batch:19>-<transaction>.json", BegunRecord, _FREELY),
     Kind("sinks/<name>/begun/<batch:19>-<transaction>.token.json", TokenRecord, _FREELY),
-    Kind("sinks/<name>/begun/<shard>/<batch:19>-<transaction>.json", BegunRecord, _FREELY),
-    Kind("sinks/<name>/begun/<shard>/<batch:19>-<transaction>.token.json", TokenRecord, _FREELY),
     Kind("sinks/<name>/progress/<batch:19>/prepared-<ordinal:6>-<number:6>.json", PreparedRecord, _COLLECTED),
-    Kind("sinks/<name>/progress/<shard>/<batch:19>/prepared-<ordinal:6>-<number:6>.json", PreparedRecord, _COLLECTED),
     Kind("sinks/<name>/retired.json", RetiredRecord),
     Kind("sinks/<name>/names/<number:10>.json", NameRecord),
     Kind("sinks/<name>/renamed.json", RenamedRecord),

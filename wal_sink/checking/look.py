@@ -86,8 +86,6 @@ class Known:
     """The batches above low water, ascending."""
     held: frozenset[int] = frozenset()
     """The same."""
-    shards: dict[int, list[str]] = field(default_factory=dict)
-    """Folders of shards that hold objects of a batch."""
     sinks: dict[str, SinkFacts] = field(default_factory=dict)
     """By folder, without forgotten ones and names that lead to other folders."""
     terms: dict[str, Terms] = field(default_factory=dict)

@@ -135,14 +135,12 @@ def _check_low_water(look: Look) -> None:
 
 
 def check_batches(look: Look) -> None:
-    """Which batches there are: from the one after low water on, without a gap. Up to 18 listings."""
+    """Which batches there are: from the one after low water on, without a gap. Up to 2 listings."""
     known = look.known
-    known.batches, known.shards = [], {}
+    known.batches = []
     for name in look.log.store.list(paths.BATCHES):
         number = _batch_of(name)
-        if paths.is_shard(name):
-            _note_shard(look, f"{paths.BATCHES}/{name.rstrip('/')}")
-        elif number is None:
+        if number is None:
             look.unknown(f"{paths.BATCHES}/{name}")
         else:
             known.batches.append(number)
@@ -168,15 +166,6 @@ def _tell_gap(look: Look, first: int, later: int) -> None:
         f"{which} must exist, since {paths.batch(later)}/ is younger and low water is at {look.known.low_water}, or "
         f"the newest record of {paths.LOW_WATER}/ is gone",
     )
-
-
-def _note_shard(look: Look, shard: str) -> None:
-    for name in look.log.store.list(shard):
-        number = _batch_of(name)
-        if number is None:
-            look.unknown(f"{shard}/{name}")
-        else:
-            look.known.shards.setdefault(number, []).append(f"{shard}/{name.rstrip('/')}")
 
 
 def _batch_of(name: str) -> int | None:

@@ -65,12 +65,8 @@ def _markers(look: Look, folder: str) -> list[int]:
 def _list_progress(look: Look, sink: SinkFacts) -> None:
     root = paths.progress_batches(sink.folder)
     names = look.log.store.list(root)
-    for shard in [name for name in names if paths.is_shard(name)]:
-        names += [f"{shard}{name}" for name in look.log.store.list(f"{root}/{shard.rstrip('/')}")]
     for name in names:
-        number = paths.parse_number(name.rstrip("/").rpartition("/")[2])
-        if paths.is_shard(name):
-            continue
+        number = paths.parse_number(name)
         if number is None or not name.endswith("/"):
             look.unknown(f"{root}/{name}")
         else:

@@ -132,10 +132,10 @@ class Collector:
         doomed = self._doomed(batch_id)
         while group := list(islice(doomed, GROUP_PATHS)):
             self._log.store.delete(group)
-            self._go_on()
+            self._shared.sleep_s(0)  # shows progress; raises `StoppedError` if the run is ending
 
     def _doomed(self, batch_id: int) -> Iterator[str]:
-        """Paths to delete. Each folder is listed when it is reached. Those in shards are deleted on the way."""
+        """Paths to delete. Each folder is listed when it is reached."""
         store = self._log.store
         yield from self._doomed_in(paths.BATCHES, batch_id)
         for sink in registered(self._log):
@@ -147,44 +147,14 @@ class Collector:
         yield from self._milestones.passed(batch_id)
 
     def _doomed_in(self, root: str, batch_id: int) -> Iterator[str]:
-        """The objects in the folders of batches in `root` that are to be deleted. Those in its shards, which the same
-        listing shows, are deleted here.
-        """
-        names = self._log.store.list(root)
-        self._delete_in_shards([f"{root}/{name}" for name in names if paths.is_shard(name)], batch_id)
-        yield from self._all(f"{root}/{name}" for name in names if _is_through(name, batch_id))
-
-    def _delete_in_shards(self, shards: list[str], batch_id: int) -> None:
-        """Delete batch by batch, since the names of many batches' objects may not fit into memory.
-
-        The objects of a batch are deleted in the order of its partitions, so that each request is spread over all
-        shards and no prefix gets all deletes.
-        """
-        batches: dict[str, list[str]] = {}
-        for shard in shards:
-            for name in self._log.store.list(shard.removesuffix("/")):
-                if _is_through(name, batch_id):
-                    batches.setdefault(name, []).append(shard + name)
-        for name in sorted(batches):
-            self._log.store.delete(sorted(self._all(batches[name]), key=_last_part))
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Show that this committer makes progress. Raises `StoppedError` if the run is ending."""
-        self._shared.sleep_s(0)
-
-    def _all(self, folders: Iterable[str]) -> Iterator[str]:
-        """Every object below some folders, each of which ends in `/`."""
+        """The objects in the folders of batches in `root` that are to be deleted."""
         store = self._log.store
+        folders = (f"{root}/{name}" for name in store.list(root) if _is_through(name, batch_id))
         return (folder + name for folder in folders for name in store.list(folder.removesuffix("/"), recursive=True))
 
     def _first_batch(self) -> int:
         wal = self._shared.history.wal
         return wal.first_batch if wal else 0
-
-
-def _last_part(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _is_through(name: str, batch_id: int) -> bool:

@@ -381,7 +381,6 @@ class BatchDelivery:
             rows_per_s=self._served_sink.delivery.rows_per_s,
             prepares_again=self._served_sink.delivery.on_gone == "prepare_again",
             last_delivered=LastDelivered.of(before),
-            spread=self._manifest.spread,
             records_by_time=self._records_by_time,
             looks_by_time=self._is_sent_ahead,
             looked_s=looked_s,

@@ -17,9 +17,8 @@ from wal_sink.wal.segment_reader import chunk_ends, load_segment
 
 
 def recorded_chunks(store: Store, sink: str, manifest: Manifest) -> list[paths.ProgressName]:
-    """The names of a batch's progress records, parsed. One listing, or one per shard."""
-    folders = paths.progress_folders(sink, manifest.batch_id, spread=manifest.spread)
-    found = (paths.parse_progress(name) for folder in folders for name in store.list(folder))
+    """The names of a batch's progress records, parsed. One listing."""
+    found = map(paths.parse_progress, store.list(paths.progress_folder(sink, manifest.batch_id)))
     return [name for name in found if name is not None]
 
 
@@ -41,7 +40,7 @@ def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: 
 
     Raises `CorruptError` if it is of another segment, `StoreError` if it is gone: the next listing may not have it.
     """
-    path = paths.progress(sink, manifest.batch_id, ordinal, rows, spread=manifest.spread)
+    path = paths.progress(sink, manifest.batch_id, ordinal, rows)
     where = log.store.url_of(path)
     record = log.find(Progress, path)
     if record is None:

@@ -98,7 +98,7 @@ class Records:
     def create(self, task: SegmentTask, rows: int) -> None:
         """Create the record. If it exists, another process delivers the segment, and this one stops."""
         given = self._given
-        path = paths.progress(given.sink, given.batch_id, task.ordinal, rows, spread=given.spread)
+        path = paths.progress(given.sink, given.batch_id, task.ordinal, rows)
         record = Progress(
             batch_id=given.batch_id,
             ordinal=task.ordinal,

@@ -27,16 +27,14 @@ _SHOWN = frozenset(
     {
         *("id", "created", "wal_id", "query_id", "run_id", "segment_id", "transaction_id", "fingerprint"),
         *("number", "first_batch", "batch_id", "term", "attempt", "ordinal", "partition"),
-        *("chunk_rows", "spread", "passed_over", "at_most_once", "through", "rows", "bytes", "crc32", "kept"),
+        *("chunk_rows", "passed_over", "at_most_once", "through", "rows", "bytes", "crc32", "kept"),
         *("rejected", "unknown", "role", "sink_kind", "pid", "started"),
     }
 )
 """Fields whose values are numbers, ids or words of wal-sink itself."""
 _WORD = re.compile(r"[A-Za-z0-9_.:+-]{1,64}")
 """A value that may be shown as it is."""
-_NUMBERED = re.compile(
-    r"(?:manifest-|prepared-|shard-)?[0-9a-f][0-9a-f-]*(?:\.[a-z]+)*/?|\d{8}T\d{6}Z-[0-9a-f]{32}\.json"
-)
+_NUMBERED = re.compile(r"(?:manifest-|prepared-)?[0-9a-f][0-9a-f-]*(?:\.[a-z]+)*/?|\d{8}T\d{6}Z-[0-9a-f]{32}\.json")
 _FIXED = frozenset(
     part for kind in KINDS for part in re.findall(r"[^/]+/?", kind.pattern) if not re.search("[<>]", part)
 )

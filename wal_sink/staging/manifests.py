@@ -14,7 +14,6 @@ from wal_sink.telemetry.measures import OperationTimes
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Release, SegmentRef
-from wal_sink.wal.segment_reader import chunk_ends
 from wal_sink.wal.timings import StagingTiming
 
 _logger = logger_of(__name__)
@@ -67,7 +66,6 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
         segments=tuple(staged.segments),
         prepared=dict(staged.prepared),
         timing=_timing(attempt, staged),
-        spread=sum(len(chunk_ends(segment, chunk_rows)) for segment in staged.segments) > paths.SPREAD_FROM,
         **log.stamp(),
     )
     if not log.create(paths.manifest(attempt.batch_id, attempt.term, attempt.number), manifest):

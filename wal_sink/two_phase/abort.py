@@ -41,13 +41,10 @@ def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, thro
 
 
 def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
-    """The transactions whose records were not deleted yet. One listing, and one for each shard."""
-    root = paths.begun_folder(sink)
-    names = log.store.list(root)
-    shards = [f"{root}/{name.rstrip('/')}" for name in names if paths.is_shard(name)]
-    for folder, found in [(root, names), *((shard, log.store.list(shard)) for shard in shards)]:
-        parsed = (paths.parse_begun(folder, name) for name in found)
-        yield from (name for name in parsed if name is not None)
+    """The transactions whose records were not deleted yet. One listing."""
+    folder = paths.begun_folder(sink)
+    parsed = (paths.parse_begun(folder, name) for name in log.store.list(folder))
+    return (name for name in parsed if name is not None)
 
 
 def _committed(log: Log, sink: str, batch_id: int) -> set[str]:
@@ -63,10 +60,10 @@ def _committed(log: Log, sink: str, batch_id: int) -> set[str]:
         return set()
     handles = manifest.prepared.get(sink, ())
     ids = {segment.id for segment, handle in zip(manifest.segments, handles, strict=False) if handle is not None}
-    for folder in paths.progress_folders(sink, batch_id, spread=manifest.spread):
-        for name in log.store.list(folder):
-            if paths.is_prepared(name) and (record := log.find(PreparedRecord, f"{folder}/{name}")) is not None:
-                ids.add(record.transaction_id)
+    folder = paths.progress_folder(sink, batch_id)
+    for name in log.store.list(folder):
+        if paths.is_prepared(name) and (record := log.find(PreparedRecord, f"{folder}/{name}")) is not None:
+            ids.add(record.transaction_id)
     return ids
 
 

@@ -156,7 +156,7 @@ class SegmentCommit:
 
     def _path(self, task: SegmentTask, number: int) -> str:
         given = self._given
-        return paths.prepared(given.sink, given.batch_id, task.ordinal, number, spread=given.spread)
+        return paths.prepared(given.sink, given.batch_id, task.ordinal, number)
 
     def _find(self, task: SegmentTask, number: int) -> _Prepared | None:
         record = self._log.find(PreparedRecord, self._path(task, number))

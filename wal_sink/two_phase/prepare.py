@@ -207,13 +207,13 @@ class OpenTransaction:
             file_index=given.file_index,
             **log.stamp(),
         )
-        if not log.create(paths.begun(given.sink, given.batch_id, given.id, given.partition), record):
+        if not log.create(paths.begun(given.sink, given.batch_id, given.id), record):
             raise StoreError(f"{self._what}: another transaction with this id was begun before; ids must be unique")
 
     def _write_down_token(self, log: Log) -> None:
         given = self._transaction
         record = TokenRecord(transaction_id=given.id, batch_id=given.batch_id, token=self._token, **log.stamp())
-        log.create(paths.begun_token(given.sink, given.batch_id, given.id, given.partition), record)
+        log.create(paths.begun_token(given.sink, given.batch_id, given.id), record)
 
     def _call(self, name: str, function: Callable[..., object], *args: object) -> object:
         return self._session.call(f"{self._what}: {name}", function, *args, nothing_sent=True)

@@ -2,10 +2,6 @@
 
 Numbers are zero-padded. A number with more digits than its field is written in full and read back. Only batch ids
 always have the same width: only for them the order of a listing is the order of the numbers.
-
-An object store limits requests per prefix, and batch ids only rise, so all load is at the newest end. So a large batch
-puts part of its objects into shards: folders that come *before* the batch in the path, `batches/shard-7/<batch>/…`.
-Shards lie beside the batches, so the listing of the batches finds them too.
 """
 
 from __future__ import annotations
@@ -35,11 +31,6 @@ ERRORS = "errors"
 REPLAYED = ".replayed.json"
 """Suffix of the record that a dead letter was sent again."""
 
-SHARDS = 16
-SPREAD_FROM = 1024
-"""First partition that stages into shards. The progress of a batch with more chunks than this lies in shards too.
-Smaller batches do not use shards.
-"""
 
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 BATCH_DIGITS = 19
@@ -60,7 +51,6 @@ _PROGRESS = re.compile(rf"{_number(6)}-{_number(12)}\.json", re.ASCII)
 _SEGMENT = re.compile(rf"(?:.*/)?{_number(6)}-{_number(4)}-[^/]*\.parquet", re.ASCII)
 _PREPARED = re.compile(rf"prepared-{_number(6)}-{_number(6)}\.json", re.ASCII)
 _BEGUN = re.compile(rf"(\d{{{BATCH_DIGITS}}})-([^/.]+)\.json", re.ASCII)
-_SHARD = re.compile(r"shard-[0-9a-f]/")
 _DEAD_LETTER = re.compile(rf"{_number(6)}-{_number(12)}-{_number(12)}(?:-{_number(6)})?\.parquet", re.ASCII)
 
 
@@ -202,25 +192,12 @@ def skipped(batch_id: int) -> str:
     return f"{batch(batch_id)}/skipped.json"
 
 
-def shard(number: int) -> str:
-    """The shard for a number: the partition that stages a segment, or the segment's ordinal."""
-    return f"shard-{number % SHARDS:x}"
-
-
-def is_shard(name: str) -> bool:
-    """Return whether a name in a listing is a shard's."""
-    return _SHARD.fullmatch(name) is not None
-
-
 def attempt_folder(batch_id: int, term_number: int, attempt: int) -> str:
     return f"{batch(batch_id)}/{_counted(term_number, 10)}-{_counted(attempt, 10)}"
 
 
 def segment(folder: str, partition: int, file_index: int, segment_id: str) -> str:
-    """Path of a segment: in the attempt's folder, or in the folder of the same name in the partition's shard."""
-    if partition >= SPREAD_FROM:
-        head, slash, rest = folder.partition("/")
-        folder = f"{head}/{shard(partition)}{slash}{rest}"
+    """Path of a segment in an attempt's folder."""
     return f"{folder}/{_counted(partition, 6)}-{_counted(file_index, 4)}-{segment_id}.parquet"
 
 
@@ -275,20 +252,13 @@ def forgotten(name: str) -> str:
     return f"{SINKS}/{name}/{FORGOTTEN}"
 
 
-def progress_folder(name: str, batch_id: int, *, shard_of: int | None = None) -> str:
-    """Folder of a batch's progress, or of the part of it in the shard of a segment's ordinal."""
-    folder = progress_batches(name)
-    return f"{folder if shard_of is None else f'{folder}/{shard(shard_of)}'}/{batch_name(batch_id)}"
+def progress_folder(name: str, batch_id: int) -> str:
+    """Folder of a batch's progress."""
+    return f"{progress_batches(name)}/{batch_name(batch_id)}"
 
 
-def progress_folders(name: str, batch_id: int, *, spread: bool) -> list[str]:
-    """All folders with progress of a batch; `spread` is the manifest's."""
-    return [progress_folder(name, batch_id, shard_of=number) for number in (range(SHARDS) if spread else (None,))]
-
-
-def progress(name: str, batch_id: int, ordinal: int, rows: int, *, spread: bool = False) -> str:
-    folder = progress_folder(name, batch_id, shard_of=ordinal if spread else None)
-    return f"{folder}/{_counted(ordinal, 6)}-{_counted(rows, 12)}.json"
+def progress(name: str, batch_id: int, ordinal: int, rows: int) -> str:
+    return f"{progress_folder(name, batch_id)}/{_counted(ordinal, 6)}-{_counted(rows, 12)}.json"
 
 
 def markers(name: str) -> str:
@@ -307,27 +277,17 @@ def begun_folder(name: str) -> str:
     return f"{SINKS}/{name}/begun"
 
 
-def begun_folders(name: str) -> list[str]:
-    """All folders with records of begun transactions."""
-    return [begun_folder(name), *(f"{begun_folder(name)}/{shard(number)}" for number in range(SHARDS))]
+def begun(name: str, batch_id: int, transaction_id: str) -> str:
+    return BegunName(begun_folder(name), batch_id, transaction_id).path
 
 
-def begun(name: str, batch_id: int, transaction_id: str, partition: int) -> str:
-    return BegunName(_begun_place(name, partition), batch_id, transaction_id).path
+def begun_token(name: str, batch_id: int, transaction_id: str) -> str:
+    return BegunName(begun_folder(name), batch_id, transaction_id).token_path
 
 
-def begun_token(name: str, batch_id: int, transaction_id: str, partition: int) -> str:
-    return BegunName(_begun_place(name, partition), batch_id, transaction_id).token_path
-
-
-def _begun_place(name: str, partition: int) -> str:
-    return f"{begun_folder(name)}/{shard(partition)}" if partition >= SPREAD_FROM else begun_folder(name)
-
-
-def prepared(name: str, batch_id: int, ordinal: int, number: int, *, spread: bool = False) -> str:
+def prepared(name: str, batch_id: int, ordinal: int, number: int) -> str:
     """Path of a `prepared` record: beside the progress of its batch, which is collected together with it."""
-    folder = progress_folder(name, batch_id, shard_of=ordinal if spread else None)
-    return f"{folder}/prepared-{_counted(ordinal, 6)}-{_counted(number, 6)}.json"
+    return f"{progress_folder(name, batch_id)}/prepared-{_counted(ordinal, 6)}-{_counted(number, 6)}.json"
 
 
 def dead_letter_folder(name: str, batch_id: int) -> str:

@@ -102,8 +102,8 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
 
-class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One staged attempt of a batch."""
+class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One staged attempt of a batch. A field that this version does not know could change where its objects lie."""
 
     kind = "manifest"
     batch_id: int
@@ -123,8 +123,6 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The handle of each segment, by name of a two-phase sink. None: the segment was not prepared while it was
     staged.
     """
-    spread: bool = False
-    """True if its sinks' progress lies in shards."""
     timing: StagingTiming | None = None
     """How long staging took, for people. None: not recorded."""
     passed_over: bool = False
@@ -190,9 +188,7 @@ class Progress(Record, frozen=True, kw_only=True):
     run_id: str
 
     def belongs_at(self, path: str) -> bool:
-        sink = paths.sink_of(path)
-        either = (paths.progress(sink, self.batch_id, self.ordinal, self.rows, spread=spread) for spread in _EITHER)
-        return path in either
+        return path == paths.progress(paths.sink_of(path), self.batch_id, self.ordinal, self.rows)
 
 
 class BegunRecord(Record, frozen=True, kw_only=True):
@@ -206,8 +202,7 @@ class BegunRecord(Record, frozen=True, kw_only=True):
     file_index: int
 
     def belongs_at(self, path: str) -> bool:
-        folders = paths.begun_folders(paths.sink_of(path))
-        return path in (paths.BegunName(folder, self.batch_id, self.transaction_id).path for folder in folders)
+        return path == paths.begun(paths.sink_of(path), self.batch_id, self.transaction_id)
 
 
 class TokenRecord(Record, frozen=True, kw_only=True):
@@ -219,8 +214,7 @@ class TokenRecord(Record, frozen=True, kw_only=True):
     token: str
 
     def belongs_at(self, path: str) -> bool:
-        folders = paths.begun_folders(paths.sink_of(path))
-        return path in (paths.BegunName(folder, self.batch_id, self.transaction_id).token_path for folder in folders)
+        return path == paths.begun_token(paths.sink_of(path), self.batch_id, self.transaction_id)
 
 
 class PreparedRecord(Record, frozen=True, kw_only=True):
@@ -240,9 +234,7 @@ class PreparedRecord(Record, frozen=True, kw_only=True):
     run_id: str
 
     def belongs_at(self, path: str) -> bool:
-        sink = paths.sink_of(path)
-        either = (paths.prepared(sink, self.batch_id, self.ordinal, self.number, spread=spread) for spread in _EITHER)
-        return path in either
+        return path == paths.prepared(paths.sink_of(path), self.batch_id, self.ordinal, self.number)
 
 
 class OlderSlots(msgspec.Struct, frozen=True, kw_only=True):
@@ -363,7 +355,6 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 R = TypeVar("R", bound=Record)
-_EITHER = (False, True)
 
 
 def encode(record: Record) -> bytes:

@@ -98,7 +98,7 @@ class Judge:
         folder, _, rest = path.partition("/")
         if folder == "batches":
             parts = rest.split("/")
-            batch, names = int(parts[parts[0].startswith("shard-")]), self.needed_by
+            batch, names = int(parts[0]), self.needed_by
             self.deletions += 1
             if batch > self.low_water:
                 self.blame(f"I6: {path} deleted above low water {self.low_water}")

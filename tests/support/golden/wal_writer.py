@@ -89,14 +89,6 @@ def _collected(world: GoldenWal) -> None:
     world.targets["anew"] = world.targets.pop("renamed")
 
 
-def _spread(world: GoldenWal) -> None:
-    """Write a half-delivered batch of more than 1,024 chunks, with a partition number above 1,023."""
-    world.partitions = [0, 1_500]
-    run = world.process()
-    world.batch(run, 20, 2_100)
-    world.deliver_until("plain", *[f"after create {paths.SINKS}/plain/progress"] * 30)
-
-
 def _unkept(world: GoldenWal) -> None:
     """Write rows that only the target of a two-phase sink holds."""
     run = world.process()
@@ -166,7 +158,6 @@ WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "segments", "batches"), _kinds),
     "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
     "collected": (("plain", "ledger", "renamed", "retired"), _collected),
-    "spread": (("plain", "ledger"), _spread),
     "unkept": (("unkept",), _unkept),
     "packed": (("plain", "keyed", "ledger", "vault"), _packed),
     "passed_over": (("plain",), _passed_over),

@@ -241,18 +241,16 @@ def test_low_water_that_names_a_newer_marker() -> None:
 # --- sinks
 
 
-def test_progress_in_the_wrong_shard_or_within_a_chunk() -> None:
-    wal = world("spread")
-    path = paths.progress("plain", 0, 0, 2, spread=True)
-    plain = paths.progress("plain", 0, 0, 2)
-    wal.create(plain, wal.read(path))
-    assert told(wal) == [(Fault.MISPLACED, plain)]
-    wal.delete([plain])
+def test_progress_within_a_chunk() -> None:
+    wal = world("kinds")
+    folder = next(f"{root}/{name}" for root in [paths.progress_batches("plain")] for name in wal.list(root))
+    path = f"{folder}{wal.list(folder.rstrip('/'))[0]}"
     record = decode(Progress, wal.read(path), path)
-    wal.create(paths.progress("plain", 0, 0, 3, spread=True), encode(msgspec.structs.replace(record, rows=3)))
-    assert told(wal) == [(CONTRADICTION, paths.progress("plain", 0, 0, 3, spread=True))]
-    wal.delete([paths.progress("plain", 0, 0, 3, spread=True)])
-    manifest_path, found = manifest_of(wal, 0)
+    within = paths.progress("plain", record.batch_id, record.ordinal, 999)
+    wal.create(within, encode(msgspec.structs.replace(record, rows=999)))
+    assert told(wal) == [(CONTRADICTION, within)]
+    wal.delete([within])
+    manifest_path, found = manifest_of(wal, record.batch_id)
     broken = msgspec.structs.replace(found.segments[0], chunk_ends=(3, 2))
     changed(wal, Manifest, manifest_path, segments=(broken, *found.segments[1:]))
     assert told(wal) == [(CONTRADICTION, manifest_path)]

@@ -65,13 +65,9 @@ CASES = (
          other=("0000000000000000001", "0000000000000000002")),
     Case(f"batches/<batch:19>/{_SEGMENT}", "kinds", foreign=_ROWS,
          other=("000000-0000", "000009-0000"), doubled=_DEBRIS),
-    Case(f"batches/<shard>/<batch:19>/{_SEGMENT}", "spread", foreign=_ROWS,
-         other=("-0000-", "-0009-"), doubled=_DEBRIS),
     Case("sinks/<name>/sink.json", "kinds", "plain", foreign=SAME, other=("plain", "new")),
     Case("sinks/<name>/progress/<batch:19>/<ordinal:6>-<rows:12>.json", "kinds", "plain", NOT_NEEDED,
          other=_FREE_BATCH),
-    Case("sinks/<name>/progress/<shard>/<batch:19>/<ordinal:6>-<rows:12>.json", "spread", "", NOT_NEEDED,
-         other=("-000000000002.", "-000000000001.")),
     Case("sinks/<name>/markers/<batch:19>.json", "kinds", "plain/markers/0000000000000000001",
          other=("0000000000000000001", "0000000000000000002")),
     Case(f"{_LETTER}.parquet", "dead_letters", "", DANGLING, other=("-000000000000-", "-000000000001-")),
@@ -82,12 +78,7 @@ CASES = (
     Case(f"sinks/<name>/begun/{_BEGUN}.json", "kinds", "0000000000000000004", DANGLING, foreign=MISPLACED,
          other=("4-", "4-0")),
     Case(f"sinks/<name>/begun/{_BEGUN}.token.json", "kinds", "", NOT_NEEDED, foreign=MISPLACED, other=("2-", "2-0")),
-    Case(f"sinks/<name>/begun/<shard>/{_BEGUN}.json", "sharded", "", DANGLING, foreign=MISPLACED, other=("0-", "0-0")),
-    Case(f"sinks/<name>/begun/<shard>/{_BEGUN}.token.json", "sharded", "", NOT_NEEDED, foreign=MISPLACED,
-         other=("0-", "0-0")),
     Case(f"sinks/<name>/progress/<batch:19>/{_PREPARED}", "kinds", "", NOT_NEEDED, other=("01.json", "02.json")),
-    Case(f"sinks/<name>/progress/<shard>/<batch:19>/{_PREPARED}", "sharded", "", NOT_NEEDED,
-         other=("01.json", "02.json")),
     Case("sinks/<name>/retired.json", "collected", "", NOT_NEEDED,
          other=("sinks/retired", "sinks/plain"), doubled=FOREIGN),
     Case("sinks/<name>/names/<number:10>.json", "collected", "", "the old name counts again", foreign=SAME,
@@ -114,14 +105,6 @@ SHORT = {
     "sinks/<name>/dead-letters/<batch:19>/<the same>.replayed.json": [
         f"{_LETTER}.replayed.json",
         f"{_LETTER}-<number:6>.replayed.json",
-    ],
-    "sinks/<name>/progress/<shard>/<batch:19>/…": [
-        "sinks/<name>/progress/<shard>/<batch:19>/<ordinal:6>-<rows:12>.json",
-        f"sinks/<name>/progress/<shard>/<batch:19>/{_PREPARED}",
-    ],
-    "sinks/<name>/begun/<shard>/<batch:19>-<transaction>…": [
-        f"sinks/<name>/begun/<shard>/{_BEGUN}.json",
-        f"sinks/<name>/begun/<shard>/{_BEGUN}.token.json",
     ],
 }
 """Lines of docs/FORMAT.md that stand for two kinds."""

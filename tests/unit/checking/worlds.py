@@ -39,16 +39,6 @@ def _letters(world: GoldenWal) -> None:
     letters.replay(Plain(Target(), world.hook), unknown=True)
 
 
-def _sharded(world: GoldenWal) -> None:
-    """A two-phase sink, and a batch that lies in shards. Its target was unreachable while it was staged."""
-    world.partitions = [0, 1_500]
-    run = world.process()
-    world.targets["vault"].is_away = True
-    world.batch(run, 20, 2_100)
-    world.targets["vault"].is_away = False
-    world.deliver_until("vault", "after commit", "after commit")
-
-
 def _skipped(world: GoldenWal) -> None:
     """A sink passed over a batch of which nothing was left."""
     run = world.process()
@@ -81,7 +71,6 @@ def _others(world: GoldenWal) -> None:
 _MORE: dict[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     **WRITERS,
     "dead_letters": (WRITERS["dead_letters"][0], _letters),
-    "sharded": (("vault",), _sharded),
     "skipped": (("plain",), _skipped),
     "others": (("plain",), _others),
 }

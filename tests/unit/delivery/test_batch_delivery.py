@@ -125,17 +125,16 @@ def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone
     assert dispatcher.given[0].prepares_again is (on_gone == "prepare_again")
 
 
-def test_the_schema_of_the_batch_is_told_too_and_where_its_progress_lies() -> None:
+def test_the_schema_of_the_batch_is_told() -> None:
     dispatcher = Carrying(done)
     _, run = carried_by(dispatcher)
     staged = run.history.staged(0)
     assert staged is not None
-    assert not staged.spread
-    run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}", spread=True))
+    run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}"))
 
     run.deliver_all()
 
-    assert (dispatcher.given[0].spark_schema, dispatcher.given[0].spread) == ("{}", True)
+    assert dispatcher.given[0].spark_schema == "{}"
 
 
 def test_a_lone_segment_needs_no_term_check_for_its_first_chunk_and_several_do() -> None:

@@ -285,7 +285,7 @@ def test_ctrl_c_leaves_no_half_file(step: str, tmp_path: Path, monkeypatch: pyte
 def test_an_object_of_every_known_kind_is_none_of_another_program(kind: Kind) -> None:
     """`KINDS` are those of docs/FORMAT.md: tests/unit/checking/test_faults.py compares them."""
     wal = MemoryStore(StoreSpec(f"memory://kinds-bundle-{next(_numbers)}"))
-    texts = {"name": "default", "role": "stager", "shard": "shard-3", "time": "20260101T000000Z"}
+    texts = {"name": "default", "role": "stager", "time": "20260101T000000Z"}
     path = re.sub(r"<(\w+)(?::(\d+))?>", lambda token: texts.get(token[1], "0" * int(token[2] or 32)), kind.pattern)
     assert kind.compiled.fullmatch(path)
     wal.create(path, b"{}")

@@ -183,20 +183,6 @@ def test_the_newest_batch_is_a_replay_once_it_is_released_also_in_the_query_that
     assert not query.stage(run, 0)
 
 
-@pytest.mark.parametrize(("chunks", "spread"), [(2, False), (3, True)])
-def test_only_a_batch_of_more_chunks_than_a_folder_may_hold_is_spread(
-    chunks: int, spread: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paths, "SPREAD_FROM", 2)
-    place = Place(rows=lambda _: [2 * chunks])
-    run = place.open({"a": Recorder()})
-    next(place.query().batches(run, 1))
-
-    manifest = run.history.staged(0)
-    assert manifest is not None
-    assert manifest.spread is spread
-
-
 def test_a_gap_of_one_batch_is_refused() -> None:
     place = Place()
     run = place.open({"a": Recorder()})

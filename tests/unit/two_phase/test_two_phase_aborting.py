@@ -24,11 +24,8 @@ def test_an_attempt_that_lost_is_aborted_once_its_batch_is_delivered(vault: Vaul
     assert shown(vault) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("rows", [(5,), (0, 5)], ids=["together", "spread"])
-def test_a_transaction_that_needs_a_token_is_aborted_by_it(
-    vault: Vault, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paths, "SPREAD_FROM", 1)
+@pytest.mark.parametrize("rows", [(5,), (0, 5)])
+def test_a_transaction_that_needs_a_token_is_aborted_by_it(vault: Vault, rows: tuple[int, ...]) -> None:
     tokens: list[str] = []
 
     class WithToken(VaultSink):

@@ -97,24 +97,24 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-@given(batch=BATCHES, a=COUNTS, b=COUNTS, c=COUNTS, d=st.none() | COUNTS, spread=st.booleans(), id_=IDS)
+@given(batch=BATCHES, a=COUNTS, b=COUNTS, c=COUNTS, d=st.none() | COUNTS, id_=IDS)
 def test_every_name_that_can_be_written_is_read_back(
-    *, batch: int, a: int, b: int, c: int, d: int | None, spread: bool, id_: str
+    *, batch: int, a: int, b: int, c: int, d: int | None, id_: str
 ) -> None:
     folder = paths.attempt_folder(batch, a, b)
     assert paths.parse_attempt(f"{name_of(folder)}/") == (a, b)
     assert paths.parse_manifest(name_of(paths.manifest(batch, a, b))) == (a, b)
     assert paths.parse_attempt(name_of(paths.manifest(batch, a, b))) == (a, b)
     assert paths.parse_segment(paths.segment(folder, a, b, id_)) == (a, b)
-    assert paths.parse_progress(name_of(paths.progress("x", batch, a, b, spread=spread))) == (a, b)
-    assert paths.is_prepared(name_of(paths.prepared("x", batch, a, b, spread=spread)))
-    assert paths.parse_prepared(name_of(paths.prepared("x", batch, a, b, spread=spread))) == (a, b)
+    assert paths.parse_progress(name_of(paths.progress("x", batch, a, b))) == (a, b)
+    assert paths.is_prepared(name_of(paths.prepared("x", batch, a, b)))
+    assert paths.parse_prepared(name_of(paths.prepared("x", batch, a, b))) == (a, b)
     assert paths.parse_dead_letter(name_of(paths.dead_letter("x", batch, a, b, c, number=d))) == (a, b, c, d)
     assert paths.parse_number(name_of(paths.term("x", a))) == a
     assert paths.parse_number(name_of(paths.move(a))) == a
     for path in (paths.marker("x", batch), paths.low_water(batch), f"{paths.batch(batch)}/"):
         assert paths.parse_number(path.removesuffix("/").rpartition("/")[2]) == batch
-    written = paths.begun("x", batch, id_, a)
+    written = paths.begun("x", batch, id_)
     begun = paths.parse_begun(written.rpartition("/")[0], name_of(written))
     assert begun == (written.rpartition("/")[0], batch, id_)
 

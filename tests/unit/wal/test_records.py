@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +117,19 @@ def test_a_whole_record_that_lacks_what_the_format_asks_for_is_refused() -> None
         CorruptError, match=r"where: this low-water record does not have the fields that format 4 requires: .*batch_id"
     ):
         decode(LowWater, encode(Lacking(**STAMP)), "where")
+
+
+def test_a_manifest_with_a_field_that_nobody_knows_is_refused_by_name() -> None:
+    """Such a field may say that objects of the batch lie elsewhere."""
+
+    class Elsewhere(Manifest, frozen=True, kw_only=True, omit_defaults=True):
+        spread: bool = False
+
+    [manifest] = [record for record in RECORDS if isinstance(record, Manifest)]
+    data = encode(Elsewhere(**msgspec.structs.asdict(manifest), spread=True))
+
+    with pytest.raises(CorruptError, match=r"where: this manifest record .* unknown field `spread`"):
+        decode(Manifest, data, "where")
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=IDS)

@@ -57,11 +57,10 @@ def window_s(given: DeliveryContext) -> float:
 def recorded(store: Store, given: DeliveryContext, tasks: Sequence[SegmentTask]) -> frozenset[str]:
     """The paths of the progress records, prepared records and dead letters of these segments.
 
-    Costs one listing per shard of the segments, and one more if rejected rows are kept.
+    Costs one listing, and one more if rejected rows are kept.
     """
     ordinals = {task.ordinal for task in tasks}
-    shards = ordinals if given.spread else {None} if ordinals else set()
-    folders = {paths.progress_folder(given.sink, given.batch_id, shard_of=shard) for shard in shards}
+    folders = {paths.progress_folder(given.sink, given.batch_id)} if ordinals else set()
     if ordinals and given.keeps_rejected:
         folders.add(paths.dead_letter_folder(given.sink, given.batch_id))
     listed = [(folder, name) for folder in sorted(folders) for name in store.list(folder)]

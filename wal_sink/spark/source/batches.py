@@ -160,7 +160,7 @@ def only_batch(begun: Sequence[BegunBatch], options: WriteOptions, schema: Struc
 def _refuse_unseen(log: Log, segments: Sequence[SegmentRef]) -> None:
     """Refuse segments that the driver does not see: an executor may have written to a disk that no other machine has.
 
-    One listing for each folder of segments; there is one, and shards beside it for large batches.
+    One listing for each folder of segments; there is one.
     """
     by_folder: dict[str, set[str]] = {}
     for segment in segments:
