@@ -10,7 +10,6 @@ from wal_sink.arguments import (
     check_bool,
     check_count,
     check_seconds,
-    check_timeout,
     is_number,
     one_of,
 )
@@ -52,14 +51,9 @@ class Settings:
     least one; a delivery that takes 5 s at most, at the pace of the last batch, gets all.
     """
     retention_batches: int = 200
-    """Number of delivered batches whose markers and segments are kept, so that a rolled-back checkpoint is recognised.
+    """Number of delivered batches whose markers and segments are kept, so that a rolled-back checkpoint is recognised
+    and a restored target can be caught up. Give all processes of a WAL the same number: the smallest counts.
     """
-    retention_age_s: float | None = None
-    """Seconds for which older batches are kept after every sink had them. None: as `retention_bytes` says. If both are
-    None: as the WAL's last run with one of them said, otherwise not at all. A run that lives already follows, too.
-    """
-    retention_bytes: int | None = None
-    """Segment bytes of delivered batches that are kept. If both are given, a batch is deleted once one permits it."""
 
     single_writer: bool = False
     """True accepts a store without create-if-absent. You must then make sure that two drivers never write to one WAL.
@@ -67,8 +61,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _at_least_1(self, "chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
-        _at_least_1_or_none(self, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks", "retention_bytes")
-        check_timeout("retention_age_s", self.retention_age_s)
+        _at_least_1_or_none(self, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks")
         check_bool("single_writer", self.single_writer)
         if self.segment_bytes > MAX_SEGMENT_BYTES:
             raise ConfigError(f"segment_bytes={self.segment_bytes}: expected at most {MAX_SEGMENT_BYTES}")

@@ -21,7 +21,6 @@ def crashes(
     *,
     batches: Shape = THREE_BATCHES,
     retention: int = 200,
-    retention_bytes: int | None = None,
     lagging: bool = False,
     forgets: bool = False,
     begin: int = 0,
@@ -31,7 +30,7 @@ def crashes(
     With `forgets`, the checkpoint forgets its newest commit after the crash.
     """
 
-    undisturbed = World(kind, batches=batches, retention=retention, retention_bytes=retention_bytes, lagging=lagging)
+    undisturbed = World(kind, batches=batches, retention=retention, lagging=lagging)
     for crashed in islice(deaths(undisturbed), begin, None):
         if forgets:
             crashed.forget_newest_commit()
@@ -53,11 +52,6 @@ def backlogs(kind: str) -> Iterator[World]:
 def collections(kind: str) -> Iterator[World]:
     """The same for a run that collects the batches it delivered."""
     return crashes(kind, batches=LONG, retention=1)
-
-
-def collections_by_bytes(kind: str) -> Iterator[World]:
-    """The same where a collection makes milestones, and keeps some batches longer."""
-    return crashes(kind, batches=LONG, retention=1, retention_bytes=1)
 
 
 def double_crashes(kind: str) -> Iterator[World]:

@@ -12,7 +12,6 @@ from tests.simulation.histories.plans import HOLDING, KINDS, LifePlan
 LEAST_POINTS = 110
 """The least number of points of a run of three batches. Fewer mean that the matrix shrank."""
 COLLECTING = LifePlan(retention=1)
-KEEPING = LifePlan(retention=1, retention_age_s=0, retention_bytes=1)
 SMALL_CHUNKS = LifePlan(chunk_rows=1)
 
 pytestmark = pytest.mark.no_cover
@@ -36,14 +35,6 @@ def test_no_crash_and_no_two_crashes_break_a_law(kind: str, tell: Callable[[str]
 @pytest.mark.parametrize("kind", ["plain", "at_most_once", "transactional"])
 def test_nor_do_they_where_batches_are_collected(kind: str) -> None:
     crashes = every_crash(kind, ((2,), (1,), (1,)), COLLECTING)
-
-    assert not crashes.violations, "\n".join(crashes.violations[:10])
-    assert crashes.worlds >= 800
-
-
-@pytest.mark.parametrize("kind", ["plain", "transactional"])
-def test_nor_do_they_where_a_collection_makes_milestones(kind: str) -> None:
-    crashes = every_crash(kind, ((2,), (1,), (1,)), KEEPING)
 
     assert not crashes.violations, "\n".join(crashes.violations[:10])
     assert crashes.worlds >= 800

@@ -46,8 +46,6 @@ class World(HistoryWorld):
         *,
         batches: Shape = THREE_BATCHES,
         retention: int = 200,
-        retention_age_s: float | None = None,
-        retention_bytes: int | None = None,
         zombies: bool = False,
         lagging: bool = False,
         inline: bool = False,
@@ -58,8 +56,6 @@ class World(HistoryWorld):
         each = LifePlan(
             chunk_rows=CHUNK_ROWS,
             retention=retention,
-            retention_age_s=retention_age_s,
-            retention_bytes=retention_bytes,
             lagging=lagging,
         )
         attempts = Delivery(None).max_attempts

@@ -208,10 +208,6 @@ WRONG_VALUES: list[tuple[Callable[[], object], str]] = [
     (lambda: Delivery(post, budget_s=cast("Any", "600")), r"budget_s='600'"),
     (lambda: Delivery(post, rows_per_s=cast("Any", "5")), r"rows_per_s='5'"),
     (lambda: Settings(retention_batches=cast("Any", "200")), r"retention_batches='200'"),
-    (lambda: Settings(retention_age_s=cast("Any", "7d")), r"retention_age_s='7d'"),
-    (lambda: Settings(retention_age_s=-1), r"retention_age_s=-1"),
-    (lambda: Settings(retention_bytes=0), r"retention_bytes=0"),
-    (lambda: Settings(retention_bytes=cast("Any", 1.5)), r"retention_bytes=1\.5"),
     (lambda: Delivery(post, where=cast("Any", "executor")), "did you mean 'executors'"),
 ]
 

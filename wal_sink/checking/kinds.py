@@ -11,7 +11,6 @@ from enum import StrEnum
 from functools import cache
 
 from wal_sink.wal.lease import LeaseRecord
-from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.records import (
     BegunRecord,
     LowWater,
@@ -106,7 +105,6 @@ KINDS = (
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
     Kind("moves/<number:10>.json", Move),
     Kind("leases/<role>/<term:10>-<number:10>.json", LeaseRecord, _FREELY),
-    Kind("milestones/<batch:19>.json", Milestone, _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),
 )
 """Every kind of object that this version knows."""

@@ -33,13 +33,14 @@ from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.bounded import within
-from wal_sink.settings import Delivery, GuaranteeName
+from wal_sink.settings import Delivery, GuaranteeName, Settings
 from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.telemetry import Event, Rejected
 from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
+_DEFAULTS = Settings()
 REFRESH_S = 0.5
 STATUS_S = 2.0
 """How long the end of the command waits for the state of the WAL, after a signal. A supervisor may kill it soon."""
@@ -104,6 +105,13 @@ class _Start(click.ParamType[str | int]):
 @click.option("--yes", is_flag=True, help="Begin with a number although another sink of the WAL has the same target.")
 @options.take_over
 @options.delivery_policies
+@click.option(
+    "--retention-batches",
+    type=int,
+    default=_DEFAULTS.retention_batches,
+    show_default=True,
+    help="Delivered batches that the WAL keeps; the same as in Settings of the query.",
+)
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
 @click.option(
     "--metrics",
@@ -195,6 +203,7 @@ class _Drained:
             checkpoint=more["checkpoint"] or _recorded_checkpoint(self.before),
             storage_options=self.spec.options,
             checkpoint_options=own,
+            settings=Settings(retention_batches=more["retention_batches"]),
             moved_from=more["moved_from"],
             moved_from_gone=more["moved_from_gone"],
             take_over=options.whom(take_over=more["take_over"] and lease is None),

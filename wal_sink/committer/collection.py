@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from wal_sink.committer.context import CommitContext
-from wal_sink.committer.milestones import NO_LIMITS, Limits, Milestones
 from wal_sink.recovery.inventory import Lost, find_again, newest_marker
 from wal_sink.recovery.registration import registered
 from wal_sink.wal import paths
@@ -32,12 +31,10 @@ KEPT_LOW_WATERS = 16
 class Collector:
     """Advances low water and deletes below it. Used by the committers of one run, one at a time."""
 
-    def __init__(self, shared: CommitContext, *, retention_batches: int, limits: Limits = NO_LIMITS) -> None:
+    def __init__(self, shared: CommitContext, *, retention_batches: int) -> None:
         self._shared = shared
         self._log = shared.log
         self._retention = retention_batches
-        self._limits = limits
-        self._milestones = Milestones(shared.log, shared.history, limits, every=lambda: COLLECT_EVERY_BATCHES)
         self._low_water: int | None = None
         self._put_off_at = NOTHING
         self._sinks: set[str] = set()
@@ -71,11 +68,7 @@ class Collector:
     def collect(self, term: Term) -> int:
         """Collect the batches that every registered sink has, less those that are kept. Returns the new low water."""
         present = self._log.low_water()
-        everywhere = self._delivered_everywhere()
-        most = everywhere - self._retention
-        if most <= present and not self._limits.are_given:
-            return present  # whatever the limits of another run are
-        target = self._milestones.expired_through(everywhere, most)
+        target = self._delivered_everywhere() - self._retention
         self._low_water = max(present, target)
         if target <= present:
             return present
@@ -83,14 +76,6 @@ class Collector:
         self._log.raise_low_water(target, self._marked)
         self._delete_through(min(target, self._delivered_everywhere()))
         return target
-
-    def announce_limits(self) -> bool:
-        """Let runs without a retention by age or bytes follow that of this run. False: not yet.
-
-        While a sink has nothing, they are recorded with the WAL's first batch. Its age then begins now.
-        """
-        everywhere = self._delivered_everywhere()
-        return self._milestones.announce(self._first_batch() if everywhere == NOTHING else everywhere)
 
     def _delivered_everywhere(self) -> int:
         """The newest batch that every registered sink has, also those that nobody serves; -1 if one has none."""
@@ -144,7 +129,6 @@ class Collector:
             yield from (f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id))
         waters = store.list(paths.LOW_WATER)
         yield from (f"{paths.LOW_WATER}/{name}" for name in waters[:-KEPT_LOW_WATERS])
-        yield from self._milestones.passed(batch_id)
 
     def _doomed_in(self, root: str, batch_id: int) -> Iterator[str]:
         """The objects in the folders of batches in `root` that are to be deleted."""

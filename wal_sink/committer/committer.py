@@ -446,7 +446,5 @@ class Committer:
         self._marker = marker
         self._marked_manifest = manifest
         self._shared.history.note_marked(marker.batch_id)
-        for each in group:
-            self._shared.history.note_size(each)
         tell_marked(self._log, self.name, group, marker)
         self._group.clear()

@@ -10,13 +10,12 @@ from functools import partial
 
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint, Gate
-from wal_sink.committer.collection import COLLECT_EVERY_BATCHES, Collector
+from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
 from wal_sink.committer.context import CommitContext
-from wal_sink.committer.milestones import Limits
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, OutcomeUnknownError, StoreError
+from wal_sink.errors import ConfigError, DeliveryError, FencedError, OutcomeUnknownError, StoreError
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
@@ -73,11 +72,8 @@ class Run:
         releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
         self.shared = CommitContext(self.log, self.gate, self.history, releaser, pause or partial(_just_sleep, runtime))
         self.committers: list[Committer] = []
-        self._limits = Limits(settings.retention_age_s, settings.retention_bytes)
-        self._collector = Collector(self.shared, retention_batches=settings.retention_batches, limits=self._limits)
+        self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
         self._collecting = threading.Lock()
-        self._announce_from: float = NOTHING  # the batch after which the limits are announced next
-        self._announce_pause = 1
         self._given_up: set[str] = set()
         self._let_go: set[str] = set()
         self._retired: set[str] = set()
@@ -106,7 +102,6 @@ class Run:
         self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
         self.history.adopt(inventory, moved_from=moved_from, take_over=take_over)
-        self.history.keeps_sizes = self._limits.are_given or self.history.has_milestones
         self.history.load_batches()
         self.gate.search()
         names = read_names(self.log) if inventory.has_sinks else NO_NAMES
@@ -278,29 +273,9 @@ class Run:
         """Make an attempt known whose rows are staged. See `Stager.end`."""
         with logging_about(wal=self.log.store.root, batch=attempt.batch_id):
             manifest = self._required_stager().end(attempt, staged)
-            self._announce_limits(attempt.batch_id)
         if not self.committers:  # then no committer will forget the batch
             self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
         return manifest
-
-    def _announce_limits(self, batch_id: int) -> None:
-        """Let other runs follow this run's retention by age or bytes: from its first batch on, and again every so many
-        batches if no committer of this run collects. About five requests, and two for each sink.
-        """
-        if not self._limits.are_given or batch_id < self._announce_from or not self._collecting.acquire(blocking=False):
-            return  # where a collection of this run is under way, the next batch tries again
-        try:
-            self._announce_pause = min(2 * self._announce_pause, COLLECT_EVERY_BATCHES)
-            self._announce_from = batch_id + self._announce_pause
-            if self._collector.announce_limits():  # collections of this run do it from now on, if it has committers
-                self._announce_from = math.inf if self.committers else batch_id + COLLECT_EVERY_BATCHES
-        except (StoreError, OutcomeUnknownError, CorruptError, ConfigError) as error:
-            _logger.warning(
-                "the retention by age or bytes was not recorded in %s, and this will be tried again. Until then, a "
-                "drain may delete delivered batches sooner: %s", self.log.store.root, error,
-            )  # fmt: skip
-        finally:
-            self._collecting.release()
 
     def _required_stager(self) -> Stager:
         if self._stager is None:
@@ -331,7 +306,6 @@ class Run:
         self._forget_delivered()
         committer.abort_abandoned()
         self._collect(committer)
-        self._announce_limits(committer.marked_through)  # where another process stages
         return True
 
     def _retire_if_complete(self, committer: Committer) -> None:

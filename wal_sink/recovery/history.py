@@ -22,10 +22,6 @@ KEPT_MANIFESTS = 256
 """Most manifests that a run keeps in memory. Of later batches it keeps the size alone, and reads the manifest again."""
 
 
-KEPT_SIZES = 65_536
-"""Most sizes of delivered batches that a run keeps in memory."""
-
-
 class History:
     """The past of a WAL, shared by the stager and the committers of one run. Threads may share it."""
 
@@ -42,11 +38,6 @@ class History:
         self._newest_marked = NOTHING
         self._moved_from: str | GonePlace | None = None
         self._take_over = TakeOver.ALWAYS
-        self._sizes: dict[int, int] = {}
-        self.keeps_sizes = False
-        """Whether the sizes of delivered batches are kept in memory, for milestones."""
-        self.has_milestones = False
-        """Whether there were milestones when the WAL was opened."""
         self._known_owners: set[str] = set()
         self._complete_before: int | None = None
         """The newest batch that was complete when the WAL was opened; None if it was not new then."""
@@ -105,7 +96,6 @@ class History:
         checkpoint is the folder of another WAL.
         """
         self._moved_from, self._take_over = moved_from, take_over
-        self.has_milestones = f"{paths.MILESTONES}/" in inventory.top
         if self._wal_of_its_owner(inventory.wal, moved=inventory.has_moved) is None:
             self._checkpoint.refuse_wal()
             self._complete_before = self._checkpoint.newest_commit()
@@ -158,22 +148,6 @@ class History:
         """Note that a sink has every batch up to this one."""
         with self._lock:
             self._newest_marked = max(self._newest_marked, through)
-
-    def note_size(self, manifest: Manifest) -> None:
-        """Note the size of a batch that a sink has now, if `keeps_sizes`. Beyond `KEPT_SIZES` it is read again."""
-        with self._lock:
-            if self.keeps_sizes and len(self._sizes) < KEPT_SIZES:
-                self._sizes[manifest.batch_id] = manifest.bytes
-
-    def size(self, batch_id: int) -> int | None:
-        """Segment bytes of a batch that this run delivered; None if they are not in memory."""
-        with self._lock:
-            return self._sizes.get(batch_id)
-
-    def forget_sizes(self, through: int) -> None:
-        """Forget the sizes of batches up to this one."""
-        with self._lock:
-            self._sizes = {batch_id: size for batch_id, size in self._sizes.items() if batch_id > through}
 
     def is_owned_by(self, query_id: str) -> bool:
         """Whether the checkpoint belongs to the query. Once the answer was yes, nothing is read any more."""

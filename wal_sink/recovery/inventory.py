@@ -47,7 +47,7 @@ class Rule:
 
 TABLE: dict[Lost, Rule] = {
     Lost.WAL: Rule(
-        "anything in `batches/`, `low-water/`, `milestones/` or `moves/`; anything in `sinks/<name>/` but "
+        "anything in `batches/`, `low-water/` or `moves/`; anything in `sinks/<name>/` but "
         "`sink.json`; a role whose terms do not begin with 1",
         "error when the WAL is opened or looked at",
     ),
@@ -91,7 +91,7 @@ TABLE: dict[Lost, Rule] = {
 may be absent: then its delivery was not begun.
 """
 
-_MADE_AFTER_WAL = ("batches/", "low-water/", "milestones/", "moves/")
+_MADE_AFTER_WAL = ("batches/", "low-water/", "moves/")
 """Folders in a WAL's root that are made only once the WAL has its record."""
 _OF_A_CHECKPOINT = frozenset({"metadata", "offsets/", "commits/"})
 """Names that Spark makes in a checkpoint, and that no version of wal-sink makes in a WAL."""

@@ -18,7 +18,6 @@ LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
 LEASES = "leases"
-MILESTONES = "milestones"
 PROBE = "probe"
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
@@ -320,10 +319,6 @@ def sink_of(path: str) -> str:
 def move(number: int) -> str:
     """Path of the record that the WAL was moved."""
     return f"{MOVES}/{_counted(number, 10)}.json"
-
-
-def milestone(batch_id: int) -> str:
-    return f"{MILESTONES}/{batch_name(batch_id)}.json"
 
 
 def low_water(batch_id: int) -> str:

@@ -142,8 +142,6 @@ class _Drawing(Draws):
         self._batches = self.one_of(_COLLECTED if collects else _BATCHES)
         self._chunk_rows = self.one_of(_CHUNK_ROWS)
         self._retention = 1 if collects else 200
-        # By the number, so that no other history changes: a collection that makes milestones.
-        self._history_bytes = (family // 2) % 40 or None if collects and family % 2 else None
         self._disorder = self.number(1000) if self.chance(0.3) else 0
         self._two_looks = self.chance(0.15)
         self._uneven = self.chance(0.15)
@@ -190,7 +188,6 @@ class _Drawing(Draws):
         return LifePlan(
             chunk_rows=self._chunk_rows,
             retention=self._retention,
-            retention_bytes=self._history_bytes,
             sinks=len(self._kinds),
             lagging=self.chance(0.15),
             before=self._tamper(0.12),
@@ -222,7 +219,6 @@ class _Drawing(Draws):
             faults=faults,
             chunk_rows=self.number(4) if self.chance(0.15) else self._chunk_rows,
             retention=self._retention,
-            retention_bytes=self._history_bytes,
             sinks=0 if self.chance(0.03) else self.number(len(self._kinds)),
             stages=stages,
             lagging=self.chance(0.15),

@@ -202,8 +202,6 @@ class HistoryProcess:
             lower_retention(
                 self.plan.retention,
                 chunk_rows=self.plan.chunk_rows,
-                retention_age_s=self.plan.retention_age_s,
-                retention_bytes=self.plan.retention_bytes,
             ),
             runtime=self.world.runtime,
             segment_reader=read_parquet if self.world.plan.parquet else read_numbered,

@@ -124,8 +124,6 @@ class LifePlan:
     faults: tuple[Fault, ...] = ()
     chunk_rows: int = 2
     retention: int = 200
-    retention_age_s: float | None = None
-    retention_bytes: int | None = None
     sinks: int = 1
     """Number of the history's sinks that it serves. With 0 it only stages."""
     stages: bool = True

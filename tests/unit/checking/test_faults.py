@@ -94,7 +94,6 @@ CASES = (
          foreign=CONTRADICTION,
          other=("1.", "2.")),
     Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3.")),
-    Case("milestones/<batch:19>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("0.", "1.")),
     Case("probe/<time>-<id>.json", "others", "", NOT_NEEDED, broken=NO_CONTENT, foreign=NO_CONTENT,
          other=("-0123", "-0124"),
          doubled="a crash may leave any number of them"),

@@ -26,7 +26,6 @@ from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
 from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.log import Log
-from wal_sink.wal.milestone_records import Milestone
 from wal_sink.wal.records import FORMAT, encode
 
 _numbers = itertools.count()
@@ -61,8 +60,6 @@ def _others(world: GoldenWal) -> None:
     role = paths.committer_role("plain")
     renewal = LeaseRecord(role=role, term=1, number=2, run_id="d" * 32, id="e" * 32, created="then")
     world.wal.create(paths.lease(role, 1, 2), encode(renewal))
-    milestone = Milestone(batch_id=0, at_ms=0, since=1, total_bytes=0, id="x", created="")
-    world.wal.create(paths.milestone(0), encode(milestone))
     world.wal.create("probe/20260101T000000-0123.json", b"{}")
     world.wal.create("sinks/gone/forgotten", b"")
     world.wal.create("sinks/gone/markers/0000000000000000000.json", b"half of a record")

@@ -48,6 +48,7 @@ SAMPLES: dict[str, Any] = {
     "on-rejected": "dead_letter",
     "on-gone": "prepare_again",
     "order": "total",
+    "retention-batches": 20_000,
     "rows-per-s": 100,
     "max-attempts": 3,
     "budget": 60.0,

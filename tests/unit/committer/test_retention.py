@@ -9,7 +9,7 @@ import pytest
 
 import wal_sink.committer.collection
 from tests.simulation.histories.lives import lower_retention
-from tests.simulation.scenarios import LONG, collections, collections_by_bytes
+from tests.simulation.scenarios import LONG, collections
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
@@ -57,13 +57,6 @@ def test_low_water_moves_before_anything_is_deleted() -> None:
 @pytest.mark.parametrize("kind", ["plain", "at_most_once", "transactional"])
 def test_a_crash_at_any_point_of_a_collection_keeps_the_invariants(kind: str) -> None:
     assert sum(1 for _ in collections(kind)) >= 60
-
-
-@pytest.mark.no_cover
-@pytest.mark.usefixtures("collects_often")
-@pytest.mark.parametrize("kind", ["plain", "transactional"])
-def test_a_crash_at_any_point_of_a_collection_with_milestones_keeps_the_invariants(kind: str) -> None:
-    assert sum(1 for _ in collections_by_bytes(kind)) >= 70
 
 
 @pytest.mark.usefixtures("collects_often")

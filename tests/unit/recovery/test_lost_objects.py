@@ -70,7 +70,6 @@ def test_nor_is_it_for_a_process_that_opened_the_wal_while_it_was_new() -> None:
     ("left", "evidence"),
     [
         ("low-water/0000000000000000000.json", "low-water/ is made after it"),
-        ("milestones/0000000000000000000.json", "milestones/ is made after it"),
         ("sinks/b/markers/0000000000000000000.json", "sinks/b/markers/0000000000000000000.json is made after it"),
         ("terms/committer-b/0000000002.json", "terms/committer-b/0000000002.json is the oldest term of its role"),
     ],
