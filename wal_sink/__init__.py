@@ -46,7 +46,6 @@ from wal_sink.sinks.base import (
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
 __all__ = [
@@ -65,7 +64,6 @@ __all__ = [
     "HistoryError",
     "HistoryGone",
     "KeptLetter",
-    "Lease",
     "LedgerEntry",
     "Lookup",
     "Metrics",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from wal_sink.arguments import check_text, check_timeout
 from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
 from wal_sink.inspection import Status, read_status
-from wal_sink.lifecycle.committer_pool import KEEPER_S, CommitterPool
+from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.ended import raise_again
 from wal_sink.lifecycle.given import (
     check_arguments,
@@ -24,7 +24,6 @@ from wal_sink.lifecycle.given import (
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
-from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
@@ -46,7 +45,6 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.telemetry.hooks import OFF, OnEvent
 from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,7 +85,6 @@ class WalSink:
         moved_from: str | None = None,
         moved_from_gone: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
-        lease: Lease | None = None,
         on_event: OnEvent | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -107,8 +104,6 @@ class WalSink:
         - `moved_from_gone`: the same for an original that cannot be looked at from here. You know that it is gone.
         - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
           those that certainly ended (`HeldError` for the others).
-        - `lease`: `Lease()` lets standbys (`wal-sink drain --standby`) take over from this process within seconds. It
-          costs requests while nothing is delivered.
         - `on_event`: a function that gets each event of the run, such as `wal_sink.telemetry.Staged` or `GaveUp`. It
           runs on the thread that does the work. It should return at once, and its errors are only logged.
         - `metrics`: Prometheus metrics of the run; see `Metrics`. Several `WalSink`s may share one.
@@ -119,7 +114,6 @@ class WalSink:
             checkpoint_options=checkpoint_options,
             moved_from=moved_from,
             name=name,
-            lease=lease,
             on_event=on_event,
             metrics=metrics,
         )
@@ -133,8 +127,6 @@ class WalSink:
         self._settings = settings
         self._moved_from = place_of(moved_from, moved_from_gone)
         self._take_over = TakeOver(take_over)
-        self._lease = lease
-        self._keeper: LeaseKeeper | None = None
         self._deliveries = deliveries_of(to, guarantee, name)
         self._sinks = sinks_of(self._deliveries)
         self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
@@ -265,8 +257,6 @@ class WalSink:
             pool.follow(left_s)
         else:
             pool.catch_up(left_s)
-        if pool.error is not None:
-            pool.stop_renewing()  # this object delivers nothing more, so standbys take over although it is not closed
         self._refuse_given_up(pool)
 
     def status(self) -> Status:
@@ -388,7 +378,7 @@ class WalSink:
             run = self._open_run(spark)
             self._let_go = held.pop_all().close
         self._knows_spark = spark is not None
-        pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop_soon, keeper=self._keeper)
+        pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop_soon)
         self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
         return pool
 
@@ -419,18 +409,10 @@ class WalSink:
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(store, checkpoint, self._settings, pause=self._pause, lease=self._lease, events=events)
+        run = Run(store, checkpoint, self._settings, pause=self._pause, events=events)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._should_stop)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        if self._lease is not None:
-            self._keeper = LeaseKeeper(run)
-            self._keeper.start()
-        try:
-            run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
-        except BaseException:
-            if self._keeper is not None:
-                self._keeper.stop(KEEPER_S)
-            raise
+        run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 
@@ -520,7 +502,6 @@ class WalSink:
             "End this process first, because it uses the sink until the call returns",
             self,
         )
-        self._pool.stop_renewing()
         self._pool.end_later(self._let_go)  # until then the sink stays held: no other WalSink calls it meanwhile
 
     def _end_early(self) -> None:

@@ -33,7 +33,6 @@ MODULES = (
     "forgetful_targets",
     "orphans",
     "processes",
-    "standbys",
     "connect",
     "simulated",
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.chaos import backends, disks, orphans, processes, standbys
+from tests.chaos import backends, disks, orphans, processes
 from tests.chaos.backend_deaths import Lives, Target, tell
 from tests.chaos.bad_disks import Trouble, disk_of
 from tests.chaos.lives import Chain, Ending
@@ -26,9 +26,7 @@ from tests.support.components import require
 
 SEED = 20
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario
-    for module in (backends, disks, orphans, processes, standbys)
-    for scenario in module.SCENARIOS
+    scenario.name: scenario for module in (backends, disks, orphans, processes) for scenario in module.SCENARIOS
 }
 LONG_S = 600
 
@@ -55,15 +53,6 @@ def test_drivers_killed_at_random_moments_lose_nothing_and_repeat_a_chunk_of_eac
 def test_executors_killed_while_they_stage_and_deliver_lose_nothing(tmp_path: Path) -> None:
     outcome = outcome_of("executors killed", 0.04, tmp_path)
     assert outcome.holds, outcome
-
-
-@needs_spark
-@long
-def test_of_two_standbys_and_a_query_killed_in_turn_the_others_go_on(tmp_path: Path) -> None:
-    outcome = outcome_of("two standbys and a query", 0.1, tmp_path)
-    assert outcome.holds, outcome
-    assert outcome.rounds == 3
-    assert outcome.repeated == 0
 
 
 def test_two_chunks_of_a_segment_after_a_higher_term_are_one_too_many() -> None:

@@ -21,7 +21,7 @@ from tests.support.processes import CHECKOUT, python_environment
 PUBLIC = {
     "wal_sink": """
         BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError DivergentReplay FencedError
-        ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter Lease LedgerEntry Lookup Metrics
+        ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter LedgerEntry Lookup Metrics
         MissingBatch ObjectLost OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult
         RetryLaterError SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction
         TransactionalSink TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap

@@ -45,7 +45,6 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
 from wal_sink.wal import paths
-from wal_sink.wal.lease import Lease
 
 _homes = itertools.count()
 
@@ -261,31 +260,6 @@ def test_what_completed_after_a_drain_is_delivered_by_closing(home: Home) -> Non
     sink.close()
 
     assert target.batches == [0, 1, 2]
-
-
-def lease_paths(home: Home, role: str) -> list[str]:
-    return [f"{paths.leases(role)}/{name}" for name in home.wal.list(paths.leases(role))]
-
-
-def test_after_a_drain_that_raised_no_lease_is_renewed_although_nobody_closes_it(home: Home) -> None:
-    """Where a program caught the error, no standby could take over any sink."""
-    home.left_behind(1)
-
-    def refuse(_: object) -> None:
-        raise PermanentError("no such table")
-
-    sinks = {"default": Delivery(refuse), "b": Delivery(Recorder(), start_from="earliest")}
-    sink = home.sink(sinks, lease=Lease(1.0))
-    with pytest.raises(DeliveryError):
-        sink.drain(follow=True)
-    roles = [paths.committer_role(name) for name in ("default", "b")]
-    # The thread that lets the sink go may still have to write the first lease.
-    wait_until(lambda: any(b'"released":true' in home.wal.read(path) for path in lease_paths(home, roles[0])))
-    there = [lease_paths(home, role) for role in roles]
-    time.sleep(2 * Lease(1.0).renew_every_s)
-    assert [lease_paths(home, role) for role in roles] == there
-    with pytest.raises(DeliveryError):
-        sink.close()
 
 
 def test_leaving_the_block_after_a_drain_that_timed_out_delivers_everything(home: Home) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.records import (
     BegunRecord,
     LowWater,
@@ -104,7 +103,6 @@ KINDS = (
     Kind("sinks/<name>/errors/<number:10>.json", ErrorRecord, _FREELY),
     Kind("low-water/<batch:19>.json", LowWater, _FREELY),
     Kind("moves/<number:10>.json", Move),
-    Kind("leases/<role>/<term:10>-<number:10>.json", LeaseRecord, _FREELY),
     Kind("probe/<time>-<id>.json", None, _FREELY),
 )
 """Every kind of object that this version knows."""

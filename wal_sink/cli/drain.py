@@ -19,14 +19,12 @@ from wal_sink.cli.log_format import is_json, say, without_raised_errors
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.sources import config_option
-from wal_sink.cli.standby import Turns, lease_of
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order, signal_of
 from wal_sink.cli.working import Work, is_quiet, leave, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
-from wal_sink.lifecycle.liveness import Liveness
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
@@ -34,10 +32,8 @@ from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.bounded import within
 from wal_sink.settings import Delivery, GuaranteeName, Settings
-from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.telemetry import Event, Rejected
-from wal_sink.wal.lease import Lease
 from wal_sink.walsink import WalSink
 
 _DEFAULTS = Settings()
@@ -68,19 +64,6 @@ class _Start(click.ParamType[str | int]):
 @click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; pass it one time.")
 @click.option("--moved-from-gone", metavar="URL", help="The same, for an address that cannot be looked at: it is gone.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
-@click.option(
-    "--standby",
-    is_flag=True,
-    help="With --follow: wait while another process serves the sink, and take over once it stops. Start several such "
-    "processes.",
-)
-@click.option(
-    "--lease",
-    "lease_s",
-    type=float,
-    metavar="SECONDS",
-    help="With --standby: take over after this time without a sign of the other process. Default: 15.",
-)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -138,7 +121,6 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
         wal-sink drain s3://lake/wal/orders --to mypackage.targets:post --name api --follow
     """
-    lease = lease_of(standby=more["standby"], follow=more["follow"], lease_s=more["lease_s"])
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
     store = opened(spec)
     before = status_of(store)
@@ -152,7 +134,7 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     with _metrics(more["metrics"]) as metrics:
         refused = _Refused()
         drained = _Drained(spec, before, name, made, more, metrics, progress, refused)
-        stopped = drained.once(None, more["timeout"]) if lease is None else drained.in_turns(store, lease)
+        stopped = drained.serve()
     after = drained.sink().status() if stopped is None else stopped.status
     if after is None:
         _report_unknown(drained.sink(), before.wal, name, refused.rows, as_json=as_json)
@@ -181,7 +163,7 @@ class _Stopped:
 
 @dataclass(frozen=True, slots=True)
 class _Drained:
-    """The sink that the command serves, once or in turns with standbys."""
+    """The sink that the command serves."""
 
     spec: StoreSpec
     before: Status
@@ -192,7 +174,7 @@ class _Drained:
     progress: bool | None
     refused: _Refused
 
-    def sink(self, lease: Lease | None = None) -> WalSink:
+    def sink(self) -> WalSink:
         """A new `WalSink`. It does nothing yet."""
         more = self.options
         pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
@@ -206,32 +188,16 @@ class _Drained:
             settings=Settings(retention_batches=more["retention_batches"]),
             moved_from=more["moved_from"],
             moved_from_gone=more["moved_from_gone"],
-            take_over=options.whom(take_over=more["take_over"] and lease is None),
+            take_over=options.whom(take_over=more["take_over"]),
             metrics=self.metrics,
-            lease=lease,
             on_event=self.refused,
         )
 
-    def once(self, lease: Lease | None, timeout_s: float | None) -> _Stopped | None:
+    def serve(self) -> _Stopped | None:
         """Serve the sink. None unless a signal ended it."""
-        sink = self.sink(lease)
+        sink = self.sink()
         with without_raised_errors(), _reported(sink, self.before, self.name, progress=self.progress):
-            return _deliver(sink, self.name, self.options, timeout_s)
-
-    def in_turns(self, store: Store, lease: Lease) -> _Stopped | None:
-        """Serve the sink whenever no other process does. The result is that of `once`."""
-        own, file = _of(self.before, self.name), self.options["liveness_file"]
-        turns = Turns(
-            store,
-            own.folder if own else self.name,
-            lease,
-            take_over=self.options["take_over"],
-            liveness=Liveness(file) if file else None,
-        )
-        try:
-            return turns.serve(self.once, self.options["timeout"])
-        except KeyboardInterrupt as error:  # while it stood by
-            return _tell_end(self.sink(), self.name, error)
+            return _deliver(sink, self.name, self.options)
 
 
 def _check_start(before: Status, name: str, start_from: str | int | None) -> None:
@@ -279,7 +245,8 @@ def _recorded_checkpoint(status: Status) -> str:
     return found
 
 
-def _deliver(sink: WalSink, name: str, more: dict[str, Any], timeout_s: float | None) -> _Stopped | None:
+def _deliver(sink: WalSink, name: str, more: dict[str, Any]) -> _Stopped | None:
+    timeout_s = more["timeout"]
     try:
         with contextlib.ExitStack() as stack:
             stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
@@ -289,15 +256,10 @@ def _deliver(sink: WalSink, name: str, more: dict[str, Any], timeout_s: float | 
     except KeyboardInterrupt as error:
         if not more["follow"]:
             raise type(error)(_pending(sink, name)[0]) from error
-        return _tell_end(sink, name, error)
+        pending, status = _pending(sink, name)
+        say(f"ended by {signal_of(error)}: {pending}")
+        return _Stopped(status)
     return None
-
-
-def _tell_end(sink: WalSink, name: str, error: KeyboardInterrupt) -> _Stopped:
-    """Say how a drain with --follow was ended, and what is left."""
-    pending, status = _pending(sink, name)
-    say(f"ended by {signal_of(error)}: {pending}")
-    return _Stopped(status)
 
 
 def _pending(sink: WalSink, name: str) -> tuple[str, Status | None]:

@@ -241,7 +241,7 @@ def _notes(health: Health) -> list[str]:
     told += [
         f"sink {sink.name!r}: {sink.take_overs} of its last {LOOKED_AT - 1} take-overs came after a process that "
         "had not recorded its end, within an hour. Either it was killed (memory?), or two supervisors end each other. "
-        "For two: wal-sink drain --follow --standby, without --take-over"
+        "Let one supervisor run one process of each sink"
         for sink in health.sinks
         if sink.take_overs >= MANY_TAKE_OVERS
     ]

@@ -39,7 +39,7 @@ _FIXED = frozenset(
     part for kind in KINDS for part in re.findall(r"[^/]+/?", kind.pattern) if not re.search("[<>]", part)
 )
 """Parts of the paths of objects that are the same in every WAL."""
-_NAMED_FOLDERS = frozenset({f"{paths.SINKS}/", f"{paths.TERMS}/", f"{paths.LEASES}/"})
+_NAMED_FOLDERS = frozenset({f"{paths.SINKS}/", f"{paths.TERMS}/"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,90}/")
 
 

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from wal_sink.errors import FencedError, UndeliveredError
+from wal_sink.errors import UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
-from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
 from wal_sink.reporting.layers import said_once
@@ -17,10 +16,8 @@ from wal_sink.reporting.texts import text_of, told
 from wal_sink.runtime.bounded import within
 from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 
-KEEPER_S = 5.0
-"""How long the end of a run waits for a renewal under way."""
 END_S = 5.0
-"""How long it waits until a store has the records that it ended, and for that renewal."""
+"""How long the end of a run waits until a store has the records that it ended."""
 
 _logger = logger_of(__name__)
 
@@ -34,32 +31,22 @@ class CommitterPool:
         *,
         stopping: threading.Event,
         on_failure: Callable[[], None],
-        keeper: LeaseKeeper | None = None,
     ) -> None:
         self.run = run
-        self._keeper = keeper
-        self._superseded: FencedError | None = None
         self._stopping = stopping
         self._on_failure = on_failure
         self._over = threading.Event()
         """Set once following must end: every sink gave up, one failed, or the run is ending."""
         self._has_ended = False
-        self._lease_thread: threading.Thread | None = None
-        """The thread that learns that a newer process serves a sink, while it ends the run and tells of it."""
-        self._telling = threading.Lock()
-        self._told: set[str] = set()
-        """The sinks of which it was told that they gave up."""
         self._is_following = False
         self._threads = [
-            CommitterThread(run, committer, on_failure=self._note, on_let_go=self._tell) for committer in run.committers
+            CommitterThread(run, committer, on_failure=self._note, tell=self._tell) for committer in run.committers
         ]
 
     def start(self) -> None:
         """Begin with the batches that earlier runs left."""
         for thread in self._threads:
             thread.start()
-        if self._keeper is not None:
-            self._keeper.tell(self._note_superseded)
 
     def running(self) -> list[str]:
         """The names of the threads that run."""
@@ -67,9 +54,8 @@ class CommitterPool:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the end of the run waits for the calling thread: a committer's, or one that ends a lost lease."""
-        on_lease_thread = threading.current_thread() is self._lease_thread
-        return on_lease_thread or any(thread.runs_here for thread in self._threads)
+        """Whether the calling thread is a committer's, for which the end of the run waits."""
+        return any(thread.runs_here for thread in self._threads)
 
     @property
     def is_caught_up(self) -> bool:
@@ -139,7 +125,6 @@ class CommitterPool:
         is_late = threading.Event()
 
         def end() -> None:
-            self.stop_renewing()  # first: a renewal after the release would keep standbys waiting
             self.run.end()
             if is_late.is_set():  # else the caller tells them
                 self.run.log.events.tell_queued()
@@ -169,17 +154,10 @@ class CommitterPool:
         with suppress(RuntimeError):  # the interpreter ends, and starts no more threads
             threading.Thread(target=end, name="wal-sink-end-later", daemon=True).start()
 
-    def stop_renewing(self) -> None:
-        """Renew no lease any more, so that standbys take over."""
-        if self._keeper is not None:
-            self._keeper.stop(KEEPER_S)
-
     @property
     def error(self) -> BaseException | None:
         """The error on which the first committer gave up without being parked; None if none did."""
-        return self._superseded or next(
-            (thread.error for thread in self._threads if thread.error and not thread.parked), None
-        )
+        return next((thread.error for thread in self._threads if thread.error and not thread.parked), None)
 
     def raise_error(self) -> None:
         """Raise `error`, if there is one."""
@@ -253,41 +231,21 @@ class CommitterPool:
                 self._over.set()
         else:
             _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error), extra=RAISED_TOO)
-            self._end_run(f"the delivery to sink {name} failed")
+            self._end_run(name)
 
     def _tell(self, thread: CommitterThread) -> None:
-        self._tell_given_up(thread.committer.name, thread.error, parked=thread.parked)
-
-    def _note_superseded(self, error: FencedError) -> None:
-        """A newer process serves a sink. An idle committer learns it here; a busy one at its next look at the term."""
-        self._superseded = error
-        self._lease_thread = threading.current_thread()
-        try:
-            _logger.error("%s", error, extra=RAISED_TOO)
-            self._end_run("this process was superseded")
-            for committer in self.run.committers:
-                self._tell_given_up(committer.name, error, parked=False)
-        finally:
-            self._lease_thread = None
-
-    def _tell_given_up(self, name: str, error: BaseException | None, *, parked: bool) -> None:
-        """Tell it once a sink, and last, since a hook may not return."""
-        events = self.run.log.events
-        if not events.is_heard:
-            return
-        with self._telling:
-            was_told = name in self._told
-            self._told.add(name)
-        if not was_told:
+        """Tell that a sink gave up, as the last thing, since a hook may not return."""
+        events, name, error = self.run.log.events, thread.committer.name, thread.error
+        if events.is_heard:
             kind, said = type(error).__name__, redacted(_said(name, error))
-            events.tell(GaveUp, sink=name, parked=parked, kind=kind, error=said)
+            events.tell(GaveUp, sink=name, parked=thread.parked, kind=kind, error=said)
 
-    def _end_run(self, because: str) -> None:
+    def _end_run(self, failed: str) -> None:
         self._over.set()
         try:
             self._on_failure()
         except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise the first error
-            _logger.error("after %s: %s", because, told(problem))  # noqa: TRY400 - the text is complete
+            _logger.error("after the delivery to sink %s failed: %s", failed, told(problem))  # noqa: TRY400
 
     def _deadline_s(self, timeout_s: float | None) -> float | None:
         return None if timeout_s is None else self._now_s() + timeout_s

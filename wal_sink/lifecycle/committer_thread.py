@@ -46,13 +46,13 @@ class CommitterThread:
         committer: Committer,
         *,
         on_failure: Callable[[CommitterThread], None],
-        on_let_go: Callable[[CommitterThread], None] = lambda _: None,
+        tell: Callable[[CommitterThread], None] = lambda _: None,
         changed: threading.Condition | None = None,
     ) -> None:
         self._run = run
         self._committer = committer
         self._on_failure = on_failure
-        self._on_let_go = on_let_go
+        self._tell = tell
         self._changed = changed or threading.Condition()  # every wait is on it, so that a test can set the time
         self._thread: threading.Thread | None = None
         self._running = False
@@ -168,10 +168,7 @@ class CommitterThread:
             except BaseException as error:  # noqa: BLE001 - every error that ends this thread must reach the user's
                 self._end(error)
                 self._on_failure(self)  # now: it stops the query, whose thread may be waiting for this one
-                try:
-                    self._run.let_go(self._committer)  # then: the store may not answer
-                finally:
-                    self._on_let_go(self)  # last: a hook may not return, and a standby must not wait for it
+                self._tell(self)  # last: a hook may not return
 
     def _drive_until_stopped(self) -> None:
         try:

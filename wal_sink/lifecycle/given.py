@@ -15,7 +15,6 @@ from wal_sink.sinks.base import BatchSink, Sink, as_sink
 from wal_sink.sinks.held import refuse_shared
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.wal import paths
-from wal_sink.wal.lease import Lease
 
 _JDBC = "jdbc:"
 
@@ -27,7 +26,6 @@ def check_arguments(
     checkpoint_options: object,
     moved_from: object,
     name: object,
-    lease: object = None,
     on_event: object = None,
     metrics: object = None,
 ) -> None:
@@ -42,8 +40,6 @@ def check_arguments(
     if moved_from is not None:
         check_text("moved_from", moved_from, "s3://lake/wal/orders")
     _check_name("name", name)
-    if not (lease is None or isinstance(lease, Lease)):
-        raise ConfigError(f"lease: expected a Lease or None, found a {type(lease).__name__}; write lease=Lease()")
     if on_event is not None and not callable(on_event):
         raise ConfigError(
             f"on_event: expected a function of one event, found a {type(on_event).__name__}; for example on_event=print"

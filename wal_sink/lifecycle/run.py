@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from wal_sink.committer.committer import Committer
 from wal_sink.committer.context import CommitContext
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.errors import ConfigError, DeliveryError, FencedError, OutcomeUnknownError, StoreError
+from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
@@ -35,15 +34,10 @@ from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen, is_superseded_by_siblings
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
-from wal_sink.wal.lease import Lease
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest
-from wal_sink.wal.renewal import Renewal
 from wal_sink.wal.segment_reader import SegmentReader, read_parquet
 from wal_sink.wal.segment_writer import SegmentLimits
-
-LOOKS_PER_RENEWAL = 10
-"""How often, between two renewals, a run looks whether one is due: a term may have been claimed. No request."""
 
 _logger = logger_of(__name__)
 
@@ -60,12 +54,10 @@ class Run:
         runtime: Runtime = SYSTEM,
         pause: Callable[[float], bool] | None = None,
         segment_reader: SegmentReader = read_parquet,
-        lease: Lease | None = None,
         events: Events = OFF,
     ) -> None:
         self.settings = settings
-        self.log = Log(store, runtime, runtime.new_id(), segment_reader, events, lease)
-        self._renewals: dict[str, Renewal] = {}
+        self.log = Log(store, runtime, runtime.new_id(), segment_reader, events)
         self.checkpoint = Checkpoint(checkpoint)
         self.gate = Gate(self.checkpoint)
         self.history = History(self.log, self.checkpoint)
@@ -75,7 +67,6 @@ class Run:
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
         self._collecting = threading.Lock()
         self._given_up: set[str] = set()
-        self._let_go: set[str] = set()
         self._retired: set[str] = set()
         self.inline_rows = True
         """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
@@ -145,54 +136,12 @@ class Run:
                 _logger.warning("%s", said)
 
     def end(self) -> None:
-        """Leave records that this run no longer serves its sinks. One create per sink, and one more with a lease. Its
-        events are queued, since a caller may hold a lock.
+        """Leave records that this run no longer serves its sinks. One create per sink. Its events are queued, since a
+        caller may hold a lock.
         """
         for committer in self.committers:
-            self._note_end(committer)
+            note_end(self.log, paths.committer_role(committer.name), committer.term.number)
             self.log.events.tell_later(Ended, sink=committer.name)
-
-    def let_go(self, committer: Committer) -> None:
-        """Let a standby take over a sink that this run does not serve any more, since its committer gave up.
-
-        Two creates, with a lease. Without one, nobody waits for it before this run ends.
-        """
-        if self.log.lease is not None:
-            self._note_end(committer)
-
-    def _note_end(self, committer: Committer) -> None:
-        if committer.name in self._let_go:
-            return
-        self._let_go.add(committer.name)
-        role = paths.committer_role(committer.name)
-        note_end(self.log, role, committer.term.number)
-        if self.log.lease is not None:
-            self._renewal(role, self.log.lease).release(committer.term)  # last: it wakes standbys
-
-    def renew_leases(self) -> float:
-        """Renew the lease of each sink if it is due, but of none that was let go. Returns the seconds until the next.
-
-        Raises `FencedError` if another process serves a sink by now. Another thread than the committers' calls it, from
-        the first claim on: opening may take longer than a lease.
-        """
-        if self.log.lease is None:
-            return math.inf
-        due_in_s = self.log.lease.renew_every_s / LOOKS_PER_RENEWAL
-        for committer in list(self.committers):
-            if committer.name in self._let_go:
-                continue
-            renewal = self._renewal(paths.committer_role(committer.name), self.log.lease)
-            try:
-                renewal.renew_if_due(committer.term)
-            except FencedError:
-                if committer.name not in self._let_go:
-                    raise
-                continue  # it was let go meanwhile, so the run's other sinks go on
-            due_in_s = min(due_in_s, renewal.due_in_s)
-        return due_in_s
-
-    def _renewal(self, role: str, lease: Lease) -> Renewal:
-        return self._renewals.setdefault(role, Renewal(self.log, role, lease))
 
     @property
     def is_stager(self) -> bool:

@@ -51,16 +51,15 @@ class Term:
         return FencedError(
             f"term {self.number} of {self.role!r} on {store.root} was superseded (see {store.url_of(newer)}): a newer "
             f"process took over{_holder_in(store, newer)}. Stop this process"
-            + (_STANDBY if self.role.startswith(paths.committer_role("")) else "")
+            + (_ONE_DRAIN if self.role.startswith(paths.committer_role("")) else "")
         )
 
     def _next_path(self) -> str:
         return paths.term(self.role, self.number + 1)
 
 
-_STANDBY = (
-    ". If a supervisor starts it again, the two end each other in turn. To let one wait for the other, start both with "
-    "wal-sink drain --follow --standby, and without --take-over"
+_ONE_DRAIN = (
+    ". If a supervisor starts it again, the two end each other in turn. Let one supervisor run one process of each sink"
 )
 
 
@@ -183,6 +182,5 @@ def _record(log: Log, role: str, number: int) -> TermRecord:
         run_id=log.run_id,
         process=process_name(),
         holder=process_identity(),
-        lease_s=log.lease.duration_s if log.lease is not None else None,
         **log.stamp(),
     )

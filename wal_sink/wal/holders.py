@@ -1,8 +1,8 @@
 """Tells whether the holder of a term still lives, as far as this is possible without a message to it.
 
 A term names the process that claimed it: host, boot, namespace of process ids, process id and start time. A process
-that ends in order leaves a record beside its term. There is no heartbeat unless the process renews a lease
-(`wal_sink.wal.lease`), since an idle run sends no requests to the store.
+that ends in order leaves a record beside its term. There is no heartbeat, since an idle run sends no requests to the
+store.
 
 The protocol does not need any of this: a claim fences every earlier holder, alive or not. It only keeps a command from
 ending a live query.
@@ -59,8 +59,6 @@ class Holder:
     since: str
     state: Holding
     identity: ProcessIdentity | None = None
-    lease_s: float | None = None
-    """Seconds without a renewal of its lease after which it may be fenced. None: it renews no lease."""
 
 
 def holder_of(log: Log, role: str, number: int) -> Holder:
@@ -77,7 +75,7 @@ def holder_of(log: Log, role: str, number: int) -> Holder:
         _logger.warning("%s of %s: the record of its holder cannot be read: %s", what, log.store.root, error)
         return Holder("a process", "an unknown time", Holding.UNKNOWN)
     state = Holding.ENDED if ended is not None else state_of(record.holder)
-    return Holder(record.process, record.created, state, record.holder, record.lease_s)
+    return Holder(record.process, record.created, state, record.holder)
 
 
 def state_of(holder: ProcessIdentity | None) -> Holding:
@@ -111,11 +109,9 @@ def refuse_served(log: Log, take_over: TakeOver) -> list[str]:
 
 def refuse_holder(log: Log, role: str, number: int, take_over: TakeOver) -> None:
     """Raise `HeldError` as `refuse_held` does, for a known newest term; 0: the role has no term. Sends no request if
-    `take_over` permits any holder, or if this process saw the lease of the term run out.
+    `take_over` permits any holder.
     """
     if take_over is TakeOver.ALWAYS or number == 0:
-        return
-    if log.lease is not None and number <= log.lease.ran_out.get(role, 0):
         return
     holder = holder_of(log, role, number)
     is_unknown = holder.state is Holding.UNKNOWN and take_over is not TakeOver.UNLESS_RUNNING

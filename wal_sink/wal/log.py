@@ -13,7 +13,6 @@ from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
 from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
-from wal_sink.wal.lease import Lease
 from wal_sink.wal.records import LowWater, Record, decode, encode
 from wal_sink.wal.segment_reader import SegmentReader, read_parquet
 
@@ -41,8 +40,6 @@ class Log:
     segment_reader: SegmentReader = read_parquet
     events: Events = OFF
     """Where the run tells what it does."""
-    lease: Lease | None = None
-    """The lease that this run renews for each sink it serves; None: it renews none, and asks for nothing more."""
 
     def stamp(self) -> Stamp:
         """A fresh id and the time, for a new record."""

@@ -17,7 +17,6 @@ SINKS = "sinks"
 LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
-LEASES = "leases"
 PROBE = "probe"
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
@@ -44,20 +43,12 @@ def _number(digits: int) -> str:
 
 
 _MANIFEST = re.compile(rf"manifest-{_number(10)}-{_number(10)}\.json", re.ASCII)
-_LEASE = re.compile(rf"{_number(10)}-{_number(10)}\.json", re.ASCII)
 _ATTEMPT = re.compile(rf"{_number(10)}-{_number(10)}/", re.ASCII)
 _PROGRESS = re.compile(rf"{_number(6)}-{_number(12)}\.json", re.ASCII)
 _SEGMENT = re.compile(rf"(?:.*/)?{_number(6)}-{_number(4)}-[^/]*\.parquet", re.ASCII)
 _PREPARED = re.compile(rf"prepared-{_number(6)}-{_number(6)}\.json", re.ASCII)
 _BEGUN = re.compile(rf"(\d{{{BATCH_DIGITS}}})-([^/.]+)\.json", re.ASCII)
 _DEAD_LETTER = re.compile(rf"{_number(6)}-{_number(12)}-{_number(12)}(?:-{_number(6)})?\.parquet", re.ASCII)
-
-
-class LeaseName(NamedTuple):
-    """Position of a lease's renewal in the order of all renewals of its role."""
-
-    term: int
-    number: int
 
 
 class ManifestName(NamedTuple):
@@ -145,16 +136,6 @@ def term(role: str, number: int) -> str:
 def ended(role: str, number: int) -> str:
     """Path of the record that the holder of a term ended in order."""
     return f"{terms(role)}/{number:010d}.ended.json"
-
-
-def leases(role: str) -> str:
-    """Folder of the renewals of a role's lease."""
-    return f"{LEASES}/{role}"
-
-
-def lease(role: str, term_number: int, number: int) -> str:
-    """Path of a renewal: the n-th of the process that holds the term."""
-    return f"{leases(role)}/{_counted(term_number, 10)}-{_counted(number, 10)}.json"
 
 
 def described_role(role: str) -> str:
@@ -336,12 +317,6 @@ def parse_manifest(name: str) -> ManifestName | None:
     """Term and attempt in a manifest's file name; None for any other name."""
     match = _MANIFEST.fullmatch(name)
     return ManifestName(int(match[1]), int(match[2])) if match else None
-
-
-def parse_lease(name: str) -> LeaseName | None:
-    """Term and number in the name of a lease's renewal; None for any other name."""
-    match = _LEASE.fullmatch(name)
-    return LeaseName(int(match[1]), int(match[2])) if match else None
 
 
 def parse_attempt(name: str) -> ManifestName | None:

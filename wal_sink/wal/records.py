@@ -77,8 +77,6 @@ class TermRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     process: str
     holder: ProcessIdentity
     """The same process, in a form that finds it."""
-    lease_s: float | None = None
-    """Seconds without a renewal after which a standby may claim the next term. None: the holder renews no lease."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.term(self.role, self.term)

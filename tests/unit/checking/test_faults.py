@@ -93,7 +93,6 @@ CASES = (
     Case("moves/<number:10>.json", "collected", "", "then the WAL lies elsewhere, and that is told",
          foreign=CONTRADICTION,
          other=("1.", "2.")),
-    Case("leases/<role>/<term:10>-<number:10>.json", "others", "", NOT_NEEDED, foreign=SAME, other=("2.", "3.")),
     Case("probe/<time>-<id>.json", "others", "", NOT_NEEDED, broken=NO_CONTENT, foreign=NO_CONTENT,
          other=("-0123", "-0124"),
          doubled="a crash may leave any number of them"),

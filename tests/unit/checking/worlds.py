@@ -24,9 +24,8 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.lease import LeaseRecord
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import FORMAT, encode
+from wal_sink.wal.records import FORMAT
 
 _numbers = itertools.count()
 
@@ -57,9 +56,6 @@ def _others(world: GoldenWal) -> None:
     run = world.process()
     world.batch(run, 2)
     run.deliver_all()
-    role = paths.committer_role("plain")
-    renewal = LeaseRecord(role=role, term=1, number=2, run_id="d" * 32, id="e" * 32, created="then")
-    world.wal.create(paths.lease(role, 1, 2), encode(renewal))
     world.wal.create("probe/20260101T000000-0123.json", b"{}")
     world.wal.create("sinks/gone/forgotten", b"")
     world.wal.create("sinks/gone/markers/0000000000000000000.json", b"half of a record")

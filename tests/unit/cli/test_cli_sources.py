@@ -36,8 +36,6 @@ SAMPLES: dict[str, Any] = {
     "moved-from": "s3://old/wal",
     "moved-from-gone": "s3://older/wal",
     "follow": True,
-    "standby": True,
-    "lease": 7.5,
     "timeout": 12,
     "liveness-file": "/run/alive",
     "guarantee": "at_least_once",

@@ -282,7 +282,7 @@ def test_processes_that_end_each_other_are_told(wal: str) -> None:
 
     assert "sink 'table': 4 of its last 4 take-overs came after a process that had not recorded its end" in told
     assert "Either it was killed (memory?), or two supervisors end each other." in told
-    assert "For two: wal-sink drain --follow --standby, without --take-over" in told
+    assert "Let one supervisor run one process of each sink" in told
 
 
 def test_the_error_of_a_retired_sink_is_over(wal: str) -> None:

@@ -56,7 +56,6 @@ def test_a_folder_that_is_missing_is_refused_with_an_example_of_its_own(empty: s
         ({"checkpoint_options": 3}, "checkpoint_options: expected a mapping of names to values, such as "),
         ({"moved_from": 3}, "moved_from=3: expected text, such as moved_from='s3://lake/wal/orders'"),
         ({"name": 3}, "name=3: expected text, such as 'orders'"),
-        ({"lease": 15}, "lease: expected a Lease or None, found a int; write lease=Lease()"),
         ({"on_event": 3}, "on_event: expected a function of one event, found a int; for example on_event=print"),
         ({"metrics": "127.0.0.1:9464"}, "metrics: expected a Metrics, found a str; write metrics=Metrics()"),
     ],

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from tests.simulation.histories.lives import lower_retention
-from tests.support.small_run import Place, Recorder, numbers, served_sink
+from tests.support.small_run import Place, Recorder, numbers
 from tests.support.traced_locks import TracedLocks
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
 from wal_sink.delivery.telling import failure_teller
-from wal_sink.errors import ConfigError, FencedError, WalSinkError
+from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.lease_keeper import LeaseKeeper
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.chunk import Chunk
@@ -40,9 +39,6 @@ from wal_sink.telemetry import (
 from wal_sink.telemetry.hooks import Events
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.lease import Lease
-from wal_sink.wal.log import Log
 
 
 def refuse(_: Chunk) -> None:
@@ -214,7 +210,7 @@ def test_a_close_on_the_thread_of_a_committer_is_refused_and_the_run_ends_as_eve
     home: Home, kind: type[Event]
 ) -> None:
     hook = Closing(kind)
-    sink = hook.sink = home.sink(refuse if kind is GaveUp else Recorder(), hook, lease=Lease(30.0))
+    sink = hook.sink = home.sink(refuse if kind is GaveUp else Recorder(), hook)
     if kind is GaveUp:
         with pytest.raises(DeliveryError, match="no such table"), sink:
             sink.drain(follow=True, timeout_s=PATIENCE_S)
@@ -226,9 +222,7 @@ def test_a_close_on_the_thread_of_a_committer_is_refused_and_the_run_ends_as_eve
     assert "close() was called on a thread that delivers for it" in str(hook.errors[0])
     assert "drain() was called on a thread that delivers for it" in str(hook.errors[1])
     assert [type(event) for event in hook.events][-1] is Ended
-    newest = home.store.list(paths.leases(paths.committer_role("a")))[-1]
-    released = home.store.read(f"{paths.leases(paths.committer_role('a'))}/{newest}")
-    assert b"released" in released
+    assert paths.ended(paths.committer_role("a"), 1).rpartition("/")[2] in home.store.list("terms/committer-a")
 
 
 def test_a_close_by_another_thread_while_a_hook_waits_ends_the_run(home: Home) -> None:
@@ -291,85 +285,6 @@ def served() -> Any:
     return place.open({"a": Recorder()}).committers[0].served_sink
 
 
-def supersede(run: Run, name: str) -> None:
-    claim(Log(run.log.store, SYSTEM, "newer"), paths.committer_role(name))
-
-
-def superseded_pool(on_event: Callable[[Event], object], *names: str) -> tuple[CommitterPool, list[str]]:
-    """The pool of a run whose lease thread finds out that the first sink has another holder."""
-    place = Place()
-    lease = Lease(1.0)
-    run = Run(
-        place.wal,
-        place.checkpoint,
-        Settings(),
-        runtime=SYSTEM,
-        lease=lease,
-        events=Events("memory://x", [on_event]),
-    )
-    keeper = LeaseKeeper(run)
-    keeper.start()
-    run.open([served_sink(run, name, Delivery(Recorder(), start_from="earliest")) for name in names])
-    ended: list[str] = []
-    pool = CommitterPool(run, stopping=threading.Event(), on_failure=lambda: ended.append("query"), keeper=keeper)
-    object.__setattr__(run.shared, "pause", pool._stopping.wait)
-    pool.start()
-    pool.wait_caught_up()
-    supersede(run, names[0])
-    return pool, ended
-
-
-def test_a_holder_that_is_superseded_tells_that_it_gave_up_each_sink_once_after_it_ended() -> None:
-    heard: list[GaveUp] = []
-    is_made = threading.Event()
-
-    def hook(event: Event) -> None:
-        if isinstance(event, GaveUp):
-            assert is_made.wait(PATIENCE_S)  # `pool` and `ended`
-            assert ended == ["query"]
-            assert pool._over.is_set()
-            heard.append(event)
-
-    pool, ended = superseded_pool(hook, "a", "b")
-    is_made.set()
-    wait_until(lambda: len(heard) == 2)
-    for thread in pool._threads:  # a busy committer finds the newer term itself
-        thread.error = FencedError("superseded")
-        pool._note(thread)
-        pool._tell(thread)
-    assert pool.stop(PATIENCE_S)
-    assert [(event.sink, event.kind, event.parked) for event in heard] == [
-        ("a", "FencedError", False),
-        ("b", "FencedError", False),
-    ]
-    assert all("another process" in event.error or "newer" in event.error for event in heard)
-
-
-def test_without_a_hook_nobody_is_told_that_a_holder_is_superseded() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()}, runtime=SYSTEM)
-    pool = CommitterPool(run, stopping=threading.Event(), on_failure=lambda: None)
-    pool._note_superseded(FencedError("superseded"))
-    assert isinstance(pool.error, FencedError)
-
-
-def test_a_close_on_the_thread_that_renews_leases_is_refused() -> None:
-    inside: list[bool] = []
-    pools: list[CommitterPool] = []
-
-    def hook(event: Event) -> None:
-        if isinstance(event, GaveUp):
-            wait_until(lambda: bool(pools))
-            inside.append(pools[0].is_own_thread)
-
-    pool, _ = superseded_pool(hook, "a")
-    pools.append(pool)
-    wait_until(lambda: bool(inside))
-    assert inside == [True]
-    assert not pool.is_own_thread
-    assert pool.stop(PATIENCE_S)
-
-
 class Watching:
     """A hook that notes the locks which its thread holds."""
 
@@ -397,7 +312,7 @@ def test_a_whole_life_tells_no_event_while_its_thread_holds_a_lock(tmp_path: Pat
             raise PermanentError("no")
         return Rejected({0: "bad"}) if chunk.batch_id == 1 else None
 
-    sink = home.sink(some, watching, settings=lower_retention(4), lease=Lease(1.0))
+    sink = home.sink(some, watching, settings=lower_retention(4))
     with pytest.raises(DeliveryError), sink:
         sink.drain(follow=True, timeout_s=PATIENCE_S)
     assert watching.locks.made > 8

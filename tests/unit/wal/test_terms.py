@@ -452,7 +452,7 @@ def test_a_process_that_was_superseded_names_the_newer_one() -> None:
         term.check(on)
 
     assert f"a newer process took over: {process_name()}, at " in str(caught.value)
-    assert "start both with wal-sink drain --follow --standby, and without --take-over" in str(caught.value)
+    assert "Let one supervisor run one process of each sink" in str(caught.value)
 
 
 def test_a_term_whose_record_cannot_be_read_supersedes_too() -> None:
