@@ -74,7 +74,7 @@ OF_CHECKPOINT = Requests(gets=2)
 """For each batch: its offsets, twice. Spark's own requests are not counted."""
 OF_GATE = Requests(gets=2)
 """For each batch and sink: its gate, and the next one. A gate that opens late is read more often."""
-OF_COLLECTION = Requests(puts=1, gets=1, lists=7)
+OF_COLLECTION = Requests(puts=1, gets=1, lists=6)
 """For each collection, once in `COLLECT_EVERY_BATCHES` batches."""
 OF_COLLECTION_AND_SINK = Requests(gets=2, lists=4)
 COLLECTED = Requests(lists=1)

@@ -208,7 +208,7 @@ FOUND_BY: dict[Plant, int] = {
     bugs.record_before_sending: 22,
     bugs.low_water_after_deletion: 8,
     bugs.retention_ignores_what_is_undelivered: 8,
-    bugs.term_not_checked: 41,
+    bugs.term_not_checked: 55,
     bugs.replay_restaged: 33,
     bugs.highest_manifest_not_chosen: 416,
     bugs.dead_letters_not_kept_at_takeover: 15,

@@ -180,10 +180,10 @@ def test_a_month_is_calculated_from_requests_and_bytes() -> None:
 
     found = Estimate(plan, Prices(per_1000_puts=5, per_1000_gets=1, gb_month=2))
 
-    # Of the batch, of the checkpoint, of a sixteenth of a collection with 11 listings and one for each of its batches.
-    assert found.requests == Requests(4, 2) + Requests(0, 4) + Requests(1, 3, 27, 1).times(1 / 16)
+    # Of the batch, of the checkpoint, of a sixteenth of a collection with 10 listings and one for each of its batches.
+    assert found.requests == Requests(4, 2) + Requests(0, 4) + Requests(1, 3, 26, 1).times(1 / 16)
     batches = MONTH_S / 10
-    assert found.request_dollars == pytest.approx(batches * (0.005 * (4 + 28 / 16) + 0.001 * (6 + 3 / 16)))
+    assert found.request_dollars == pytest.approx(batches * (0.005 * (4 + 27 / 16) + 0.001 * (6 + 3 / 16)))
     assert found.stored_bytes == (200 + 8) * 10_000 * 100
     assert found.storage_dollars == pytest.approx(208_000_000 / 2**30 * 2)
 
