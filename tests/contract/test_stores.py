@@ -30,10 +30,8 @@ from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.stores import opening
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
-from wal_sink.stores.examined import Dated
 from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore, sync_folder
-from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import LEFT_BEHIND_S, new_object, probe
 from wal_sink.stores.s3 import S3Store
@@ -924,18 +922,6 @@ class answering:  # noqa: N801 - reads as a verb in `with`
 
     def __exit__(self, *_: object) -> None:
         self.fs.s3.put_object = self.real
-
-
-def test_a_store_tells_when_an_object_was_created(store: Store) -> None:
-    before = datetime.now(UTC)
-    store.create("a/dated", b"x")
-    if not isinstance(store, Dated):
-        assert isinstance(store, MemoryStore)
-        return
-    inexact = timedelta(seconds=5)
-    assert before - inexact < store.created_at("a/dated") < datetime.now(UTC) + inexact
-    with pytest.raises(StoreError):
-        store.created_at("a/absent")
 
 
 @pytest.mark.s3

@@ -21,7 +21,7 @@ import wal_sink.walsink
 from tests.support.minio_policies import CHECKPOINT, LOG, POLICIES, actions, example, granting, options_with, without
 from tests.support.servers.minio import MinioServer
 from wal_sink.cli.main import main
-from wal_sink.doctor.bucket_rules import PERMISSIONS
+from wal_sink.doctor.bucket_rules import PERMISSION
 from wal_sink.errors import WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
@@ -85,9 +85,7 @@ RIGHTS: Mapping[str, Rights] = {
     "report": Rights(["WAL", "-o", "REPORT"], [GET], after="refuse"),
     "dead-letters delete": Rights(["WAL", "--batch", "0", "--yes"], [GET, PUT, DELETE], after="refuse"),
     "estimate": Rights(["--rows-per-second", "10"], bucket=()),
-    "doctor": Rights(
-        ["WAL", "--checkpoint", "CHECKPOINT"], [GET, PUT, DELETE], [GET], [LIST], wishes=tuple(PERMISSIONS.values())
-    ),
+    "doctor": Rights(["WAL", "--checkpoint", "CHECKPOINT"], [GET, PUT, DELETE], [GET], [LIST], wishes=(PERMISSION,)),
 }
 """One row for each verb. A new verb needs a row."""
 READERS = sorted(verb for verb, rights in RIGHTS.items() if set(rights.log) <= {GET} and not rights.checkpoint)

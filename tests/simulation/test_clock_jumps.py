@@ -42,7 +42,6 @@ ASKING = {
     "wal_sink/stores/probe.py",
     "wal_sink/runtime/clock.py",
     "wal_sink/delivery/retry.py",
-    "wal_sink/doctor/store_probes.py",
     "wal_sink/inspection/health.py",
     "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
@@ -51,7 +50,7 @@ ASKING = {
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
 a file's name, the message of a failed attempt, the lag that metrics show, the ages that `wal-sink status` shows, the
-comparison of clocks by `wal-sink doctor`, and the age of dead letters that a person deletes."""
+and the age of dead letters that a person deletes."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

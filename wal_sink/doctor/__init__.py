@@ -1,4 +1,3 @@
-"""Examining where a WAL is to run: machine, credentials, store, bucket, checkpoint and target, each finding with its
-next step; and a redacted archive of the findings for a bug report. It changes nothing but its own probes, which it
-deletes.
+"""Examining where a WAL is to run: store, bucket, checkpoint and target, each finding with its next step. It changes
+nothing but its own probes, which it deletes. `wal_sink/spark/examination.py` examines Java and the workers.
 """

@@ -1,7 +1,6 @@
-"""Settings of a bucket that would hurt a WAL: life-cycle rules, versions, object lock, encryption.
+"""Life-cycle rules of a bucket that would delete or archive objects of a WAL. docs/FORMAT.md lists what a rule may do.
 
-docs/FORMAT.md lists what a rule may do. The WAL's objects have no tags, so a rule for tagged objects does not concern
-them.
+The WAL's objects have no tags, so a rule for tagged objects does not concern them.
 """
 
 from __future__ import annotations
@@ -11,87 +10,52 @@ from typing import Any
 
 from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.stores.base import Store
-from wal_sink.stores.examined import Answer, InBucket
+from wal_sink.stores.examined import InBucket
 
-_ABSENT = {
-    "NoSuchLifecycleConfiguration",
-    "ObjectLockConfigurationNotFoundError",
-    "ServerSideEncryptionConfigurationNotFoundError",
-}
+PERMISSION = "s3:GetLifecycleConfiguration"
+"""The permission that the request needs."""
+_CHECK = "bucket.life-cycle"
+_NONE = "NoSuchLifecycleConfiguration"
 _DENIED = {"AccessDenied", "403"}
 _ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 """Storage classes whose objects cannot be read before they are restored."""
-_RULES = "get_bucket_lifecycle_configuration"
-_VERSIONS = "get_bucket_versioning"
-_LOCK = "get_object_lock_configuration"
-_ENCRYPTION = "get_bucket_encryption"
-PERMISSIONS: Mapping[str, str] = {
-    _RULES: "s3:GetLifecycleConfiguration",
-    _VERSIONS: "s3:GetBucketVersioning",
-    _LOCK: "s3:GetBucketObjectLockConfiguration",
-    _ENCRYPTION: "s3:GetEncryptionConfiguration",
+_BY_HAND = {
+    **dict.fromkeys(("gs", "gcs"), "gcloud storage buckets describe"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "az storage account management-policy show"),
 }
-"""The permission that each request needs."""
 
 
 def bucket_findings(store: Store) -> list[Finding]:
-    """Findings about the bucket's settings, for a WAL in `store`. Four requests for S3; none for other stores.
+    """Findings about the rules of the bucket of a WAL. One request for S3; none for other stores.
 
-    A store that is no bucket of S3 gives no finding, except Google's and Azure's: their rules are unknown.
+    A store that is no bucket gives no finding. The rules of Google and Azure are unknown.
     """
     if isinstance(store, InBucket):
-        asked = {operation: store.bucket_setting(operation) for operation in PERMISSIONS}
-        return [
-            *_life_cycle(asked[_RULES], store.prefix),
-            _versions(asked[_VERSIONS], asked[_RULES], store.prefix),
-            _lock(asked[_LOCK]),
-            _encryption(asked[_ENCRYPTION]),
-        ]
-    scheme = store.root.partition(":")[0]
-    if scheme in _BY_HAND:
-        return [
-            risk("bucket.rules", f"unknown: the rules of a {_BY_HAND[scheme][0]} are not read", _BY_HAND[scheme][1])
-        ]
+        return _of_answer(store)
+    if by_hand := _BY_HAND.get(store.root.partition(":")[0]):
+        step = f"look at {by_hand}: no rule may delete or archive objects of the WAL"
+        return [risk(_CHECK, f"unknown: the rules of {store.root} are not read", step)]
     return []
 
 
-_BY_HAND_AT_GOOGLE = (
-    "look at gcloud storage buckets describe: no life-cycle rule may delete or archive objects of the WAL, and no "
-    "retention policy may forbid to delete them"
-)
-_BY_HAND_AT_AZURE = (
-    "look at az storage account management-policy show: no rule may delete or archive blobs of the WAL, and no "
-    "immutability policy may forbid to delete them"
-)
-_BY_HAND = {
-    **dict.fromkeys(("gs", "gcs"), ("bucket of Google", _BY_HAND_AT_GOOGLE)),
-    **dict.fromkeys(("abfs", "abfss", "az"), ("container of Azure", _BY_HAND_AT_AZURE)),
-}
-
-
-def _unknown(check: str, operation: str, answer: Answer) -> Finding:
-    """The warning about a setting that could not be read."""
-    permission = PERMISSIONS[operation]
+def _of_answer(store: InBucket) -> list[Finding]:
+    answer, prefix = store.life_cycle(), store.prefix
+    if answer.refused == _NONE:
+        return [fine(_CHECK, "the bucket has no life-cycle rule")]
     if answer.refused in _DENIED:
-        return risk(
-            check,
-            f"unknown: these credentials have no permission to read it ({permission})",
-            f"grant {permission} for this command, or let the owner of the bucket look",
-        )
-    return risk(
-        check, f"unknown: the store answered {answer.refused} ({answer.text})", "let the owner of the bucket look at it"
-    )
-
-
-def _life_cycle(answer: Answer, prefix: str) -> list[Finding]:
-    check = "bucket.life-cycle"
-    if answer.refused in _ABSENT:
-        return [fine(check, "the bucket has no life-cycle rule")]
+        return [
+            risk(
+                _CHECK,
+                f"unknown: these credentials have no permission to read it ({PERMISSION})",
+                f"grant {PERMISSION} for this command, or let the owner of the bucket look",
+            )
+        ]
     if answer.refused:
-        return [_unknown(check, _RULES, answer)]
+        said = f"unknown: the store answered {answer.refused} ({answer.text})"
+        return [risk(_CHECK, said, "let the owner of the bucket look at it")]
     rules = [rule for rule in answer.found.get("Rules", ()) if _concerns(rule, prefix)]
     found = [finding for rule in rules for finding in _of_rule(rule, prefix)]
-    return found or [fine(check, "no life-cycle rule deletes or archives objects of the WAL")]
+    return found or [fine(_CHECK, "no life-cycle rule deletes or archives objects of the WAL")]
 
 
 def _concerns(rule: Mapping[str, Any], prefix: str) -> bool:
@@ -122,75 +86,16 @@ def _head(rule: Mapping[str, Any]) -> str:
 
 
 def _of_rule(rule: Mapping[str, Any], prefix: str) -> list[Finding]:
-    check, named = "bucket.life-cycle", f"rule {rule.get('ID') or _head(rule) or '(without a name)'!r}"
+    named = f"rule {rule.get('ID') or _head(rule) or '(without a name)'!r}"
     step = f"exclude the keys below {prefix or 'the root'} from this rule; docs/FORMAT.md lists what a rule may do"
-    found = []
-    expiry = rule.get("Expiration") or {}
+    found, expiry = [], rule.get("Expiration") or {}
     if "Days" in expiry or "Date" in expiry:
         when = f"after {expiry['Days']} days" if "Days" in expiry else f"at {expiry['Date']}"
-        found.append(
-            fault(check, f"{named} deletes objects of the WAL {when}; wal.json and terms must stay for ever", step)
-        )
-    for move in rule.get("Transitions") or ():
-        where = str(move.get("StorageClass"))
-        if where in _ARCHIVES:
-            found.append(fault(check, f"{named} moves objects of the WAL to {where}, where they cannot be read", step))
-        else:
-            found.append(risk(check, f"{named} moves objects of the WAL to {where}: each read costs more there", step))
-    return found
-
-
-def _versions(answer: Answer, rules: Answer, prefix: str) -> Finding:
-    check = "bucket.versions"
-    if answer.refused:
-        return _unknown(check, _VERSIONS, answer)
-    if not (status := answer.found.get("Status")):
-        return fine(check, "the bucket keeps no old versions")
-    ends = [rule for rule in rules.found.get("Rules", ()) if _ends_versions(rule, prefix)]
-    if ends:
-        return fine(check, f"versioning is {status}, and a rule deletes noncurrent versions")
-    return risk(
-        check,
-        f"versioning is {status}, and no rule is known to delete noncurrent versions: batches that wal-sink deletes "
-        "stay in the bucket, and cost as before",
-        f"add a rule NoncurrentVersionExpiration for the keys below {prefix or 'the root'}",
-    )
-
-
-def _ends_versions(rule: Mapping[str, Any], prefix: str) -> bool:
-    scope = _filter(rule)
-    whole = prefix.startswith(_head(rule)) and not scope.get("Tag") and not scope.get("Tags")
-    return whole and rule.get("Status") != "Disabled" and bool(rule.get("NoncurrentVersionExpiration"))
-
-
-def _lock(answer: Answer) -> Finding:
-    check = "bucket.lock"
-    if answer.refused in _ABSENT:
-        return fine(check, "the bucket has no object lock")
-    if answer.refused:
-        return _unknown(check, _LOCK, answer)
-    retention = answer.found.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention")
-    if not retention:
-        return fine(check, "object lock is on, without a default retention")
-    for_how_long = f"{retention['Days']} days" if "Days" in retention else f"{retention.get('Years')} years"
-    return risk(
-        check,
-        f"object lock keeps each object for {for_how_long}: batches that wal-sink deletes stay as long, and cost as "
-        "before",
-        "use a bucket without a default retention, or accept the cost",
-    )
-
-
-def _encryption(answer: Answer) -> Finding:
-    check = "bucket.encryption"
-    if answer.refused in _ABSENT:
-        return risk(
-            check,
-            "the bucket has no default encryption",
-            "set one (SSE-S3 or SSE-KMS), or pass s3_additional_kwargs; see docs/operations/security.md",
-        )
-    if answer.refused:
-        return _unknown(check, _ENCRYPTION, answer)
-    rules = answer.found.get("ServerSideEncryptionConfiguration", {}).get("Rules", ())
-    kinds = [rule.get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm") for rule in rules]
-    return fine(check, f"objects are encrypted by default ({', '.join(map(str, kinds)) or 'kind unknown'})")
+        found.append(f"{named} deletes objects of the WAL {when}; wal.json and terms must stay for ever")
+    classes = [str(move.get("StorageClass")) for move in rule.get("Transitions") or ()]
+    found += [
+        f"{named} moves objects of the WAL to {where}, where they cannot be read"
+        for where in classes
+        if where in _ARCHIVES
+    ]
+    return [fault(_CHECK, said, step) for said in found]

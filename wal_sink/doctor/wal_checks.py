@@ -7,21 +7,14 @@ from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.given import refuse_shared_folder
-from wal_sink.recovery.location import (
-    Earlier,
-    EarlierPlace,
-    canonical,
-    check_location,
-    is_plain,
-    look_at_earlier,
-)
+from wal_sink.recovery.location import canonical, check_location
 from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import text_of, told
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Move, WalRecord
+from wal_sink.wal.records import WalRecord
 
 _SEE = "see the message and docs/troubleshooting.md"
 
@@ -33,7 +26,7 @@ def wal_findings(store: Store, runtime: Runtime) -> tuple[Status | None, list[Fi
         if status.wal_id is None:
             step = "check the address if a query already ran; otherwise its first batch makes the WAL"
             return status, [risk("wal", f"{store.root} holds no WAL yet", step)]
-        return status, [_contents(status), *_location(store, status, runtime)]
+        return status, [_contents(status), _location(store, status, runtime)]
     except WalSinkError as failure:
         return None, [fault("wal", told(failure), _SEE)]
 
@@ -44,47 +37,18 @@ def _contents(status: Status) -> Finding:
     return fine("wal", f"{status.wal} can be read: {newest}, {names}")
 
 
-def _location(store: Store, status: Status, runtime: Runtime) -> list[Finding]:
+def _location(store: Store, status: Status, runtime: Runtime) -> Finding:
     """Whether the WAL lies where it says."""
     here, check = canonical(store.root), "wal.location"
-    log = Log(store, runtime, run_id="")
     if status.location == here:
-        return [_earlier_place(log) or fine(check, "the WAL lies where it records")]
+        return fine(check, "the WAL lies where it records")
+    log = Log(store, runtime, run_id="")
     try:
         check_location(log, log.require(WalRecord, paths.WAL), moved=True)
     except WalSinkError as failure:
-        return [fault(check, text_of(failure), "open the recorded location, or declare the move once")]
+        return fault(check, text_of(failure), "open the recorded location, or declare the move once")
     step = "use the recorded path; if this is a copy, do not open it"
-    return [risk(check, f"the WAL lies at {here}, and records {status.location}", step)]
-
-
-def _earlier_place(log: Log) -> Finding | None:
-    """A finding about the place from which the WAL was moved last, unless nothing of it is there any more.
-
-    A listing, and up to four requests if the WAL was moved.
-    """
-    numbers = log.numbers(paths.MOVES)
-    if not numbers:
-        return None
-    check, said = "wal.location", log.require(Move, paths.move(numbers[-1])).moved_from
-    if not is_plain(said):
-        earlier = EarlierPlace(Earlier.UNKNOWN, "an address of this kind is not opened unasked")
-    else:
-        earlier = look_at_earlier(log, log.require(WalRecord, paths.WAL), said)
-    if earlier.state is Earlier.LIVES:
-        step = (
-            f"find out which of the two is in use. End every process at the other one, and delete or rename it: {said}"
-        )
-        return fault(check, f"the WAL was moved here from {said}, but it still lies there, too, and nothing there says "
-                     "that it was moved: two places deliver all rows twice", step)  # fmt: skip
-    if earlier.state is Earlier.ELSEWHERE:
-        step = f"find out which of the two is in use. End every process at the other one: {earlier.moved_to}"
-        return fault(check, f"the WAL was moved here from {said}, where it says that it was moved to "
-                     f"{earlier.moved_to}: two places deliver all rows twice", step)  # fmt: skip
-    if earlier.state is Earlier.UNKNOWN:
-        why = f"unknown whether the WAL still lies at {said}, from which it was moved: {earlier.why}"
-        return risk(check, why, "make sure that no process opens it there")
-    return None
+    return risk(check, f"the WAL lies at {here}, and records {status.location}", step)
 
 
 def recorded_checkpoint(store: Store, status: Status | None, runtime: Runtime) -> tuple[str | None, str]:

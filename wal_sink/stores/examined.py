@@ -1,28 +1,18 @@
-"""Abilities of some stores that only an examination needs. A run never uses them."""
+"""An ability of some stores that only an examination needs. A run never uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
-
-
-@runtime_checkable
-class Dated(Protocol):
-    """A store that tells when an object was created, by its own clock."""
-
-    def created_at(self, path: str) -> datetime:
-        """The time of creation, in UTC, to the second or better. One request. Raises `StoreError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a bucket about one of its settings."""
+    """The answer of a bucket about its life-cycle rules."""
 
     found: Mapping[str, Any]
-    """The setting as S3 writes it; empty if there was a refusal."""
+    """The rules as S3 writes them; empty if there was a refusal."""
     refused: str = ""
     """S3's code for the refusal, such as `AccessDenied`; empty if there was none."""
     text: str = ""
@@ -31,15 +21,13 @@ class Answer:
 
 @runtime_checkable
 class InBucket(Protocol):
-    """A store in a bucket of S3, which has settings for all its objects."""
+    """A store in a bucket of S3, which has rules for all its objects."""
 
     @property
     def prefix(self) -> str:
         """The beginning of the key of each object; empty or ending in `/`."""
         ...
 
-    def bucket_setting(self, operation: str) -> Answer:
-        """The answer to a request about the bucket. `operation` is boto3's name for it. One request; never raises
-        `StoreError`.
-        """
+    def life_cycle(self) -> Answer:
+        """The life-cycle rules of the bucket. One request; never raises `StoreError`."""
         ...

@@ -14,7 +14,6 @@ import inspect
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -100,18 +99,6 @@ class GenericStore(Store):
             raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
         except _failures() as error:
             raise self._failure("read", path, error) from self._spec.cause(error)
-
-    def created_at(self, path: str) -> datetime:
-        """The time of the object as fsspec tells it. Raises `StoreError`, also if this file system does not tell it."""
-        try:
-            made = self._fs.modified(self._target(path))
-        except _failures() as error:
-            raise self._failure("ask for the time of", path, error) from self._spec.cause(error)
-        if not isinstance(made, datetime):
-            raise StoreError(
-                f"{type(self._fs).__name__} tells no time of {self.url_of(path)}; compare the clocks by hand"
-            )
-        return made if made.tzinfo else made.replace(tzinfo=UTC)
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)

@@ -12,7 +12,6 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -100,15 +99,6 @@ class HdfsStore(Store):
             if error.kind in MISSING:
                 raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
             raise self.failure("read", path, error) from self._spec.cause(error)
-
-    def created_at(self, path: str) -> datetime:
-        """The time of the file, by the name node's clock. One listing of its folder."""
-        folder, _, name = self._target(path).rpartition("/")
-        found = self._ask("look at", path, lambda: self._client.list(folder))
-        made_ms = next((entry.modified_ms for entry in found if entry.name == name), None)
-        if made_ms is None:
-            raise ObjectMissing(f"{self.url_of(path)} does not exist")
-        return datetime.fromtimestamp(made_ms / 1000, UTC)
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)

@@ -13,7 +13,6 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,13 +94,6 @@ class LocalStore(Store):
             raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
         except OSError as error:
             raise self.failure("read", self.url_of(path), error) from error
-
-    def created_at(self, path: str) -> datetime:
-        """The time of the file, by the clock of this machine, or of the server of a mounted folder."""
-        try:
-            return datetime.fromtimestamp(self._file(path).stat().st_mtime, UTC)
-        except OSError as error:
-            raise self.failure("look at", self.url_of(path), error) from error
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)

@@ -10,7 +10,6 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -53,7 +52,6 @@ _NEEDS = {
     "list": "s3:ListBucket",
     "delete objects under": "s3:DeleteObject",
     "head object of": "s3:GetObject",
-    "get object of": "s3:GetObject",
     "create multipart upload of": "s3:PutObject",
     "upload part of": "s3:PutObject",
     "complete multipart upload of": "s3:PutObject",
@@ -179,15 +177,10 @@ class S3Store(Store):
     def prefix(self) -> str:
         return self._prefix
 
-    def created_at(self, path: str) -> datetime:
-        """The time of creation, to the second, by the clock of S3."""
-        made: datetime = self.request("get_object", path)["LastModified"]
-        return made
-
-    def bucket_setting(self, operation: str) -> Answer:
-        """The answer to a request about the bucket."""
+    def life_cycle(self) -> Answer:
+        """The life-cycle rules of the bucket."""
         try:
-            return Answer(self._ask(lambda fs: fs.call_s3(operation, Bucket=self._bucket)))
+            return Answer(self._ask(lambda fs: fs.call_s3("get_bucket_lifecycle_configuration", Bucket=self._bucket)))
         except _FAILURES as error:
             text = self._spec.scrub(str(error) or type(error).__name__)
             return Answer({}, _code(error) or type(error).__name__, text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,6 @@ def stage(wal: str, checkpoint: str, options: Mapping[str, object] | None = None
     run.become_stager()
     query = FakeQuery(checkpoint_store, lambda batch, _end: [pa.table({"id": [batch], "name": ["a"]})])
     assert len(list(query.batches(run, BATCHES))) == BATCHES
-
-
-@pytest.fixture(autouse=True)
-def _no_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.doctor.store_probes.SLOW_S", 60.0)
 
 
 @pytest.fixture
@@ -95,19 +89,18 @@ def test_a_healthy_place_is_told_line_by_line_and_nothing_is_changed(wal: str, t
     assert objects(tmp_path) == before
 
 
-def test_without_a_wal_only_the_machine_is_examined() -> None:
+def test_without_a_wal_only_java_is_examined() -> None:
     results = found()
-    assert list(results) == ["wal-sink", "python", "packages", "java"]
+    assert list(results) == ["java"]
     shown = invoke().stdout
-    assert "not examined: store, credentials and checkpoint (give WAL); the target (give --to)" in shown
+    assert "not examined: store and checkpoint (give WAL); the target (give --to)" in shown
 
 
 def test_json_holds_the_worst_level_and_what_was_left_out(wal: str) -> None:
     report = json.loads(invoke(wal, "--json").stdout)
     assert report["wal"] == f"file://{wal}"
     assert report["worst"] == "OK"
-    assert report["not_examined"][2:] == ["the bytes of segments (wal-sink audit)"]
-    assert len(report["not_examined"]) == 3
+    assert report["not_examined"] == ["the target (give --to)", "Spark's workers (give --master)"]
 
 
 def fake_java(folder: Path, version: str) -> dict[str, str]:
@@ -136,14 +129,11 @@ def test_wrong_use_has_exit_code_2() -> None:
 
 
 @pytest.mark.s3
-def test_a_bucket_in_order_is_fine_but_for_its_encryption(s3_wal: str, s3_server: S3Server) -> None:
+def test_a_bucket_in_order_is_fine(s3_wal: str, s3_server: S3Server) -> None:
     before = set(s3_server.objects())
     results = found(s3_wal, env=s3_options(s3_server))
-    checks = {name: one["level"] for name, one in results.items() if one["level"] != "OK"}
-    assert set(checks.values()) <= {"warning"}
+    assert {one["level"] for one in results.values()} == {"OK"}
     assert results["bucket.life-cycle"]["found"] == "the bucket has no life-cycle rule"
-    assert results["store.clock"]["level"] == "OK"
-    assert results["credentials"]["found"].endswith("storage options key, secret")
     assert set(s3_server.objects()) == before
 
 
@@ -195,25 +185,7 @@ def test_the_checkpoint_of_another_query_is_an_error(wal: str, tmp_path: Path) -
     assert "is that of query another" in text
 
 
-def test_a_lost_manifest_is_an_error(wal: str) -> None:
-    (manifest,) = Path(wal).glob("batches/*0/manifest-*")
-    manifest.unlink()
-    assert "batches/0000000000000000000/: this batch has no manifest" in failed("wal.batches", wal)
-
-
-def test_a_checkpoint_that_was_restored_to_an_older_state_is_an_error(wal: str, tmp_path: Path) -> None:
-    for folder in ("offsets", "commits"):
-        (tmp_path / "checkpoint" / folder / "1").unlink()
-    assert "the newest batch of the checkpoint is 0, but the WAL knows batch 1" in failed("checkpoint.batches", wal)
-
-
-def test_a_checkpoint_with_other_input_under_a_known_batch_is_an_error(wal: str, tmp_path: Path) -> None:
-    entry = tmp_path / "checkpoint" / "offsets" / "1"
-    entry.write_text(entry.read_text().replace('"end": ', '"end": 7'))
-    assert "diverged: batches/0000000000000000001/manifest" in failed("checkpoint.batches", wal)
-
-
-def test_without_the_right_to_list_the_checkpoint_is_looked_at_and_the_batches_are_said_to_be_unread(
+def test_without_the_right_to_list_the_checkpoint_is_looked_at(
     s3_wal: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The incident: GetObject is granted, ListBucket is not."""
@@ -223,13 +195,11 @@ def test_without_the_right_to_list_the_checkpoint_is_looked_at_and_the_batches_a
         raise StoreError(f"list {prefix}: AccessDenied")
 
     monkeypatch.setattr(S3Store, "list", refused)
-    args = ("--json", s3_wal, "--to", f"sqlite:///{tmp_path}/rows.db?table=rows")
-    report = json.loads(invoke(*args, exit_code=1, env=s3_options(s3_server)).stdout)
-    results = {one["check"]: one for one in report["findings"]}
+    target = f"sqlite:///{tmp_path}/rows.db?table=rows"
+    results = found(s3_wal, "--to", target, exit_code=1, env=s3_options(s3_server))
     assert results["wal"]["level"] == "error"
     assert "AccessDenied" in results["checkpoint"]["found"]  # it is opened, by the address in wal.json
     assert results["target.rows"]["found"].endswith("the WAL could not be read")
-    assert "the batches of the WAL, which cannot be read" in report["not_examined"]
 
 
 def test_a_checkpoint_that_cannot_be_opened_is_an_error(wal: str) -> None:
@@ -310,31 +280,3 @@ def test_a_promise_of_a_single_writer_can_be_given(wal: str) -> None:
 def test_help_names_the_exit_code() -> None:
     assert "Exit code 1" in invoke("--help").stdout
     assert os.environ.get("COLUMNS") is None
-
-
-@pytest.mark.s3
-def test_a_bundle_holds_no_planted_secret(s3_wal: str, s3_server: S3Server, tmp_path: Path) -> None:
-    file = tmp_path / "report.tar.gz"
-    options = {**s3_server.storage_options, "secret": f"{SECRET}-option"}
-    env = {
-        "WAL_SINK_STORAGE_OPTIONS": json.dumps(options),
-        "AWS_SESSION_TOKEN": f"{SECRET}-variable",
-        "SHOP_LOGIN": f"{SECRET}-named",
-    }
-    target = f"postgresql://etl:{SECRET}-url@127.0.0.1:{free_port()}/shop?table=orders&password_env=SHOP_LOGIN"
-    result = CliRunner(env=env).invoke(main, ["doctor", s3_wal, "--to", target, "--bundle", str(file)])
-    assert result.exit_code == 1
-    assert f"written: {file}. Look at it before you send it" in result.stdout
-    assert SECRET not in result.output
-    with tarfile.open(file) as archive:
-        texts = [member.read() for one in archive.getmembers() if (member := archive.extractfile(one)) is not None]
-    assert len(texts) == 6
-    assert not [text for text in texts if SECRET.encode() in text]
-    assert b"AWS_SESSION_TOKEN" in b"".join(texts)
-    again = CliRunner(env=env).invoke(main, ["doctor", "--bundle", str(file)])
-    assert (again.exit_code, "never overwritten" in again.output) == (2, True)
-
-
-def test_json_names_the_bundle(tmp_path: Path) -> None:
-    report = json.loads(invoke("--json", "--bundle", str(tmp_path / "report.tar.gz")).stdout)
-    assert report["bundle"] == str(tmp_path / "report.tar.gz")

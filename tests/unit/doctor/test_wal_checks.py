@@ -21,8 +21,7 @@ from wal_sink.stores.measured import MeasuredStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.records import Move, WalRecord, decode, encode
+from wal_sink.wal.records import WalRecord, decode, encode
 
 
 def opened(folder: Path) -> Store:
@@ -92,42 +91,6 @@ def test_a_copy_is_an_error_and_another_path_a_warning(base: Path) -> None:
     assert "that folder exists too" in copy.found
     shutil.rmtree(base / "wal")
     assert of_wal(base / "copy")["wal.location"].level is Level.WARNING
-
-
-def declare_moved(place: Path, moved_from: str) -> None:
-    """Record in a WAL that it lies here from now on."""
-    move = Move(number=1, location=f"file://{place}", moved_from=moved_from, id="m", created="now")
-    opened(place).create(paths.move(1), encode(move))
-
-
-def test_a_wal_that_was_moved_and_lives_at_its_earlier_place_too_is_an_error(base: Path) -> None:
-    """The incident: a copy was declared the WAL, and a drain goes on at the original."""
-    shutil.copytree(base / "wal", base / "copy")
-    declare_moved(base / "copy", f"file://{base}/wal")
-    finding = of_wal(base / "copy")["wal.location"]
-    assert finding.level is Level.ERROR
-    assert f"moved here from file://{base}/wal, but it still lies there, too" in finding.found
-    assert finding.next_step
-    (base / "wal" / "wal.json").unlink()
-    assert of_wal(base / "copy")["wal.location"].level is Level.OK
-
-
-def test_an_earlier_place_that_says_that_the_wal_was_moved_to_a_third_one_is_an_error(base: Path) -> None:
-    shutil.copytree(base / "wal", base / "copy")
-    declare_moved(base / "copy", f"file://{base}/wal")
-    move = Move(number=1, location=f"file://{base}/third", moved_from=f"file://{base}/wal", id="m", created="now")
-    opened(base / "wal").create(paths.move(1), encode(move))
-    finding = of_wal(base / "copy")["wal.location"]
-    assert finding.level is Level.ERROR
-    assert f"it says that it was moved to file://{base}/third" in finding.found
-
-
-@pytest.mark.parametrize("said", ["s3://lake/wal", "zip::s3://lake/wal"])
-def test_an_earlier_place_that_cannot_be_looked_at_is_a_warning(base: Path, said: str) -> None:
-    declare_moved(base / "wal", said)
-    finding = of_wal(base / "wal")["wal.location"]
-    assert finding.level is Level.WARNING
-    assert finding.found.startswith(f"unknown whether the WAL still lies at {said}")
 
 
 def test_no_checkpoint_is_a_warning(base: Path) -> None:
