@@ -176,9 +176,13 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         """The text without any secret."""
+        return redacted(self.known(text))
+
+    def known(self, text: str) -> str:
+        """The text without the known secrets."""
         for secret in self._spellings:
             text = text.replace(secret, MASK)
-        return redacted(text)
+        return text
 
     def cause(self, error: BaseException) -> BaseException | None:
         """`error`, as the cause of another one; None if its traceback would show a secret."""

@@ -34,19 +34,15 @@ class BatchFacts:
     """Paths of files that lie in folders of attempts."""
 
 
-def check_batch(look: Look, batch_id: int, *, reads_segments: bool, reads_terms: bool = True) -> BatchFacts:
-    """Check one batch. One listing, and a read for each record and segment.
-
-    `reads_terms`: whether the runs of its records are compared with those of the terms, of which there may be many.
-    """
+def check_batch(look: Look, batch_id: int, *, reads_segments: bool) -> BatchFacts:
+    """Check one batch. One listing, and a read for each record and segment."""
     facts = _listed(look, batch_id)
     for name in sorted(facts.manifests):
         facts.manifests[name] = look.listed(Manifest, paths.manifest(batch_id, *name))
     if facts.is_released:
         facts.release = look.listed(Release, paths.release(batch_id))
     facts.manifest = _counting(look, facts)
-    if reads_terms:
-        _check_runs(look, facts)
+    _check_runs(look, facts)
     if facts.release is not None and facts.manifest is not None:
         _check_release(look, facts.release, facts.manifest)
     if facts.manifest is not None:
