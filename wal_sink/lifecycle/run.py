@@ -260,9 +260,9 @@ class Run:
     def _retire_if_complete(self, committer: Committer) -> None:
         """Retire a sink that has the last batch that it gets. A create, once."""
         if committer.is_complete and committer.name not in self._retired:
-            self._retired.add(committer.name)
             self._collector.let_go(committer.name)
             retire_complete(self.log, committer.name, committer.marked_through)
+            self._retired.add(committer.name)
 
     def _keeps_segments(self) -> bool:
         """Whether rows are kept in the WAL: they are unless every sink of this run allows otherwise."""
