@@ -17,10 +17,10 @@ from tests.chaos.backend_life import NAME, ids_of, live
 from tests.chaos.lives import tally
 from tests.chaos.moments import Seen, query_met
 from tests.chaos.scenario import Effort, Outcome
+from tests.house.log import paths
 from tests.support.forked import ForkedChild
 from tests.support.processes import Child
 from tests.support.streams import Home
-from wal_sink.wal import paths
 
 KILLS = 30
 LEAST_HITS = 1 / 3

@@ -13,16 +13,13 @@ from typing import cast
 
 import pyarrow as pa
 
+from tests.house.kit import served_sink
+from tests.house.protocol import Run, ServedSink
+from tests.house.sinks import Sink, sink_from_url
+from tests.house.stores import StoreSpec, open_store
 from tests.support.made_up import in_two, live_through
-from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.urls import sink_from_url
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.testing.simulation.served import served_sink
 
 ROWS = 60
 CHUNK_ROWS = 15

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from tests.house.protocol import COLLECT_EVERY_BATCHES
 from tests.simulation.histories.plans import THREE_BATCHES, Shape
 from tests.simulation.world import Life, World, dies_at, effects
-from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError, CorruptError
 
 _KEPT = 2

@@ -20,8 +20,8 @@ from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.small_lives import ATTEMPTS as ATTEMPTS_SMALL
 from tests.chaos.small_lives import BATCHES, WINDOW_ROWS, Ground, counted, live
 from tests.chaos.targets import Targets
+from tests.house.stores import Store
 from wal_sink.errors import WalSinkError
-from wal_sink.stores.base import Store
 from wal_sink.testing import FaultyStore
 
 ROUNDS, SPARK_ROUNDS = 300, 16

@@ -27,18 +27,15 @@ import pyarrow as pa
 
 from tests.chaos.lives import tally
 from tests.chaos.scenario import Effort, Outcome
+from tests.house.kit import served_sink
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Rejected, TransactionalSink, sink_from_url
+from tests.house.stores import StoreSpec, open_store
 from tests.support.made_up import live_through
 from wal_sink.errors import WalSinkError
-from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Rejected, TransactionalSink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.urls import sink_from_url
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.testing.simulation.served import served_sink
 
 MOMENTS = 30
 LEAST_HITS = 1 / 5

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from tests.chaos.driver import CHUNK_ROWS
 from tests.chaos.targets import PLAIN, Sent, Targets
+from tests.house.log import paths
+from tests.house.stores import StoreSpec, open_store
 from tests.support.streams import Home
 from wal_sink.inspection import read_manifest
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,7 @@ from pathlib import Path
 from tests.chaos.racing import WON, race, race_in_process
 from tests.chaos.s3_world import empty_s3_server
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from wal_sink.stores.base import Store
-from wal_sink.stores.fsspec_store import GenericStore
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
+from tests.house.stores import GenericStore, Store, StoreSpec, open_store
 
 RACERS = 8
 ROUNDS = 10_000

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from wal_sink.stores.base import ObjectExists, Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
+from tests.house.stores import ObjectExists, Store, StoreSpec, open_store
 
 TOGETHER_WITHIN_S = 60.0
 NOBODY = 255

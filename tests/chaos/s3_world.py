@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from tests.chaos.faulty_proxy import FaultyProxy
 from tests.chaos.followed_world import FollowedWorld
 from tests.chaos.spoiling import IMPATIENT, Client
+from tests.house.stores import S3Store, Store, StoreSpec
 from tests.simulation.histories.plans import Shape
 from tests.simulation.histories.process import Process
 from tests.support.servers.s3_server import S3Server
-from wal_sink.stores.base import Store
-from wal_sink.stores.s3 import S3Store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore
 
 PREFIX = "wal"

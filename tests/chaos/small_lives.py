@@ -14,16 +14,14 @@ import pyarrow as pa
 
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, TABLE, Plain, Row, Targets, count, row_of
+from tests.house.kit import served_sink
+from tests.house.protocol import Run
+from tests.house.sinks import Sink
+from tests.house.stores import Store, StoreSpec, open_store
+from tests.house.support import SYSTEM
 from tests.support.made_up import in_two, live_through
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Sink
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.testing.simulation.served import served_sink
 from wal_sink_backends import FilesSink, SqlSink
 
 BATCHES = 3

@@ -21,6 +21,8 @@ from tests.chaos.faulty_proxy import FaultyProxy
 from tests.chaos.hdfs_proxies import DATA_HOST, HadoopProxy, WebHdfsProxy
 from tests.chaos.spoiling import IMPATIENT, Client
 from tests.chaos.store_world import Sight, StoreWorld
+from tests.house.stores import S3Store, Store, StoreSpec, opening
+from tests.house.support import SYSTEM
 from tests.simulation.histories.plans import Shape
 from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.fake_gcs import FakeGcsServer
@@ -28,12 +30,8 @@ from tests.support.servers.hdfs import Hdfs
 from tests.support.servers.minio import MinioServer
 from tests.support.servers.s3_product import S3Product
 from tests.support.servers.seaweedfs import SeaweedServer
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores import hdfs_rpc, opening, webhdfs
-from wal_sink.stores.base import Store
+from wal_sink.stores import hdfs_rpc, webhdfs
 from wal_sink.stores.hdfs import HdfsStore
-from wal_sink.stores.s3 import S3Store
-from wal_sink.stores.spec import StoreSpec
 
 HURRIED = replace(SYSTEM, sleep_s=lambda seconds: time.sleep(min(seconds, 0.05)))
 """A clock for a store that repeats a failed call. It may do so soon: nothing but the fault keeps it from success."""

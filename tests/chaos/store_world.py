@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tests.chaos.followed_world import FollowedWorld
+from tests.house.stores import MeasuredStore, SegmentStream, Store
 from tests.simulation.histories.lives import Hook
 from tests.simulation.histories.plans import Fault, Shape
 from tests.simulation.histories.process import Process
 from tests.simulation.world import Life
-from wal_sink.stores.base import SegmentStream, Store
-from wal_sink.stores.measured import MeasuredStore
 from wal_sink.testing import FaultyStore
 
 

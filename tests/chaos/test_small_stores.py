@@ -16,14 +16,12 @@ from tests.chaos.scenario import Effort, Scenario
 from tests.chaos.spoiling import BATCHES, Campaign, Fault, Stage, spoil
 from tests.chaos.store_places import AZURITE, FAKE_GCS, HDFS, MINIO, SEAWEEDFS, WEBHDFS, ServedStore, place_at
 from tests.chaos.store_world import Sight, StoreWorld
+from tests.house.stores import MemoryStore, ObjectMissing, StoreSpec
 from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.fake_gcs import FakeGcsServer
 from tests.support.servers.hdfs import Hdfs
 from tests.support.servers.minio import MinioServer
 from tests.support.servers.seaweedfs import SeaweedServer
-from wal_sink.stores.base import ObjectMissing
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 
 pytest_plugins = ["tests.support.fixtures.servers"]
 

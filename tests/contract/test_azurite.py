@@ -10,12 +10,10 @@ import itertools
 
 import pytest
 
+from tests.house.stores import StoreSpec, open_store, probe
+from tests.house.support import SYSTEM
 from tests.support.servers.azurite import KEY, AzuriteServer
 from wal_sink.errors import StoreError
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import probe
-from wal_sink.stores.spec import StoreSpec
 
 pytest_plugins = ["tests.support.fixtures.servers"]
 

@@ -19,10 +19,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from tests.house.stores import StoreSpec, open_store
 from tests.support.contracts import DISTURBED, VALUES, FoldedContract, faults
 from tests.support.servers.s3_server import S3Server
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink_backends import FilesSink, SqlSink
 
 SECRET = "hunter2-from-the-environment"  # noqa: S105 - a test's own

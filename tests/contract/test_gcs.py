@@ -17,13 +17,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.chaos.faulty_proxy import Answer, Exchange, FaultyProxy
+from tests.house.stores import GenericStore, StoreSpec, open_store, probe
+from tests.house.support import SYSTEM
 from tests.support.servers.fake_gcs import FakeGcsServer
 from wal_sink.errors import StoreError
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.fsspec_store import GenericStore, connected
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import probe
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.fsspec_store import connected
 
 pytest_plugins = ["tests.support.fixtures.servers"]
 

@@ -21,6 +21,18 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.house.stores import (
+    GenericStore,
+    ObjectExists,
+    ObjectMissing,
+    Store,
+    StoreSpec,
+    create_once,
+    open_store,
+    opening,
+    probe,
+)
+from tests.house.support import SYSTEM
 from tests.support.contending import contend_for_names, create_until_killed, write_until_killed
 from tests.support.forked import FORKS, ForkedChild
 from tests.support.processes import Child
@@ -29,17 +41,9 @@ from tests.support.servers.ports import free_port
 from tests.support.servers.tcp_proxy import How, TcpProxy
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores import hdfs as hdfs_module
-from wal_sink.stores import opening
-from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
-from wal_sink.stores.create_once import create_once
-from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.hdfs import HdfsStore
 from wal_sink.stores.hdfs_rpc import HdfsRpc
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import probe
-from wal_sink.stores.spec import StoreSpec
 
 pytest_plugins = ["tests.support.fixtures.servers"]
 pytestmark = [pytest.mark.hdfs, pytest.mark.no_cover, pytest.mark.processes]

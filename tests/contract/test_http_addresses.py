@@ -16,15 +16,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.house.cli import main
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.support.components import require
 from tests.support.servers.ports import free_port
 from tests.support.small_run import Place, Recorder, served_sink
-from wal_sink.cli.main import main
 from wal_sink.errors import ConfigError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 
 pytestmark = pytest.mark.processes
 

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tests.chaos.faulty_proxy import FaultyProxy
+from tests.house.log import paths
+from tests.house.stores import MemoryStore, StoreSpec, open_store
 from tests.support.processes import CHECKOUT
 from tests.support.small_run import Place, Recorder
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
 
 if TYPE_CHECKING:
     from tests.support.servers.azurite import AzuriteServer

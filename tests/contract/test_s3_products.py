@@ -8,16 +8,13 @@ from typing import Any
 import boto3
 import pytest
 
+from tests.house.kit import chunks_of, commit, opened, prepare, three_batches
+from tests.house.stores import StoreSpec, open_store, probe
+from tests.house.support import SYSTEM
 from tests.support.servers.minio import MinioServer
 from tests.support.servers.s3_product import ACCESS_KEY, SECRET_KEY, S3Product
 from tests.support.servers.seaweedfs import READER_KEY, SeaweedServer
 from wal_sink.errors import HandleGoneError, StoreError
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import probe
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.testing.contract.calls import chunks_of, commit, opened, prepare
-from wal_sink.testing.data.tables import three_batches
 from wal_sink_backends import TwoPhaseFilesSink
 
 pytest_plugins = ["tests.support.fixtures.servers"]

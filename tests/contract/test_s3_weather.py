@@ -18,27 +18,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import served_sink
+from tests.house.log import Log, claim, paths
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Sink
+from tests.house.stores import (
+    MeasuredStore,
+    MemoryStore,
+    ObjectExists,
+    ObjectMissing,
+    S3Store,
+    StoreSpec,
+    create_once,
+    open_store,
+    probe,
+)
+from tests.house.support import SYSTEM
 from tests.support.servers.s3_server import Fault, S3Server
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.stores import measured
-from wal_sink.stores.base import ObjectExists, ObjectMissing
-from wal_sink.stores.create_once import create_once
-from wal_sink.stores.measured import MeasuredStore, SlowRequests
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import probe
-from wal_sink.stores.s3 import S3Store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.measured import SlowRequests
 from wal_sink.testing import FakeQuery
-from wal_sink.testing.simulation.served import served_sink
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.log import Log
 
 new_id = SYSTEM.new_id
 pytestmark = [pytest.mark.s3, pytest.mark.no_cover]

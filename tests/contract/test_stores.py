@@ -21,21 +21,27 @@ import pytest
 from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.house.stores import (
+    GenericStore,
+    LocalStore,
+    ObjectExists,
+    ObjectMissing,
+    S3Store,
+    Store,
+    StoreSpec,
+    open_store,
+    opening,
+    probe,
+)
+from tests.house.support import SYSTEM, Runtime
 from tests.support.contending import contend_for_names
 from tests.support.forked import FORKS
 from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.ports import listening
 from tests.support.servers.s3_server import S3Server
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
-from wal_sink.runtime.clock import SYSTEM, Runtime
-from wal_sink.stores import opening
-from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
-from wal_sink.stores.fsspec_store import GenericStore
-from wal_sink.stores.local import LocalStore, sync_folder
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import LEFT_BEHIND_S, new_object, probe
-from wal_sink.stores.s3 import S3Store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.local import sync_folder
+from wal_sink.stores.probe import LEFT_BEHIND_S, new_object
 
 pytest_plugins = ["tests.support.fixtures.servers"]
 

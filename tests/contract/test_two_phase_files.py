@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from tests.contract.test_backends import READERS
+from tests.house.stores import StoreSpec, open_store
 from tests.support.contracts import DISTURBED, VALUES, FoldedContract, checks_of, faults
 from tests.support.servers.s3_product import S3Product
 from tests.support.servers.s3_server import S3Server
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing.contract.lines import LinesContract
 from wal_sink.testing.contract.two_phase import TwoPhaseContract
 from wal_sink_backends import TwoPhaseFilesSink

@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import Held, chunks_of, commit, opened, prepare, three_batches
+from tests.house.stores import S3Store
 from tests.support.programs.two_phase_lives import live, place_of
 from tests.support.servers.s3_server import S3Server
 from wal_sink import Chunk, Delivery, DeliveryError, HandleGoneError, PermanentError, StoreError
-from wal_sink.stores.s3 import S3Error, S3Store
+from wal_sink.stores.s3 import S3Error
 from wal_sink.testing import query_into
-from wal_sink.testing.contract.calls import Held, attempt_at, chunks_of, commit, opened, prepare
-from wal_sink.testing.data.tables import three_batches
+from wal_sink.testing.contract.calls import attempt_at
 from wal_sink_backends import TwoPhaseFilesSink
 from wal_sink_backends.files import s3 as files_s3
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import msgspec
 
 import wal_sink
+from tests.house.log import Record
+from tests.house.operate import KINDS
 from tests.support.processes import CHECKOUT
-from wal_sink.checking.kinds import KINDS
-from wal_sink.wal.records import Record
 
 DOCUMENT = (CHECKOUT / "docs" / "FORMAT.md").read_text()
 OF_EVERY_BODY = {"id", "created"}

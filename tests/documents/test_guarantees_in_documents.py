@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.house.sinks import Chunk, Position, Sink, TransactionalSink, promise
 from tests.support.processes import CHECKOUT
 from tests.support.vault import Vault, VaultSink
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Sink, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import promise
 
 DOCUMENTS = ("README.md", "CHANGELOG.md", *(str(path.relative_to(CHECKOUT)) for path in CHECKOUT.glob("docs/**/*.md")))
 TEXTS = (*DOCUMENTS, *(str(path.relative_to(CHECKOUT)) for path in CHECKOUT.glob("backends/**/*.py")))

@@ -6,9 +6,9 @@ import re
 
 from ruamel.yaml import YAML
 
+from tests.house.support import METRICS
 from tests.support.processes import CHECKOUT
 from wal_sink import telemetry
-from wal_sink.metrics.names import METRICS
 
 PAGE = (CHECKOUT / "docs" / "operations" / "metrics.md").read_text()
 

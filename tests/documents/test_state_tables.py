@@ -12,10 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
+from tests.house.protocol import Committer, CommitterThread
 from wal_sink.committer import states
-from wal_sink.committer.committer import Committer
 from wal_sink.lifecycle import thread_states
-from wal_sink.lifecycle.committer_thread import CommitterThread
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs" / "ARCHITECTURE.md"
 

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import CASES, REFUSALS, SLOT, STORED
 from tests.support.contract_runs import run
 from tests.support.page import class_on_the_page
 from wal_sink import ConfigError, LedgerEntry, Position, Rejected, SinkContext
 from wal_sink.testing import SinkContract, SinkQuery
-from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
 

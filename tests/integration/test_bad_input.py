@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 import wal_sink.spark.session.query
+from tests.house.stores import LocalStore
 from tests.support.streams import Home, Lines, fails, flip, quick
 from tests.support.waiting import wait_until
 from wal_sink import (
@@ -36,7 +37,6 @@ from wal_sink import (
     WalSink,
 )
 from wal_sink.spark.session.query import check_classic
-from wal_sink.stores.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from wal_sink.lifecycle.committer_pool import CommitterPool
-    from wal_sink.sinks.base import ReleasedBatch
+    from tests.house.protocol import CommitterPool
+    from tests.house.sinks import ReleasedBatch
 
 pytestmark = pytest.mark.spark
 

@@ -10,15 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import note_end, paths
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.support.servers.redis_server import PASSWORD, RedisServer
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
 
 VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
 STREAM = "restored-orders"

@@ -9,10 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.stores import StoreSpec, open_store
 from tests.support.golden.wal_writer import written
-from wal_sink.cli.main import main
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
     from tests.support.servers.s3_server import S3Server

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.house.spark import task_slots
 from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home, Lines, append_line
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, ConfigError, Delivery, Settings, WalSink
-from wal_sink.spark.session.cluster import task_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

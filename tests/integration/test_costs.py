@@ -24,35 +24,24 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from tests.house.log import Log, SegmentLimits, SegmentRef, SegmentWriter, paths
+from tests.house.protocol import Run, ServedSink, Staged, StagedPartition, StagingContext
+from tests.house.sinks import Chunk, Position, Sink, TransactionalSink, as_sink, promise
+from tests.house.stores import Store, StoreSpec, open_store
+from tests.house.support import SYSTEM, side_by_side
 from tests.support import small_run
 from tests.support.components import require
 from tests.support.fixtures.spark import processes_of
 from tests.support.small_run import Place
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
-from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import DeliveryError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import StagedPartition, StagingContext
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.side_by_side import side_by_side
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Sink, TransactionalSink, as_sink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import promise
 from wal_sink.spark.session import garbage
-from wal_sink.staging.manifests import Staged
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.two_phase.prepare import packed
-from wal_sink.wal import paths
 from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, _encoded, inline_limit
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import SegmentRef
-from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,18 +11,15 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 
+from tests.house.cli import main
+from tests.house.log import Log, TermRecord, paths
+from tests.house.operate import read_batches, read_status
+from tests.house.spark import REPEAT_CHECKS
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM, ProcessIdentity
 from tests.support.streams import Home, restore
 from wal_sink import Delivery
-from wal_sink.cli.main import main
 from wal_sink.errors import WalSinkError
-from wal_sink.inspection import read_batches, read_status
-from wal_sink.runtime.clock import SYSTEM, ProcessIdentity
-from wal_sink.spark.session.cluster import REPEAT_CHECKS
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import TermRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

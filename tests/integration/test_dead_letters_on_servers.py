@@ -18,6 +18,10 @@ from urllib.parse import urlencode
 import pytest
 from click.testing import CliRunner
 
+from tests.house.cli import main
+from tests.house.log import Log, Marker, paths
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM
 from tests.support.kafka_topics import new_topic, read, set_config
 from tests.support.programs.dead_letter_lives import (
     ALL,
@@ -37,13 +41,6 @@ from tests.support.servers.dynamodb_server import ACCESS, REGION
 from tests.support.servers.redis_server import PASSWORD as REDIS_PASSWORD
 from tests.support.sql_chunks import as_owner
 from wal_sink import DeadLetters
-from wal_sink.cli.main import main
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker
 
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
 GOOD = [row for row in ALL if not is_bad(row)]

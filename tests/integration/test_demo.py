@@ -26,15 +26,14 @@ from examples.demo.plain_sink import ROW_KEY
 from examples.demo.plan import Aim, planned_kills
 from examples.demo.stage import make_folder
 from examples.demo.watch import Seen, Watch
+from tests.house.operate import read_batches, read_status
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.support.components import require
 from tests.support.fixtures.spark import JAVA_HINT
 from tests.support.processes import Child, python_environment
 from tests.support.programs.quick_workers import SUBMIT
 from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, PermanentError, Settings, Sink, WalSink
-from wal_sink.inspection import read_batches, read_status
-from wal_sink.lifecycle.run import Run
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 ROWS = 50

@@ -26,13 +26,12 @@ import pytest
 import yaml
 
 import wal_sink
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.support.components import require
 from tests.support.processes import CHECKOUT, Child, python_environment
 from wal_sink.cli.drain import drain
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 DEPLOY = CHECKOUT / "examples/deploy"

@@ -18,19 +18,15 @@ import pytest
 from click.testing import CliRunner
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import Log, TakeOver, note_end, paths
+from tests.house.protocol import Run, retire
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM
 from tests.support.small_run import served_sink
-from wal_sink.cli.main import main
 from wal_sink.errors import HistoryError, MissingBatch, WalSinkError
-from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.sink_changes import retire
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver, note_end
-from wal_sink.wal.log import Log
 from wal_sink_backends import SqlSink
 
 EARLIER, LATER, THROUGH = 4, 7, 9

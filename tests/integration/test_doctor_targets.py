@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import sink_from_url
+from tests.house.support import Finding, Level
 from tests.support.kafka_topics import admin, new_name, new_topic
 from tests.support.servers.databases import DatabaseServer
 from tests.support.servers.dynamodb_server import REGION, DynamoDbServer
@@ -19,9 +21,7 @@ from tests.support.servers.ports import free_port
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.servers.s3_server import S3Server
 from wal_sink.errors import PermanentError
-from wal_sink.reporting.findings import Finding, Level
 from wal_sink.sinks.examined import Examined
-from wal_sink.sinks.urls import sink_from_url
 from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink
 from wal_sink_backends.files import FilesSink, TwoPhaseFilesSink
 from wal_sink_backends.http import HttpLookupSink, HttpSink

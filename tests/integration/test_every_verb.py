@@ -19,12 +19,12 @@ import pytest
 
 import wal_sink.runtime.side_by_side
 import wal_sink.walsink
+from tests.house.log import fencing
+from tests.house.stores import LocalStore
+from tests.house.support import process_identity
 from tests.support.servers.s3_server import S3Server
 from tests.support.verbs import ROWS, Place, verbs
 from wal_sink.errors import StoreError
-from wal_sink.runtime.clock import process_identity
-from wal_sink.stores.local import LocalStore
-from wal_sink.wal import fencing
 
 pytestmark = pytest.mark.s3
 

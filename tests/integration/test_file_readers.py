@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.dataset as ds
 import pytest
 
-from wal_sink.testing.contract.calls import Held, chunks_of, commit, opened, prepare
+from tests.house.kit import Held, chunks_of, commit, opened, prepare
 from wal_sink_backends import TwoPhaseFilesSink
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from tests.house.cli import main
 from tests.integration.test_monitoring import ALERTS, dashboard_queries
 from tests.support.servers.prometheus import PrometheusServer
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
 from wal_sink import Delivery, Metrics, Settings
-from wal_sink.cli.main import main
 from wal_sink_backends.redis import RedisSink
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.house.log import Manifest, decode
 from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery
 from wal_sink.spark.session.cluster import inline_budget
-from wal_sink.wal.records import Manifest, decode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.house.sinks import SinkContext
 from tests.support.forked import ForkedChild
 from tests.support.kafka_topics import delete_topic, new_topic, read
 from tests.support.programs.kafka_writer import batch, live, persistently, sink_of
@@ -23,7 +24,6 @@ from tests.support.servers.kafka_broker import KafkaBroker
 from tests.support.servers.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import FencedError, ForgottenError, HistoryError, OutcomeUnknownError
-from wal_sink.sinks.base import SinkContext
 from wal_sink.testing import query_into
 from wal_sink_backends.kafka.client import Cluster, KafkaAttemptError, KafkaFencedError
 from wal_sink_backends.kafka.ledger import Ledger

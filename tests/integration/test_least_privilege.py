@@ -18,20 +18,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.kit import resolve, served_sink
+from tests.house.log import note_end, paths
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk
+from tests.house.stores import StoreSpec, open_store
 from tests.support.minio_policies import CHECKPOINT, LOG, POLICIES, actions, example, granting, options_with, without
 from tests.support.servers.minio import MinioServer
-from wal_sink.cli.main import main
 from wal_sink.doctor.bucket_rules import PERMISSION
 from wal_sink.errors import WalSinkError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.testing.simulation.served import resolve, served_sink
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
 
 pytestmark = pytest.mark.s3
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.house.sinks import Rejected
 from tests.support.lasting import Lasting
 from tests.support.streams import Home, Lines, append_line
 from wal_sink import Chunk, DeadLetters
-from wal_sink.sinks.base import Rejected
 
 pytestmark = pytest.mark.spark
 

@@ -14,9 +14,9 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from examples.monitoring import dashboard
+from tests.house.support import METRICS
 from tests.support.processes import CHECKOUT
 from tests.support.servers.server import program
-from wal_sink.metrics.names import METRICS
 
 MONITORING = CHECKOUT / "examples" / "monitoring"
 ALERTS = MONITORING / "alerts.yml"

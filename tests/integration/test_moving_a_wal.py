@@ -22,19 +22,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import note_end, paths
+from tests.house.protocol import Run
+from tests.house.stores import Store, StoreSpec, open_store
 from tests.support.components import require
 from tests.support.processes import CHECKOUT
 from tests.support.servers.seaweedfs import SeaweedServer
 from tests.support.waiting import PATIENCE_S
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
 
 pytestmark = pytest.mark.s3
 

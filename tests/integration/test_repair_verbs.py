@@ -13,15 +13,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import paths
+from tests.house.protocol import Run
+from tests.house.stores import Store, StoreSpec, open_store
 from tests.support.servers.s3_server import S3Server
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
 
 MODULE = """
 import json

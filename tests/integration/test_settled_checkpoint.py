@@ -11,15 +11,12 @@ from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import Log, note_end, paths
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM
 from tests.support.streams import Home
 from wal_sink import HistoryError, WalSink
-from wal_sink.cli.main import main
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
-from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,16 +12,17 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
+from tests.house.spark import setting_of, version_of
 from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.waiting import wait_until
 from wal_sink import ConfigError
 from wal_sink.spark.session import job_properties as thread_properties
 from wal_sink.spark.session.cluster import check_kept_batches
-from wal_sink.spark.session.configuration import Setting, changed, setting_of
+from wal_sink.spark.session.configuration import Setting, changed
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.private import private
-from wal_sink.spark.session.versions import SPARK_3_5, version_of
+from wal_sink.spark.session.versions import SPARK_3_5
 from wal_sink.spark.staging import job as staging
 
 if TYPE_CHECKING:

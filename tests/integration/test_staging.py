@@ -17,26 +17,23 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as t
 from pyspark.sql.functions import rand
 
+from tests.house.log import SegmentLimits, load_segment
+from tests.house.protocol import StagingContext
+from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, surfaced_errors
+from tests.house.stores import StoreSpec, open_store
 from tests.support.fixtures.spark import processes_of
 from wal_sink.errors import ConfigError, CorruptError, StoreError
-from wal_sink.messages import StagingContext
 from wal_sink.spark.delivery.reading import read_segments
-from wal_sink.spark.session.cluster import REPEAT_CHECKS
-from wal_sink.spark.session.configuration import changed, setting_of
-from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
+from wal_sink.spark.session.configuration import changed
 from wal_sink.spark.staging import job as staging
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal.segment_reader import load_segment
-from wal_sink.wal.segment_writer import SegmentLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from wal_sink.wal.records import SegmentRef
+    from tests.house.log import SegmentRef
 
 pytestmark = pytest.mark.spark
 

@@ -10,15 +10,16 @@ import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
+from tests.house.log import SegmentLimits
+from tests.house.protocol import StagingContext
+from tests.house.spark import version_of
+from tests.house.stores import StoreSpec
 from wal_sink.errors import ConfigError
-from wal_sink.messages import StagingContext
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.delivery.reading import read_segments
-from wal_sink.spark.session.versions import Version, version_of
+from wal_sink.spark.session.versions import Version
 from wal_sink.spark.staging.job import stage_dataframe
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, schema_json
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal.segment_writer import SegmentLimits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,10 @@ from pyspark.sql import functions as f
 
 from benchmarks import watching
 from benchmarks.watching import interval_of
+from tests.house.support import Event, Staged
 from tests.support.streams import Home
 from wal_sink import Delivery, Metrics, Settings
-from wal_sink.telemetry import Event, Sent, Staged
+from wal_sink.telemetry import Sent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

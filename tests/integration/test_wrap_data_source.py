@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
+from tests.house.spark import version_of
 from tests.support.data_source_writers import RowWriter, SilentWriter
 from tests.support.servers.s3_server import S3Server
 from tests.support.streams import Home, flip
 from tests.support.writers import Notes
 from wal_sink import CorruptError, Delivery, DeliveryError, Settings, wrap
-from wal_sink.spark.session.versions import version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 from packaging.requirements import Requirement
 
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.packaging.archives import Archives, all_requirements, extras_of, metadata_of
 from tests.packaging.environments import Environment, empty_environment, wheels_for
 from tests.packaging.pipeline import FILES, ROWS_PER_FILE
@@ -25,9 +27,6 @@ from tests.packaging.targets import TARGETS, WITHOUT_EXTRA, Target
 from tests.support.processes import CHECKOUT
 from tests.support.programs.quick_java import QUICK
 from wal_sink import Settings
-from wal_sink.lifecycle.run import Run
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 ARCHIVES = Archives.in_folder(CHECKOUT / "dist")

@@ -27,8 +27,8 @@ from wal_sink_backends.sql.sink import SqlSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tests.house.sinks import ReleasedBatch
     from wal_sink.settings import Where
-    from wal_sink.sinks.base import ReleasedBatch
 
 pytestmark = pytest.mark.spark
 

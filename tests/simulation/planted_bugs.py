@@ -21,30 +21,20 @@ import wal_sink.recovery.inventory
 import wal_sink.recovery.registration
 import wal_sink.wal.fencing
 import wal_sink.wal.log
-from wal_sink.checkpoint.reader import Gate
-from wal_sink.committer.collection import Collector
-from wal_sink.committer.committer import Committer
+from tests.house.log import Log, Manifest, PreparedRecord, Record, SegmentRef, Term, paths
+from tests.house.protocol import Collector, Committer, Gate, Rejections, SegmentDelivery, SegmentResult, SegmentTask
+from tests.house.sinks import Chunk, FailureKind, LedgerEntry, SinkFailedError
+from tests.house.stores import Store
 from wal_sink.committer.release import Released, Releaser
 from wal_sink.committer.states import DueBatch, Seen, State
-from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.positions import Positions
 from wal_sink.delivery.recording import Records
-from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import StoreError
-from wal_sink.messages import SegmentResult, SegmentTask
 from wal_sink.recovery.inventory import newest_marker
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.guarantees import Promise
-from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.staging.stager import Stager
-from wal_sink.stores.base import Store
 from wal_sink.two_phase.commit import SegmentCommit
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, PreparedRecord, Record, SegmentRef
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]

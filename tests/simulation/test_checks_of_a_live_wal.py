@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import Log, paths
+from tests.house.operate import AgainstCheckpoint, AgainstTarget, Check, Finding
 from tests.simulation.histories.coroutines import Coroutine, running
 from tests.simulation.histories.lives import HistoryProcess
 from tests.simulation.histories.plans import NAMES, SENDING, Deed, Fault
@@ -15,14 +17,9 @@ from tests.simulation.histories.playing import small_world
 from tests.simulation.histories.stores import SimulatedStore
 from tests.simulation.histories.targets import LedgerSink
 from tests.simulation.world import World, dies
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.against_target import AgainstTarget
-from wal_sink.checking.findings import Finding
 from wal_sink.checking.look import Known, Look
-from wal_sink.checking.verify import Check, Comparison
+from wal_sink.checking.verify import Comparison
 from wal_sink.errors import FencedError
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
 
 BATCHES = ((2, 1), (3,), (1, 2), (2,), (4,), (1,), (2, 2), (3,))
 PACES = (1, 0.3, 0.1, 2, 0.5, 0.2)

@@ -9,17 +9,14 @@ from functools import partial
 
 import pytest
 
+from tests.house.log import Log, read_parquet
+from tests.house.operate import AgainstCheckpoint, Check, Fault, Finding
 from tests.simulation.histories.drawing import draw
 from tests.simulation.histories.losing import drawn_losses
 from tests.simulation.histories.plans import Loss, Plan
 from tests.simulation.histories.playing import Playing, small_world
 from tests.simulation.histories.segments import read_numbered
 from tests.simulation.histories.world import HistoryWorld
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.findings import Fault, Finding
-from wal_sink.checking.verify import Check
-from wal_sink.wal.log import Log
-from wal_sink.wal.segment_reader import read_parquet
 
 pytestmark = pytest.mark.no_cover
 

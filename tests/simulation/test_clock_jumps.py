@@ -19,15 +19,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.kit import simulated_runtime
+from tests.house.support import SYSTEM, Runtime
 from tests.support.processes import CHECKOUT
 from wal_sink import Chunk, idempotent
 from wal_sink.delivery.retry import AttemptFailedError, Budget
-from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Delivery
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.rows import Row
 from wal_sink.testing.simulation import process
-from wal_sink.testing.simulation.runtime import simulated_runtime
 from wal_sink_backends import TwoPhaseFilesSink
 from wal_sink_backends.common.pacing import NotNowError, Pace, Pacing, Patience, retry_after_s
 from wal_sink_backends.files import names as files_names

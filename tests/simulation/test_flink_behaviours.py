@@ -10,6 +10,10 @@ from dataclasses import replace
 import pytest
 
 import wal_sink.committer.collection
+from tests.house.log import paths
+from tests.house.protocol import CommitterThread, Run
+from tests.house.sinks import Chunk
+from tests.house.support import SYSTEM, Runtime
 from tests.simulation.histories.lives import lower_retention
 from tests.simulation.world import (
     CHUNK_ROWS,
@@ -24,13 +28,8 @@ from tests.simulation.world import (
 )
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import DeliveryError, FencedError
-from wal_sink.lifecycle.committer_thread import CommitterThread
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Delivery
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
 
 IDEAL = ((20,), (20,), (20,))
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 
 import wal_sink.committer.collection
+from tests.house.log import paths
+from tests.house.protocol import Checkpoint, Run
+from tests.house.stores import MemoryStore
 from tests.simulation.scenarios import LONG
 from tests.simulation.world import World, dies
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -21,10 +23,7 @@ from wal_sink.errors import (
     ObjectLost,
     WalSinkError,
 )
-from wal_sink.lifecycle.run import Run
-from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
 
 
 def delivered(batches: tuple[tuple[int, ...], ...] = ((3,), (2,), (1,))) -> World:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.house.log import paths
 from tests.simulation.test_history import damage
 from tests.simulation.world import World, dies
 from wal_sink.errors import CorruptError
-from wal_sink.wal import paths
 
 BATCHES = ((3,), (3,), (1,))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import wal_sink.committer.collection
+from tests.house.log import paths
 from tests.simulation.scenarios import (
     BEFORE_MARKER,
     BEFORE_SENDING,
@@ -17,7 +18,6 @@ from tests.simulation.scenarios import (
 from tests.simulation.world import KINDS, Life, World, dies, finish
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, FencedError
-from wal_sink.wal import paths
 
 LEAST_POINTS = 80
 

@@ -6,22 +6,25 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.house.log import Manifest, paths
+from tests.house.protocol import (
+    Checkpoint,
+    DeliveryContext,
+    DispatcherLostError,
+    Gate,
+    Run,
+    SegmentResult,
+    SegmentTask,
+    ServedSink,
+)
+from tests.house.sinks import Failure, FailureKind, as_sink, promise
 from tests.simulation.histories.targets import LedgerTarget
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
-from wal_sink.checkpoint.reader import Checkpoint, Gate
-from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.recovery.history import KEPT_MANIFESTS
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import as_sink
-from wal_sink.sinks.failures import Failure, FailureKind
-from wal_sink.sinks.guarantees import promise
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest
 
 
 def query_of(place: Place, *, first_row: int = 0) -> FakeQuery:

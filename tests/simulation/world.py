@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tests.house.protocol import Run
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.facts import SinkFacts
@@ -30,7 +31,6 @@ from tests.simulation.histories.segments import ROWS
 from tests.simulation.histories.targets import Target
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import FencedError, WalSinkError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
 
 CHUNK_ROWS = 2

@@ -14,6 +14,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.house.log import SegmentRef, Term, paths
+from tests.house.protocol import SMALL_BATCH_BYTES, DeliveryContext, Run, SegmentResult, SegmentTask
+from tests.house.sinks import Ability, Chunk, Failure, FailureKind, Sink, SinkContext, as_sink
+from tests.house.spark import PickledSink, _DeliveryTask
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import DirectCall, StoppedError
 from tests.support.forgetting import Forgetful, Target
 from tests.support.hanging_calls import Hangs
 from tests.support.one_segment import Stage
@@ -26,23 +32,11 @@ from wal_sink.delivery.local import (
     is_small,
 )
 from wal_sink.errors import DeliveryError, PermanentError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.runtime.stopped import StoppedError
-from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Sink, SinkContext, as_sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import Failure, FailureKind
-from wal_sink.sinks.guarantees import Ability, ability_of
-from wal_sink.spark.delivery.executors import AutoDispatcher, _DeliveryTask, shared_out
-from wal_sink.spark.delivery.pickling import PickledSink, pickled, problem_of
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.sinks.guarantees import ability_of
+from wal_sink.spark.delivery.executors import AutoDispatcher, shared_out
+from wal_sink.spark.delivery.pickling import pickled, problem_of
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term
-from wal_sink.wal.records import SegmentRef
 
 LIMIT_S = 0.05
 

@@ -15,21 +15,16 @@ from typing import Any
 
 import pytest
 
+from tests.house.protocol import Run, SegmentTask
+from tests.house.spark import PickledSink, _DeliveryTask
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM, ThreadCall, logger_of, side_by_side
 from tests.spark.test_carriers import InTask
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, served_sink
 from wal_sink import Chunk, Sink, SinkContext
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import SegmentTask
-from wal_sink.reporting.logs import logger_of, logging_about
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.side_by_side import side_by_side
-from wal_sink.runtime.timed_calls import ThreadCall
+from wal_sink.reporting.logs import logging_about
 from wal_sink.settings import Settings
-from wal_sink.spark.delivery.executors import _DeliveryTask
-from wal_sink.spark.delivery.pickling import PickledSink
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 
 LONG = Decimal("1234567890123456789012345678901234.5678")
 TWICE = "2469135780246913578024691357802469.1356"

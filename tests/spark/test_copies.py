@@ -10,22 +10,18 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import paths
+from tests.house.protocol import RECORD_S, SegmentResult, SegmentTask
+from tests.house.sinks import Chunk, FailureKind, Position, SinkContext, SinkFailedError, TransactionalSink, as_sink
+from tests.house.spark import _DeliveryTask
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import DirectCall
 from tests.support import two_phase
 from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Transaction
-from wal_sink.delivery.recording import RECORD_S
-from wal_sink.messages import SegmentResult, SegmentTask
-from wal_sink.runtime.timed_calls import DirectCall
-from wal_sink.sinks.base import SinkContext, TransactionalSink, as_sink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.spark.delivery import copies
-from wal_sink.spark.delivery.executors import _DeliveryTask
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 
+from tests.house.spark import SparkJobError, surfaced_errors
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime.stopped import JobStoppedError
 from wal_sink.spark.session.error_lines import telling_line
-from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
 
 OF_PYTHON = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

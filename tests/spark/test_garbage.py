@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.stores import StoreSpec
 from wal_sink.spark.session.garbage import MOST_STORES, settle
-from wal_sink.stores.spec import StoreSpec
 
 
 class Node:

@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.house.kit import stage_tables
+from tests.house.log import SegmentRef, SegmentWriter
+from tests.house.protocol import SegmentDelivery, StagingContext
 from tests.simulation.planted_bugs import Plant, around, instead
 from tests.spark import test_spark_assumptions as assumptions
 from tests.support.one_segment import Stage
@@ -16,13 +19,8 @@ from tests.unit.delivery import test_recording as recording
 from tests.unit.wal import test_inline_rows as inline
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.recording import Looks
-from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import CorruptError, WalSinkError
-from wal_sink.messages import StagingContext
-from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.wal import inline_rows
-from wal_sink.wal.records import SegmentRef
-from wal_sink.wal.segment_writer import SegmentWriter
 
 Law = Callable[[], object]
 

@@ -24,6 +24,9 @@ import wal_sink.spark.session.query
 import wal_sink.spark.stage_batch
 import wal_sink.spark.streaming_query
 import wal_sink.walsink
+from tests.house.log import paths
+from tests.house.protocol import Run
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.small_run import Recorder, numbers
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import (
@@ -37,14 +40,10 @@ from wal_sink import (
     WalSink,
     WalSinkError,
 )
-from wal_sink.lifecycle.run import Run
 from wal_sink.spark.session import identity, leftovers, locations
 from wal_sink.spark.staging import earlier_rows
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
-from wal_sink.wal import paths
 
 _homes = itertools.count()
 

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.stores import LocalStore, StoreSpec, open_store, probe
+from tests.house.support import SYSTEM
 from wal_sink.errors import ConfigError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.cluster import _CreateThere
 from wal_sink.stores import mounts
-from wal_sink.stores.local import LocalStore
 from wal_sink.stores.mounts import doubt_of, mount_of
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import probe
-from wal_sink.stores.spec import StoreSpec
 
 TABLE = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard

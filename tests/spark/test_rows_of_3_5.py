@@ -13,7 +13,8 @@ import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
-from wal_sink.spark.session.versions import SPARK_3_5, version_of
+from tests.house.spark import version_of
+from wal_sink.spark.session.versions import SPARK_3_5
 from wal_sink.spark.writers.rows import _conversion
 from wal_sink.spark.writers.rows_of_3_5 import rows_of
 

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
+from tests.house.stores import LocalStore, MemoryStore, ObjectMissing, StoreSpec
+from tests.house.support import SYSTEM
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.cluster import _CreateThere, check_shared_store
-from wal_sink.stores.base import ObjectMissing
-from wal_sink.stores.local import LocalStore
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 
 Task = Callable[[tuple[str, bytes]], object]
 

@@ -12,19 +12,17 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
+from tests.house.protocol import DispatcherLostError, SegmentTask
+from tests.house.sinks import FailureKind
+from tests.house.spark import PickledSink, task_slots
+from tests.house.stores import StoreSpec
 from tests.support.one_segment import Stage
-from wal_sink.delivery.served_sink import DispatcherLostError
-from wal_sink.messages import SegmentTask
 from wal_sink.runtime.side_by_side import MOST
 from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
 from wal_sink.settings import MOST_THREADS, Delivery
-from wal_sink.sinks.failures import FailureKind
 from wal_sink.spark.delivery import executors
 from wal_sink.spark.delivery.executors import ExecutorDispatcher
-from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.placement import concurrency
-from wal_sink.spark.session.cluster import task_slots
-from wal_sink.stores.spec import StoreSpec
 
 WAIT_S = 60
 

@@ -13,17 +13,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tests.house.log import Log, Manifest, Release, paths
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM, process_identity
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, ObjectLost
-from wal_sink.runtime.clock import SYSTEM, process_identity
 from wal_sink.settings import Settings
 from wal_sink.spark.source import batches, reading
 from wal_sink.spark.source.options import options_of, read_options, write_options
 from wal_sink.spark.source.writing import StagedMessage, WalSinkWriter
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, Release
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 SCHEMA = StructType([StructField("id", LongType())])

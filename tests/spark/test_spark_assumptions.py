@@ -18,25 +18,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, task_slots
+from tests.house.stores import ObjectMissing
 from tests.support.logged import said_here
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.session.checkpoint_files import current_session
-from wal_sink.spark.session.cluster import (
-    _OLD_FETCHES,
-    REPEAT_CHECKS,
-    check_kept_batches,
-    task_slots,
-    warn_of_unchecked_shuffles,
-)
-from wal_sink.spark.session.configuration import setting_of
+from wal_sink.spark.session.cluster import _OLD_FETCHES, check_kept_batches, warn_of_unchecked_shuffles
 from wal_sink.spark.session.hadoop import HadoopFiles, default_file_system
 from wal_sink.spark.session.job_properties import is_running
 from wal_sink.spark.session.query import schema_of, session_of
-from wal_sink.spark.session.task_errors import SparkJobError
 from wal_sink.spark.staging.job import _in_order, _task
 from wal_sink.spark.writers.data_source import DataSourceSink, _WritingTask
 from wal_sink.spark.writers.rows import spark_rows
-from wal_sink.stores.base import ObjectMissing
 
 # PySpark's private names.
 

@@ -8,9 +8,10 @@ from typing import Any
 import pyspark
 import pytest
 
+from tests.house.spark import version_of
 from wal_sink import ConfigError, WalSink
 from wal_sink.spark.session import versions
-from wal_sink.spark.session.versions import check_pyspark, check_versions, version_of
+from wal_sink.spark.session.versions import check_pyspark, check_versions
 
 
 def session_of(version: str) -> Any:

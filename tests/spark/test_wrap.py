@@ -19,12 +19,10 @@ from pyspark.sql import Row
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
+from tests.house.sinks import Chunk, ReleasedBatch, SegmentSink, SinkContext, promise
 from wal_sink import wrap
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import ReleasedBatch, SegmentSink, SinkContext
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.guarantees import promise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

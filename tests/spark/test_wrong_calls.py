@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tests.house.sinks import Chunk, SegmentSink, Sink, as_sink, sink_from_url
 from wal_sink import (
     BatchSink,
     Delivery,
@@ -25,9 +26,6 @@ from wal_sink import (
 )
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.given import refuse_shared_folder
-from wal_sink.sinks.base import SegmentSink, Sink, as_sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.urls import sink_from_url
 from wal_sink.spark.writers.foreach import ForeachWriterSink
 
 LOOSE: Any = WalSink

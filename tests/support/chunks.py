@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.sinks.base import SinkContext
-from wal_sink.sinks.chunk import Chunk, Position
+from tests.house.sinks import Chunk, Position, SinkContext
 
 SLOT = "wal/default/0"
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)

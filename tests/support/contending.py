@@ -9,9 +9,7 @@ import os
 import time
 from typing import Any
 
-from wal_sink.stores.base import ObjectExists
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
+from tests.house.stores import ObjectExists, StoreSpec, open_store
 
 
 def contend_for_names(url: str, start: Any, rounds: int, wins: Any) -> None:

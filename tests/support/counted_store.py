@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wal_sink.estimation import Requests
-from wal_sink.stores.base import Store
+from tests.house.operate import Requests
+from tests.house.stores import Store
 from wal_sink.testing import FaultyStore
 
 _OF = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import wal_sink.cli.drain
 import wal_sink.stores.measured
+from tests.house.protocol import CommitterPool
 from tests.support.waiting import PATIENCE_S
-from wal_sink.lifecycle.committer_pool import CommitterPool
 
 _stoppings: list[threading.Event] = []
 _make: Any = CommitterPool.__init__

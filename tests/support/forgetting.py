@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wal_sink.sinks.base import Rejected, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import LedgerEntry
+from tests.house.sinks import Chunk, LedgerEntry, Position, Rejected, TransactionalSink
 
 Row = tuple[int, int, int]
 """Batch, segment, and the number of the row in its segment."""

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.house.support import ThreadCall
 from tests.support.waiting import PATIENCE_S
-from wal_sink.runtime.timed_calls import ThreadCall
 
 
 class Hangs:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.house.kit import chunks_of
+from tests.house.sinks import Chunk, Rejected, SinkContext
 from tests.support.servers.http_target import HttpTarget
-from wal_sink.sinks.base import Rejected, SinkContext
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.http.sink import HttpSink
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)

@@ -6,8 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.lifecycle.run import Run
+from tests.house.protocol import Run, ServedSink
 from wal_sink.testing import FakeQuery
 
 T = TypeVar("T")

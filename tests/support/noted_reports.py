@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.house.cli import working
 from tests.support.waiting import wait_until
-from wal_sink.cli import working
 
 
 def noting_reports(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> Callable[[], None]:

@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.house.log import Term, load_segment, paths
+from tests.house.protocol import DeliveryContext, Run, SegmentDelivery, SegmentResult, SegmentTask, chunks_of
+from tests.house.sinks import (
+    Chunk,
+    FailureKind,
+    Position,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    SinkSession,
+    as_sink,
+    slot_name,
+)
+from tests.house.support import DirectCall
 from tests.support.small_run import Place, Recorder
-from wal_sink.delivery.segment import SegmentDelivery, chunks_of
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.runtime.timed_calls import DirectCall
-from wal_sink.sinks.base import SegmentSink, Sink, SinkContext, as_sink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import FailureKind
-from wal_sink.sinks.positions import slot_name
-from wal_sink.sinks.session import SinkSession
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term
-from wal_sink.wal.segment_reader import load_segment
 
 
 @dataclass

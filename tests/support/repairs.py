@@ -8,13 +8,9 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from wal_sink.stores.base import Store
-from wal_sink.stores.memory import MemoryStore
+from tests.house.log import Log, TermRecord, note_end, paths
+from tests.house.stores import MemoryStore, Store
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import TermRecord
 
 P = TypeVar("P")
 _seeds = itertools.count(40_000)

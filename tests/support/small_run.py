@@ -11,21 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.lifecycle.run import Run
+from tests.house.kit import Place as OneSinkPlace
+from tests.house.kit import resolve
+from tests.house.kit import served_sink as serve
+from tests.house.log import paths
+from tests.house.protocol import Run, ServedSink
+from tests.house.sinks import BatchSink, Chunk
+from tests.house.stores import Store
+from tests.house.support import Runtime
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
-from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.base import Store
 from wal_sink.stores.measured import measured
 from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
-from wal_sink.testing.simulation.process import Place as OneSinkPlace
-from wal_sink.testing.simulation.served import resolve
-from wal_sink.testing.simulation.served import served_sink as serve
-from wal_sink.wal import paths
 
 _numbers = itertools.count()
 

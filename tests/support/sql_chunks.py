@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.house.sinks import Chunk, Rejected
 from tests.support.chunks import CONTEXT
 from tests.support.servers.databases import PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
 from wal_sink_backends.sql.sink import SqlSink
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wal_sink.runtime.clock import Runtime
-from wal_sink.runtime.timed_calls import DirectCall
+from tests.house.support import DirectCall, Runtime
 from wal_sink.testing import simulated_runtime
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.house.log import paths
+from tests.house.protocol import Run
 from tests.support.small_run import Place
 from tests.support.vault import Vault, VaultSink
-from wal_sink.lifecycle.run import Run
-from wal_sink.wal import paths
 
 
 def place(*rows: int) -> Place:

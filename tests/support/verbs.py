@@ -12,19 +12,16 @@ import click
 import pyarrow as pa
 from click.testing import CliRunner, Result
 
-from wal_sink.cli.main import main
+from tests.house.cli import main
+from tests.house.log import Log, note_end, paths
+from tests.house.operate import write_down
+from tests.house.protocol import Run
+from tests.house.stores import Store, StoreSpec, open_store
+from tests.house.support import SYSTEM
 from wal_sink.cli.options import STORAGE_VARIABLE
-from wal_sink.lifecycle.run import Run
-from wal_sink.repair.changes import Order, write_down
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.repair.changes import Order
 from wal_sink.settings import Settings
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
-from wal_sink.wal.log import Log
 
 BATCHES = 3
 _MODULE = """

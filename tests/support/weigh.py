@@ -33,20 +33,18 @@ import click
 import pyarrow as pa
 
 import wal_sink
+from tests.house.cli import main as command_line
+from tests.house.kit import served_sink
+from tests.house.log import Record
+from tests.house.operate import KINDS
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, as_sink
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import ThreadCall
 from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT
-from wal_sink.checking.kinds import KINDS
-from wal_sink.cli.main import main as command_line
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.timed_calls import ThreadCall
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import as_sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
-from wal_sink.testing.simulation.served import served_sink
-from wal_sink.wal.records import Record
 
 TOPS = ("wal_sink", "backends", "tests", "examples", "benchmarks")
 TOP_ROOM = "(top)"

@@ -19,10 +19,19 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 import pyarrow as pa
 
+from tests.house.sinks import (
+    BatchSink,
+    Chunk,
+    LedgerEntry,
+    Position,
+    Rejected,
+    ReleasedBatch,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    TransactionalSink,
+)
 from wal_sink.errors import FencedError, ForgottenError
-from wal_sink.sinks.base import BatchSink, Rejected, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.testing import SinkContract
 
 UNDISTURBED = "an_undisturbed_run_brings_every_row_once"

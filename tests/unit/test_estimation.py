@@ -10,23 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import served_sink
+from tests.house.log import Manifest, load_segment
+from tests.house.operate import Plan, Requests
+from tests.house.protocol import COLLECT_EVERY_BATCHES, DeliveryContext, Run
+from tests.house.sinks import BatchSink, Chunk, Position, ReleasedBatch, SegmentSink, Sink, TransactionalSink
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.simulation.histories.lives import lower_retention
 from tests.support.counted_store import CountedStore
 from tests.support.vault import Vault, VaultSink
-from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError
-from wal_sink.estimation import KINDS, MONTH_S, Estimate, Plan, Prices, Requests
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
+from wal_sink.estimation import KINDS, MONTH_S, Estimate, Prices
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
-from wal_sink.testing.simulation.served import served_sink
-from wal_sink.wal.records import Manifest
-from wal_sink.wal.segment_reader import load_segment
 
 KEPT = 4
 CHUNK_ROWS = 2

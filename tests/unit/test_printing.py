@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.walsink
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from wal_sink import Chunk, Delivery, KeptLetter, Rejected, ReplayResult, SinkStatus, Status, TakeOver, WalSink
-from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Settings
 from wal_sink.sinks.guarantees import Guarantees
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 SECRET = "hush-hush-0123"  # noqa: S105 - a dummy

@@ -13,14 +13,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.house.cli import main
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.support.servers.ports import free_port
 from tests.support.servers.s3_server import Fault, S3Server
-from wal_sink.cli.main import main
 from wal_sink.errors import StoreError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 SECRET = "hush-hush-0123"  # noqa: S105 - a dummy
@@ -189,7 +188,7 @@ def test_without_the_right_to_list_the_checkpoint_is_looked_at(
     s3_wal: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The incident: GetObject is granted, ListBucket is not."""
-    from wal_sink.stores.s3 import S3Store  # noqa: PLC0415
+    from tests.house.stores import S3Store  # noqa: PLC0415
 
     def refused(_: S3Store, prefix: str, **__: object) -> list[str]:
         raise StoreError(f"list {prefix}: AccessDenied")
@@ -209,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_opened_is_an_error(wal: str) -> None:
 def test_a_recorded_checkpoint_of_a_strange_kind_is_not_opened(wal: str) -> None:
     from msgspec.structs import replace  # noqa: PLC0415
 
-    from wal_sink.wal.records import WalRecord, decode, encode  # noqa: PLC0415
+    from tests.house.log import WalRecord, decode, encode  # noqa: PLC0415
 
     file = Path(wal, "wal.json")
     record = decode(WalRecord, file.read_bytes(), "wal.json")

@@ -16,21 +16,19 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from tests.house.cli import main
+from tests.house.log import paths
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Rejected
+from tests.house.stores import StoreSpec, open_store
 from tests.support.processes import python_environment
 from tests.support.small_run import served_sink
 from tests.support.waiting import wait_until
-from wal_sink.cli.main import main
 from wal_sink.cli.termination import ENDED_BY_CTRL_C, ENDED_BY_SIGTERM, in_order
 from wal_sink.errors import StoreError
-from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
 from wal_sink.walsink import WalSink
 
 MODULE = """

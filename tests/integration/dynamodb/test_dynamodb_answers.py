@@ -10,11 +10,11 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
+from tests.house.sinks import Rejected
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.dynamodb_tools import KINDS, SECRET, opened
 from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer, Fault
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Rejected
 from wal_sink_backends.dynamodb import calls as dynamodb_calls
 from wal_sink_backends.dynamodb import client as dynamodb_clients
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError

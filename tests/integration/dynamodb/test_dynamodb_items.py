@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Rejected
 from tests.support.chunks import chunk, ids, raw_texts
 from tests.support.dynamodb_tools import KINDS, opened
 from tests.support.servers.dynamodb_server import DynamoDbServer, Fault
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Rejected
 from wal_sink.testing.data.tables import COLUMN_TYPES
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 

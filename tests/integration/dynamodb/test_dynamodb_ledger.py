@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import opened
 from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault, create_table
 from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError, PermanentError
-from wal_sink.sinks.chunk import Position
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 from wal_sink_backends.dynamodb.tables import Identity

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import KINDS, opened
 from tests.support.servers.dynamodb_local import DynamoDbLocal
 from tests.support.servers.dynamodb_server import create_table
 from wal_sink import Delivery
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Rejected
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbSink, TryAgainError
 

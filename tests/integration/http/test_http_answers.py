@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Rejected
 from tests.support.http_collection import IDS, SECRET, Collection, chunk, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, PermanentError, RetryLaterError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected
 from wal_sink.testing import query_into
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import chunks_of
 from tests.support.http_collection import SECRET, Collection, chunk, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import PermanentError
-from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.http.sink import HttpSink
 from wal_sink_backends.http.urls import http_sink
 

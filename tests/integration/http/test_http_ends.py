@@ -12,10 +12,10 @@ from typing import Any, Self
 import httpx
 import pytest
 
+from tests.house.sinks import Rejected
 from tests.support.http_collection import chunk, opened, write
 from tests.support.servers.ports import listening
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink.sinks.base import Rejected
 from wal_sink_backends.http.ends import doubt_of_end
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink, TargetFailedError

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Chunk
 from tests.support.http_collection import IDS, Collection, chunk, opened, refuse_3, write
 from tests.support.processes import CHECKOUT, Child
 from tests.support.servers.http_target import Fault, HttpTarget
@@ -24,7 +25,6 @@ from tests.support.servers.tls import Authority
 from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import query_into
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink, TargetFailedError

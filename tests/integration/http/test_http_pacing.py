@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.house.sinks import Rejected
+from tests.house.support import SYSTEM
 from tests.support.http_collection import IDS, SECRET, Collection, chunk, opened, refuse_3, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.sinks.base import Rejected
 from wal_sink_backends.common import pacing
 from wal_sink_backends.common.pacing import NotNowError
 from wal_sink_backends.http.lookup_sink import HttpLookupSink

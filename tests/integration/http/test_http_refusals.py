@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.house.sinks import Rejected
 from tests.support.http_collection import IDS, Collection, chunk, opened, refuse_3, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Lookup, Rejected
+from wal_sink.sinks.base import Lookup
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink, Pacing, TargetFailedError
 from wal_sink_backends.http.urls import http_sink

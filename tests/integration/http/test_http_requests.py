@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import chunks_of
+from tests.house.sinks import Rejected
 from tests.support.http_collection import SECRET, Collection, chunk, opened, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink.sinks.base import Rejected
-from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink, Statuses, TargetFailedError
 

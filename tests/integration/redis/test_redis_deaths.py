@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.house.sinks import Position
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import Child
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids, wait_until_alone
 from tests.support.servers.ports import listening
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.side_by_side import side_by_side
-from wal_sink.sinks.chunk import Position
 from wal_sink_backends.redis.sink import RedisSink
 
 

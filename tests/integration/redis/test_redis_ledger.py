@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.house.kit import CASES, REFUSALS, STORED
+from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
 from tests.support.servers.redis_server import RedisServer
@@ -15,9 +17,7 @@ from wal_sink.errors import (
     HistoryError,
     PermanentError,
 )
-from wal_sink.sinks.chunk import Position
 from wal_sink.testing import query_into
-from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, STORED
 from wal_sink_backends.redis.script import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
 

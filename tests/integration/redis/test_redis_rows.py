@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids, raw_texts
 from tests.support.redis_tools import opened, stream_ids
 from tests.support.servers.redis_server import RedisServer
 from wal_sink.errors import (
     PermanentError,
 )
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
 from wal_sink.testing.data.tables import COLUMN_TYPES
 from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis.script import LEDGER

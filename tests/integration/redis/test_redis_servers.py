@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import redis
 
+from tests.house.sinks import Chunk, Position, Rejected
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import CHECKOUT
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
@@ -22,8 +23,6 @@ from wal_sink.errors import (
     OutcomeUnknownError,
     PermanentError,
 )
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis import sink as redis_backend

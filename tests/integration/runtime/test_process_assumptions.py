@@ -11,12 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.house.stores import MemoryStore, StoreSpec, open_store, opening
+from tests.house.support import SYSTEM, Runtime
 from tests.support.processes import CHECKOUT, python_environment
-from wal_sink.runtime.clock import SYSTEM, Runtime, process_name
-from wal_sink.stores import memory, opening
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.runtime.clock import process_name
+from wal_sink.stores import memory
 
 WAIT_S = 60
 

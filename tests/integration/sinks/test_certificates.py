@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 from redis.connection import SSLConnection
 
+from tests.house.kit import chunks_of
+from tests.house.sinks import Chunk, Sink
 from tests.support.chunks import CONTEXT
 from tests.support.servers.tls import Authority, Preface, TlsServer, greeting, mysql, postgresql
 from wal_sink.errors import DeliveryError, PermanentError, StoreError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Sink
 from wal_sink.sinks.certificates import is_certificate_error
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import query_into
-from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.dynamodb.sink import DynamoDbSink
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.http.sink import HttpSink

@@ -10,13 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import LedgerEntry, Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import DivergentReplay, FencedError, PermanentError
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
-from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.sql.sink import SqlSink
 
 UTC = dt.UTC

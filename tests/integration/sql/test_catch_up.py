@@ -20,6 +20,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import Log, note_end, paths
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM
 from tests.support.processes import python_environment
 from tests.support.servers.databases import (
     PASSWORD_VARIABLE,
@@ -28,16 +33,8 @@ from tests.support.servers.databases import (
     postgresql_program,
 )
 from tests.support.sql_chunks import wait_until_alone
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
-from wal_sink.wal.log import Log
 
 ROWS = 10
 """Rows of a batch, in two segments of two and three chunks."""

@@ -7,12 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import DatabaseServer, MariadbServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
 from wal_sink_backends.sql.base.dialect import TableAltered
 
 

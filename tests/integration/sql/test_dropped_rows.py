@@ -8,13 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import MariadbServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import DeliveryError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
 from wal_sink.testing import query_into
 from wal_sink_backends.sql.mariadb.session import Session
 

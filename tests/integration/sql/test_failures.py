@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 import wal_sink_backends.sql.base.dialect as dialects_module
+from tests.house.sinks import Chunk, LedgerEntry, Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import (
     PASSWORD,
@@ -28,8 +29,6 @@ from tests.support.sql_chunks import as_owner, opened, sink_to, write
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.testing import query_into
 from wal_sink_backends.sql.sink import SqlSink
 

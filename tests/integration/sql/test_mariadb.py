@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import chunk, ids
 from tests.support.servers.databases import USER, MariadbServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
 from wal_sink_backends.sql.base.dialect import LEDGER
 from wal_sink_backends.sql.mariadb.tables import UNIQUE
 

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import USER, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
 
 
 def test_types_by_name(postgresql: PostgresqlServer, pg: str) -> None:

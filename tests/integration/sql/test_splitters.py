@@ -7,11 +7,11 @@ from typing import Any
 import pymysql
 import pytest
 
+from tests.house.sinks import Position
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.servers.databases import USER, MariadbServer, PostgresqlServer, servers_folder
 from tests.support.servers.postgres_pair import PostgresPair
 from tests.support.sql_chunks import opened, sink_to
-from wal_sink.sinks.chunk import Position
 
 
 def test_positions_are_read_in_a_transaction_that_may_write_on_postgresql(

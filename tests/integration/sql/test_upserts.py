@@ -14,14 +14,13 @@ import pyarrow as pa
 import pymysql
 import pytest
 
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import DatabaseServer, MariadbServer, PostgresqlServer
 from tests.support.side_by_side import side_by_side
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
 from wal_sink_backends.sql.mariadb.order import FOLDED, folded
 from wal_sink_backends.sql.sink import SqlSink
 

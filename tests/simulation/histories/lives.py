@@ -9,6 +9,10 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.house.kit import served_sink, stage_tables
+from tests.house.log import read_parquet
+from tests.house.protocol import Run, ServedSink
+from tests.house.sinks import Sink, promise
 from tests.simulation.histories.coroutines import Coroutine, running
 from tests.simulation.histories.plans import FORGETTING, Deed, Fault, LifePlan
 from tests.simulation.histories.segments import COLUMN, numbered_tables, read_numbered, stage_numbered
@@ -18,16 +22,10 @@ from tests.simulation.histories.targets import SINKS, LedgerSink, batch_writer
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.delivery.local import LocalDispatcher
-from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.guarantees import Promise, promise
+from wal_sink.sinks.guarantees import Promise
 from wal_sink.testing import Crash
-from wal_sink.testing.simulation.fake_query import stage_tables
-from wal_sink.testing.simulation.served import served_sink
-from wal_sink.wal.segment_reader import read_parquet
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """Deeds that wait for a delivery job: they happen at their point, or later, as soon as a job runs."""

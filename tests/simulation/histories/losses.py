@@ -15,10 +15,10 @@ from typing import cast
 
 import pyarrow.parquet as pq
 
+from tests.house.sinks import Position
 from tests.simulation.histories.facts import Attempt, SinkFacts
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.plans import Shape
-from wal_sink.sinks.chunk import Position
 
 _EMPTY = (-1, 0)
 """The position of a slot that holds nothing."""

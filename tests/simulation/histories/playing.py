@@ -11,6 +11,7 @@ from unittest import mock
 
 import wal_sink.committer.collection
 import wal_sink.wal.fencing
+from tests.house.support import ProcessIdentity, process_identity
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.lives import HistoryProcess
@@ -25,7 +26,6 @@ from wal_sink.errors import (
     OutcomeUnknownError,
     StoreError,
 )
-from wal_sink.runtime.clock import ProcessIdentity, process_identity
 
 _UNEXPECTED = "unexpected"
 

@@ -14,14 +14,10 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
+from tests.house.log import Log, SegmentRef, chunk_ends, paths
+from tests.house.protocol import Staged, StagedPartition, StagingContext
 from wal_sink.errors import CorruptError
-from wal_sink.messages import StagedPartition, StagingContext
-from wal_sink.staging.manifests import Staged
 from wal_sink.two_phase.prepare import Preparer, joined
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import SegmentRef
-from wal_sink.wal.segment_reader import chunk_ends
 
 ROWS = 64
 """The most rows of a batch."""

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import msgspec
 
+from tests.house.stores import ObjectExists
 from tests.simulation.histories.plans import Tamper, Tampering
 from tests.simulation.histories.stores import SimulatedStore, Space
-from wal_sink.stores.base import ObjectExists
 from wal_sink.testing.simulation.fake_query import QUERY_ID
 
 _METADATA = msgspec.json.encode({"id": QUERY_ID})

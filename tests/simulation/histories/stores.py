@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from tests.house.stores import MemoryStore, ObjectMissing, SegmentStream, Store
 from tests.simulation.histories.process import Process
 from wal_sink.errors import StoreError
-from wal_sink.stores.base import ObjectMissing, SegmentStream, Store
-from wal_sink.stores.memory import MemoryStore, _Space
+from wal_sink.stores.memory import _Space
 
 
 class Watcher(Protocol):

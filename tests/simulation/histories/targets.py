@@ -6,29 +6,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.histories.losses import LossJudge
-from tests.simulation.histories.plans import Deed
-from tests.simulation.histories.process import Process
-from tests.simulation.histories.segments import ROWS, numbers_in
-from wal_sink.delivery.segment import chunks_of
-from wal_sink.errors import HandleGoneError
-from wal_sink.messages import DeliveryContext
-from wal_sink.sinks.base import (
+from tests.house.log import Log, Manifest, load_segment
+from tests.house.protocol import DeliveryContext, chunks_of
+from tests.house.sinks import (
     BatchSink,
+    Chunk,
+    LedgerEntry,
+    Position,
     Rejected,
     ReleasedBatch,
     SegmentSink,
     Sink,
     SinkContext,
-    Transaction,
     TransactionalSink,
-    TwoPhaseSink,
 )
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
-from wal_sink.wal.segment_reader import load_segment
+from tests.simulation.histories.losses import LossJudge
+from tests.simulation.histories.plans import Deed
+from tests.simulation.histories.process import Process
+from tests.simulation.histories.segments import ROWS, numbers_in
+from wal_sink.errors import HandleGoneError
+from wal_sink.sinks.base import Transaction, TwoPhaseSink
 
 _BAD_OF_FOUR = (1, 2)
 """Row numbers, modulo 4, that are refused. A chunk of two rows has one such row; a chunk of one row may be one."""

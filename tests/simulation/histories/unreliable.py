@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from tests.house.log import Manifest
+from tests.house.protocol import DeliveryContext, DispatcherLostError, SegmentResult, SegmentTask
+from tests.house.sinks import Failure, FailureKind
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.process import Process
 from wal_sink.delivery.local import failed
-from wal_sink.delivery.served_sink import DispatcherLostError, SegmentDispatcher
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.sinks.failures import Failure, FailureKind
-from wal_sink.wal.records import Manifest
+from wal_sink.delivery.served_sink import SegmentDispatcher
 
 
 class JobLost(BaseException):

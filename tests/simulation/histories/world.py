@@ -8,6 +8,8 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
+from tests.house.stores import Store
+from tests.house.support import DirectCall, Runtime
 from tests.simulation.histories.losing import lose
 from tests.simulation.histories.losses import LossJudge
 from tests.simulation.histories.plans import NAMES, Deed, Loss, Plan, Tamper, Tampering
@@ -15,10 +17,7 @@ from tests.simulation.histories.process import Process
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import SimulatedStore, Space
 from tests.simulation.histories.targets import LedgerTarget, Target, forget
-from wal_sink.runtime.clock import Runtime
 from wal_sink.runtime.side_by_side import in_turn
-from wal_sink.runtime.timed_calls import DirectCall
-from wal_sink.stores.base import Store
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_TEXT = _START.isoformat(timespec="milliseconds")

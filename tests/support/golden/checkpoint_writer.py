@@ -16,7 +16,7 @@ from pyspark import __version__
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from wal_sink.spark.session.configuration import setting_of
+from tests.house.spark import setting_of
 
 VERSION = tuple(int(part) for part in __version__.split(".")[:2])
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.processes import CHECKOUT
 from tests.support.spark_versions import VERSIONS, run_on
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 
 GOLDEN = CHECKOUT / "tests" / "golden" / "checkpoints"
 WRITER = CHECKOUT / "tests" / "support" / "golden" / "checkpoint_writer.py"

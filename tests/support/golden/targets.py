@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.house.sinks import ReleasedBatch
 from wal_sink import (
     BatchSink,
     Chunk,
@@ -18,7 +19,6 @@ from wal_sink import (
     TransactionalSink,
     TwoPhaseSink,
 )
-from wal_sink.sinks.base import ReleasedBatch
 
 Hook = Callable[[str], None]
 

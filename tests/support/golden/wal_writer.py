@@ -7,22 +7,19 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from unittest import mock
 
+from tests.house.log import Log, TakeOver, paths
+from tests.house.log import fencing as terms
+from tests.house.operate import plan_skip, skip, skip_order
+from tests.house.protocol import Collector
+from tests.house.stores import MemoryStore, StoreSpec
+from tests.house.support import ProcessIdentity
 from tests.support.golden.checkpoints import goldens as golden_checkpoints
 from tests.support.golden.targets import Plain
 from tests.support.golden.wals import GoldenWal
-from wal_sink.committer.collection import Collector
 from wal_sink.errors import DeliveryError
 from wal_sink.recovery import sink_changes
-from wal_sink.repair.skip import plan_skip, skip, skip_order
 from wal_sink.replay import DeadLetters
-from wal_sink.runtime.clock import ProcessIdentity
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import fencing as terms
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
 
 _HOST = ProcessIdentity(host="golden", pid=4711, boot_id="a boot that is over", pid_namespace="pid:[1]", started=1)
 _numbers = itertools.count()

@@ -12,6 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.house.kit import resolve, served_sink, stage_tables
+from tests.house.log import Log, Manifest, paths
+from tests.house.protocol import DeliveryContext, Run, ServedSink, Staged
+from tests.house.sinks import BatchSink, ReleasedBatch
+from tests.house.stores import MemoryStore, StoreSpec
+from tests.house.support import SYSTEM
 from tests.support.golden.targets import (
     ByBatch,
     BySegment,
@@ -22,22 +28,11 @@ from tests.support.golden.targets import (
     Transactional,
     TwoPhase,
 )
-from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, ReleasedBatch
-from wal_sink.staging.manifests import Attempt, Staged
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.staging.manifests import Attempt
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
-from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.testing.simulation.process import released_rows
-from wal_sink.testing.simulation.served import WriteBatch, resolve, served_sink
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
+from wal_sink.testing.simulation.served import WriteBatch
 
 CHUNK_ROWS = 2
 BATCH_ROWS = 10_000

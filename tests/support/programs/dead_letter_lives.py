@@ -17,18 +17,17 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from tests.house.kit import served_sink
+from tests.house.log import Log
+from tests.house.protocol import Run
+from tests.house.sinks import sink_from_url
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM
 from tests.support.forked import ForkedChild
 from tests.support.made_up import live_through
-from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.urls import sink_from_url
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore
-from wal_sink.testing.simulation.served import served_sink
-from wal_sink.wal.log import Log
 
 BATCHES = 3
 BATCH_ROWS = 16

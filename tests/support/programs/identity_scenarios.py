@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from tests.house.protocol import planned_ms
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
 from wal_sink import ConfigError
-from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.spark.session.identity import QueryIdentity, identity_of
 from wal_sink.spark.session.leftovers import _Fields
 from wal_sink.spark.staging.earlier_rows import BatchRows

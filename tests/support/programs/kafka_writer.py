@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from tests.house.sinks import Chunk, Position, SinkContext
 from wal_sink.errors import ForgottenError, OutcomeUnknownError
-from wal_sink.sinks.base import SinkContext
-from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink_backends.kafka.client import KafkaAttemptError, KafkaFencedError
 from wal_sink_backends.kafka.sink import KafkaSink
 

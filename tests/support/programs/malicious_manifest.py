@@ -21,14 +21,12 @@ import pyspark
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
+from tests.house.log import Manifest, decode, encode, paths
+from tests.house.sinks import SegmentSink, SinkContext
+from tests.house.stores import StoreSpec, open_store
 from wal_sink import wrap
 from wal_sink.errors import WalSinkError
-from wal_sink.sinks.base import SegmentSink, SinkContext
 from wal_sink.spark.delivery.whole_batch import _dataframe
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, decode, encode
 
 
 class Creates:

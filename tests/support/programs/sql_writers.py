@@ -12,11 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.house.sinks import Chunk, Position, SinkContext
 from tests.support.forked import ForkedChild
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import FencedError
-from wal_sink.sinks.base import SinkContext
-from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink_backends.sql.sink import SqlSink
 
 FENCED = 3

@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from tests.house.kit import Crash, Place, three_batches
+from tests.house.stores import StoreSpec, open_store
 from wal_sink import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.testing.data.tables import Partitions, partitioned, three_batches
-from wal_sink.testing.simulation.faults import Crash
-from wal_sink.testing.simulation.process import Place, Process, bury
+from wal_sink.testing.data.tables import Partitions, partitioned
+from wal_sink.testing.simulation.process import Process, bury
 from wal_sink_backends import TwoPhaseFilesSink
 
 BATCH_ROWS = 300

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.house.support import Runtime
 from tests.support.waiting import wait_until
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.runtime.clock import Runtime
 from wal_sink_backends.common.pacing import (
     Breaker,
     NotNowError,

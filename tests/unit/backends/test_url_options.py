@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.house.sinks import sink_from_url
 from wal_sink.errors import ConfigError
-from wal_sink.sinks.urls import sink_from_url
 from wal_sink_backends.common.url_options import UrlOptions, family, names_of
 
 URL = "x://user:hunter2@host/a"

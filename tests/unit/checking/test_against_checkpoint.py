@@ -5,15 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.house.log import Manifest, Release, decode, encode, paths
+from tests.house.operate import AgainstCheckpoint, Check, Fault
+from tests.house.stores import MemoryStore
 from tests.support.golden.wal_writer import written
 from tests.unit.checking.worlds import copied, findings, replaced, world_of
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.findings import Fault
-from wal_sink.checking.verify import Check
-from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import FaultyStore
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, Release, decode, encode
 
 
 @pytest.fixture

@@ -9,19 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.house.log import Manifest, Release, decode, encode, paths
+from tests.house.operate import AgainstTarget, Check, Fault, Finding
+from tests.house.sinks import Position
+from tests.house.stores import MemoryStore
 from tests.support.golden.targets import LookedUp, Plain, Target, Transactional
 from tests.support.golden.wals import GoldenWal
 from tests.unit.checking.worlds import copied, replaced, world_of
 from wal_sink.checking import against_keys
-from wal_sink.checking.against_target import AgainstTarget
-from wal_sink.checking.findings import Fault, Finding
-from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError
 from wal_sink.inspection import read_manifest
-from wal_sink.sinks.chunk import Position
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, Release, decode, encode
 
 
 def hook(_what: str) -> None:

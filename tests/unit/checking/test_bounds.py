@@ -11,16 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.house.log import Manifest, SegmentRef, TermRecord, WalRecord, encode, paths
+from tests.house.operate import AgainstCheckpoint, Check
+from tests.house.stores import MemoryStore, StoreSpec
+from tests.house.support import process_identity
 from tests.unit.checking.worlds import copied, world_of
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.verify import Check, Range
+from wal_sink.checking.verify import Range
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.runtime.clock import process_identity
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, SegmentRef, TermRecord, WalRecord, encode
 
 BACKLOG = 1_000
 RUN = "a" * 32

@@ -8,23 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.golden.targets import LookedUp
-from tests.support.golden.wals import GoldenWal
-from tests.unit.checking.worlds import copied, findings, replaced, world_of
-from wal_sink.checking.against_target import AgainstTarget
-from wal_sink.checking.findings import Fault, Finding
-from wal_sink.checking.look import Known, Look
-from wal_sink.checking.verify import Check
-from wal_sink.recovery import sink_changes
-from wal_sink.repair.skip import plan_skip, skip, skip_order
-from wal_sink.runtime.clock import SYSTEM, process_identity
-from wal_sink.stores.base import Store
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.testing import FaultyStore
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import (
+from tests.house.log import (
+    Log,
     LowWater,
     Manifest,
     Marker,
@@ -33,13 +18,25 @@ from wal_sink.wal.records import (
     Progress,
     Record,
     Release,
+    RetiredRecord,
     SegmentRef,
     SinkRecord,
+    TakeOver,
     TermRecord,
     decode,
     encode,
+    paths,
 )
-from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+from tests.house.operate import AgainstTarget, Check, Fault, Finding, plan_skip, skip, skip_order
+from tests.house.stores import MemoryStore, Store
+from tests.house.support import SYSTEM, process_identity
+from tests.support.golden.targets import LookedUp
+from tests.support.golden.wals import GoldenWal
+from tests.unit.checking.worlds import copied, findings, replaced, world_of
+from wal_sink.checking.look import Known, Look
+from wal_sink.recovery import sink_changes
+from wal_sink.testing import FaultyStore
+from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord
 
 LOST, CONTRADICTION, FOREIGN, UNKNOWN = Fault.LOST, Fault.CONTRADICTION, Fault.FOREIGN, Fault.UNKNOWN
 STAMP: Any = {"id": "0" * 32, "created": "2026-01-01T00:00:00.000+00:00"}

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.house.operate import KINDS, Fault
+from tests.house.stores import MemoryStore
 from tests.support.processes import CHECKOUT
 from tests.unit.checking.worlds import copied, envelope, findings, kind_named, paths_of, replaced, world_of
-from wal_sink.checking.findings import Fault
-from wal_sink.checking.kinds import KINDS, kind_of
-from wal_sink.stores.memory import MemoryStore
+from wal_sink.checking.kinds import kind_of
 
 DAMAGED, LOST, FOREIGN, MISPLACED = Fault.DAMAGED, Fault.LOST, Fault.FOREIGN, Fault.MISPLACED
 DANGLING, CONTRADICTION = Fault.DANGLING, Fault.CONTRADICTION

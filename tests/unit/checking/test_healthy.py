@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.house.log import paths
+from tests.house.operate import AgainstCheckpoint, AgainstTarget, Check
+from tests.house.protocol import Collector
 from tests.support.golden.targets import Transactional
 from tests.support.golden.wal_writer import written
 from tests.support.golden.wals import GoldenWal
 from tests.unit.checking.worlds import NAMES, copied, findings, world_of
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.against_target import AgainstTarget
-from wal_sink.checking.verify import Check, Range
-from wal_sink.committer.collection import Collector
+from wal_sink.checking.verify import Range
 from wal_sink.testing import Crash, FaultyStore
-from wal_sink.wal import paths
 
 
 def audited(world: GoldenWal) -> Check:

@@ -10,22 +10,16 @@ from functools import cache
 
 import msgspec
 
+from tests.house.log import FORMAT, Log, TakeOver, paths
+from tests.house.operate import KINDS, AgainstCheckpoint, Check, Finding, plan_skip, skip, skip_order
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.golden.targets import Plain, Target
 from tests.support.golden.wal_writer import WRITERS, _elsewhere
 from tests.support.golden.wals import GoldenWal
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.findings import Finding
-from wal_sink.checking.kinds import KINDS, Kind
-from wal_sink.checking.verify import Check, Comparison
-from wal_sink.repair.skip import plan_skip, skip, skip_order
+from wal_sink.checking.kinds import Kind
+from wal_sink.checking.verify import Comparison
 from wal_sink.replay import DeadLetters
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import FORMAT
 
 _numbers = itertools.count()
 

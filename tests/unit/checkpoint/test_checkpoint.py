@@ -6,12 +6,10 @@ import itertools
 
 import pytest
 
-from wal_sink.checkpoint.formats import planned_ms
-from wal_sink.checkpoint.reader import Checkpoint, Gate
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
+from tests.house.log import NOTHING
+from tests.house.protocol import Checkpoint, Gate, planned_ms
+from tests.house.stores import MemoryStore, StoreSpec
 from wal_sink.testing import FaultyStore
-from wal_sink.wal.log import NOTHING
 
 _numbers = itertools.count()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.house.protocol import Checkpoint
 from tests.support.golden.checkpoints import Golden, goldens, name_of
 from wal_sink.checkpoint.formats import (
     COMMIT_LOG_VERSIONS,
@@ -15,7 +16,6 @@ from wal_sink.checkpoint.formats import (
     read_offsets,
     read_query_id,
 )
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError
 
 ID = "00000000-0000-4000-8000-000000000000"

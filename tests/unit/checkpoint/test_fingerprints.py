@@ -10,13 +10,12 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from tests.house.protocol import Checkpoint
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.golden.checkpoints import goldens, name_of
 from wal_sink.checkpoint.fingerprints import Fingerprints, of_repartition
 from wal_sink.checkpoint.formats import read_offsets
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import CorruptError, HistoryError
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore
 
 CONF = '{"batchTimestampMs":1767225600000}'

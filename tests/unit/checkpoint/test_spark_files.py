@@ -9,23 +9,21 @@ from typing import Any
 
 import pytest
 
+from tests.house.kit import stage_tables
+from tests.house.log import Manifest, decode, paths
+from tests.house.protocol import Checkpoint, Run, planned_ms
+from tests.house.stores import MemoryStore
+from tests.house.support import SYSTEM
 from tests.support.golden.checkpoints import Golden, goldens, name_of
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.waiting import PATIENCE_S
 from tests.unit.lifecycle.test_threads import committing, ended
 from wal_sink import idempotent
-from wal_sink.checkpoint.formats import SHUFFLE_PARTITIONS, planned_ms
-from wal_sink.checkpoint.reader import Checkpoint
+from wal_sink.checkpoint.formats import SHUFFLE_PARTITIONS
 from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, MissingBatch
-from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.passing import pass_over
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import FaultyStore
-from wal_sink.testing.simulation.fake_query import stage_tables
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, decode
 
 OTHER = "other.txt"
 LOG_2 = goldens("offset_log_2", "named")

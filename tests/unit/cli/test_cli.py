@@ -19,16 +19,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import WalRecord, decode, encode
+from tests.house.protocol import CommitterPool, Run
+from tests.house.stores import StoreSpec, open_store
 from wal_sink.cli import options
-from wal_sink.cli.main import main
 from wal_sink.cli.output import clean
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal.records import WalRecord, decode, encode
 
 BATCHES = 3
 ROWS = 5

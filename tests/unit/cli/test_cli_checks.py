@@ -14,17 +14,16 @@ from click.testing import CliRunner, Result
 from rich.cells import cell_len
 
 import wal_sink.walsink
-from wal_sink.checking.findings import NEXT, Fault, Finding
-from wal_sink.checking.verify import Check
+from tests.house.cli import main
+from tests.house.log import paths
+from tests.house.operate import Check, Fault, Finding
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
+from wal_sink.checking.findings import NEXT
 from wal_sink.cli import checks
-from wal_sink.cli.main import main
 from wal_sink.errors import StoreError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
 
 BATCHES = 4
 

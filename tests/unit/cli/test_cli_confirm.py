@@ -12,16 +12,14 @@ from click.testing import CliRunner, Result
 
 import wal_sink.cli.dead_letters
 import wal_sink.cli.repairing
-from wal_sink.cli.main import main
+from tests.house.cli import main
+from tests.house.log import note_end, paths
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from wal_sink.cli.repairing import confirm
 from wal_sink.errors import ConfigError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.holders import note_end
 
 _SINKS = """
 from wal_sink import Rejected

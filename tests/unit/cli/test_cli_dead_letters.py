@@ -10,14 +10,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.house.cli import main
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Rejected
+from tests.house.stores import StoreSpec, open_store
 from tests.support.small_run import served_sink
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 MODULE = """

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.house.cli import main
+from tests.house.operate import Plan
 from tests.support.processes import CHECKOUT
 from wal_sink.cli.durations import duration
-from wal_sink.cli.main import main
 from wal_sink.cli.output import plain
-from wal_sink.estimation import Estimate, Plan, Prices
+from wal_sink.estimation import Estimate, Prices
 
 PAGES = ["docs/cost.md", "docs/guide/command-line.md"]
 COMMAND = re.compile(r"^    \$ wal-sink (estimate.*)\n((?:    .*\n)+)", re.MULTILINE)

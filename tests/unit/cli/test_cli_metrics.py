@@ -14,13 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.support.processes import python_environment
 from tests.support.waiting import wait_until
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 

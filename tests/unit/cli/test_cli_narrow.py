@@ -20,17 +20,16 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from tests.support.processes import python_environment
 from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli.batches import print_batches
-from wal_sink.cli.main import main
 from wal_sink.cli.status import print_status
 from wal_sink.cli.tables import Listing, broken, print_text
 from wal_sink.inspection import BatchView, SinkStatus, Status
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 WIDTH = 80

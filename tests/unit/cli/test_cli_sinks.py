@@ -11,13 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
+from tests.house.cli import main
+from tests.house.log import paths
+from tests.house.protocol import Run
+from tests.house.stores import StoreSpec, open_store
 from wal_sink.settings import Settings
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
 
 MODULE = """
 def take(chunk):

@@ -22,20 +22,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from tests.house.cli import main
+from tests.house.log import Log, WalRecord, claim, decode, encode, paths
+from tests.house.protocol import Run
+from tests.house.stores import Store, StoreSpec, open_store
+from tests.house.support import SYSTEM
 from tests.support.processes import python_environment
 from wal_sink.cli.durations import age_text
-from wal_sink.cli.main import main
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import WalRecord, decode, encode
 from wal_sink.wal.sink_records import ErrorRecord
 
 BATCHES = 3

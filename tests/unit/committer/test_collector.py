@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.house.log import NOTHING, LowWater, Marker, Release, SinkRecord, encode, paths
+from tests.house.protocol import COLLECT_EVERY_BATCHES, Collector, Run
+from tests.house.stores import ObjectMissing
+from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer import collection
-from wal_sink.committer.collection import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS, Collector
+from wal_sink.committer.collection import KEPT_LOW_WATERS
 from wal_sink.errors import FencedError
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.stopped import StoppedError
-from wal_sink.stores.base import ObjectMissing
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING
-from wal_sink.wal.records import LowWater, Marker, Release, SinkRecord, encode
 
 KEPT = 4
 

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import NOTHING, LowWater, Marker, SinkRecord, decode, encode, paths
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Sink
+from tests.house.stores import MemoryStore
 from tests.simulation.world import World
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer.committer import RELEASE_S
 from wal_sink.errors import DeliveryError, FencedError, ObjectLost, OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING
-from wal_sink.wal.records import LowWater, Marker, SinkRecord, decode, encode
 
 
 def marker_of(place: Place, batch_id: int) -> Marker:

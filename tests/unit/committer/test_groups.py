@@ -10,22 +10,17 @@ from typing import Any, cast
 
 import pytest
 
+from tests.house.log import Log, Marker, decode, paths
+from tests.house.operate import read_batch, read_batches, read_status
+from tests.house.protocol import SMALL_BATCH_BYTES, CommitterThread, Run
+from tests.house.sinks import Chunk, Rejected
 from tests.support.small_run import Place, Recorder
 from wal_sink import idempotent
 from wal_sink.committer import group
 from wal_sink.committer.group import GROUP_BATCHES, GROUP_S
 from wal_sink.errors import DeliveryError, FencedError, PermanentError, StoreError
-from wal_sink.inspection import read_batch, read_batches, read_status
-from wal_sink.lifecycle.committer_thread import CommitterThread
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import SMALL_BATCH_BYTES
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker, decode
 
 
 def ignoring(sink: Recorder) -> Any:

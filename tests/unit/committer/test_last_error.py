@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import Log, claim, paths
+from tests.house.operate import read_commit, read_health, read_status
+from tests.house.protocol import Run
+from tests.house.support import Runtime, StoppedError
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, PermanentError
 from wal_sink.committer.last_error import LONGEST_TEXT, LastError
@@ -23,14 +27,8 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.inspection import SinkError, read_commit, read_health, read_status
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import Runtime
-from wal_sink.runtime.stopped import StoppedError
+from wal_sink.inspection import SinkError
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.log import Log
 from wal_sink.wal.sink_records import ErrorRecord
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.house.log import Marker
 from wal_sink.committer import markers
 from wal_sink.committer.markers import _slots_after
-from wal_sink.wal.records import Marker, OlderSlots
+from wal_sink.wal.records import OlderSlots
 
 
 def older(batch_id: int, *rows: int) -> OlderSlots:

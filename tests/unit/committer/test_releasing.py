@@ -8,13 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.house.log import Manifest, Move, Release, decode, encode, paths
+from tests.house.protocol import Run
 from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, MissingBatch
-from wal_sink.lifecycle.run import Run
 from wal_sink.staging.manifests import compare_replay, released_row_count
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, Move, Release, decode, encode
 
 
 def with_batch(place: Place, sink: Recorder) -> Run:

@@ -8,18 +8,16 @@ from collections.abc import Mapping
 import pytest
 
 import wal_sink.committer.collection
+from tests.house.log import Log, LowWater, encode, paths
+from tests.house.protocol import COLLECT_EVERY_BATCHES
 from tests.simulation.histories.lives import lower_retention
 from tests.simulation.scenarios import LONG, collections
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder
-from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.stores import probe as probes
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import LowWater, encode
 
 KEPT = 4
 

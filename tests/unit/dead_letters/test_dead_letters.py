@@ -10,25 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.house.kit import simulated_runtime
+from tests.house.log import Log, paths
+from tests.house.protocol import keep_rejected, keep_unknown, read_dead_letter
+from tests.house.sinks import Chunk, Position
+from tests.house.stores import MemoryStore, ObjectMissing, StoreSpec
 from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from wal_sink.dead_letters import seal
-from wal_sink.dead_letters.files import (
-    count_rows,
-    find_dead_letter,
-    keep_rejected,
-    keep_unknown,
-    read_dead_letter,
-)
+from wal_sink.dead_letters.files import count_rows, find_dead_letter
 from wal_sink.errors import CorruptError, StoreError
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.stores.base import ObjectMissing
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing.simulation.faults import FaultyStore
-from wal_sink.testing.simulation.runtime import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
 
 _numbers = itertools.count()
 UNKNOWN = paths.dead_letter("a", 7, 3, 2, 4)

@@ -8,21 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.log import Marker, paths
+from tests.house.protocol import Rejections, SegmentResult, keep_rejected, read_dead_letter
+from tests.house.sinks import Chunk, FailureKind, LedgerEntry, Position, Rejected, Sink, TransactionalSink, slot_name
 from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place
-from wal_sink.dead_letters.files import keep_rejected, read_dead_letter
-from wal_sink.dead_letters.rejections import Rejections, refused_rows
-from wal_sink.messages import SegmentResult
+from wal_sink.dead_letters.rejections import refused_rows
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Lookup, Rejected, Sink, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position, refusal_key
-from wal_sink.sinks.failures import FailureKind
-from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.sinks.positions import slot_name
+from wal_sink.sinks.base import Lookup
+from wal_sink.sinks.chunk import refusal_key
 from wal_sink.testing import CrashMatrix, FakeQuery, crash_matrix
-from wal_sink.wal import paths
-from wal_sink.wal.records import Marker
 
 BATCHES = [pa.table({"id": list(range(start, start + 4))}) for start in (0, 4)]
 

@@ -14,27 +14,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import Crash, simulated_runtime
+from tests.house.log import MARGIN, Log, TakeOver, WalRecord, claim, paths
+from tests.house.protocol import keep_rejected, keep_unknown
+from tests.house.sinks import Chunk, LedgerEntry, Position, Rejected, Sink, SinkContext, TransactionalSink
+from tests.house.stores import Store, StoreSpec
 from tests.support.repairs import remade
 from tests.support.small_run import Place
 from tests.support.time_limits import noting_limits
 from tests.unit.dead_letters.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
 from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult
-from wal_sink.dead_letters.files import keep_rejected, keep_unknown
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position, refusal_key
-from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.stores.base import Store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.sinks.chunk import refusal_key
 from wal_sink.testing import FakeQuery
-from wal_sink.testing.simulation.faults import Crash, FaultyStore
-from wal_sink.testing.simulation.runtime import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import MARGIN, claim
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Replayed, WalRecord
+from wal_sink.testing.simulation.faults import FaultyStore
+from wal_sink.wal.records import Replayed
 from wal_sink.wrap import foreach_batch
 
 ROWS = 9

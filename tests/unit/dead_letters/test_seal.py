@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.house.kit import simulated_runtime
+from tests.house.log import Log
+from tests.house.protocol import keep_rejected, read_dead_letter
+from tests.house.sinks import Chunk
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.unit.dead_letters.test_dead_letters import REJECTED, chunk
 from wal_sink.dead_letters import seal
-from wal_sink.dead_letters.files import DeadLetter, keep_rejected, read_dead_letter
+from wal_sink.dead_letters.files import DeadLetter
 from wal_sink.errors import CorruptError
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.testing.simulation.runtime import simulated_runtime
-from wal_sink.wal.log import Log
 
 _numbers = itertools.count()
 EVIL = f"{seal.KEY.decode()}\x18\n{seal.BLANK.decode()}"

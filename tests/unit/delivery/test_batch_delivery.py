@@ -10,19 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.house.log import MARGIN, Manifest, Marker, Progress, Stamp, decode, encode, paths
+from tests.house.protocol import DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask
+from tests.house.sinks import Failure, FailureKind, Rejected, TransactionalSink
+from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder, served_sink
-from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected, TransactionalSink
-from wal_sink.sinks.failures import Failure, FailureKind
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import MARGIN
-from wal_sink.wal.log import Stamp
-from wal_sink.wal.records import Manifest, Marker, Progress, decode, encode
 
 Answer = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import Manifest
+from tests.house.protocol import DeliveryContext, Run, SegmentResult, SegmentTask
+from tests.house.sinks import Failure, FailureKind
 from tests.support.hanging_calls import Hangs
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.settings import Delivery
-from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal.records import Manifest
 
 LIMIT_S = 0.05
 

@@ -8,9 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from tests.house.log import Manifest, paths
+from tests.house.protocol import DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask
+from tests.house.sinks import Chunk, Failure, FailureKind, Rejected, Sink, SinkContext
+from tests.house.stores import ObjectExists, ObjectMissing
 from tests.support.hanging_calls import Hangs
 from tests.support.small_run import Place, Recorder, numbers, served_sink
-from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -23,16 +26,9 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Rejected, Sink, SinkContext
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import Failure, FailureKind, failure_error, kind_of
-from wal_sink.stores.base import ObjectExists, ObjectMissing
+from wal_sink.sinks.failures import failure_error, kind_of
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest
 
 
 def with_batch(to: object, *, rows: int = 5, hangs: Hangs | None = None) -> tuple[Place, Run]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.house.sinks import Failure, FailureKind, Rejected, SinkFailedError, check_returned
+from tests.house.support import CallTimedOutError, DirectCall
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -17,10 +19,8 @@ from wal_sink.errors import (
     PermanentError,
     RetryLaterError,
 )
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
-from wal_sink.sinks.session import call_sink, check_returned, rejected_of
+from wal_sink.runtime.timed_calls import ProgramExitError
+from wal_sink.sinks.session import call_sink, rejected_of
 
 SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody
 MASKED = "https://host/path"

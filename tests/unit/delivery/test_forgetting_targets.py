@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import paths
+from tests.house.protocol import CommitterThread, Run, read_dead_letter
+from tests.house.support import SYSTEM
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
 from tests.support.small_run import Place, served_sink
 from tests.support.waiting import PATIENCE_S
-from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.errors import CorruptError, DeliveryError, HistoryError
-from wal_sink.lifecycle.committer_thread import CommitterThread
-from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
 
 
 def complete(place: Place, run: Run, batches: int = 1) -> None:

@@ -8,20 +8,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from tests.house.log import Log, Manifest, Progress, Rows, SegmentRef, Term, encode, load_segment, paths, read_parquet
+from tests.house.protocol import DeliveryContext, chunks_of, keep_rejected, read_dead_letter
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.small_run import Place, Recorder
-from wal_sink.dead_letters.files import keep_rejected, read_dead_letter
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
-from wal_sink.delivery.segment import chunks_of
 from wal_sink.errors import CorruptError, StoreError
-from wal_sink.messages import DeliveryContext
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, Progress, SegmentRef, encode
-from wal_sink.wal.segment_reader import Rows, load_segment, read_parquet
 
 _numbers = itertools.count()
 

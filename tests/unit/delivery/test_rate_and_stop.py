@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.walsink
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk
+from tests.house.stores import StoreSpec, open_store
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, WalSink
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 

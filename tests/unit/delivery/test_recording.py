@@ -11,24 +11,26 @@ from typing import Any, cast
 
 import pytest
 
+from tests.house.log import Manifest, paths
+from tests.house.protocol import (
+    RECORD_S,
+    Committer,
+    DeliveryContext,
+    DispatcherLostError,
+    Run,
+    SegmentResult,
+    SegmentTask,
+    read_dead_letter,
+)
+from tests.house.sinks import Chunk, Failure, FailureKind, Rejected
+from tests.house.support import side_by_side
 from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place, Recorder
 from wal_sink import DeliveryError, Sink, idempotent
-from wal_sink.committer.committer import Committer
-from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.delivery.local import failed
-from wal_sink.delivery.recording import LOOK_S, RECORD_S
-from wal_sink.delivery.served_sink import DispatcherLostError
+from wal_sink.delivery.recording import LOOK_S
 from wal_sink.errors import OutcomeUnknownError, StoreError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.runtime.side_by_side import side_by_side
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.testing import FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest
 
 Lose = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 

@@ -13,14 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import stage_tables
+from tests.house.operate import Plan, Requests
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Position, Sink, TransactionalSink
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Settings
-from wal_sink.estimation import Plan, Requests
-from wal_sink.lifecycle.run import Run
-from wal_sink.sinks.base import Sink, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.testing.simulation.fake_query import stage_tables
 
 BUDGET = 16 << 20
 ROWS = 10

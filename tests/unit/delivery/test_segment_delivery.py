@@ -9,17 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.house.log import Progress, Rows, SegmentRef, decode, paths, read_parquet
+from tests.house.protocol import SegmentResult, read_dead_letter
+from tests.house.sinks import Chunk, FailureKind, Position, SinkContext
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
-from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.messages import SegmentResult
-from wal_sink.sinks.base import SinkContext
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import FailureKind
-from wal_sink.wal import paths
-from wal_sink.wal.records import Progress, SegmentRef, decode
-from wal_sink.wal.segment_reader import Rows, read_parquet
 
 # Chunk by chunk.
 

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.house.log import Progress, decode, encode, paths
+from tests.house.protocol import SegmentResult
+from tests.house.sinks import Chunk, FailureKind, Position, Sink, TransactionalSink
 from tests.support.one_segment import Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError
-from wal_sink.messages import LastDelivered, SegmentResult
-from wal_sink.sinks.base import Sink, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import FailureKind
-from wal_sink.wal import paths
-from wal_sink.wal.records import Progress, decode, encode
+from wal_sink.messages import LastDelivered
 
 # Targets that answer look-ups.
 

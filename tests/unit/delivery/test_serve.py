@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.house.protocol import ServedSink
+from tests.house.sinks import Chunk, Sink, promise
 from tests.support.vault import Vault, VaultSink
 from wal_sink.delivery.serve import serve
-from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.messages import Preparation
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.guarantees import promise
 
 DISPATCHER: Any = object()
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.house.stores import MeasuredStore, MemoryStore, StoreSpec
+from tests.house.support import Finding, Level
 from wal_sink.doctor.bucket_rules import PERMISSION, bucket_findings
-from wal_sink.reporting.findings import Finding, Level
 from wal_sink.stores.examined import Answer
-from wal_sink.stores.measured import MeasuredStore
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 
 PREFIX = "wal/orders/"
 

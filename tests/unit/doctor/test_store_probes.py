@@ -10,15 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.stores import LocalStore, MeasuredStore, MemoryStore, ObjectMissing, SegmentStream, Store, StoreSpec
+from tests.house.support import SYSTEM, Finding, Level
 from wal_sink.doctor.store_probes import probe_store
 from wal_sink.errors import StoreError
-from wal_sink.reporting.findings import Finding, Level
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.base import ObjectMissing, SegmentStream, Store
-from wal_sink.stores.local import LocalStore
-from wal_sink.stores.measured import MeasuredStore
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 
 _numbers = itertools.count()
 

@@ -9,18 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.operate import read_status
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Sink, as_sink
+from tests.house.stores import MemoryStore, StoreSpec
+from tests.house.support import SYSTEM, Finding, Level
 from tests.support.counted_store import CountedStore
 from wal_sink.doctor.target_checks import newest_schema, target_findings
 from wal_sink.errors import PermanentError
-from wal_sink.inspection import read_status
-from wal_sink.lifecycle.run import Run
-from wal_sink.reporting.findings import Finding, Level, fine
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.reporting.findings import fine
 from wal_sink.settings import Settings
-from wal_sink.sinks.base import Sink, as_sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
 
 _numbers = itertools.count()

@@ -9,19 +9,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.house.log import WalRecord, decode, encode
+from tests.house.operate import read_status
+from tests.house.protocol import Run
+from tests.house.stores import MeasuredStore, Store, StoreSpec, open_store
+from tests.house.support import SYSTEM, Finding, Level
 from wal_sink.doctor.wal_checks import checkpoint_findings, recorded_checkpoint, wal_findings
 from wal_sink.errors import StoreError
-from wal_sink.inspection import read_status
-from wal_sink.lifecycle.run import Run
-from wal_sink.reporting.findings import Finding, Level
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
-from wal_sink.stores.base import Store
-from wal_sink.stores.measured import MeasuredStore
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.wal.records import WalRecord, decode, encode
 
 
 def opened(folder: Path) -> Store:

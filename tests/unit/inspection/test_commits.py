@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.inspection import SparkCommit, older_checkpoint
+from tests.house.operate import SparkCommit
+from wal_sink.inspection import older_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,16 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from tests.house.log import Log, Manifest, RetiredRecord, encode, paths
+from tests.house.operate import SparkCommit, read_commit, read_health, read_status
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, Rejected
 from wal_sink.errors import StoreError
-from wal_sink.inspection import Health, SinkHealth, SparkCommit, read_commit, read_health, read_status
+from wal_sink.inspection import Health, SinkHealth
 from wal_sink.inspection.ages import age_s, moment_of, seconds_between
 from wal_sink.inspection.backlog import MOST_READ
 from wal_sink.inspection.letters import NOT_COUNTED
 from wal_sink.testing import FaultyStore
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, encode
-from wal_sink.wal.sink_records import RetiredRecord
 
 STAGED = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of a simulated run that never slept."""

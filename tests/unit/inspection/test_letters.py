@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 import wal_sink.inspection.letters
+from tests.house.protocol import Rejections, keep_unknown
+from tests.house.sinks import Chunk, Rejected
+from tests.house.support import side_by_side
 from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
-from wal_sink.dead_letters.files import keep_unknown
-from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.inspection.letters import MOST_LETTERS, Letters, read_letters
 from wal_sink.replay import DeadLetters
-from wal_sink.runtime.side_by_side import side_by_side
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import FaultyStore
 
 

@@ -7,15 +7,13 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from tests.house.log import Log, claim, note_end, paths
+from tests.house.support import process_identity
 from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.inspection.take_overs import LOOKED_AT, take_overs
-from wal_sink.runtime.clock import process_identity
 from wal_sink.testing import FaultyStore
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim, renew
-from wal_sink.wal.holders import note_end
-from wal_sink.wal.log import Log
+from wal_sink.wal.fencing import renew
 
 ROLE = paths.committer_role("a")
 

@@ -7,16 +7,15 @@ from typing import Any
 
 import msgspec
 
+from tests.house.log import Log, Marker, paths
+from tests.house.operate import read_batch
+from tests.house.protocol import Run
+from tests.house.support import Runtime
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, idempotent
-from wal_sink.inspection import Timeline, read_batch, read_timeline
+from wal_sink.inspection import Timeline, read_timeline
 from wal_sink.inspection.timeline import timeline_of
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import Runtime
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker
 from wal_sink.wal.timings import StagingTiming, TaskTiming, combined
 
 

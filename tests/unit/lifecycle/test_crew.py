@@ -7,18 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.house.log import Holding, holder_of, paths
+from tests.house.protocol import CommitterPool
+from tests.house.sinks import Chunk
+from tests.house.support import SYSTEM, Ended, Event
 from tests.support.small_run import Place, Recorder
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import ConfigError, DeliveryError, UndeliveredError
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.telemetry import Ended, Event
 from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.testing import FaultyStore
-from wal_sink.wal import paths
-from wal_sink.wal.holders import Holding, holder_of
 
 
 def raising(error: Exception) -> Callable[[Chunk], object]:

@@ -13,17 +13,16 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.walsink
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM, Runtime
 from tests.support.small_run import Recorder
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import ConfigError, Delivery, WalSink
 from wal_sink.lifecycle.committer_thread import LONGEST_FOLLOWING_POLL_S
 from wal_sink.lifecycle.liveness import BEAT_EVERY_S, TOUCH_EVERY_S, Liveness
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Settings
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 OLD_S = 1e9

@@ -7,27 +7,31 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import (
+    MARGIN,
+    Holding,
+    Log,
+    Rows,
+    SegmentLimits,
+    SegmentRef,
+    TakeOver,
+    Term,
+    TermRecord,
+    holder_of,
+    paths,
+    read_parquet,
+)
+from tests.house.protocol import Run, StagingContext, rename, retire
+from tests.house.sinks import Chunk
+from tests.house.support import ProcessIdentity, StoppedError
 from tests.support.repairs import end_roles
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import ConfigError, DeliveryError, HeldError, StoreError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import StagingContext
-from wal_sink.recovery.sink_changes import rename, retire
-from wal_sink.runtime.clock import ProcessIdentity
-from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.staging.manifests import Attempt
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import MARGIN, Term
-from wal_sink.wal.holders import Holding, TakeOver, holder_of
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import SegmentRef, TermRecord
-from wal_sink.wal.segment_reader import Rows, read_parquet
-from wal_sink.wal.segment_writer import SegmentLimits
 
 
 def failing(chunk: Chunk) -> None:  # noqa: ARG001

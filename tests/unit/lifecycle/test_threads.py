@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
+from tests.house.protocol import CommitterThread, Run
+from tests.house.sinks import Chunk
+from tests.house.support import SYSTEM, DirectCall
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle import committer_thread as threads
-from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.timed_calls import DirectCall
+from wal_sink.lifecycle.committer_thread import FIRST_POLL_S
 from wal_sink.settings import Delivery
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import FaultyStore
 
 

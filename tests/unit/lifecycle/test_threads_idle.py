@@ -11,19 +11,14 @@ from typing import TypeVar
 
 import pytest
 
+from tests.house.protocol import CommitterThread, Run
+from tests.house.stores import Store
+from tests.house.support import SYSTEM, Runtime
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.waiting import PATIENCE_S, wait_until
 from tests.unit.lifecycle.test_threads import ended, wait_idle
-from wal_sink.lifecycle.committer_thread import (
-    LONGEST_FOLLOWING_POLL_S,
-    LOOK_BACK_EVERY_POLLS,
-    SEARCH_EVERY_POLLS,
-    CommitterThread,
-)
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM, Runtime
+from wal_sink.lifecycle.committer_thread import LONGEST_FOLLOWING_POLL_S, LOOK_BACK_EVERY_POLLS, SEARCH_EVERY_POLLS
 from wal_sink.settings import Delivery, Settings
-from wal_sink.stores.base import Store
 from wal_sink.testing import FaultyStore
 
 HOUR_S = 3600.0

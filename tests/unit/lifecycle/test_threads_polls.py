@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
+from tests.house.protocol import CommitterThread, Run
+from tests.house.support import SYSTEM
 from tests.support.small_run import Place, Recorder
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import StoreError
-from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
-from wal_sink.lifecycle.run import Run
+from wal_sink.lifecycle.committer_thread import FIRST_POLL_S
 from wal_sink.lifecycle.thread_states import Seen
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.testing import FakeQuery
 
 

@@ -15,31 +15,15 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.house.sinks import Chunk
+from tests.house.support import METRICS, SYSTEM, Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
 from tests.simulation.histories.lives import lower_retention
 from tests.support.servers.ports import free_port, listening
 from tests.support.small_run import Place, Recorder
 from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, RetryLaterError, SegmentSink
 from wal_sink.metrics import prometheus
-from wal_sink.metrics.names import METRICS
 from wal_sink.metrics.numbers import MOST_TIMES, Numbers
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.telemetry import (
-    AttemptFailed,
-    Began,
-    Collected,
-    Ended,
-    Event,
-    FoundDelivered,
-    GaveUp,
-    Marked,
-    Released,
-    Replayed,
-    SlowStore,
-    Staged,
-    StreamHeld,
-    StreamResumed,
-)
+from wal_sink.telemetry import AttemptFailed, FoundDelivered, Released, SlowStore, StreamHeld, StreamResumed
 
 WAL = "memory://x"
 OF = {"sink": "a"}

@@ -6,16 +6,13 @@ import json
 
 import pytest
 
+from tests.house.log import Log, Manifest, SegmentRef, encode, paths
+from tests.house.protocol import Checkpoint
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.small_run import Place, Recorder
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import DivergentReplay
 from wal_sink.recovery.differences import difference
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, SegmentRef, encode
 
 BATCH = 7
 PLANNED_MS = 1_767_225_600_000

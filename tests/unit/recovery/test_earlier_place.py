@@ -6,15 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.house.log import Log, Move, WalRecord, encode, paths
+from tests.house.protocol import GonePlace, canonical, check_location
+from tests.house.stores import StoreSpec, open_store
 from tests.support.buckets import SCHEMES, buckets
 from wal_sink.errors import ConfigError
-from wal_sink.recovery.location import Earlier, GonePlace, address_at, canonical, check_location, look_at_earlier
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.recovery.location import Earlier, address_at, look_at_earlier
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Move, WalRecord, encode
 
 PAIRS = [
     ("s3a://b/new", "s3n://b/old", "s3://b/old"),

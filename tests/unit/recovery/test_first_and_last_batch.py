@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import RetiredRecord, SinkRecord, TakeOver, paths
+from tests.house.operate import Check
+from tests.house.protocol import retire
+from tests.house.sinks import Chunk
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.repairs import end_roles, log_on, remade
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import PermanentError, idempotent
-from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError
-from wal_sink.recovery.sink_changes import retire
 from wal_sink.settings import Delivery
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import Crash, FaultyStore
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.records import SinkRecord
-from wal_sink.wal.sink_records import RetiredRecord
 
 ROWS = [5, 3]
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.house.log import NOTHING, Manifest, Move, Stamp, WalRecord, decode, encode, paths
+from tests.house.protocol import Run
+from tests.house.stores import MemoryStore, StoreSpec
+from tests.house.support import SYSTEM
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, HistoryError, HistoryGone, MissingBatch, ObjectLost
-from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.history import KEPT_MANIFESTS
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING, Stamp
-from wal_sink.wal.records import Manifest, Move, WalRecord, decode, encode
 
 
 def staged(place: Place, run: Run, *batch_ids: int) -> None:

@@ -9,23 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.log import Log, Move, WalRecord, decode, encode, paths
+from tests.house.operate import read_status
+from tests.house.protocol import GonePlace, Run, canonical, check_location
+from tests.house.stores import LocalStore, MemoryStore, Store, StoreSpec, open_store
 from tests.support.servers.s3_server import S3Server
 from tests.support.small_run import Place, Recorder, out_of_use, served_sink
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
-from wal_sink.inspection import read_status
-from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.location import GonePlace, canonical, check_location, current_location, is_plain
+from wal_sink.recovery.location import current_location, is_plain
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Settings
-from wal_sink.stores.base import Store
-from wal_sink.stores.local import LocalStore
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Move, WalRecord, decode, encode
 
 
 @pytest.mark.parametrize(

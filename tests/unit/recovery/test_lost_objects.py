@@ -8,23 +8,21 @@ from typing import Any
 import pytest
 
 import wal_sink.committer.collection
+from tests.house.log import MARGIN, Log, paths
+from tests.house.operate import read_batches, read_status
+from tests.house.protocol import DispatcherLostError
+from tests.house.sinks import Chunk, Rejected
+from tests.house.stores import ObjectMissing
 from tests.simulation.histories.lives import lower_retention
 from tests.simulation.world import Life, World
 from tests.support.processes import CHECKOUT
 from tests.support.small_run import Place, Recorder
-from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, ObjectLost
-from wal_sink.inspection import read_batches, read_status
 from wal_sink.recovery.inventory import TABLE, Lost, require_wal
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected, idempotent
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.base import ObjectMissing
+from wal_sink.sinks.base import idempotent
 from wal_sink.testing import FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import MARGIN
-from wal_sink.wal.log import Log
 
 
 def lose(place: Place | World, *folders: str) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.house.log import SinkRecord, decode, encode, paths
+from tests.house.sinks import Chunk, Sink
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.wal import paths
-from wal_sink.wal.records import SinkRecord, decode, encode
 
 OTHER = SinkRecord(name="a", sink_kind="plain", first_batch=7, identity="other", id="x", created="now")
 

@@ -10,27 +10,21 @@ import msgspec
 import pytest
 
 import wal_sink.committer.collection
+from tests.house.log import Log, RetiredRecord, SinkRecord, TakeOver, WalRecord, claim, note_end, paths
+from tests.house.operate import read_batch, read_status
+from tests.house.protocol import Run, read_names, rename, retire
+from tests.house.sinks import Rejected, slot_name
 from tests.simulation.histories.lives import lower_retention
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, ObjectLost, PermanentError
-from wal_sink.inspection import read_batch, read_status
-from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.sink_changes import rename, retire
-from wal_sink.recovery.sink_names import keep_name, read_names, settle
+from wal_sink.recovery.sink_names import keep_name, settle
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.positions import slot_name
 from wal_sink.testing import FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import TakeOver, note_end
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import SinkRecord, WalRecord
-from wal_sink.wal.sink_records import RenamedRecord, RetiredRecord
+from wal_sink.wal.sink_records import RenamedRecord
 
 KEPT = 4
 _seeds = itertools.count(5000)

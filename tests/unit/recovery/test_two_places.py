@@ -8,19 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.log import Move, TakeOver, WalRecord, decode, paths
+from tests.house.protocol import GonePlace, Run, check_location
+from tests.house.stores import LocalStore, MemoryStore, StoreSpec
 from tests.support.repairs import end_roles, log_on, remade
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import ConfigError, FencedError, HeldError, ObjectLost, StoreError
-from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.location import GonePlace, check_location
 from wal_sink.settings import Settings
-from wal_sink.stores.local import LocalStore
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.records import Move, WalRecord, decode
 
 
 def streamed(through: int = 1) -> Place:

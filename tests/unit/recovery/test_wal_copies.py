@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tests.house.stores import StoreSpec, open_store
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
     from tests.support.servers.s3_server import S3Server
@@ -21,12 +20,11 @@ if TYPE_CHECKING:
 import logging
 from dataclasses import dataclass, field
 
+from tests.house.protocol import GonePlace, Run
+from tests.house.sinks import Chunk
 from tests.support.small_run import served_sink
 from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
-from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.location import GonePlace
 from wal_sink.settings import Settings
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import simulated_runtime
 
 

@@ -12,17 +12,25 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.house.log import Log, Marker, SinkRecord, TakeOver, claim, encode, paths
+from tests.house.operate import (
+    AgainstTarget,
+    Check,
+    Fault,
+    SparkCommit,
+    changes_of,
+    read_changes,
+    read_health,
+    read_status,
+)
+from tests.house.protocol import read_names, rename, retire
+from tests.house.sinks import LedgerEntry, TransactionalSink, as_sink
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError, RetryLaterError
-from wal_sink.checking.against_target import AgainstTarget
-from wal_sink.checking.findings import Fault
-from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, HistoryError
-from wal_sink.inspection import SparkCommit, read_health, read_status
-from wal_sink.recovery.sink_changes import describe_unserved, rename, retire
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sink_changes import describe_unserved
 from wal_sink.repair.catch_up import CaughtUp, catch_up
 from wal_sink.repair.catch_up_plan import (
     CatchUpPlan,
@@ -32,18 +40,9 @@ from wal_sink.repair.catch_up_plan import (
     plan_catch_up,
     planned_catch_up,
 )
-from wal_sink.repair.changes import read_changes
-from wal_sink.repair.outcomes import changes_of
 from wal_sink.repair.sinks import retire_as_ordered
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import TransactionalSink, as_sink
-from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.testing import Crash
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker, SinkRecord, encode
 
 ROWS = [5, 3]
 BATCH_COMMITS = 5

@@ -9,6 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.house.log import Marker, TakeOver, encode, paths
+from tests.house.operate import read_changes
+from tests.house.protocol import retire
+from tests.house.sinks import Chunk, LedgerEntry, Rejected
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
@@ -27,15 +31,8 @@ from tests.unit.repair.test_catch_up import (
 )
 from wal_sink import PermanentError, idempotent
 from wal_sink.errors import ConfigError, DeliveryError, HistoryError, ObjectLost
-from wal_sink.recovery.sink_changes import retire
-from wal_sink.repair.changes import read_changes
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.records import Marker, OlderSlots, encode
+from wal_sink.wal.records import OlderSlots
 
 
 class Named(Forgetful):

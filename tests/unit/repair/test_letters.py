@@ -8,10 +8,12 @@ from datetime import timedelta
 import pytest
 
 import wal_sink.repair.letters
+from tests.house.log import Log, TakeOver, claim, paths
+from tests.house.operate import Check
+from tests.house.sinks import Chunk, Rejected
 from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError
-from wal_sink.checking.verify import Check
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
 from wal_sink.repair.letters import (
     Chosen,
@@ -21,12 +23,6 @@ from wal_sink.repair.letters import (
     plan_delete,
 )
 from wal_sink.replay import DeadLetters, ReplayResult
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
 
 EVERY = Chosen()
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
+from tests.house.log import encode, paths
+from tests.house.operate import Check
+from tests.house.sinks import Position
 from tests.support.forgetting import Forgetful, Row, Target
 from tests.support.repairs import killed_everywhere, log_on, remade
 from tests.support.small_run import Place
 from tests.unit.repair.test_catch_up import BATCH_COMMITS, caught_up, delivered, planned
-from wal_sink.checking.verify import Check
 from wal_sink.replay import DeadLetters, ReplayResult
-from wal_sink.sinks.chunk import Position
-from wal_sink.wal import paths
-from wal_sink.wal.records import Replayed, encode
+from wal_sink.wal.records import Replayed
 
 
 def replayed() -> tuple[Place, Target, list[Row]]:

@@ -10,12 +10,15 @@ import msgspec
 import pytest
 
 import wal_sink.repair.ledgers
+from tests.house.log import Log, Marker, SinkRecord, TakeOver, TermRecord, claim, decode, encode, paths
+from tests.house.operate import Check, changes_of, plan_skip, read_changes, skip, skip_order, write_down
+from tests.house.protocol import rename, retire
+from tests.house.sinks import Chunk, Rejected
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import idempotent
-from wal_sink.checking.verify import Check
 from wal_sink.errors import (
     ConfigError,
     DeliveryError,
@@ -26,18 +29,10 @@ from wal_sink.errors import (
     ObjectLost,
     PermanentError,
 )
-from wal_sink.recovery.sink_changes import rename, retire
-from wal_sink.repair.changes import find_same, read_changes, write_down
-from wal_sink.repair.outcomes import changes_of
-from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Chunk
+from wal_sink.repair.changes import find_same
+from wal_sink.repair.skip import Skipped, SkipPlan, planned
 from wal_sink.testing import Crash
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import TakeOver
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker, SinkRecord, SkippedBatch, TermRecord, decode, encode
+from wal_sink.wal.records import SkippedBatch
 
 ROWS = [5, 3]
 """Rows of the two segments of each batch, in chunks of two."""

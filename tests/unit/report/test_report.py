@@ -18,23 +18,19 @@ from playwright.sync_api import Browser
 from docs_site.browser import ChromiumMissingError, Tab, browser, chromium
 from docs_site.check import HEIGHT, WIDTHS
 from docs_site.server import served
+from tests.house.cli import main
+from tests.house.log import Log, Manifest, encode, paths
+from tests.house.operate import SparkCommit, read_commit, read_health, read_status
+from tests.house.protocol import Run
+from tests.house.stores import Store, StoreSpec, open_store
 from tests.support.components import require
 from tests.support.small_run import Place, Recorder, numbers
 from wal_sink import Chunk, Delivery, PermanentError, Rejected
-from wal_sink.cli.main import main
 from wal_sink.errors import DeliveryError
-from wal_sink.inspection import SparkCommit, read_commit, read_health, read_status
-from wal_sink.lifecycle.run import Run
 from wal_sink.report.collect import NEWEST, Data, read_deliveries, read_past, size_powers, size_table
 from wal_sink.report.page import page_of, read_report
 from wal_sink.settings import Settings
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, encode
 
 NOW = datetime(2026, 1, 1, 0, 20, tzinfo=UTC)
 EVIL = "</script><img src=x onerror=alert(1)>"

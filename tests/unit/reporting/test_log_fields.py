@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.house.sinks import Chunk
+from tests.house.support import SYSTEM, logger_of
 from tests.support.small_run import Place, Recorder
 from wal_sink import RetryLaterError
-from wal_sink.reporting.logs import logger_of, logging_about
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.sinks.chunk import Chunk
+from wal_sink.reporting.logs import logging_about
 
 logger = logger_of(__name__)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.house.support import logger_of
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import PATIENCE_S
 from tests.unit.lifecycle.test_crew import Team, failing
 from wal_sink.errors import DeliveryError
-from wal_sink.reporting.logs import logger_of
 
 
 class Raising(logging.Handler):

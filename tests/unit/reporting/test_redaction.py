@@ -17,6 +17,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.house.kit import served_sink
+from tests.house.protocol import Run, canonical
+from tests.house.sinks import Chunk, Sink, SinkFailedError, sink_from_url
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import (
     ConfigError,
@@ -26,8 +30,6 @@ from wal_sink.errors import (
     RetryLaterError,
     WalSinkError,
 )
-from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.location import canonical
 from wal_sink.redaction import (
     HEAD_PER_CHARACTER,
     MASK,
@@ -44,15 +46,8 @@ from wal_sink.redaction import (
     secrets_in_url,
 )
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import SinkFailedError
-from wal_sink.sinks.urls import sink_from_url
 from wal_sink.spark.session.error_lines import telling_line
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
-from wal_sink.testing.simulation.served import served_sink
 
 quick = settings(max_examples=60)
 
@@ -436,7 +431,7 @@ def test_no_store_shows_its_password_and_none_is_recorded(url: str, password: st
 
 
 def test_failures_of_sinks_show_none() -> None:
-    from wal_sink.sinks.session import check_returned  # noqa: PLC0415 - beside the one test of it
+    from tests.house.sinks import check_returned  # noqa: PLC0415 - beside the one test of it
 
     with pytest.raises(SinkFailedError) as caught:
         check_returned("post", "redis://me:QXZ/ qxz0@host")

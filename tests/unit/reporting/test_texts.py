@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.house.sinks import Chunk, FailureKind, Rejected, Sink
 from tests.support.one_segment import Stage
 from wal_sink.reporting.texts import name_of, repr_of, text_of, told
-from wal_sink.sinks.base import Rejected, Sink
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import FailureKind
 
 
 class Odd(Exception):

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.house.sinks import FailureKind, Rejected, SinkFailedError, check_returned
+from tests.house.support import CallTimedOutError, DirectCall, ThreadCall
 from wal_sink.arguments import LONGEST_S
 from wal_sink.errors import RetryLaterError
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError, ThreadCall
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.failures import FailureKind, SinkFailedError
-from wal_sink.sinks.session import call_sink, check_returned
+from wal_sink.runtime.timed_calls import ProgramExitError
+from wal_sink.sinks.session import call_sink
 from wal_sink.testing import Crash
 
 

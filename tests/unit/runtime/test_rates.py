@@ -13,19 +13,17 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from tests.house.log import Manifest
+from tests.house.protocol import DeliveryContext, Run, SegmentResult, SegmentTask
+from tests.house.sinks import Chunk, Failure, FailureKind
+from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder
 from tests.support.sql_chunks import opened
 from tests.support.vault import Vault, VaultSink
 from tests.unit.delivery.test_batch_delivery import Carrying, carried_by, done, failed
 from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, RetryLaterError, SegmentSink
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.rate_limit import RowRate
-from wal_sink.runtime.stopped import StoppedError
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal.records import Manifest
 from wal_sink_backends.sql.sink import SqlSink
 
 

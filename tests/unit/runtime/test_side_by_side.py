@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
+from tests.house.support import side_by_side
 from tests.support.waiting import wait_until
 from wal_sink.runtime import side_by_side as module
-from wal_sink.runtime.side_by_side import MOST, in_turn, side_by_side
+from wal_sink.runtime.side_by_side import MOST, in_turn
 
 WAIT_S = 60
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 import wal_sink.committer.collection
+from tests.house.log import paths
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from tests.support.two_phase import shown
@@ -17,9 +20,6 @@ from tests.support.vault import Vault, VaultSink
 from tests.unit.committer.test_groups import ignoring
 from wal_sink import idempotent
 from wal_sink.errors import DivergentReplay, FencedError
-from wal_sink.lifecycle.run import Run
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.wal import paths
 
 SLEPT_S = 60.0
 

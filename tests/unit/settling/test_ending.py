@@ -7,14 +7,13 @@ import random
 
 import pytest
 
+from tests.house.log import Release, paths
+from tests.house.protocol import Run
 from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import DivergentReplay, FencedError, HistoryError
-from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.inventory import held_batches, marked_through, require_wal
 from wal_sink.settling.ending import Ending, ending_of, manifest_of
-from wal_sink.wal import paths
-from wal_sink.wal.records import Release
 
 
 def ending(place: Place) -> Ending:

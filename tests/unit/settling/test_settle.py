@@ -7,24 +7,17 @@ import json
 
 import pytest
 
+from tests.house.log import TakeOver, paths
+from tests.house.operate import AgainstCheckpoint, Check
+from tests.house.protocol import Checkpoint, GonePlace, Run, retire
+from tests.house.stores import MemoryStore, Store, StoreSpec
 from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.unit.settling.test_ending import bring_back, roll_back, saved, staged
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.verify import Check
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, DivergentReplay, HeldError, HistoryError
-from wal_sink.lifecycle.run import Run
-from wal_sink.recovery.location import GonePlace
-from wal_sink.recovery.sink_changes import retire
 from wal_sink.settings import Settings
 from wal_sink.settling.settle import Settled, settle
-from wal_sink.stores.base import Store
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver
 
 _numbers = itertools.count()
 ROWS = [3, 2]

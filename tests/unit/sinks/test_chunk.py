@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_sink.sinks.chunk import Chunk, Position, chunk_key
+from tests.house.sinks import Chunk, Position
+from wal_sink.sinks.chunk import chunk_key
 from wal_sink.sinks.session import handed
 
 SAFE = re.compile(r"[\x21-\x7e]{1,64}")

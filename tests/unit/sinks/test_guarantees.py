@@ -6,11 +6,22 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.house.sinks import (
+    Ability,
+    BatchSink,
+    Chunk,
+    Position,
+    ReleasedBatch,
+    SegmentSink,
+    Sink,
+    TransactionalSink,
+    as_sink,
+    promise,
+)
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery, GuaranteeName
-from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink, as_sink, idempotent
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import Ability, ability_of, promise
+from wal_sink.sinks.base import idempotent
+from wal_sink.sinks.guarantees import ability_of
 
 
 class Plain(Sink):

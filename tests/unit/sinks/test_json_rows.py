@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.house.sinks import Chunk
 from wal_sink.errors import ConfigError
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.json_rows import to_json_array, to_json_lines
 
 

@@ -8,10 +8,11 @@ import re
 
 import pytest
 
+from tests.house.kit import CASES, REFUSALS, SLOT, STORED
+from tests.house.sinks import Chunk
 from wal_sink import LedgerEntry, Position
 from wal_sink.errors import FencedError, ForgottenError, WalSinkError
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED, Case, Follows
+from wal_sink.testing.contract.ledger_cases import Case, Follows
 
 WHERE = "ledger in db://shop"
 

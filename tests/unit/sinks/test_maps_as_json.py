@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.house.kit import chunks_of
+from tests.house.sinks import Chunk
 from tests.integration.http.conftest import keyed  # noqa: F401 - a fixture
 from tests.support.chunks import CONTEXT
 from tests.support.http_collection import Collection, write
 from tests.support.redis_tools import VARIABLE
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.errors import ConfigError
-from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import query_into
-from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.dynamodb import items as dynamodb_items
 from wal_sink_backends.dynamodb.tables import Keys
 from wal_sink_backends.files.chunk_sink import FilesSink

@@ -11,27 +11,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tests.house.log import Log, SegmentRef, claim, paths
+from tests.house.protocol import DispatcherLostError, Run, SegmentDelivery, SegmentResult, read_dead_letter
+from tests.house.sinks import Chunk, FailureKind, Position, Sink, SinkSession, as_sink
+from tests.house.support import SYSTEM, DirectCall
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder
-from wal_sink.dead_letters.files import read_dead_letter
-from wal_sink.delivery.segment import SegmentDelivery
-from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import CorruptError, DeliveryError, ForgottenError, HistoryError, OutcomeUnknownError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import LastDelivered, SegmentResult
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.timed_calls import DirectCall
+from wal_sink.messages import LastDelivered
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Sink, as_sink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import FailureKind, kind_of
+from wal_sink.sinks.failures import kind_of
 from wal_sink.sinks.positions import stored_position
-from wal_sink.sinks.session import SinkSession
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim, claim_above
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import SegmentRef
+from wal_sink.wal.fencing import claim_above
 
 BAD: Row = (0, 0, 3)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.house.log import WalRecord, decode, encode, paths
+from tests.house.protocol import Run, Staged
 from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryGone, MissingBatch
-from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
-from wal_sink.staging.manifests import Staged
-from wal_sink.wal import paths
-from wal_sink.wal.records import WalRecord, decode, encode
 
 
 def drainer(place: Place) -> Run:

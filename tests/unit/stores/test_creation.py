@@ -9,12 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.house.stores import MemoryStore, ObjectExists, StoreSpec, create_once
+from tests.house.support import SYSTEM, Runtime
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
-from wal_sink.runtime.clock import SYSTEM, Runtime
-from wal_sink.stores.base import ObjectExists
-from wal_sink.stores.create_once import create_once
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 
 _numbers = itertools.count()
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.sinks import Chunk
+from tests.house.stores import LocalStore, StoreSpec
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import StoreError
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.local import LocalStore
-from wal_sink.stores.spec import StoreSpec
 
 
 def test_a_process_whose_mount_was_lost_sends_no_more_than_the_chunk_in_its_hand(tmp_path: Path) -> None:

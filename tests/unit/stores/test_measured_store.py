@@ -7,14 +7,12 @@ from itertools import count
 
 import pytest
 
+from tests.house.stores import MeasuredStore, MemoryStore, ObjectExists, ObjectMissing, Store, StoreSpec
+from tests.house.support import SYSTEM
 from tests.support.logged import said_here
 from wal_sink.errors import StoreError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores import measured as module
-from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
-from wal_sink.stores.measured import LAST_REQUESTS, SLOW_REQUESTS, MeasuredStore, SlowRequests, measured
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.measured import LAST_REQUESTS, SLOW_REQUESTS, SlowRequests, measured
 from wal_sink.telemetry.measures import RequestCounts
 from wal_sink.testing import FaultyStore
 

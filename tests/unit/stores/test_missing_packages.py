@@ -7,9 +7,8 @@ from typing import Any
 import fsspec
 import pytest
 
+from tests.house.stores import StoreSpec, open_store
 from wal_sink.errors import ConfigError
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.house.log import paths
+from tests.house.protocol import COLLECT_EVERY_BATCHES
+from tests.house.stores import GenericStore, MemoryStore, StoreSpec, probe
+from tests.house.support import SYSTEM
 from tests.support.small_run import Place, Recorder
-from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Settings
-from wal_sink.stores.fsspec_store import GenericStore
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.probe import probe
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
 
 KEPT = 100
 

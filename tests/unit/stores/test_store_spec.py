@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 from fsspec.registry import known_implementations
 
+from tests.house.stores import LocalStore, S3Store, StoreSpec, open_store
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink.stores.local import LocalStore
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.s3 import S3Store
-from wal_sink.stores.spec import StoreSpec
 
 
 @pytest.mark.parametrize(

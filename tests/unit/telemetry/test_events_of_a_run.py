@@ -10,30 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.house.protocol import CommitterPool, Run
+from tests.house.sinks import Chunk
+from tests.house.support import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink import DeliveryError, Rejected, RetryLaterError, StoreError, idempotent
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.texts import told
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.telemetry import (
-    AttemptFailed,
-    Began,
-    Collected,
-    Delivered,
-    Ended,
-    Event,
-    FoundDelivered,
-    GaveUp,
-    Marked,
-    Released,
-    Replayed,
-    Sent,
-    Staged,
-    StreamHeld,
-    StreamResumed,
-)
+from wal_sink.telemetry import AttemptFailed, Delivered, FoundDelivered, Released, Sent, StreamHeld, StreamResumed
 from wal_sink.telemetry import Rejected as RowsRejected
 from wal_sink.testing import simulated_runtime
 

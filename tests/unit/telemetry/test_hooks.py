@@ -11,6 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import paths
+from tests.house.protocol import CommitterPool, Run
+from tests.house.sinks import Chunk
+from tests.house.stores import StoreSpec, open_store
+from tests.house.support import SYSTEM, Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.traced_locks import TracedLocks
@@ -18,27 +23,9 @@ from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
 from wal_sink.delivery.telling import failure_teller
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.sinks.chunk import Chunk
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.telemetry import (
-    Began,
-    Collected,
-    Delivered,
-    Ended,
-    Event,
-    GaveUp,
-    Marked,
-    Replayed,
-    SlowStore,
-    Staged,
-)
+from wal_sink.telemetry import Delivered, SlowStore
 from wal_sink.telemetry.hooks import Events
 from wal_sink.testing import FakeQuery
-from wal_sink.wal import paths
 
 
 def refuse(_: Chunk) -> None:

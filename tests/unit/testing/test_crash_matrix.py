@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import BatchSink, ReleasedBatch
 from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Sink
-from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.testing import CrashMatrix, crash_matrix, query_into
 from wal_sink.testing.matrix.points import chosen, points_of
 from wal_sink.testing.matrix.verdict import EVERYTHING

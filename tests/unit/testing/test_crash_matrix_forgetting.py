@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import LedgerEntry
 from wal_sink import Chunk, ConfigError, ForgottenError, HistoryError, Position, TransactionalSink
-from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.testing import crash_matrix
 
 SHORT = [pa.table({"id": [1, 2, 3, 4, 5, 6]}), pa.table({"id": [7]})]

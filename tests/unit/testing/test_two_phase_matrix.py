@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import Crash, Place, three_batches
+from tests.house.log import paths
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, Transaction
 from wal_sink.testing import crash_matrix
-from wal_sink.testing.data.tables import partitioned, three_batches
-from wal_sink.testing.simulation.faults import Crash
-from wal_sink.testing.simulation.process import SINK_NAME, Place, Process, bury
-from wal_sink.wal import paths
+from wal_sink.testing.data.tables import partitioned
+from wal_sink.testing.simulation.process import SINK_NAME, Process, bury
 
 SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
 

@@ -7,21 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.log import paths
+from tests.house.protocol import Run, Staged
+from tests.house.sinks import Chunk, FailureKind, Position, Sink, SinkFailedError, SinkSession
+from tests.house.support import CallTimedOutError, DirectCall
 from tests.support.small_run import Recorder, numbers
 from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext, Transaction
-from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import FailureKind, SinkFailedError
-from wal_sink.sinks.session import SinkSession
-from wal_sink.staging.manifests import Staged
 from wal_sink.testing.data.tables import spark_schema_of
 from wal_sink.two_phase.prepare import OpenTransaction, opened_sink, stage_partition
-from wal_sink.wal import paths
 
 TRANSACTION = Transaction("0" * 32, "wal", "a", 0, 0, 0)
 

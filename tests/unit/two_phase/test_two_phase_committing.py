@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.house.log import PreparedRecord, SegmentRef, paths
 from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import CorruptError, Delivery, DeliveryError, FencedError, HandleGoneError, Transaction
 from wal_sink.two_phase.commit import transaction_of
-from wal_sink.wal import paths
-from wal_sink.wal.records import PreparedRecord, SegmentRef
 
 
 def test_a_steady_batch_of_one_segment_costs_no_more_than_its_transaction(vault: Vault) -> None:

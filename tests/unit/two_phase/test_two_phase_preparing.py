@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import Manifest, paths
+from tests.house.sinks import Sink, SinkContext, SinkSession
+from tests.house.support import DirectCall
 from tests.support.small_run import Recorder
 from tests.support.two_phase import Failing, place, restarted, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import ConfigError, Delivery, DeliveryError, HistoryError, Rejected, Settings, StoreError, Transaction
-from wal_sink.runtime.timed_calls import DirectCall
-from wal_sink.sinks.base import Sink, SinkContext
-from wal_sink.sinks.session import SinkSession
 from wal_sink.two_phase.prepare import MAX_HANDLE, OpenTransaction
-from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest
 
 
 def test_rows_are_held_back_until_the_batch_is_complete(vault: Vault) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.house.log import load_segment
+from tests.house.sinks import promise
 from tests.support.small_run import Recorder
 from tests.support.two_phase import place, staged
 from tests.support.vault import Vault, VaultSink
@@ -13,8 +15,6 @@ from wal_sink import (
     Delivery,
     HistoryError,
 )
-from wal_sink.sinks.guarantees import promise
-from wal_sink.wal.segment_reader import load_segment
 
 
 def test_exactly_once_is_promised_and_less_is_not_needed(vault: Vault) -> None:

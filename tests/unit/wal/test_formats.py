@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.house.log import FORMAT, Record, paths
+from tests.house.protocol import Collector
+from tests.house.sinks import Ability
+from tests.house.stores import MemoryStore
 from tests.support.golden.wal_writer import WRITERS, written
 from tests.support.golden.wals import GoldenWal
-from wal_sink.committer.collection import Collector
 from wal_sink.errors import ConfigError
 from wal_sink.replay import DeadLetters
-from wal_sink.sinks.guarantees import Ability
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.wal import paths, records, sink_records
-from wal_sink.wal.records import FORMAT, Record
+from wal_sink.wal import records, sink_records
 
 OTHERS = (FORMAT - 1, FORMAT + 1)
 _EACH = pytest.mark.parametrize("kind", WRITERS)

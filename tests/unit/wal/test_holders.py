@@ -12,20 +12,17 @@ import pytest
 
 import wal_sink.runtime.clock
 import wal_sink.wal.holders
+from tests.house.log import Holding, Log, TakeOver, TermRecord, claim, holder_of, note_end, paths
+from tests.house.protocol import CommitterPool, Run
+from tests.house.sinks import Rejected
+from tests.house.support import ProcessIdentity, process_identity
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import ConfigError, HeldError, StoreError
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
-from wal_sink.runtime.clock import ProcessIdentity, find_process, process_identity
+from wal_sink.runtime.clock import find_process
 from wal_sink.settings import Settings
-from wal_sink.sinks.base import Rejected
 from wal_sink.testing import FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import Holder, Holding, TakeOver, holder_of, note_end, refuse_held
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import TermRecord
+from wal_sink.wal.holders import Holder, refuse_held
 
 ROLE = paths.committer_role("a")
 HERE = process_identity()

@@ -10,20 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import stage_tables
+from tests.house.log import Log, Manifest, chunk_ends, paths, segment_writer
+from tests.house.protocol import SMALL_BATCH_BYTES, Run, Staged, StagedPartition, StagingContext
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Settings
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import SMALL_BATCH_BYTES, StagedPartition, StagingContext
-from wal_sink.staging.manifests import Staged
-from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.two_phase.prepare import packed, stage_partition
-from wal_sink.wal import paths, segment_writer
 from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, inline_limit, take_inline
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
-from wal_sink.wal.segment_reader import chunk_ends
 
 BUDGET = 16 << 20
 WIDE = pa.schema([("c0", pa.binary())])

@@ -6,14 +6,10 @@ import itertools
 
 import pytest
 
+from tests.house.log import NOTHING, Log, LowWater, TermRecord, encode, paths
+from tests.house.stores import MemoryStore, ObjectMissing, StoreSpec
 from wal_sink.errors import CorruptError
-from wal_sink.stores.base import ObjectMissing
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore, simulated_runtime
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import LowWater, TermRecord, encode
 
 _numbers = itertools.count()
 

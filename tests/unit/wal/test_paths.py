@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.house.log import paths
 from wal_sink.errors import ConfigError
-from wal_sink.wal import paths
 
 
 @pytest.mark.parametrize("name", ["a", "Orders-2.eu_west", "0", "x" * 64])

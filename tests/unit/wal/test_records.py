@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.runtime.clock import process_identity
-from wal_sink.wal import paths
-from wal_sink.wal.log import Stamp
-from wal_sink.wal.records import (
+from tests.house.log import (
     FORMAT,
     LowWater,
     Manifest,
@@ -24,11 +20,15 @@ from wal_sink.wal.records import (
     Release,
     SegmentRef,
     SinkRecord,
+    Stamp,
     TermRecord,
     WalRecord,
     decode,
     encode,
+    paths,
 )
+from tests.house.support import process_identity
+from wal_sink.errors import ConfigError, CorruptError
 
 STAMP = Stamp(id="0" * 32, created="2026-01-01T00:00:00.000+00:00")
 SEGMENT = SegmentRef(path="batches/0/a.parquet", id="a" * 32, rows=3, bytes=100, crc32=7, chunk_ends=(2, 3))

@@ -15,12 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.house.log import SegmentLimits, SegmentRef, SegmentWriter, chunk_ends, load_segment, segment_writer
+from tests.house.stores import ObjectExists, ObjectMissing, SegmentStream, Store
 from wal_sink.errors import CorruptError, StoreError
-from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
-from wal_sink.wal import segment_writer
-from wal_sink.wal.records import SegmentRef
-from wal_sink.wal.segment_reader import chunk_ends, load_segment, read_chunks
-from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
+from wal_sink.wal.segment_reader import read_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,13 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.house.log import SegmentLimits, SegmentRef, SegmentWriter, chunk_ends, segment_writer
+from tests.house.stores import MemoryStore, StoreSpec
 from wal_sink.errors import CorruptError
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import segment_writer
-from wal_sink.wal.records import SegmentRef
-from wal_sink.wal.segment_reader import chunk_ends
-from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
 HUGE = 1 << 40
 BYTES = 8

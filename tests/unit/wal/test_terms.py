@@ -10,29 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.house.log import MARGIN, Log, TakeOver, Term, TermRecord, claim, fencing, note_end, paths
+from tests.house.stores import MemoryStore, Store, StoreSpec
+from tests.house.support import ProcessIdentity
 from tests.support.logged import said_here
 from tests.support.side_by_side import side_by_side
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import FencedError, HeldError, StoreError
-from wal_sink.runtime.clock import ProcessIdentity, process_name
-from wal_sink.stores.base import Store
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.runtime.clock import process_name
 from wal_sink.testing import FaultyStore, simulated_runtime
-from wal_sink.wal import fencing, paths
-from wal_sink.wal.fencing import (
-    MARGIN,
-    MOST_FILLED,
-    Term,
-    claim,
-    claim_above,
-    claim_above_seen,
-    is_superseded_by_siblings,
-    renew,
-)
-from wal_sink.wal.holders import TakeOver, note_end
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import TermRecord
+from wal_sink.wal.fencing import MOST_FILLED, claim_above, claim_above_seen, is_superseded_by_siblings, renew
 
 _numbers = itertools.count()
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.house.sinks import promise
 from tests.support.chunks import chunk, ids
 from tests.support.dynamodb_tools import KINDS
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.guarantees import promise
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 from wal_sink_backends.dynamodb.urls import dynamodb_sink
 

@@ -21,12 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.house.sinks import Chunk, Position, SinkContext
+from tests.house.stores import Store, StoreSpec, open_store
 from wal_sink.errors import ConfigError, PermanentError, StoreError
-from wal_sink.sinks.base import SinkContext
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
 from wal_sink_backends import FilesSink
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.kit import chunks_of, opened, prepare, three_batches
+from tests.house.stores import LocalStore
 from tests.support.chunks import CONTEXT, chunk, ids
 from wal_sink.errors import StoreError
-from wal_sink.stores.local import LocalStore
-from wal_sink.testing.contract.calls import chunks_of, opened, prepare
-from wal_sink.testing.data.tables import three_batches
 from wal_sink_backends import FilesSink, TwoPhaseFilesSink
 
 CHUNKS = chunks_of(three_batches()[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.testing.contract.ledger_cases import CASES, SLOT
+from tests.house.kit import CASES, SLOT
+from tests.house.sinks import LedgerEntry
 from wal_sink_backends.kafka.client import Topic
 from wal_sink_backends.kafka.ledger import LedgerRecord
 

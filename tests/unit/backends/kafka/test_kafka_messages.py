@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import SinkContext
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.urls import GROUP
 from wal_sink.testing.contract.calls import travelled
 from wal_sink_backends.kafka.messages import Message, MessageFormat

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.house.support import SYSTEM
 from wal_sink.errors import PermanentError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink_backends.sql.base import refused
 from wal_sink_backends.sql.base.refused import Apart, refused_rows
 

@@ -21,13 +21,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.side_by_side import side_by_side
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected
-from wal_sink.sinks.chunk import Position
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql.base.dialect import LEDGER
 from wal_sink_backends.sql.sink import SqlSink

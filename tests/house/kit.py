@@ -1,0 +1,31 @@
+"""Inner parts of the kit for users' tests."""
+
+from __future__ import annotations
+
+from wal_sink.testing.contract.calls import Held, chunks_of, commit, opened, prepare
+from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED
+from wal_sink.testing.data.tables import three_batches
+from wal_sink.testing.simulation.fake_query import stage_tables
+from wal_sink.testing.simulation.faults import Crash
+from wal_sink.testing.simulation.process import Place
+from wal_sink.testing.simulation.runtime import simulated_runtime
+from wal_sink.testing.simulation.served import resolve, served_sink
+
+__all__ = [
+    "CASES",
+    "REFUSALS",
+    "SLOT",
+    "STORED",
+    "Crash",
+    "Held",
+    "Place",
+    "chunks_of",
+    "commit",
+    "opened",
+    "prepare",
+    "resolve",
+    "served_sink",
+    "simulated_runtime",
+    "stage_tables",
+    "three_batches",
+]

@@ -1,0 +1,44 @@
+"""Targets, and the chunks that they get."""
+
+from __future__ import annotations
+
+from wal_sink.sinks.base import (
+    BatchSink,
+    Rejected,
+    ReleasedBatch,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    TransactionalSink,
+    as_sink,
+)
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
+from wal_sink.sinks.guarantees import Ability, promise
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.sinks.positions import slot_name
+from wal_sink.sinks.session import SinkSession, check_returned
+from wal_sink.sinks.urls import sink_from_url
+
+__all__ = [
+    "Ability",
+    "BatchSink",
+    "Chunk",
+    "Failure",
+    "FailureKind",
+    "LedgerEntry",
+    "Position",
+    "Rejected",
+    "ReleasedBatch",
+    "SegmentSink",
+    "Sink",
+    "SinkContext",
+    "SinkFailedError",
+    "SinkSession",
+    "TransactionalSink",
+    "as_sink",
+    "check_returned",
+    "promise",
+    "sink_from_url",
+    "slot_name",
+]
