@@ -39,7 +39,7 @@ def test_a_redis_that_was_restored_gets_what_it_lost(
         run.end()
         for number in run.log.numbers(paths.terms(paths.STAGER_ROLE)):
             note_end(run.log, paths.STAGER_ROLE, number)
-        invoke("drain", wal, "--to", to, "--no-progress", "--start-from", "earliest", "--checkpoint", checkpoint)
+        invoke("drain", wal, "--to", to, "--start-from", "earliest", "--checkpoint", checkpoint)
 
     def invoke(*args: str) -> Result:
         done = CliRunner().invoke(main, args)

@@ -68,7 +68,7 @@ class Wal:
         known = name in {folder.rstrip("/") for folder in self.store.list(paths.SINKS)}
         start = () if known else ("--start-from", "earliest")
         where = () if "://" not in self.url else ("--checkpoint", self.checkpoint.root)
-        args = ("--to", to, "--name", name, "--no-progress", *start, *where, *more)
+        args = ("--to", to, "--name", name, *start, *where, *more)
         return self.run("drain", args=args, code=code)
 
     @property

@@ -29,7 +29,7 @@ _NO_SEGMENTS = "the bytes of segments (--no-segments)"
 @options.checkpoint_options
 @options.as_json
 @checks.ends_at_ctrl_c("audit")
-def audit(*, wal: str, checkpoint: str | None, to: str | None, name: str, segments: bool, progress: bool | None,
+def audit(*, wal: str, checkpoint: str | None, to: str | None, name: str, segments: bool,
           as_json: bool, **more: Any) -> None:  # fmt: skip
     """Check a WAL as verify does, and compare it with the checkpoint and with the positions of a target. Writes
     nothing.
@@ -67,7 +67,6 @@ def audit(*, wal: str, checkpoint: str | None, to: str | None, name: str, segmen
             left_out=left_out,
             on_batch=on_batch,
         ),
-        progress=progress,
         as_json=as_json,
     )
 

@@ -1,4 +1,4 @@
-"""Parts that `verify` and `audit` share: running a check, its progress, and its report."""
+"""Parts that `verify` and `audit` share: running a check, and its report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from wal_sink.checking.findings import Finding
 from wal_sink.checking.verify import Check, OnBatch, Range, holds_wal
@@ -19,7 +17,7 @@ from wal_sink.cli.log_format import say
 from wal_sink.cli.opened import NoWal, opened
 from wal_sink.cli.output import batch_text, plain, print_json, size
 from wal_sink.cli.tables import print_text
-from wal_sink.cli.working import is_quiet, working
+from wal_sink.cli.working import working
 from wal_sink.errors import WalSinkError
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
@@ -37,7 +35,7 @@ _BATCH = click.IntRange(min=0)
 
 
 def range_options(*, short: bool) -> Callable[[F], F]:
-    """Add the options that limit a check. The verb gets them as `first`, `last`, `resume_after` and `progress`.
+    """Add the options that limit a check. The verb gets them as `first`, `last` and `resume_after`.
 
     `short`: also as --from and --to, which mean something else to other verbs.
     """
@@ -53,7 +51,6 @@ def range_options(*, short: bool) -> Callable[[F], F]:
         click.option(
             "--resume-after", type=_BATCH, metavar="BATCH", help="Go on after this batch, as a stopped check says."
         ),
-        click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal."),
     )  # fmt: skip
 
     def added(verb: F) -> F:
@@ -102,10 +99,10 @@ class Report:
             self.shown.append(finding)
 
 
-def run(verb: str, store: Store, make: Callable[[OnBatch], Check], *, progress: bool | None, as_json: bool) -> None:
+def run(verb: str, store: Store, make: Callable[[OnBatch], Check], *, as_json: bool) -> None:
     """Run a check and print its report. The exit code is 1 if there is a fault, 130 after Ctrl-C."""
-    with _progress(f"{verb} of {store.root}", progress=progress) as on_batch:
-        report = Report(make(on_batch))
+    with working(f"{verb} of {store.root}") as work:
+        report = Report(make(work.count))
         try:
             for finding in report.check.run():
                 report.note(finding)
@@ -195,19 +192,3 @@ def _summary(store: Store, check: Check, elsewhere: str) -> Iterator[str]:
         yield f"normal: {'; '.join(told)}"
     for line in check.left_out():
         yield f"not compared: {line}"
-
-
-@contextlib.contextmanager
-def _progress(what: str, *, progress: bool | None) -> Iterator[OnBatch]:
-    """A bar on a terminal, or with --progress; elsewhere a plain line now and then. Always on stderr."""
-    if not (progress or (progress is None and sys.stderr.isatty() and not is_quiet())):
-        if progress is None:
-            with working(what) as work:
-                yield work.count
-        else:
-            yield lambda _done, _total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("batches", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from wal_sink.cli import options
-from wal_sink.cli.log_format import is_json, say, without_raised_errors
+from wal_sink.cli.log_format import say, without_raised_errors
 from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.sources import config_option
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order, signal_of
-from wal_sink.cli.working import Work, is_quiet, leave, working
+from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection import SinkStatus, Status
 from wal_sink.metrics.prometheus import Metrics
@@ -37,7 +32,6 @@ from wal_sink.telemetry import Event, Rejected
 from wal_sink.walsink import WalSink
 
 _DEFAULTS = Settings()
-REFRESH_S = 0.5
 STATUS_S = 2.0
 """How long the end of the command waits for the state of the WAL, after a signal. A supervisor may kill it soon."""
 
@@ -95,7 +89,6 @@ class _Start(click.ParamType[str | int]):
     show_default=True,
     help="Delivered batches that the WAL keeps; the same as in Settings of the query.",
 )
-@click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
@@ -105,7 +98,7 @@ class _Start(click.ParamType[str | int]):
 @options.checkpoint_options
 @options.as_json
 @in_order()
-def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool, **more: Any) -> None:
+def drain(*, wal: str, to: str, name: str, as_json: bool, **more: Any) -> None:
     """Deliver all complete batches to a target. Needs no Spark.
 
     Batches that any process delivered before under the same --name are not delivered again. If another process still
@@ -133,7 +126,7 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
     made = Delivery(to_there, **began, **options.policies(more))
     with _metrics(more["metrics"]) as metrics:
         refused = _Refused()
-        drained = _Drained(spec, before, name, made, more, metrics, progress, refused)
+        drained = _Drained(spec, before, name, made, more, metrics, refused)
         stopped = drained.serve()
     after = drained.sink().status() if stopped is None else stopped.status
     if after is None:
@@ -171,7 +164,6 @@ class _Drained:
     delivery: Delivery
     options: dict[str, Any]
     metrics: Metrics | None
-    progress: bool | None
     refused: _Refused
 
     def sink(self) -> WalSink:
@@ -196,7 +188,10 @@ class _Drained:
     def serve(self) -> _Stopped | None:
         """Serve the sink. None unless a signal ended it."""
         sink = self.sink()
-        with without_raised_errors(), _reported(sink, self.before, self.name, progress=self.progress):
+        with (
+            without_raised_errors(),
+            working(f"delivering to sink {self.name!r}", look=lambda work: _look(sink, self.name, work)),
+        ):
             return _deliver(sink, self.name, self.options)
 
 
@@ -339,15 +334,6 @@ def _of(status: Status, name: str) -> SinkStatus | None:
     return next((sink for sink in status.sinks if sink.name == name), None)
 
 
-def _reported(sink: WalSink, before: Status, name: str, *, progress: bool | None) -> AbstractContextManager[object]:
-    """A bar on a terminal, or with --progress; elsewhere a plain line now and then."""
-    if progress or (progress is None and sys.stderr.isatty() and not (is_quiet() or is_json())):
-        return _bar(sink, before, name)
-    if progress is None:
-        return working(f"delivering to sink {name!r}", look=lambda work: _look(sink, name, work))
-    return contextlib.nullcontext()
-
-
 def _look(sink: WalSink, name: str, work: Work) -> None:
     work.is_idle = False
     with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
@@ -358,32 +344,3 @@ def _look(sink: WalSink, name: str, work: Work) -> None:
         work.how_far = f"through batch {through} of {batch_text(status.newest_batch)}"
         if work.is_idle:
             work.how_far += ", no batch is pending"
-
-
-@contextlib.contextmanager
-def _bar(sink: WalSink, before: Status, name: str) -> Iterator[None]:
-    """Show a progress bar on stderr while the block runs. A thread reads the progress from the store."""
-    done = threading.Event()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(f"batches to {name!r}", total=before.newest_batch + 1)
-
-        def refresh() -> None:
-            with contextlib.suppress(WalSinkError):  # the delivery itself raises it, if it matters
-                status = sink.status()
-                own = _of(status, name)
-                completed = own.delivered_through + 1 if own else 0
-                bar.update(task, completed=completed, total=status.newest_batch + 1)
-
-        def watch() -> None:
-            while not done.wait(REFRESH_S):
-                refresh()
-
-        thread = threading.Thread(target=watch, name="wal-sink-progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            has_ended = leave(thread, done)
-            if has_ended and not isinstance(sys.exception(), KeyboardInterrupt):  # it reads from the store
-                refresh()

@@ -22,9 +22,9 @@ and reasons may come from an attacker, and a terminal would obey these character
 """
 
 
-def print_json(value: object, *, in_a_line: bool = False) -> None:
-    """Print one JSON document to stdout, indented or in one line."""
-    click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=-1 if in_a_line else 2).decode())
+def print_json(value: object) -> None:
+    """Print one JSON document to stdout."""
+    click.echo(msgspec.json.format(msgspec.json.encode(plain(value))).decode())
 
 
 def plain(value: object) -> Any:

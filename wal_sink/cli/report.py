@@ -35,8 +35,8 @@ from wal_sink.reporting.counts import counted
 @options.checkpoint_options
 @options.as_json
 def report(*, wal: str, output: str | None, newest: int, as_json: bool, **more: Any) -> None:
-    """Write one HTML page: lag over time, where the time of each batch went, rows, sizes of segments, retries, dead
-    letters, and costs so far against the estimate.
+    """Write one HTML page: lag over time, where the time of each batch went, rows, sizes of segments, retries, and
+    dead letters.
 
     The page needs no network, and can be sent as it is. Nothing is written to the WAL. --json writes the data of the
     page instead.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import click
@@ -17,7 +16,6 @@ from wal_sink.cli.opened import commit_of, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, console, plain, print_json, size
 from wal_sink.cli.sinks import held_back
 from wal_sink.cli.tables import Listing, print_facts, print_text
-from wal_sink.cli.watch import watch as watched
 from wal_sink.cli.working import working
 from wal_sink.inspection import Health, SinkHealth, Status, older_checkpoint, read_health
 from wal_sink.inspection.take_overs import LOOKED_AT
@@ -79,10 +77,6 @@ class Snapshot:
     metavar="N",
     help="Exit code 1 if more than N dead letters of a sink were not sent again, or if there may be more.",
 )
-@click.option("--watch", is_flag=True, help="Show the state again and again, until Ctrl-C.")
-@click.option(
-    "--every", type=duration, default="2s", show_default=True, help="With --watch: the time between two looks."
-)
 @click.option("--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records.")
 @options.storage_options
 @options.checkpoint_options
@@ -92,8 +86,6 @@ def status(
     wal: str,
     max_lag: float | None,
     max_letters: int | None,
-    watch: bool,
-    every: float,
     as_json: bool,
     **more: Any,
 ) -> None:
@@ -104,15 +96,8 @@ def status(
     WAL. With --max-lag also if a sink is later than that, if its lag is unknown, if no sink is registered, or if
     the checkpoint is older than the WAL. With --max-letters also if a sink has more dead letters than that.
     """
-    for name, given in (("--max-lag", max_lag), ("--max-letters", max_letters)):
-        if watch and given is not None:
-            raise click.UsageError(f"--watch and {name} exclude each other: a live view has no exit code")
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
     store = opened(spec)
-    if watch:
-        show = partial(_show, as_json=as_json, in_a_line=True)
-        watched(lambda out: show(read_snapshot(store, spec, more), out), every_s=every, as_json=as_json)
-        return
     found = read_snapshot(store, spec, more)
     _show(found, console(), as_json=as_json)
     late = found.late(max_lag) if max_lag is not None else []
@@ -139,9 +124,9 @@ def read_snapshot(store: Store, spec: StoreSpec, more: dict[str, Any]) -> Snapsh
         return Snapshot(before, read_health(store, before, spark))
 
 
-def _show(found: Snapshot, out: Console, *, as_json: bool, in_a_line: bool = False) -> None:
+def _show(found: Snapshot, out: Console, *, as_json: bool) -> None:
     if as_json:
-        print_json(found.plain(), in_a_line=in_a_line)
+        print_json(found.plain())
     elif found.health is None:
         print_text(no_wal(found.status), out)
     else:

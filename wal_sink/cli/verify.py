@@ -16,8 +16,7 @@ from wal_sink.cli import checks, options
 @options.storage_options
 @options.as_json
 @checks.ends_at_ctrl_c("verify")
-def verify(*, wal: str, first: int, last: int | None, resume_after: int | None, progress: bool | None, as_json: bool,
-           **more: Any) -> None:  # fmt: skip
+def verify(*, wal: str, first: int, last: int | None, resume_after: int | None, as_json: bool, **more: Any) -> None:
     """Read every object of a WAL, and compare checksums, sizes, row counts and references. Writes nothing.
 
     A query, a drain and a collection may run meanwhile. The command reads every segment, so it takes as long as a
@@ -25,10 +24,4 @@ def verify(*, wal: str, first: int, last: int | None, resume_after: int | None, 
     """
     store = checks.opened_wal(options.wal_spec(wal, more["option"], more["storage_options_json"]))
     batches = checks.range_of(first, last, resume_after)
-    checks.run(
-        "verify",
-        store,
-        lambda on_batch: Check(store, batches, on_batch=on_batch),
-        progress=progress,
-        as_json=as_json,
-    )
+    checks.run("verify", store, lambda on_batch: Check(store, batches, on_batch=on_batch), as_json=as_json)

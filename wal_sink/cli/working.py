@@ -66,14 +66,8 @@ def working(what: str, *, look: Callable[[Work], None] | None = None) -> Iterato
     try:
         yield work
     finally:
-        leave(thread, done)
-
-
-def leave(thread: threading.Thread, done: threading.Event) -> bool:
-    """End a thread that reports; False if it is still reading after `LEAVE_S`. It is a daemon thread."""
-    done.set()
-    thread.join(LEAVE_S)
-    return not thread.is_alive()
+        done.set()
+        thread.join(LEAVE_S)  # it may still be reading, and is a daemon thread
 
 
 def is_quiet() -> bool:

@@ -8,7 +8,7 @@ from wal_sink.inspection.registrations import find_registration, reading_log
 from wal_sink.recovery.inventory import Inventory, check_unserved_sinks, held_batches, marked_through, take
 from wal_sink.recovery.location import current_location
 from wal_sink.recovery.sink_names import KnownSink, read_names
-from wal_sink.reporting.tables import html_table, text_table
+from wal_sink.reporting.tables import text_table
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.holders import holder_of
@@ -71,12 +71,6 @@ class Status:
         """A few lines of at most 80 columns, unless an address or a name is long."""
         facts = text_table(("", ""), self._facts())
         return f"{facts}\n\n{text_table(_HEADINGS, self._sinks())}" if self.sinks else f"{facts}\n\n{_NO_SINK}"
-
-    def _repr_html_(self) -> str:
-        """The same for a notebook, with the target of each sink."""
-        facts = html_table(("", ""), self._facts())
-        rows = [(*row, sink.identity) for row, sink in zip(self._sinks(), self.sinks, strict=True)]
-        return facts + (html_table((*_HEADINGS, "target"), rows) if rows else f"<p>{_NO_SINK}</p>")
 
     def _facts(self) -> list[tuple[str, str]]:
         if self.wal_id is None:

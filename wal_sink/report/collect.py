@@ -35,13 +35,6 @@ class PastBatch:
     batch_id: int
     created: str
     """When its manifest was made."""
-    rows: int
-    bytes: int
-    segments: int
-    chunk_rows: int
-    is_passed_over: bool
-    objects: int
-    """Objects of it that were written: attempts, release and segments."""
     sizes: Mapping[int, int]
     """Its segments by size, see `size_powers`."""
 
@@ -83,12 +76,6 @@ def _past_batch(found: StagedBatch, manifest: Manifest) -> PastBatch:
         shown=_batch_data(found, manifest),
         batch_id=manifest.batch_id,
         created=manifest.created,
-        rows=manifest.rows,
-        bytes=manifest.bytes,
-        segments=len(manifest.segments),
-        chunk_rows=manifest.chunk_rows,
-        is_passed_over=manifest.passed_over,
-        objects=found.attempts + (found.release is not None) + len(manifest.segments),
         sizes=size_powers(ref.bytes for ref in manifest.segments if ref.kept),
     )
 

@@ -243,20 +243,6 @@ function letters() {
     tip: `${name}, batch ${id}: ${whole(of[number].get(id) || 0)} dead letters` })));
   columns("letters", list, (value) => whole(Math.ceil(value)), [`batch ${ids[0]}`, `batch ${ids[ids.length - 1]}`]);
 }
-function costs() {
-  $("costs").textContent = "";
-  $("costs-note").textContent = data.costs.note;
-  if (!data.costs.lines.length) return;
-  const table = node("table"), head = node("tr");
-  for (const name of ["", "found in the WAL", "estimate"]) head.append(node("th", {}, name));
-  table.append(head);
-  for (const line of data.costs.lines) {
-    const row = node("tr");
-    for (const text of line) row.append(node("td", {}, text));
-    table.append(row);
-  }
-  $("costs").append(table);
-}
 function tips() {
   const tip = $("tip");
   const show = (event) => {
@@ -272,6 +258,6 @@ function tips() {
 }
 function draw() { lag(); stages(); rows(); sizes(); retries(); letters(); }
 
-about(); cards(); picks(); costs(); draw(); tips();
+about(); cards(); picks(); draw(); tips();
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });

@@ -21,7 +21,6 @@ from wal_sink.report.collect import (
     sink_data,
     size_table,
 )
-from wal_sink.report.costs import costs_of
 from wal_sink.stores.base import Store
 
 _MARK = re.compile("@(POLICY|TITLE|STYLE|SCRIPT|DATA)@")
@@ -38,7 +37,6 @@ def read_report(
 ) -> Data:
     """The data of a report. Bounded: the newest batches, and for each sink their markers and two listings."""
     past = read_past(store, status, newest=newest, on_batch=on_batch)
-    costs = costs_of(status, past)
     return {
         "wal": status.wal,
         "query": status.query_id,
@@ -53,7 +51,6 @@ def read_report(
         "deliveries": {sink.name: read_deliveries(store, sink, past) for sink in status.sinks},
         "letters": {sink.name: read_letters(store, sink) for sink in status.sinks},
         "sizes": size_table(each.sizes for each in past.batches),
-        "costs": {"lines": [(line.what, line.found, line.estimated) for line in costs.lines], "note": costs.note},
     }
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from wal_sink.errors import ConfigError
-from wal_sink.reporting.tables import html_table
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.sinks.base import BatchSink, Lookup, SegmentSink, Sink, TransactionalSink, TwoPhaseSink
 
@@ -42,13 +41,10 @@ class Promise:
 
 
 class Guarantees(dict[str, str]):
-    """The guarantee of each sink by its name, as one sentence. `print` and a notebook show a table."""
+    """The guarantee of each sink by its name, as one sentence. `print` shows a line for each."""
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {sentence}" for name, sentence in self.items()) or _NO_SINK
-
-    def _repr_html_(self) -> str:
-        return html_table(("sink", "guarantee"), list(self.items())) if self else f"<p>{_NO_SINK}</p>"
 
 
 _NO_SINK = "no sink: batches are only staged"

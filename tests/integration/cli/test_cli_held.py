@@ -71,7 +71,7 @@ def store_of(wal: str) -> Store:
 
 
 def drain(wal: str, *more: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, ["drain", wal, "--to", "held_targets:take", "--no-progress", *more])
+    result = CliRunner().invoke(main, ["drain", wal, "--to", "held_targets:take", *more])
     assert result.exit_code == code, (result.output, result.exception)
     return result
 

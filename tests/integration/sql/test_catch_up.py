@@ -79,7 +79,7 @@ class Site:
     def drain(self, code: int = 0) -> Result:
         known = (self.folder / "wal" / "sinks").exists()
         start = () if known else ("--start-from", "earliest")
-        return self.run("drain", "--checkpoint", str(self.folder / "checkpoint"), "--no-progress", *start, code=code)
+        return self.run("drain", "--checkpoint", str(self.folder / "checkpoint"), *start, code=code)
 
     def run(self, verb: str, *more: str, code: int = 0, to: bool = True) -> Result:
         target = ("--to", self.to) if to else ()

@@ -259,11 +259,6 @@ def test_a_timeout_holds_for_the_backlog_too(wal: str, tmp_path: Path, monkeypat
     assert invoke_json("drain", wal, "--to", f"{module}:slow")["delivered_through"] == BATCHES - 1
 
 
-def test_progress_stays_off_stdout(wal: str, tmp_path: Path) -> None:
-    result = drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--progress", "--json")
-    assert json.loads(result.stdout)["batches"] == BATCHES
-
-
 def test_a_target_that_gave_up_is_exit_code_1(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = own_module(tmp_path, monkeypatch)
     result = drained(wal, f"{module}:fail", exit_code=1)

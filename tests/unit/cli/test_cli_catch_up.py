@@ -64,7 +64,7 @@ def invoke(*args: str, code: int = 0, columns: int = 1000) -> Result:
 
 
 def drain(wal: str, code: int = 0) -> Result:
-    return invoke("drain", wal, "--to", SHOP, "--name", "a", "--no-progress", "--start-from", "earliest", code=code)
+    return invoke("drain", wal, "--to", SHOP, "--name", "a", "--start-from", "earliest", code=code)
 
 
 def catch_up(wal: str, *more: str, code: int = 0, to: str = SHOP, **how: Any) -> Result:

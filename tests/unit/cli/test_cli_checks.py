@@ -245,13 +245,6 @@ def test_no_line_is_longer_than_a_terminal_of_40_columns(place: Path) -> None:
         assert "next: " in text
 
 
-def test_a_progress_bar_on_stderr(place: Path) -> None:
-    result = invoke("verify", str(place / "wal"), "--progress", "--json")
-    assert json.loads(result.stdout)["complete"]
-    assert "4/4" in result.stderr
-    assert invoke("verify", str(place / "wal"), "--no-progress").stderr == ""
-
-
 def test_an_unknown_sink(place: Path) -> None:
     args = everything(place)[:-1]
     assert "has no sink 'other'; it has 'table'" in invoke("audit", *args, "other", exit_code=2).output

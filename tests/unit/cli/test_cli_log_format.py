@@ -70,7 +70,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
 
 
 def test_records_and_the_final_error_are_json_with_their_fields(wal: str) -> None:
-    more = ("--start-from", "earliest", "--max-attempts", "2", "--no-progress")
+    more = ("--start-from", "earliest", "--max-attempts", "2")
     result = invoke("drain", wal, "--to", "logged_targets:fail", "--name", "api", *more, exit_code=1)
     found = lines(result)
     assert all(list(line) == FIELDS for line in found)

@@ -55,7 +55,7 @@ def invoke(*args: str, code: int = 0) -> Result:
 
 
 def drain(wal: str, name: str, *more: str, code: int = 0) -> Result:
-    return invoke("drain", wal, "--to", "listed_targets:take", "--name", name, "--no-progress", *more, code=code)
+    return invoke("drain", wal, "--to", "listed_targets:take", "--name", name, *more, code=code)
 
 
 def listed(wal: str) -> Any:

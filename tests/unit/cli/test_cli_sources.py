@@ -50,7 +50,6 @@ SAMPLES: dict[str, Any] = {
     "max-attempts": 3,
     "budget": 60.0,
     "attempt-timeout": 5,
-    "progress": False,
     "metrics": "127.0.0.1:9464",
     "json": True,
 }
@@ -79,15 +78,13 @@ def toml(values: dict[str, Any]) -> str:
 def understood(*args: str) -> dict[str, Any]:
     """The values that the command would run with."""
     params = drain.make_context("drain", list(args)).params
-    return {name: value for name, value in params.items() if value not in (None, (), False) or name == "progress"}
+    return {name: value for name, value in params.items() if value not in (None, (), False)}
 
 
 def as_arguments(values: dict[str, Any]) -> list[str]:
     args = [values["wal"]]
     for key, value in values.items():
-        if key == "progress":
-            args.append("--progress" if value else "--no-progress")
-        elif value is True:
+        if value is True:
             args.append(f"--{key}")
         elif key != "wal":
             args += [f"--{key}", str(value)]

@@ -1,19 +1,9 @@
-"""`wal-sink status`: what is stuck, since when, and an exit code for cron. `--watch` on a terminal and in a pipe."""
+"""`wal-sink status`: what is stuck, since when, and an exit code for cron."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import select
-import signal
 import sqlite3
-import struct
-import subprocess
-import sys
-import termios
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +17,6 @@ from tests.house.log import Log, WalRecord, claim, decode, encode, paths
 from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM
-from tests.support.processes import python_environment
 from wal_sink.cli.durations import age_text
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
@@ -170,10 +159,6 @@ def test_the_record_of_a_wal_does_not_choose_which_code_reads_the_checkpoint(wal
     assert "pw" not in because
 
 
-def test_a_live_view_has_no_exit_code(wal: str) -> None:
-    assert "exclude each other" in invoke("status", wal, "--watch", "--max-lag", "1m", exit_code=2).output
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -186,7 +171,7 @@ def test_ages_for_people(seconds: float | None, text: str) -> None:
 
 
 def test_a_sink_that_fails_says_why_until_it_has_the_batch(wal: str, tmp_path: Path) -> None:
-    to = ("drain", wal, "--name", "table", "--no-progress", "--to")
+    to = ("drain", wal, "--name", "table", "--to")
     gone = invoke(*to, "sqlite:////nowhere/t.db?table=t", exit_code=1)
     assert "DeliveryError" in gone.output
     output = invoke("status", wal).stdout
@@ -260,13 +245,6 @@ def test_a_second_drain_tells_refused_rows_of_its_time_only(wal: str, refusing: 
     assert invoke_json("drain", wal, "--to", refusing, "--name", "strict")["refused_rows"] == 0
 
 
-def test_a_live_view_has_no_limit_of_letters(wal: str) -> None:
-    assert (
-        "--watch and --max-letters exclude each other"
-        in invoke("status", wal, "--watch", "--max-letters", "0", exit_code=2).output
-    )
-
-
 def test_processes_that_end_each_other_are_told(wal: str) -> None:
     store, role = store_of(wal), paths.committer_role("table")
     assert "end each other" not in invoke("status", wal).stdout
@@ -296,81 +274,3 @@ def test_the_error_of_a_retired_sink_is_over(wal: str) -> None:
 
 
 END_S = 60.0
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("as_json", [True, False])
-def test_watching_without_a_terminal_prints_snapshots_until_ctrl_c(wal: str, *, as_json: bool) -> None:
-    more = ["--json"] if as_json else []
-    with watching(wal, *more, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        lines: list[str] = []
-        while len(lines) < 2:
-            line = process.stdout.readline().decode()
-            assert line, process.wait(END_S)
-            lines += [line] if as_json or line.startswith("--- ") else []
-        process.send_signal(signal.SIGINT)
-        rest, complaint = process.communicate(timeout=END_S)
-    assert (process.returncode, complaint) == (0, b"")
-    if as_json:
-        assert [json.loads(line)["newest_batch"] for line in lines] == [2, 2]
-    else:
-        assert b"Traceback" not in rest
-
-
-@pytest.mark.processes
-def test_watching_on_a_terminal_shows_the_state_in_place_until_ctrl_c(wal: str) -> None:
-    screen, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 40, 0, 0))
-    with watching(wal, stdin=side, stdout=side, terminal="xterm") as process:
-        os.close(side)
-        shown, deadline = b"", time.monotonic() + END_S
-        while shown.count(b"Ctrl-C") < 2 and time.monotonic() < deadline:
-            shown += os.read(screen, 65_536)
-        process.send_signal(signal.SIGINT)
-        shown += _rest(screen)
-        assert process.wait(END_S) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-    os.close(screen)
-    assert b"newest batch" in shown
-    assert shown.rstrip().endswith((b"\x1b[?1049l", b"\x1b[?25h")), shown[-80:]  # the screen from before is back
-
-
-def _rest(screen: int) -> bytes:
-    found = b""
-    try:
-        while select.select([screen], [], [], END_S)[0] and (data := os.read(screen, 65_536)):
-            found += data
-    except OSError:  # the other side is closed
-        pass
-    return found
-
-
-def watching(wal: str, *more: str, terminal: str = "dumb", **streams: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "wal_sink.cli", "status", wal, "--watch", "--every", "100ms", *more]
-    environment = {**python_environment(), "TERM": terminal}
-    process: subprocess.Popen[Any] = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **streams)
-    return process
-
-
-def read_until(process: subprocess.Popen[bytes], *texts: bytes) -> None:
-    """Read lines up to the first with one of these texts. The end of the process is an error, not more to wait for."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    while not any(text in line for text in texts):
-        assert line, process.communicate(timeout=END_S)
-        line = process.stdout.readline()
-
-
-@pytest.mark.processes
-def test_watching_goes_on_after_a_store_that_gave_no_answer(wal: str) -> None:
-    with watching(wal, stdout=subprocess.PIPE) as process:
-        read_until(process, b"newest batch")
-        Path(wal).rename(f"{wal}-unmounted")  # an unmounted folder: there is no WAL
-        read_until(process, b"holds no wal.json", b"the store gave no answer")  # the latter in the middle of a look
-        Path(f"{wal}-unmounted").rename(wal)
-        read_until(process, b"newest batch")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=END_S)
-    assert process.returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import json
@@ -27,7 +26,6 @@ from tests.house.stores import StoreSpec, open_store
 from tests.support.noted_reports import noting_reports
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
-from wal_sink.cli import drain
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 
@@ -219,27 +217,6 @@ class Unread:
         return self.answer
 
 
-@pytest.mark.parametrize(
-    ("hangs", "error", "reads"), [(True, None, 1), (False, KeyboardInterrupt, 0), (False, None, 1)]
-)
-def test_the_bar_of_a_drain_reads_nothing_more_after_ctrl_c_or_while_the_store_hangs(
-    wal: str, monkeypatch: pytest.MonkeyPatch, *, hangs: bool, error: type[BaseException] | None, reads: int
-) -> None:
-    monkeypatch.setattr("sys.stderr", Terminal())
-    monkeypatch.setattr(working, "LEAVE_S", 0.1 if hangs else 60.0)
-    monkeypatch.setattr(drain, "REFRESH_S", 0.02 if hangs else 60.0)
-    status = wal_sink.inspection.read_status(open_store(StoreSpec(wal)))
-    sink: Any = Unread(status, hangs=hangs)
-    with contextlib.suppress(KeyboardInterrupt), drain._bar(sink, status, "default"):
-        if hangs:
-            wait_until(lambda: sink.reads == 1)
-        if error is not None:
-            raise error
-    assert sink.reads == reads
-    sink.go.set()
-    wait_until(lambda: threads() == [])
-
-
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("option", ["--quiet", "-q"])
 def test_quiet_says_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,7 +285,6 @@ def test_a_drain_tells_how_far_it_is_unless_it_is_to_be_silent(wal: str, tmp_pat
     drain = ("drain", wal, "--to", f"{module}:slow", "--start-from", "earliest")
     assert "wal-sink: delivering to sink 'default': through batch 0 of 2 (" in told.stderr
     assert "delivered, through batch 2" in told.stdout
-    assert "delivering to sink" not in invoke(*drain, "--name", "b", "--no-progress").stderr
     assert invoke("--quiet", *drain, "--name", "c").stderr == ""
 
 

@@ -88,10 +88,6 @@ def test_the_data_of_a_busy_wal() -> None:
     stopped = next(sink for sink in data["sinks"] if sink["name"] == "stopped")
     assert "no such table" in stopped["error"]
     assert sum(count for _, count in data["sizes"]) == 12
-    lines = {line[0]: line for line in data["costs"]["lines"]}
-    assert lines["requests of 6 batches so far"][1].startswith("$")
-    assert lines["bytes of segments a batch"][1:] != ("", "")
-    assert "does not lie on S3" in data["costs"]["note"]
 
 
 def test_ten_thousand_batches_cost_a_bounded_number_of_requests_and_a_small_page() -> None:
