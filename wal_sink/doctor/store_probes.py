@@ -114,7 +114,7 @@ class _Probes:
         return "" if path in self._names() else "an object that was just created is missing in the listing"
 
     def _names(self) -> set[str]:
-        return {f"{self._made[0].partition('/')[0]}/{name}" for name in self._store.list("probe")}
+        return {f"probe/{name}" for name in self._store.list("probe")}
 
     def _races(self) -> str:
         return next(filter(None, (self._race() for _ in range(ROUNDS))), "")

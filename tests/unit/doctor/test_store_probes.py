@@ -46,6 +46,11 @@ def test_a_healthy_store_has_no_finding_but_good_ones(memory: MemoryStore) -> No
     assert list(results) == [
         *("store.sharing", "store.create", "store.read", "store.list", "store.race", "store.segment", "store.delete"),
     ]
+    assert [results[f"store.{check}"].found for check in ("sharing", "create", "delete")] == [
+        f"several processes can share {memory.root}",
+        "an object is created once, and a second create of it is refused",
+        "a deleted object is gone, and a second delete of it is no error",
+    ]
     assert left(memory) == []
 
 
@@ -161,13 +166,17 @@ class AltersPieces(MeasuredStore):
 @pytest.mark.parametrize(
     ("kind", "check", "says"),
     [
-        (Alters, "store.read", "other bytes"),
-        (ChecksFirst, "store.race", "were told that they made it"),
-        (OverwritesAWinner, "store.race", "it was overwritten"),
-        (ListsDeleted, "store.delete", "still listed"),
-        (KeepsDeleted, "store.delete", "can still be read"),
-        (ShowsPieces, "store.segment", "before it is whole"),
-        (AltersPieces, "store.segment", "came back as other bytes"),
+        (Alters, "store.read", "an object of "),
+        (ChecksFirst, "store.race", "of 8 threads that created one object at once, "),
+        (
+            OverwritesAWinner,
+            "store.race",
+            "a thread was told that it made an object, but the object is another's: it was overwritten",
+        ),
+        (ListsDeleted, "store.delete", "an object that was deleted is still listed"),
+        (KeepsDeleted, "store.delete", "an object that was deleted can still be read"),
+        (ShowsPieces, "store.segment", "a listing shows an object before it is whole"),
+        (AltersPieces, "store.segment", "an object that was written in pieces came back as other bytes"),
     ],
 )
 def test_a_broken_promise_is_an_error_of_its_line(
@@ -176,7 +185,7 @@ def test_a_broken_promise_is_an_error_of_its_line(
     del request
     results = found(kind(memory))
     assert results[check].level is Level.ERROR
-    assert says in results[check].found
+    assert results[check].found.startswith(says)
     assert results[check].next_step
     memory.delete([name for name in left(memory) if name.endswith("-whole")])
     assert left(memory) == []
@@ -184,7 +193,9 @@ def test_a_broken_promise_is_an_error_of_its_line(
 
 def test_a_store_that_overwrites_fails(memory: MemoryStore) -> None:
     results = found(Overwrites(memory))
-    assert "second create of the same object was accepted" in results["store.create"].found
+    assert results["store.create"].found == (
+        "a second create of the same object was accepted, so writers overwrite each other"
+    )
     assert results["store.create"].level is results["store.race"].level is Level.ERROR
     assert left(memory) == []
 
@@ -192,7 +203,7 @@ def test_a_store_that_overwrites_fails(memory: MemoryStore) -> None:
 def test_an_object_that_cannot_be_found_again_is_an_error(memory: MemoryStore) -> None:
     results = found(Forgets(memory))
     assert results["store.read"].level is Level.ERROR
-    assert "cannot be found" in results["store.read"].found
+    assert results["store.read"].found == "an object that was just created cannot be found"
     assert left(memory) == []
 
 
@@ -212,7 +223,12 @@ def test_a_store_with_a_doubt_is_an_error_unless_one_process_writes(memory: Memo
     sharing = found(Doubtful(memory))["store.sharing"]
     assert (sharing.level, sharing.found) == (Level.ERROR, DOUBT)
     assert "--single-writer" in sharing.next_step
-    assert found(Doubtful(memory), single_writer=True)["store.sharing"].level is Level.WARNING
+    promised = found(Doubtful(memory), single_writer=True)["store.sharing"]
+    assert promised.level is Level.WARNING
+    assert (promised.found, promised.next_step) == (
+        f"{DOUBT}; you promise that one process writes",
+        "keep this promise after a crash, too",
+    )
 
 
 @pytest.mark.parametrize("denied", ["create", "read", "list", "delete", "segment"])
@@ -229,11 +245,18 @@ def test_a_missing_right_is_an_error_and_the_others_are_probed(denied: str, memo
     assert f"store.{denied}" in errors
     assert f"s3:{denied}" in results[f"store.{denied}"].found
     if denied == "create":
-        assert results["store.others"].level is Level.WARNING
+        others = results["store.others"]
+        assert (others.level, others.found, others.next_step) == (
+            Level.WARNING,
+            "no other promise was probed, since nothing could be created",
+            "see store.create",
+        )
         assert "store.race" not in results
     if denied == "delete":
         assert "by hand" in results["store.delete"].next_step
-        assert "probe/" in results["store.delete"].next_step
+        assert results["store.delete"].next_step.startswith("delete probe/")
+        assert ", probe/" in results["store.delete"].next_step
+        assert "XX" not in results["store.delete"].next_step
     else:
         assert left(memory) == []
 

@@ -431,9 +431,9 @@ def test_the_error_for_another_query_tells_what_the_wal_holds_and_its_sinks_have
         place.wal.delete([paths.marker("a", 1)])
         place.wal.create(paths.marker("a", 1), b"no record")
     told = (
-        "It is not known which batches its sinks lack"
+        r"\. It is not known which batches its sinks lack\b"
         if is_damaged
-        else "holds batches up to 3, sink 'a' has those up to 1"
+        else r"\. This WAL holds batches up to 3, sink 'a' has those up to 1\b"
     )
 
     with pytest.raises(HistoryError, match=told):

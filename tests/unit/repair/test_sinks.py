@@ -27,6 +27,7 @@ def two_sinks() -> Place:
 def retired(place: Place, *, log: Log | None = None, name: str = "b", drop_pending: int = 0) -> tuple[int, ...]:
     log = log or log_on(place.wal)
     done = retire_as_ordered(log, name, drop_pending=drop_pending, take_over=TakeOver.IF_GONE, why="old")
+    assert done.name == name
     return (done.through, *done.dropped)
 
 
@@ -63,6 +64,15 @@ def test_a_rename_is_written_down_each_time() -> None:
     assert outcomes(place) == ["done", "done", "done"]
     [first, *_] = read_changes(log_on(place.wal), "b")
     assert command_of(first, "b") == "wal-sink sinks rename WAL b c --why 'new name'"
+    assert [sink.name for sink in read_names(log_on(place.wal)).sinks] == ["a", "c"]
+
+
+def test_a_rename_beside_a_live_process_is_made_if_it_may_be_ended() -> None:
+    place = two_sinks()
+    place.open({"b": Recorder()})
+
+    rename_as_ordered(log_on(place.wal), "b", "c", take_over=TakeOver.ALWAYS, why="")
+
     assert [sink.name for sink in read_names(log_on(place.wal)).sinks] == ["a", "c"]
 
 
