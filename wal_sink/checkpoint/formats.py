@@ -88,11 +88,6 @@ class FileEntry(msgspec.Struct, frozen=True, order=True):
     timestamp: int
 
 
-def is_for_drains(text: str) -> bool:
-    """Whether an entry of the offset log is the one that `wal-sink settle` makes, which every query refuses."""
-    return text.partition("\n")[0].strip() == f"v{DRAINS_ONLY}"
-
-
 def read_offsets(text: str, where: str) -> OffsetsEntry:
     """An entry of the offset log. Raises `ConfigError` for an unknown version, `CorruptError` if the text is not an
     entry.

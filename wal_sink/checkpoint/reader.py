@@ -16,7 +16,6 @@ from wal_sink.checkpoint.fingerprints import Fingerprints
 from wal_sink.checkpoint.formats import (
     CheckpointFiles,
     FileEntry,
-    is_for_drains,
     planned_ms,
     read_commit,
     read_offsets,
@@ -132,11 +131,6 @@ class Checkpoint:
     def planned(self) -> list[int]:
         """The batches that Spark planned, as far as it still keeps their entries, ascending. One listing."""
         return self._numbers("offsets")
-
-    def is_for_drains(self) -> bool:
-        """Whether `wal-sink settle` made the checkpoint, so that no query goes on from it. A listing and a read."""
-        newest = self.newest_planned()
-        return newest > NOTHING and is_for_drains(self.offsets_text(newest) or "")
 
     def newest_planned(self) -> int:
         """The newest batch that Spark planned, which may run now; -1 if there is none. One listing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -27,10 +27,6 @@ class Finding:
     """The result as a sentence without a full stop."""
     next_step: str = ""
     """The next step as a sentence without a full stop; empty only if the level is `OK`."""
-
-    def about(self, check: str) -> Finding:
-        """The same under another name."""
-        return replace(self, check=check)
 
 
 def fine(check: str, found: str) -> Finding:
