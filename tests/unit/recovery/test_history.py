@@ -352,6 +352,15 @@ def test_what_a_run_staged_is_pending_until_every_sink_has_it() -> None:
     assert run.history.staged(1) is not None
 
 
+def test_a_batch_that_began_here_is_the_newest_known_unless_a_newer_one_is() -> None:
+    history = Place().open({}).history
+
+    history.note_begun(3)
+    assert history.newest_known == 3
+    history.note_begun(2)
+    assert history.newest_known == 3
+
+
 def test_without_sinks_nothing_is_pending() -> None:
     place = Place()
     run = place.open({})

@@ -34,16 +34,16 @@ def raises(error: BaseException) -> Callable[[], str]:
 
 
 ODD = [
-    pytest.param(raises(ValueError("no text")), "raised ValueError", id="raises"),
+    pytest.param(raises(ValueError("no text")), "<a Odd without text: {} raised ValueError>", id="raises"),
     pytest.param(lambda: "\ud800 and more", r"\ud800 and more", id="half a pair"),
 ]
 
 
 @pytest.mark.parametrize(("make", "expected"), ODD)
 def test_a_text_is_plain_and_can_be_written(make: Callable[[], Any], expected: str) -> None:
-    for text in (text_of(Odd(make)), repr_of(Odd(make))):
+    for name, text in (("str()", text_of(Odd(make))), ("repr()", repr_of(Odd(make)))):
         assert type(text) is str
-        assert expected in text
+        assert expected.format(name) in text
         assert text.encode()
 
 
