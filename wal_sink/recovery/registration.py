@@ -60,7 +60,7 @@ def register(
     begins, and `ObjectLost` if a registration was lost.
     """
     known = [(sink, _known(log, history, inventory, sink)) for sink in sinks]
-    planned = [(found, found or _plan(log, history, gate, sink)) for sink, found in known]
+    planned = [(found, found or _plan(log, history, gate, sink, sinks)) for sink, found in known]
     return [
         Registered(found or log.create_or_find(paths.sink(plan.name), plan)[0], is_old=found is not None)
         for found, plan in planned
@@ -74,7 +74,7 @@ def _known(log: Log, history: History, inventory: Inventory, sink: Registration)
     if record is not None:
         _refuse_holder(log, record)
         _refuse_other_kind(log, record, sink)
-        _refuse_other_end(log, record, sink)
+        _refuse_other_range(log, record, sink)
     return record
 
 
@@ -107,8 +107,14 @@ def _kind_in_words(kind: str, *, at_most_once: bool) -> str:
     return f"“{kind}{', at most once' if at_most_once else ''}”"
 
 
-def _refuse_other_end(log: Log, record: SinkRecord, sink: Registration) -> None:
-    """Refuse another last batch than that of the registration."""
+def _refuse_other_range(log: Log, record: SinkRecord, sink: Registration) -> None:
+    """Refuse the number of another first or last batch than that of the registration."""
+    start_from = sink.delivery.start_from
+    if isinstance(start_from, int) and start_from != record.first_batch:
+        raise ConfigError(
+            f"start_from={start_from}: sink {sink.name!r} of {log.store.root} begins with batch {record.first_batch}, "
+            "as it was registered. Leave out start_from, or give the sink a new name"
+        )
     if sink.delivery.through not in {None, record.through}:
         found = "has no last batch" if record.through is None else f"ends with batch {record.through}"
         raise ConfigError(
@@ -117,14 +123,19 @@ def _refuse_other_end(log: Log, record: SinkRecord, sink: Registration) -> None:
         )
 
 
-def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRecord:
+def _plan(log: Log, history: History, gate: Gate, sink: Registration, sinks: Sequence[Registration]) -> SinkRecord:
     if sink.delivery.through is not None and sink.ability is Ability.TWO_PHASE:
         raise ConfigError(
             f"through={sink.delivery.through}: sink {sink.name!r} is a two-phase sink, of which transactions may be "
             "open when it has its last batch. Leave out through. Once it has the batch, retire it: wal-sink sinks "
             f"retire WAL {sink.name}"
         )
-    first = _first_batch(log, history, gate, sink)
+    first = _first_batch(log, history, gate, sink, sinks)
+    if sink.delivery.through is not None and sink.delivery.through < first:
+        raise ConfigError(
+            f"through={sink.delivery.through}: sink {sink.name!r} of {log.store.root} would begin with batch {first}, "
+            "and get none. Pass a later batch, or an earlier start_from"
+        )
     return SinkRecord(
         name=sink.name,
         sink_kind=sink.ability.value,
@@ -137,11 +148,11 @@ def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRec
     )
 
 
-def _first_batch(log: Log, history: History, gate: Gate, sink: Registration) -> int:
+def _first_batch(log: Log, history: History, gate: Gate, sink: Registration, sinks: Sequence[Registration]) -> int:
     start_from, name = sink.delivery.start_from, sink.name
     if isinstance(start_from, int):
         _refuse_gone(log, history, name, start_from)
-        _refuse_same_target(log, sink)
+        _refuse_same_target(log, sink, sinks)
         return start_from
     if not history.has_batches:
         return 0
@@ -172,16 +183,21 @@ def _refuse_gone(log: Log, history: History, name: str, first: int) -> None:
         )
 
 
-def _refuse_same_target(log: Log, sink: Registration) -> None:
-    """Refuse the target of another sink, retired or not, unless the user accepts that. A read for each sink."""
+def _refuse_same_target(log: Log, sink: Registration, sinks: Sequence[Registration]) -> None:
+    """Refuse the target of another sink, retired, known or new in this run, unless the user accepts that. A read for
+    each known sink.
+    """
     if sink.delivery.same_target:
         return
     identity = redacted(sink.identity)
+    others = [(other.name, redacted(other.identity)) for other in sinks if other is not sink]
     for known in read_names(log).sinks:
         record = log.find(SinkRecord, paths.sink(known.folder))
-        if record is not None and record.identity == identity:
+        others += [(known.name, record.identity)] if record is not None else []
+    for name, target in others:
+        if target == identity:
             raise ConfigError(
-                f"start_from={sink.delivery.start_from}: sink {known.name!r} of {log.store.root} has the same target, "
+                f"start_from={sink.delivery.start_from}: sink {name!r} of {log.store.root} has the same target, "
                 f"{identity}. A batch that both deliver is there twice, unless the target ignores the keys that it "
                 "knows. If that is right, pass same_target=True (--yes)"
             )

@@ -270,3 +270,36 @@ def test_killed_anywhere_the_next_start_completes_it(served: bool) -> None:
 def test_what_is_no_batch_is_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Delivery(Recorder(), **given)
+
+
+# --- several sinks, and a sink that is known
+
+
+def test_two_new_sinks_of_one_target_in_one_run_ask() -> None:
+    place, got = delivered(), Recorder()
+    to = Delivery(got, start_from=2, where="driver")
+
+    with pytest.raises(ConfigError, match=r"sink 'c' of .* has the same target"):
+        place.open({"b": to, "c": to}, stages=False)
+
+    assert got.chunks == []
+
+
+def test_a_last_batch_before_the_first_is_refused_and_leaves_the_name_free() -> None:
+    place = delivered()
+
+    with pytest.raises(ConfigError, match=r"through=3: sink 'b' .* would begin with batch 6, and get none"):
+        drained(place, Recorder(), start_from="next", through=3, where="driver")
+
+    assert log_on(place.wal).find(SinkRecord, paths.sink("b")) is None
+
+
+def test_a_known_sink_begins_with_no_other_batch() -> None:
+    place, got = delivered(), Recorder()
+    drained(place, got, start_from=5, where="driver", same_target=True)
+
+    with pytest.raises(ConfigError, match=r"start_from=2: sink 'b' .* begins with batch 5"):
+        drained(place, got, start_from=2, where="driver", same_target=True)
+
+    drained(place, got, start_from=5, where="driver", same_target=True)
+    assert set(got.batches) == {5}

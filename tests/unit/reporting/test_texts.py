@@ -87,7 +87,7 @@ def test_a_sinks_exception_without_text_is_an_outcome(make: Callable[[], Any], e
     failure = Stage().deliver(fail).failure
     assert failure is not None
     assert failure.kind is FailureKind.RETRIABLE
-    assert expected in failure.message
+    assert expected.format("str()") in failure.message
 
 
 def test_a_row_that_is_named_by_no_index_is_an_outcome() -> None:
