@@ -44,8 +44,8 @@ def first_due(log: Log, sink: SinkRecord) -> int:
     if sink.is_exact:
         raise ConfigError(
             f"sink {sink.name!r} of {log.store.root} was to begin with batch {first_batch}, but the WAL deleted "
-            f"batches through {low_water} while the sink was registered. Nothing was delivered to it. Retire it "
-            f"(wal-sink sinks retire WAL {sink.name}), then begin with a later batch under a new name"
+            f"batches through {low_water} while the sink was registered. No batch is marked as delivered to it. "
+            f"Retire it (wal-sink sinks retire WAL {sink.name}), then begin with a later batch under a new name"
         )
     folders = log.numbers(paths.BATCHES, after=first_batch - 1)
     # A store may show the folder of a batch for minutes after its objects were deleted.
