@@ -397,12 +397,18 @@ def test_a_chunk_that_an_older_process_sends_late_is_refused_by_the_ledger() -> 
     assert known.term > late.entry.term
 
 
-def test_it_keeps_its_batches_until_it_is_done_or_ended() -> None:
+def stopped_half_way() -> tuple[Place, Target]:
+    """A target that was restored, and a catch-up of it that failed at its second chunk."""
     place, target = half()
     target.met.clear()
     target.happens("write", 2, raising(PermanentError("down")))
     with pytest.raises(DeliveryError):
         caught_up(place, Forgetful(target))
+    return place, target
+
+
+def test_it_keeps_its_batches_until_it_is_done_or_ended() -> None:
+    place, target = stopped_half_way()
     end_roles(place.wal)
 
     held = log_on(place.wal).require(SinkRecord, paths.sink(holder(place)))
@@ -417,11 +423,7 @@ def test_it_keeps_its_batches_until_it_is_done_or_ended() -> None:
 
 
 def test_another_command_is_refused_as_long_as_it_is_unfinished() -> None:
-    place, target = half()
-    target.met.clear()
-    target.happens("write", 2, raising(PermanentError("down")))
-    with pytest.raises(DeliveryError):
-        caught_up(place, Forgetful(target))
+    place, target = stopped_half_way()
     end_roles(place.wal)
 
     with pytest.raises(HeldError, match=r"wal-sink catch-up WAL --name a --to Forgetful.*sinks retire WAL catch-up-"):
@@ -432,11 +434,7 @@ def test_another_command_is_refused_as_long_as_it_is_unfinished() -> None:
 
 
 def test_no_run_serves_the_sink_of_an_unfinished_catch_up_and_its_warning_names_the_ways_out() -> None:
-    place, target = half()
-    target.met.clear()
-    target.happens("write", 2, raising(PermanentError("down")))
-    with pytest.raises(DeliveryError):
-        caught_up(place, Forgetful(target))
+    place, target = stopped_half_way()
     end_roles(place.wal)
     name = holder(place)
 
@@ -493,11 +491,7 @@ def test_low_water_that_rises_past_batches_which_are_held_deletes_nothing_of_the
 
 def test_batches_that_are_deleted_though_they_were_held_end_it_by_name() -> None:
     """For example by a life-cycle rule of the bucket."""
-    place, target = half()
-    target.met.clear()
-    target.happens("write", 2, raising(PermanentError("down")))
-    with pytest.raises(DeliveryError):
-        caught_up(place, Forgetful(target))
+    place, target = stopped_half_way()
     collected(place, 2)
 
     with pytest.raises(ConfigError, match="batch 2 was deleted from the log"):
@@ -505,11 +499,7 @@ def test_batches_that_are_deleted_though_they_were_held_end_it_by_name() -> None
 
 
 def test_a_target_that_was_restored_once_more_is_not_taken_for_the_planned_one() -> None:
-    place, target = half()
-    target.met.clear()
-    target.happens("write", 2, raising(PermanentError("down")))
-    with pytest.raises(DeliveryError):
-        caught_up(place, Forgetful(target))
+    place, target = stopped_half_way()
     target.forget(8)
 
     with pytest.raises(ConfigError, match="was restored to an older state once more"):
