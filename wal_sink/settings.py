@@ -141,7 +141,8 @@ class Delivery:
     """Reaction when the committer gives up: stop the query, or only this sink's delivery."""
     start_from: Literal["earliest", "next"] | int | None = None
     """First batch of a new sink name on a WAL that has history. Required in that case. A number is refused if the WAL
-    may have deleted that batch, and if another sink of the WAL has the same target (see `same_target`).
+    may have deleted that batch, if another sink of the WAL or of this run has the same target (see `same_target`), and
+    for a known sink that began with another batch.
     """
     through: int | None = None
     """Last batch of a new sink name: once the sink has it, the sink is retired. Only for processes that do not stage,
