@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from wal_sink.arguments import check_text, check_timeout
+from wal_sink.arguments import check_bool, check_text, check_timeout
 from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.committer_pool import CommitterPool
@@ -33,6 +33,7 @@ from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.settings import GuaranteeName, Settings
+from wal_sink.sinks.examined import refuse_unfit_targets
 from wal_sink.sinks.guarantees import Guarantees, promise
 from wal_sink.sinks.held import hold
 from wal_sink.spark.placement import Placement, check_environment
@@ -85,6 +86,7 @@ class WalSink:
         moved_from: str | None = None,
         moved_from_gone: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
+        check_targets: bool = True,
         on_event: OnEvent | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -104,6 +106,8 @@ class WalSink:
         - `moved_from_gone`: the same for an original that cannot be looked at from here. You know that it is gone.
         - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
           those that certainly ended (`HeldError` for the others).
+        - `check_targets`: look at each target on entering the `with` block and before a query starts. A wrong password,
+          host, table or column is then refused within seconds. False: this process cannot reach the targets.
         - `on_event`: a function that gets each event of the run, such as `wal_sink.telemetry.Staged` or `GaveUp`. It
           runs on the thread that does the work. It should return at once, and its errors are only logged.
         - `metrics`: Prometheus metrics of the run; see `Metrics`. Several `WalSink`s may share one.
@@ -127,6 +131,8 @@ class WalSink:
         self._settings = settings
         self._moved_from = place_of(moved_from, moved_from_gone)
         self._take_over = TakeOver(take_over)
+        check_bool("check_targets", check_targets)
+        self._check_targets = check_targets
         self._deliveries = deliveries_of(to, guarantee, name)
         self._sinks = sinks_of(self._deliveries)
         self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
@@ -199,11 +205,14 @@ class WalSink:
         if is_connect(writer):
             return self._start_over_connect(writer)
         from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.session.query import session_of  # noqa: PLC0415
+        from wal_sink.spark.session.query import schema_of, session_of  # noqa: PLC0415
+        from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
 
         refuse_large_chunks(self._settings, self._sinks)
         spark = session_of(writer)
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
+        check_schema(schema := schema_of(writer))
+        self._look_at_targets(arrow_schema(schema))
         pool = self._opened(spark)
         pool.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)
@@ -295,6 +304,7 @@ class WalSink:
 
     def __enter__(self) -> Self:
         try:
+            self._look_at_targets()
             self._opened()
         except BaseException:  # Ctrl-C during the first delivery: `with` does not call `__exit__` for it
             self._end_early()
@@ -334,6 +344,10 @@ class WalSink:
         return pending_text(history.pending(before=history.newest_known + 1)[0])
 
     # --- opening
+
+    def _look_at_targets(self, schema: object = None) -> None:
+        if self._check_targets:
+            refuse_unfit_targets(self._sinks, self._deliveries, schema, SYSTEM)
 
     def _opened(self, spark: SparkSession | None = None) -> CommitterPool:
         """The committer pool, after it delivered what earlier runs left. Raises the error that prevented this."""
@@ -426,6 +440,7 @@ class WalSink:
         refuse_what_only_the_stager_can_do(
             self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
         )
+        self._look_at_targets()
         pool = self._opened()
         options = options_of(self._spec, self._checkpoint, self._settings)
         query = self._own_query.start_remote(writer, options, pool.run.checkpoint.query_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -69,6 +70,18 @@ def test_a_query_that_was_started_already_is_refused(spark: SparkSession, place:
             place.sink().run(given)
     finally:
         query.stop()
+
+
+def test_a_column_that_the_table_lacks_is_refused_before_the_first_batch(spark: SparkSession, place: Home) -> None:
+    database = place.root / "rows.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE numbers (word text)")
+    with (
+        pytest.raises(ConfigError, match=r"has no column 'id'.*Nothing was started"),
+        place.sink(SqlSink(f"sqlite:///{database}", "numbers")) as sink,
+    ):
+        sink.run(place.feed.stream(spark).writeStream.trigger(availableNow=True))
+    assert not place.checkpoint.exists()
 
 
 def test_a_batch_id_in_place_of_the_dataframe_is_told(place: Home) -> None:

@@ -76,8 +76,7 @@ class OwnQuery:
 
         The error of an earlier query of this object is forgotten.
         """
-        from wal_sink.spark.session.query import schema_of, start_query  # noqa: PLC0415
-        from wal_sink.spark.staging.schema import check_schema  # noqa: PLC0415
+        from wal_sink.spark.session.query import start_query  # noqa: PLC0415
 
         def on_batch(df: DataFrame, batch_id: int) -> None:
             self._staging_thread = threading.current_thread()
@@ -87,7 +86,6 @@ class OwnQuery:
                 self._stage_error = error  # Spark reports the error to the user without its type and cause
                 raise
 
-        check_schema(schema_of(writer))
         self._stage_error = None
         self._query = start_query(writer, checkpoint, on_batch)
         return self._query

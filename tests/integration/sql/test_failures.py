@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal
 
 import psycopg
@@ -27,7 +28,8 @@ from tests.support.servers.databases import (
 from tests.support.servers.tcp_proxy import How, TcpProxy
 from tests.support.sql_chunks import as_owner, opened, sink_to, write
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
+from wal_sink import WalSink
+from wal_sink.errors import ConfigError, DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.testing import query_into
 from wal_sink_backends.sql.sink import SqlSink
@@ -386,3 +388,13 @@ def test_a_server_replaced_by_one_without_ledger_and_table(
         for first in range(3):
             write_patiently(sink, chunk(ids(first + 1), first=first))
     assert stored(older, database) == [1, 2, 3]
+
+
+def test_a_wrong_password_is_refused_before_anything_is_staged(server: DatabaseServer, tmp_path: Path) -> None:
+    url = server.url(server.new_database()).replace(f"{USER}@", f"{USER}:wrong@")
+    with (
+        pytest.raises(ConfigError, match=r"sink 'default'.*check_targets=False"),
+        WalSink(SqlSink(url, "flights"), wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint")),
+    ):
+        raise AssertionError
+    assert list(tmp_path.iterdir()) == []

@@ -177,9 +177,8 @@ def test_the_answer_of_a_call_that_ctrl_c_left_is_given_to_nobody(caller: Thread
     may_return = threading.Event()
 
     def write() -> str:
-        signal.pthread_kill(
-            threading.main_thread().ident or 0, signal.SIGINT
-        )  # from within the call, so that nobody but its caller gets it
+        time.sleep(0.2)  # a signal just before the caller waits wakes it only after the wait
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # nobody but the caller gets it
         assert may_return.wait(60)
         return "rows are written"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
@@ -19,6 +17,7 @@ from wal_sink.recovery.inventory import Lost, find_wal, held_batches, lost
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.source.options import ReadOptions
+from wal_sink.spark.staging.schema import arrow_schema
 from wal_sink.stores.opening import open_store
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
@@ -97,7 +96,7 @@ class WalReader(DataSourceReader):
         ref = partition.ref
         if ref is None:
             return
-        target = _arrow_schema(self._schema)
+        target = arrow_schema(self._schema)
         store = open_store(self._options.store)
         data, where = self._loaded(ref, partition.batch_id), store.url_of(ref.path)
         names = [f"c{place}" for place in range(partition.columns)]
@@ -210,10 +209,3 @@ def _nullable(kind: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(_nullable(kind.keyType), _nullable(kind.valueType), valueContainsNull=True)
     return kind
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of a reader: exact types, and UTC for timestamps."""
-    known = inspect.signature(to_arrow_schema).parameters
-    utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {}
-    return to_arrow_schema(schema, **utc)

@@ -5,10 +5,13 @@ Segments hold Arrow data under positional names. Real names, nullability and met
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
 from wal_sink.errors import ConfigError
@@ -38,6 +41,13 @@ def check_schema(schema: StructType) -> None:
     problems = [problem for field in schema.fields for problem in _problems(_quoted(field.name), field)]
     if problems:
         raise ConfigError(f"This DataFrame cannot be staged: {'; '.join(problems)}")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark has for these columns: exact types, and UTC for timestamps. No Spark job."""
+    known = inspect.signature(to_arrow_schema).parameters
+    utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {}
+    return to_arrow_schema(schema, **utc)
 
 
 def positional_names(schema: StructType) -> list[str]:
