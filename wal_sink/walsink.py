@@ -189,6 +189,8 @@ class WalSink:
             )
             raise
         self.close()
+        if self._pool is not None:
+            _logger.info("%r: the run is complete: %s", self, self._pool.summary)
 
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.

@@ -48,6 +48,11 @@ class CommitterPool:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def summary(self) -> str:
+        """What went to each sink in this run, and where that began."""
+        return ", ".join(thread.summary for thread in self._threads) or "batches were only staged"
+
     def running(self) -> list[str]:
         """The names of the threads that run."""
         return [thread.thread_name for thread in self._threads if thread.is_running]

@@ -65,6 +65,7 @@ class CommitterThread:
         self._released = False  # whether the caller who followed has left, and nobody came since
         self._polls = 0
         self._staged_s = -math.inf  # when a batch was last staged
+        self._began_with = committer.next_batch()
         self.caught_up = threading.Event()
         """Set once nothing was left to deliver, or the thread ended."""
         self.error: BaseException | None = None
@@ -76,6 +77,16 @@ class CommitterThread:
     @property
     def thread_name(self) -> str:
         return f"wal-sink-committer-{self._committer.name}"
+
+    @property
+    def summary(self) -> str:
+        """What this sink got in this run, from where on."""
+        wal, last = self._run.history.wal, self._committer.marked_through
+        first = self._began_with if self._began_with is not None or wal is None else wal.first_batch
+        if first is None or last < first:
+            return f"sink {self._committer.name!r} got no batch"
+        got = f"batch {first}" if first == last else f"batches {first} to {last}"
+        return f"sink {self._committer.name!r} got {got}"
 
     @property
     def runs_here(self) -> bool:

@@ -66,6 +66,15 @@ class Team:
         assert self.pool.stop(PATIENCE_S)
 
 
+def test_the_summary_says_who_got_which_batches() -> None:
+    team = Team({"api": Recorder(), "down": failing("park")}, batches=3)
+    assert team.pool.summary == "sink 'api' got no batch, sink 'down' got no batch"
+    team.pool.start()
+    team.pool.finish(PATIENCE_S)
+    assert team.pool.summary == "sink 'api' got batches 0 to 2, sink 'down' got no batch"
+    team.end()
+
+
 def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
     first, second = Recorder(), Recorder()
     team = Team({"a": first, "b": second}, batches=3)
