@@ -303,8 +303,11 @@ def check_marker(log: Log, name: str, through: int, low_water: LowWater | None) 
 
 
 def check_marked_batch(log: Log, name: str, through: int, newest_batch: int) -> None:
-    """Make sure that the batch of a sink's newest marker exists: retention keeps it. No request if it is known."""
-    if through > newest_batch and not log.store.list(paths.batch(through)):
+    """Make sure that the batch of a sink's newest marker exists: retention keeps it. No request if it is known.
+
+    A process that was paused may look after a newer one marked and collected more; its next look at the term fences it.
+    """
+    if through > newest_batch and not log.store.list(paths.batch(through)) and log.low_water() < through:
         raise lost(log, Lost.MANIFEST, f"{paths.batch(through)}/", _after(paths.marker(name, through)))
 
 
