@@ -11,11 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 from weakref import WeakSet
 
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, PermanentError
 
+T = TypeVar("T")
 LONGEST_S = 1_000_000_000
 """Maximum number of seconds, some 31 years. Python's locks and queues cannot wait much longer, or for ever."""
 MOST = 2**63 - 1
@@ -131,6 +132,20 @@ def check_runs(function: object, what: str) -> None:
             f"{what} contains yield: a call would run none of its code, so nothing would be written. Use a plain "
             "function that returns None"
         )
+
+
+def check_ran(what: str, returned: T) -> T:
+    """The answer of a user's code. Raises `PermanentError` for code that did not run: an awaitable, a generator."""
+    if returned is not None and (
+        inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned)
+    ):
+        if inspect.iscoroutine(returned):
+            returned.close()  # no warning is due: the error says it
+        raise PermanentError(
+            f"{what} returned a {type(returned).__name__}, which wal-sink would never run, so nothing would be "
+            "written. Use plain functions, without async and yield, decorated ones too"
+        )
+    return returned
 
 
 def check_method(owner: object, method: str, *arguments: str) -> None:

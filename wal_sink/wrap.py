@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.arguments import check_batch_function, check_options, check_row_writer, name_of, one_of
+from wal_sink.arguments import check_batch_function, check_options, check_ran, check_row_writer, name_of, one_of
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import Redactor, named_secrets
 from wal_sink.reporting.texts import text_of
@@ -42,7 +42,8 @@ def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = 
 
     `df` is a batch DataFrame of the staged rows, with the exact schema of the streaming one. It works on any store,
     without Hadoop's connector for it. You may read it several times: the query is never computed again. A call without
-    an exception is a success; its return value is ignored, as in Spark. Raise `PermanentError` if a retry is pointless.
+    an exception is a success; its return value is ignored, as in Spark, unless it is code that did not run (a
+    coroutine, a generator): that is an error. Raise `PermanentError` if a retry is pointless.
     After any other error the batch is sent again, within the budgets of its `Delivery`. A call may last up to
     `Delivery.budget_s`.
 
@@ -145,7 +146,7 @@ class _ForeachBatchSink(BatchSink):
         return repr(self)
 
     def write_batch(self, batch: ReleasedBatch) -> None:
-        self._function(batch.read(), batch.batch_id)
+        check_ran("the function", self._function(batch.read(), batch.batch_id))
 
 
 class _SparkWriterSink(BatchSink):

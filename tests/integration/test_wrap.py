@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from tests.support.servers.s3_server import S3Server
 from tests.support.streams import Home
+from tests.support.waiting import PATIENCE_S
 from tests.support.writers import Notes, NotingForeachWriter, noting
-from wal_sink import Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
+from wal_sink import Delivery, DeliveryError, PermanentError, Settings, WalSinkError, idempotent, wrap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -82,6 +85,55 @@ def test_a_function_that_fails_twice_gets_the_same_rows_each_time(spark: SparkSe
     assert [batch_id for batch_id, _ in seen] == [0, 0, 0, 1]
     assert seen[0] == seen[1] == seen[2]
     assert len(seen[0][1]) == 20
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "park"])
+@pytest.mark.parametrize("kind", ["batches", "chunks"])
+def test_a_call_that_outlived_its_time_is_waited_for_by_the_next_run_of_this_process(
+    spark: SparkSession, place: Home, kind: str, on_failure: Literal["stop", "park"]
+) -> None:
+    """A cell of a notebook that is run again makes a new function for the same sink."""
+    place.feed.add([0], [1])
+    wrote, let_go, entered = list[int](), threading.Event(), threading.Event()
+
+    def cell(limit_s: float, *, is_slow: bool) -> None:
+        def write(ids: list[int]) -> None:
+            if is_slow:
+                entered.set()
+                assert let_go.wait(PATIENCE_S)
+            wrote.extend(ids)
+
+        if kind == "batches":
+            merge = wrap.foreach_batch(lambda df, _: write([row.id for row in df.collect()]), idempotent=True)
+            to = Delivery(merge, budget_s=limit_s, on_failure=on_failure)
+        else:
+            merged = idempotent(lambda chunk: write(chunk.table["id"].to_pylist()))
+            to = Delivery(merged, where="driver", attempt_timeout_s=limit_s, on_failure=on_failure)
+        run(spark, place, to)
+
+    with pytest.raises(WalSinkError, match="is still running after 2 s"):
+        cell(2, is_slow=True)
+    assert entered.is_set()
+    threading.Timer(2, let_go.set).start()
+    cell(PATIENCE_S, is_slow=False)
+
+    assert wrote[-2:] == [0, 1]  # nothing comes after what is newer
+    assert set(wrote[:-2]) <= {0}
+
+
+def test_the_jobs_of_a_call_that_outlived_its_time_are_cancelled(spark: SparkSession, place: Home) -> None:
+    place.feed.add([0])
+    ended = threading.Event()
+
+    def write(df: DataFrame, _: int) -> None:
+        try:
+            df.sparkSession.sparkContext.parallelize([0], 1).foreach(lambda _: time.sleep(PATIENCE_S))
+        finally:
+            ended.set()
+
+    with pytest.raises(DeliveryError, match="is still running after 3 s"):
+        run(spark, place, Delivery(wrap.foreach_batch(write), budget_s=3))
+    assert ended.wait(20)
 
 
 def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Home) -> None:

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from tests.house.spark import version_of
-from tests.support.data_source_writers import RowWriter, SilentWriter
+from tests.support.data_source_writers import LateWriter, RowWriter, SilentWriter
 from tests.support.servers.s3_server import S3Server
 from tests.support.streams import Home, flip
 from tests.support.writers import Notes
@@ -91,6 +91,13 @@ def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, plac
     run(spark, place, wrap.data_source_writer(RowWriter(notes)))
     assert [note["what"] for note in notes.all() if note["what"] != "write"] == ["commit", "abort"] * 2 + ["commit"]
     assert {json.dumps(note["messages"]) for note in notes.all() if note["what"] != "write"} == {"[[0, 1, 2, 3]]"}
+
+
+def test_a_commit_that_returns_a_coroutine_is_no_commit(spark: SparkSession, place: Home, notes: Notes) -> None:
+    place.feed.add(range(3))
+    with pytest.raises(DeliveryError, match="commit returned a coroutine, which wal-sink would never run"):
+        run(spark, place, wrap.data_source_writer(LateWriter(notes)))
+    assert len(notes.all("abort")) == 1
 
 
 def test_a_write_without_a_message_is_refused_for_good(spark: SparkSession, place: Home, notes: Notes) -> None:

@@ -267,6 +267,36 @@ def test_what_a_foreach_batch_function_returns_is_ignored() -> None:
     assert calls == [("rows", 7)]
 
 
+def undecided(function: Callable[..., object]) -> Callable[..., Any]:
+    """A decorator that hides what the function is, and so from every check of it."""
+    return lambda *arguments: function(*arguments)  # noqa: PLW0108 - it is to hide
+
+
+async def later(*_: object) -> None: ...
+
+
+def lazily(*_: object) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("function", [later, lazily])
+@pytest.mark.parametrize("method", ["a function", "open", "process", "close"])
+def test_a_row_writer_whose_call_did_not_run_fails_for_good(method: str, function: Callable[..., object]) -> None:
+    recorder = Recorder()
+    vars(recorder)[method] = undecided(function)
+
+    with pytest.raises(PermanentError, match=r"returned a (coroutine|generator), which wal-sink would never run"):
+        deliver(wrap.foreach_writer(recorder if method != "a function" else undecided(function)), chunk(1))
+
+
+@pytest.mark.parametrize("function", [later, lazily])
+def test_a_function_for_batches_whose_call_did_not_run_fails_for_good(function: Callable[..., object]) -> None:
+    batch = ReleasedBatch(batch_id=7, term=1, spark=cast("Any", None), read=lambda: cast("Any", "rows"))
+
+    with pytest.raises(PermanentError, match=r"^the function returned a "):
+        wrap.foreach_batch(undecided(function)).write_batch(batch)
+
+
 @pytest.mark.parametrize(
     "options",
     [

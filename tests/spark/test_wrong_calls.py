@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
 from tests.house.sinks import Chunk, SegmentSink, Sink, as_sink, sink_from_url
 from wal_sink import (
@@ -157,7 +158,15 @@ class OpensLikeASink:
 async def several(df: object, batch_id: int) -> None: ...
 
 
+class CommitsLater(DataSourceStreamWriter):
+    def write(self, iterator: object) -> WriterCommitMessage:
+        return WriterCommitMessage()
+
+    async def commit(self, messages: object, batchId: int) -> None: ...  # type: ignore[override]  # noqa: N803
+
+
 WRONG_WRAPS.append((lambda: wrap.foreach_batch(several), "async"))
+WRONG_WRAPS.append((lambda: wrap.data_source_writer(CommitsLater()), r"CommitsLater\.commit is async"))
 
 
 @pytest.mark.parametrize(("call", "said"), WRONG_WRAPS)

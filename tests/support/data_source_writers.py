@@ -46,6 +46,16 @@ class RowWriter(CommittingWriter):
         return self.written([row.id for row in iterator])
 
 
+class LateWriter(RowWriter):
+    """A writer whose `commit` is async behind a decorator."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        async def later() -> None:
+            super(LateWriter, self).commit(messages, batchId)
+
+        return later()  # type: ignore[return-value]  # that is the fault
+
+
 class SilentWriter(CommittingWriter):
     """A writer that forgets to return a message."""
 

@@ -11,7 +11,7 @@ from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import PermanentError, WalSinkError
 from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.runtime.clock import host_name
-from wal_sink.runtime.timed_calls import CallTimedOutError, TimedCall
+from wal_sink.runtime.timed_calls import CallTimedOutError, Claim, TimedCall
 from wal_sink.sinks.base import MakeSink, Sink
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
 from wal_sink.sinks.guarantees import Ability, ability_of
@@ -42,8 +42,16 @@ class LocalDispatcher:
     whole_batch = False
 
     def __init__(
-        self, make_sink: MakeSink, log: Log, *, should_stop: Callable[[], bool], copy_sink: MakeSink | None = None
+        self,
+        make_sink: MakeSink,
+        log: Log,
+        *,
+        should_stop: Callable[[], bool],
+        copy_sink: MakeSink | None = None,
+        objects: Sequence[object] = (),
     ) -> None:
+        """`objects`: what the sink consists of, if it is called itself."""
+        self._objects = objects
         self._make_sink = make_sink
         self._copy_sink = copy_sink
         self._log = log
@@ -59,7 +67,7 @@ class LocalDispatcher:
         confirm: bool,
     ) -> list[SegmentResult]:
         """Deliver up to the first failure. The rest is left for the next attempt."""
-        make_sink, timed_call = self._make_sink, self._log.runtime.new_timed_call()
+        make_sink, timed_call = self._make_sink, _claiming(delivery_context, self._log, self._objects)
         if self._holder is None or not self._holder.busy:
             self._holder = timed_call
         elif self._copy_sink is not None:
@@ -157,18 +165,35 @@ def _still_running(delivery_context: DeliveryContext) -> str:
     )
 
 
+def _claiming(delivery_context: DeliveryContext, log: Log, objects: Sequence[object]) -> TimedCall:
+    """A timed call for one sink of one WAL: whatever object another run of this process passes for it has to wait."""
+    timed_call = log.runtime.new_timed_call()
+    sink = (delivery_context.wal_id, delivery_context.sink)
+    timed_call.claim = Claim(log.run_id, (sink, *map(id, objects)))
+    return timed_call
+
+
 class WholeBatchDispatcher:
     """Hands a whole batch to a writer on the driver, in one call.
 
-    A writer that does not return within `limit_s` is given up for good. It is not called again, since it may still be
-    writing.
+    A writer that does not return within `limit_s` is given up for good, and `cancel` ends its Spark jobs. It is not
+    called again, since it may still be writing.
     """
 
     whole_batch = True
 
     def __init__(
-        self, write: Callable[[DeliveryContext, Manifest], object], log: Log, *, what: str, limit_s: float
+        self,
+        write: Callable[[DeliveryContext, Manifest], object],
+        log: Log,
+        *,
+        what: str,
+        limit_s: float,
+        objects: Sequence[object] = (),
+        cancel: Callable[[], None] = lambda: None,
     ) -> None:
+        self._objects = objects
+        self._cancel = cancel
         self._write = write
         self._log = log
         self._what = what
@@ -192,11 +217,12 @@ class WholeBatchDispatcher:
 
     def _call(self, delivery_context: DeliveryContext, manifest: Manifest) -> None:
         what = f"batch {manifest.batch_id}: {self._what}"
-        timed_call = self._log.runtime.new_timed_call()
+        timed_call = _claiming(delivery_context, self._log, self._objects)
         try:
             returned = call_sink(timed_call, what, self._write, delivery_context, manifest, timeout_s=self._limit_s)
         except SinkFailedError as error:
             if isinstance(error.__cause__, CallTimedOutError):
+                self._cancel()
                 raise SinkFailedError(
                     FailureKind.PERMANENT, f"{what} is still running after {self._limit_s:g} s"
                 ) from error

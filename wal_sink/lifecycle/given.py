@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wal_sink.arguments import check_options, check_text
+from wal_sink.arguments import check_options, check_runs, check_text
 from wal_sink.errors import ConfigError
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.recovery.location import GonePlace, canonical
@@ -44,6 +44,7 @@ def check_arguments(
         raise ConfigError(
             f"on_event: expected a function of one event, found a {type(on_event).__name__}; for example on_event=print"
         )
+    check_runs(on_event, "on_event")
     if metrics is not None and not isinstance(metrics, Metrics):
         raise ConfigError(
             f"metrics: expected a Metrics, found a {type(metrics).__name__}; write metrics=Metrics(), and "

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Protocol, TypeVar
 
@@ -24,15 +25,28 @@ class CallTimedOutError(Exception):
 
 
 class InUseError(Exception):
-    """The call was not made: another call of the same object is still running."""
+    """The call was not made: another call of the same object or, of another run, of the same sink is still running."""
 
 
 class ProgramExitError(Exception):
     """The call raised an exception that ends a program (`SystemExit`, `KeyboardInterrupt`). The message names it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The purpose of the calls of one run: no other run of this process calls for one of these while they last."""
+
+    run_id: str = ""
+    things: tuple[Hashable, ...] = ()
+
+
+NO_CLAIM = Claim()
+
+
 class TimedCall(Protocol):
     """Runs every call of one sink instance on the same thread: many clients must not be shared between threads."""
+
+    claim: Claim
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:
         """The function's result, or its exception. Raises `CallTimedOutError` after `timeout_s` seconds."""
@@ -52,6 +66,7 @@ class DirectCall:
     """Calls on the caller's own thread, without a time limit; for simulations."""
 
     busy = False
+    claim = NO_CLAIM
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:  # noqa: ARG002
         return function(*args)
@@ -75,6 +90,7 @@ class ThreadCall:
         self._answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._left_behind = False
+        self.claim = NO_CLAIM
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:
         if self._left_behind:
@@ -108,7 +124,7 @@ class ThreadCall:
         while (request := self._requests.get()) is not None:
             about, function, args = request
             try:
-                with logging_as(about), _alone(function):
+                with logging_as(about), _alone(function, self.claim):
                     answer = (True, function(*args))
             except Exception as error:  # noqa: BLE001 - passed to the calling thread, whatever it is
                 answer = (False, error)
@@ -117,24 +133,30 @@ class ThreadCall:
             self._answers.put(answer)
 
 
-_in_use: dict[tuple[int, int], object] = {}
-"""Objects of which a method is running, by process and id. An abandoned call stays here until it ends."""
+_running: dict[tuple[int, Hashable], list[object]] = {}
+"""The owners of the calls that run, by process and by what they are for. An abandoned call stays here until it ends."""
 
 
 @contextmanager
-def _alone(function: Callable[..., object]) -> Iterator[None]:
-    """Let only one caller of this process run a method of an object at a time. Plain functions are not restricted."""
-    if not isinstance(function, MethodType):
-        yield
-        return
-    thing, mine = function.__self__, object()
-    key = (os.getpid(), id(thing))
-    if _in_use.setdefault(key, mine) is not mine:
-        raise InUseError(f"an earlier call of this {type(thing).__name__} is still running, so this call was not made")
+def _alone(function: Callable[..., object], claim: Claim) -> Iterator[None]:
+    """Let only one caller of this process run a method of an object at a time, and only one run call for what its claim
+    names. Plain functions without a claim are not restricted.
+    """
+    wanted: dict[Hashable, object] = dict.fromkeys(claim.things, claim.run_id)
+    what = "sink, of another run in this process,"
+    if isinstance(function, MethodType):
+        wanted[("method", id(function.__self__))] = object()
+        what = type(function.__self__).__name__
+    owners = [(_running.setdefault((os.getpid(), thing), []), owner) for thing, owner in wanted.items()]
+    for running, owner in owners:
+        running.append(owner)
     try:
+        if any(other != owner for running, owner in owners for other in running):
+            raise InUseError(f"an earlier call of this {what} is still running, so this call was not made")
         yield
     finally:
-        del _in_use[key]
+        for running, owner in owners:
+            running.remove(owner)
 
 
 def _exit_error(error: BaseException) -> ProgramExitError:

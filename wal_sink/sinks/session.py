@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from wal_sink.arguments import LONGEST_S
+from wal_sink.arguments import LONGEST_S, check_ran
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -45,9 +45,9 @@ def _asked_s(error: RetryLaterError) -> float:
 
 
 def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
-    """Call a user's code. Every way it can fail becomes a `SinkFailedError`."""
+    """Call a user's code. Every way it can fail becomes a `SinkFailedError`, and so does an answer that did not run."""
     try:
-        return timed_call.call(function, *args, timeout_s=timeout_s)
+        return check_ran("it", timed_call.call(function, *args, timeout_s=timeout_s))
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {text_of(error)}") from error
     except (PermanentError, ConfigError) as error:

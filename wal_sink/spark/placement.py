@@ -14,6 +14,7 @@ from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink
+from wal_sink.sinks.held import objects_of
 from wal_sink.stores.spec import S3, StoreSpec
 from wal_sink.wal.log import Log
 
@@ -59,7 +60,9 @@ class Placement:
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
         """Cancel the Spark jobs that deliver to these sinks. The outcome of their chunks in flight is unknown."""
-        if self.spark is not None:
+        from wal_sink.spark.session.job_properties import is_running  # noqa: PLC0415 - the core runs without Spark
+
+        if self.spark is not None and is_running(self.spark.sparkContext):
             for name in names:
                 self.spark.sparkContext.cancelJobGroup(self._job_group(name))
 
@@ -85,7 +88,9 @@ class Placement:
                 f"sink {name!r}: where='executors' is not possible: {missing}. Use where='driver' or where='auto'"
             )
         if self.spark is None or sink.driver_only or delivery.where == "driver":
-            here = LocalDispatcher(lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink))
+            here = LocalDispatcher(
+                lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink), objects=objects_of(sink)
+            )
             return here, "in this process", None
         return self._with_executors(self.spark, name, sink, delivery)
 
@@ -126,7 +131,14 @@ class Placement:
         from wal_sink.spark.delivery.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
 
         write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
-        return WholeBatchDispatcher(write, self.log, what=name_of(sink), limit_s=delivery.budget_s)
+        return WholeBatchDispatcher(
+            write,
+            self.log,
+            what=name_of(sink),
+            limit_s=delivery.budget_s,
+            objects=objects_of(sink),
+            cancel=lambda: self.cancel_jobs([name]),
+        )
 
 
 def concurrency(sink: Sink, delivery: Delivery) -> int | None:

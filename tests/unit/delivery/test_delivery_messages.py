@@ -84,6 +84,16 @@ def test_what_a_call_returns_is_passed_on() -> None:
     assert call_sink(DirectCall(), "the call", lambda one, other: (one, other), 1, 2, timeout_s=1) == (1, 2)
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_answer_that_is_code_which_did_not_run_fails_for_good() -> None:
+    async def later() -> None: ...
+
+    for answer in (later(), (one for one in "rows")):
+        with pytest.raises(SinkFailedError, match=r": it returned a (coroutine|generator), ") as told:
+            call_sink(DirectCall(), "the call", lambda answer=answer: answer, timeout_s=1)
+        assert told.value.failure.kind is FailureKind.PERMANENT
+
+
 def told_of(returned: object) -> str:
     with pytest.raises(SinkFailedError) as told:
         check_returned("the call", returned)

@@ -15,9 +15,10 @@ import pytest
 
 from tests.house.sinks import FailureKind, Rejected, SinkFailedError, check_returned
 from tests.house.support import CallTimedOutError, DirectCall, ThreadCall
+from tests.support.hanging_calls import Hangs
 from wal_sink.arguments import LONGEST_S
 from wal_sink.errors import RetryLaterError
-from wal_sink.runtime.timed_calls import ProgramExitError
+from wal_sink.runtime.timed_calls import Claim, InUseError, ProgramExitError
 from wal_sink.sinks.session import call_sink
 from wal_sink.testing import Crash
 
@@ -211,6 +212,25 @@ def test_the_answer_of_a_call_that_ctrl_c_left_right_after_it_was_queued_is_give
     with pytest.raises(CallTimedOutError, match="still running"):
         caller.call(lambda: "closed", timeout_s=60)
     caller.close()
+
+
+def test_while_a_call_lasts_only_its_own_run_calls_for_the_same_thing() -> None:
+    hangs = Hangs()
+    first, copy, rival, other = (hangs.new_timed_call() for _ in range(4))
+    first.claim = copy.claim = Claim("run-1", (("wal", "a"), 7))
+    rival.claim, other.claim = Claim("run-2", (("wal", "b"), 7)), Claim("run-2", (("wal", "b"), 8))
+    with pytest.raises(CallTimedOutError):
+        first.call(hangs.wait, timeout_s=0.05)
+
+    assert [each.call(lambda: 1, timeout_s=60) for each in (copy, other)] == [1, 1]
+    with pytest.raises(InUseError, match="earlier call of this sink, of another run in this process, is still running"):
+        rival.call(lambda: 1, timeout_s=60)
+
+    hangs.release.set()
+    assert first._answers.get(timeout=60) == (True, None)
+    assert rival.call(lambda: 1, timeout_s=60) == 1
+    for each in (first, copy, rival, other):
+        each.close()
 
 
 def test_closing_ends_the_thread() -> None:

@@ -12,6 +12,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
 
+from wal_sink.arguments import check_method, check_ran
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import told
@@ -96,7 +97,7 @@ class DataSourceSink(BatchSink):
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         try:
-            _unpickled(self._payload).commit(list(messages), batch_id)
+            check_ran("commit", _unpickled(self._payload).commit(list(messages), batch_id))
         except BaseException:
             self._abort(messages, batch_id)
             raise
@@ -104,7 +105,7 @@ class DataSourceSink(BatchSink):
     def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Call the writer's `abort`. Its errors are only logged: the caller raises the error that led here."""
         try:
-            _unpickled(self._payload).abort(list(messages), batch_id)
+            check_ran("abort", _unpickled(self._payload).abort(list(messages), batch_id))
         except Exception as error:  # noqa: BLE001 - a user's abort may raise anything
             _logger.warning("%r, batch %s: abort raised %s", self, batch_id, told(error))
 
@@ -142,6 +143,7 @@ class _WritingTask:
     def _write(self, batches: Iterator[pa.RecordBatch]) -> bytes:
         writer = _unpickled(self.payload)
         returned = writer.write(self._input(writer, batches))
+        check_ran("write", returned)
         if not isinstance(returned, WriterCommitMessage):
             raise PermanentError(
                 f"write() returned {type(returned).__name__}, but PySpark expects a WriterCommitMessage"
@@ -170,6 +172,11 @@ def _part(row: Row) -> _Part:
 
 def _check(writer: object) -> None:
     if isinstance(writer, DataSourceStreamWriter) or _takes_batches(writer):
+        for method, *arguments in (
+            ("write", "iterator"),
+            *((end, "messages", "batch_id") for end in ("commit", "abort")),
+        ):
+            check_method(writer, method, *arguments)
         return
     name = writer.__name__ if isinstance(writer, type) else type(writer).__name__
     raise ConfigError(

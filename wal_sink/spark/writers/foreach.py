@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import cloudpickle
 
+from wal_sink.arguments import check_ran
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import SegmentSink, SinkContext
@@ -71,7 +72,7 @@ class ForeachWriterSink(SegmentSink):
         rows = self._rows(chunks, batch_id)
         if callable(writer):
             for row in rows:
-                writer(row)
+                check_ran("the function", writer(row))
         else:
             _process(writer, ordinal, batch_id, rows)
 
@@ -84,6 +85,7 @@ class ForeachWriterSink(SegmentSink):
 def _process(writer: Any, ordinal: int, batch_id: int, rows: Iterable[Row]) -> None:
     """Call the writer as PySpark does: `close` follows every `open` that returned, with any result."""
     wanted = writer.open(ordinal, batch_id) if hasattr(writer, "open") else True
+    check_ran("open", wanted)
     if wanted is None:
         _logger.warning(
             "%s.open(%s, %s) returned None. PySpark treats None as False, so the rows are skipped",
@@ -95,11 +97,11 @@ def _process(writer: Any, ordinal: int, batch_id: int, rows: Iterable[Row]) -> N
     try:
         if wanted:
             for row in rows:
-                writer.process(row)
+                check_ran("process", writer.process(row))
     except BaseException as error:
         close(error)
         raise
-    close(None)
+    check_ran("close", close(None))
 
 
 def _check(writer: object) -> None:
