@@ -177,6 +177,7 @@ class DeadLetters:
         term = claim(self._log, role, take_over=take_over)  # first: whatever another process sent by then is recorded
         letters = rows = rejected = 0
         try:
+            refuse_copy(self._log)  # again: it may have been moved before the claim
             if term.number == 1 and self._has_replayed():
                 term = claim_above(self._log, term.role, MARGIN)  # the terms of earlier replays were lost
             for kept in due:

@@ -19,6 +19,7 @@ from wal_sink.lifecycle.given import (
     deliveries_of,
     folder_of,
     place_of,
+    refuse_ends,
     refuse_large_chunks,
     refuse_shared_folder,
     refuse_what_only_the_stager_can_do,
@@ -204,6 +205,7 @@ class WalSink:
         """
         self._refuse_fork()
         check_pyspark()
+        refuse_ends(name for name, given in self._deliveries.items() if given.through is not None)
         if is_connect(writer):
             return self._start_over_connect(writer)
         from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark

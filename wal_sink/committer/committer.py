@@ -92,6 +92,11 @@ class Committer:
         return self._marker.batch_id if self._marker else NOTHING
 
     @property
+    def through(self) -> int | None:
+        """The last batch that the sink gets, by its registration; None if it has none."""
+        return self._sink.through
+
+    @property
     def is_complete(self) -> bool:
         """Whether the sink has the last batch that it gets, with a marker."""
         return self._sink.through is not None and self.marked_through >= self._sink.through

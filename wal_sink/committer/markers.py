@@ -41,7 +41,7 @@ def first_due(log: Log, sink: SinkRecord) -> int:
     low_water, first_batch = log.low_water(), sink.first_batch
     if first_batch > low_water:
         return first_batch
-    if sink.is_exact:
+    if sink.is_exact or (sink.through is not None and sink.through <= low_water):
         raise ConfigError(
             f"sink {sink.name!r} of {log.store.root} was to begin with batch {first_batch}, but the WAL deleted "
             f"batches through {low_water} while the sink was registered. No batch is marked as delivered to it. "

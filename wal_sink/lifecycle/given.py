@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from wal_sink.arguments import check_options, check_runs, check_text
 from wal_sink.errors import ConfigError
@@ -103,6 +103,15 @@ def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink
     for name, sink in sinks.items():
         if isinstance(sink, Sink):
             check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
+
+
+def refuse_ends(names: Iterable[str]) -> None:
+    """Refuse a query for these sinks, each of which ends with a batch: it would wait for them for ever."""
+    for name in names:
+        raise ConfigError(
+            f"sink {name!r} ends with a batch (through=…), so the query would wait for it for ever. Serve this sink by "
+            "a process that does not stage: wal-sink drain, or WalSink.drain()"
+        )
 
 
 def refuse_what_only_the_stager_can_do(

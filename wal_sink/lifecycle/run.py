@@ -15,9 +15,10 @@ from wal_sink.committer.context import CommitContext
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
+from wal_sink.lifecycle.given import refuse_ends
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
-from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
+from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, refuse_left, take
 from wal_sink.recovery.location import GonePlace
 from wal_sink.recovery.registration import Registered, Registration, register, registered
 from wal_sink.recovery.sink_changes import describe_unserved, retire_complete
@@ -100,15 +101,17 @@ class Run:
         # All are registered before any term is claimed: a start that is refused must fence no process.
         registrations = [_registration(served_sink) for served_sink in served_sinks]
         others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
+        if take_over is not TakeOver.ALWAYS:  # before anything is registered
+            for each in registrations:
+                refuse_held(self.log, paths.committer_role(each.name), take_over=take_over)
         sinks = register(self.log, self.history, self.gate, inventory, registrations)
         for each in registrations:
             keep_name(self.log, names, each.name)
         self._collector.expect(others, served=[sink.record.name for sink in sinks])
-        if take_over is not TakeOver.ALWAYS:
-            for each in registrations:
-                refuse_held(self.log, paths.committer_role(each.name), take_over=take_over)
         for served_sink, sink in zip(served_sinks, sinks, strict=True):
             self.committers.append(self._committer(served_sink, sink, take_over))
+        if self.committers:
+            refuse_left(self.log, inventory.wal)
         for committer in self.committers:
             committer.abort_abandoned()
         self._warn_of_unserved(names)
@@ -159,13 +162,10 @@ class Run:
         """
         if not self._keeps_segments():
             self._refuse_not_keeping()
-        if ends := [each.name for each in self.committers if each.served_sink.delivery.through is not None]:
-            raise ConfigError(
-                f"sink {ends[0]!r} of {self.log.store.root} ends with a batch (through=…), so the query would wait for "
-                "it for ever. Serve this sink by a process that does not stage: wal-sink drain, or WalSink.drain()"
-            )
+        refuse_ends(each.name for each in self.committers if each.through is not None)
         wal = self.history.ask_owner_again()
         term = claim(self.log, paths.STAGER_ROLE, was_held=wal is not None)
+        refuse_left(self.log, wal)
         self.history.load_batches()
         term = self._above_newest_attempt(term)
         if not self.committers:
@@ -284,9 +284,8 @@ class Run:
     def _committer(self, served_sink: ServedSink, sink: Registered, take_over: TakeOver) -> Committer:
         role = paths.committer_role(served_sink.name)
         term = claim(self.log, role, was_held=sink.is_old, take_over=take_over)
-        if sink.is_old:
-            # It may have been retired after this run looked and before it had the term.
-            refuse_retired(self.log, served_sink.name, served_sink.name)
+        # It may have been retired after this run looked and before it had the term.
+        refuse_retired(self.log, served_sink.name, served_sink.name)
         committer = Committer(served_sink, self.shared, term, sink.record)
         committer.load()
         return committer

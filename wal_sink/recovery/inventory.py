@@ -206,6 +206,16 @@ def find_wal(log: Log) -> WalRecord | None:
     return log.find(WalRecord, paths.WAL) or take(log).wal
 
 
+def refuse_left(log: Log, wal: WalRecord | None) -> None:
+    """Make sure that the WAL was not moved since `wal` was read. One read; none for a WAL without a record yet.
+
+    Call it once the terms are claimed. A move claims every role at the earlier place, and only after `wal.json` was
+    removed there. So it fences what claimed before, and what claimed after it finds no record. Raises `ObjectLost`.
+    """
+    if wal is not None:
+        require_wal(log, "the record that this process read when it began")
+
+
 def require_wal(log: Log, younger: str) -> WalRecord:
     """The WAL's own record, where `younger` exists, which is made after it. Raises `ObjectLost`."""
     return require(log, WalRecord, paths.WAL, Lost.WAL, younger)

@@ -11,12 +11,14 @@ from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import Inventory, find_new_sink
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.redaction import redacted
+from wal_sink.reporting.logs import logger_of
 from wal_sink.settings import Delivery
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import SinkRecord
 
+_logger = logger_of(__name__)
 _RECORDING = frozenset({Ability.ACCEPT.value, Ability.LOOK_UP.value})
 """Kinds that keep progress in the same way, so that one may follow the other under the same name."""
 _MAY_FOLLOW_RECORDING = _RECORDING | {Ability.IGNORE_KNOWN_KEYS.value}
@@ -60,11 +62,19 @@ def register(
     begins, and `ObjectLost` if a registration was lost.
     """
     known = [(sink, _known(log, history, inventory, sink)) for sink in sinks]
-    planned = [(found, found or _plan(log, history, gate, sink, sinks)) for sink, found in known]
+    planned = [(sink, found, found or _plan(log, history, gate, sink, sinks)) for sink, found in known]
     return [
-        Registered(found or log.create_or_find(paths.sink(plan.name), plan)[0], is_old=found is not None)
-        for found, plan in planned
+        Registered(found, is_old=True) if found is not None else _registered(log, sink, plan)
+        for sink, found, plan in planned
     ]
+
+
+def _registered(log: Log, sink: Registration, plan: SinkRecord) -> Registered:
+    """Register a new sink. If another process was faster, its registration counts, and this sink must fit it."""
+    record, is_own = log.create_or_find(paths.sink(plan.name), plan)
+    if not is_own:
+        _refuse_unfit(log, record, sink)
+    return Registered(record, is_old=not is_own)
 
 
 def _known(log: Log, history: History, inventory: Inventory, sink: Registration) -> SinkRecord | None:
@@ -72,10 +82,14 @@ def _known(log: Log, history: History, inventory: Inventory, sink: Registration)
     if record is None:
         record = find_new_sink(log, inventory, sink.name, history.oldest_held)
     if record is not None:
-        _refuse_holder(log, record)
-        _refuse_other_kind(log, record, sink)
-        _refuse_other_range(log, record, sink)
+        _refuse_unfit(log, record, sink)
     return record
+
+
+def _refuse_unfit(log: Log, record: SinkRecord, sink: Registration) -> None:
+    _refuse_holder(log, record)
+    _refuse_other_kind(log, record, sink)
+    _refuse_other_range(log, record, sink)
 
 
 def _refuse_holder(log: Log, record: SinkRecord) -> None:
@@ -131,6 +145,11 @@ def _plan(log: Log, history: History, gate: Gate, sink: Registration, sinks: Seq
             f"retire WAL {sink.name}"
         )
     first = _first_batch(log, history, gate, sink, sinks)
+    if sink.delivery.through is not None and not history.has_batches:
+        raise ConfigError(
+            f"through={sink.delivery.through}: {log.store.root} holds no batch yet, so nobody knows with which batch "
+            f"it will begin. Begin with sink {sink.name!r} once it holds one"
+        )
     if sink.delivery.through is not None and sink.delivery.through < first:
         raise ConfigError(
             f"through={sink.delivery.through}: sink {sink.name!r} of {log.store.root} would begin with batch {first}, "
@@ -152,11 +171,14 @@ def _first_batch(log: Log, history: History, gate: Gate, sink: Registration, sin
     start_from, name = sink.delivery.start_from, sink.name
     if isinstance(start_from, int):
         _refuse_gone(log, history, name, start_from)
-        _refuse_same_target(log, sink, sinks)
+        if said := _same_target(log, sink, sinks):
+            raise ConfigError(f"{said}. If that is right, pass same_target=True (--yes)")
         return start_from
     if not history.has_batches:
         return 0
     if start_from == "earliest":
+        if said := _same_target(log, sink, sinks):  # no error: two objects of one class may look alike
+            _logger.warning("%s", said)
         return log.low_water() + 1
     if start_from == "next":
         return gate.search() + 1
@@ -183,12 +205,12 @@ def _refuse_gone(log: Log, history: History, name: str, first: int) -> None:
         )
 
 
-def _refuse_same_target(log: Log, sink: Registration, sinks: Sequence[Registration]) -> None:
-    """Refuse the target of another sink, retired, known or new in this run, unless the user accepts that. A read for
-    each known sink.
+def _same_target(log: Log, sink: Registration, sinks: Sequence[Registration]) -> str:
+    """A text that names another sink with this target: retired, known or new in this run. Empty if there is none, or
+    if the user accepts it. A read for each known sink, which tells its target at its registration.
     """
     if sink.delivery.same_target:
-        return
+        return ""
     identity = redacted(sink.identity)
     others = [(other.name, redacted(other.identity)) for other in sinks if other is not sink]
     for known in read_names(log).sinks:
@@ -196,8 +218,9 @@ def _refuse_same_target(log: Log, sink: Registration, sinks: Sequence[Registrati
         others += [(known.name, record.identity)] if record is not None else []
     for name, target in others:
         if target == identity:
-            raise ConfigError(
+            return (
                 f"start_from={sink.delivery.start_from}: sink {name!r} of {log.store.root} has the same target, "
                 f"{identity}. A batch that both deliver is there twice, unless the target ignores the keys that it "
-                "knows. If that is right, pass same_target=True (--yes)"
+                "knows"
             )
+    return ""

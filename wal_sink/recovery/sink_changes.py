@@ -53,6 +53,7 @@ def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver) -> Re
     refuse_pending(log, name, plan.pending, drop_pending)
     role = paths.committer_role(folder)
     term = claim(log, role, was_held=True, take_over=take_over)
+    refuse_copy(log)  # again: it may have been moved before the claim
     pending = pending_batches(log, folder)  # again: the earlier holder of the term may have delivered since
     refuse_pending(log, name, pending, drop_pending)
     through = marked_through(log, folder)
@@ -78,7 +79,8 @@ def pending_batches(log: Log, folder: str) -> list[int]:
     sink = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
     if sink.is_holder:
         return []
-    return log.numbers(paths.BATCHES, after=max(marked_through(log, folder), sink.first_batch - 1))
+    due = log.numbers(paths.BATCHES, after=max(marked_through(log, folder), sink.first_batch - 1))
+    return [batch_id for batch_id in due if sink.through is None or batch_id <= sink.through]
 
 
 def retire_complete(log: Log, folder: str, through: int) -> None:

@@ -25,6 +25,7 @@ from wal_sink.delivery.serve import serve
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import newest_marker, require_wal
+from wal_sink.recovery.location import refuse_copy
 from wal_sink.redaction import redacted
 from wal_sink.repair.catch_up_plan import (
     CatchUpPlan,
@@ -110,6 +111,7 @@ def catch_up(
         if begun is None:
             _refuse_deleted(log, holder, plan)
         term = claim(log, role, was_held=True, take_over=take_over)
+        refuse_copy(log)  # again: it may have been moved before the claim
         sending: _Sending | None = None
         try:
             sending = _Sending(log, term, plan, to, delivery, holder=holder)

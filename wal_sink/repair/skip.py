@@ -122,8 +122,11 @@ def skip(log: Log, order: Order, plan: SkipPlan, *, take_over: TakeOver, to: obj
     role = paths.committer_role(plan.folder)
     refuse_held(log, role, take_over=take_over)
     plan = planned(find_same(log, order) or write_down(log, order, asdict(plan)))
+    if to is None:  # the begun command may have read the ledger, before a process that ran meanwhile sent more
+        plan = replace(plan, target_rows=None)
     term = claim(log, role, was_held=True, take_over=take_over)
     try:
+        refuse_copy(log)  # again: it may have been moved before the claim
         outcome, plan = _pass_over(log, plan, term, to)
     finally:
         note_end(log, role, term.number)

@@ -265,6 +265,7 @@ def test_a_renamed_sink_that_prepares_nothing_is_served_under_its_first_name() -
 def test_whether_a_sink_is_retired_is_read_once_though_another_one_is() -> None:
     place = Place()
     retire(ended_with(place, {"a": Recorder(), "b": Recorder()}), "b", drop_pending=0, take_over=TakeOver.IF_GONE)
+    place.requests.clear()
 
     place.open({"a": Recorder()})
 

@@ -18,6 +18,7 @@ from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import PermanentError, idempotent
 from wal_sink.errors import ConfigError, DeliveryError
+from wal_sink.recovery.sink_changes import pending_batches
 from wal_sink.settings import Delivery
 from wal_sink.testing import Crash, FaultyStore
 
@@ -193,8 +194,12 @@ def test_a_two_phase_sink_and_a_query_are_refused() -> None:
     place = delivered()
     with pytest.raises(ConfigError, match="'b' is a two-phase sink"):
         drained(place, VaultSink(Vault()), start_from="earliest", through=3)
-    with pytest.raises(ConfigError, match=r"sink 'b' of .* ends with a batch.*wal-sink drain"):
+    with pytest.raises(ConfigError, match=r"sink 'b' ends with a batch.*wal-sink drain"):
         place.open({"b": Recorder()}, start_from="earliest", through=3)
+    with pytest.raises(ConfigError, match=r"sink 'b' ends with a batch"):  # by its registration
+        place.open({"b": Recorder()})
+    with pytest.raises(ConfigError, match="holds no batch yet, so nobody knows with which batch it will begin"):
+        Place().open({"b": Recorder()}, stages=False, through=3)
 
 
 def test_it_holds_no_batch_back_once_it_is_retired() -> None:
@@ -303,3 +308,70 @@ def test_a_known_sink_begins_with_no_other_batch() -> None:
 
     drained(place, got, start_from=5, where="driver", same_target=True)
     assert set(got.batches) == {5}
+
+
+# --- another process at the same time
+
+
+def before_the_registration(place: Place, act: Callable[[], None]) -> None:
+    """Do something just before this place creates the registration of the sink `b`."""
+    create = place.wal.create
+
+    def create_later(path: str, data: bytes) -> None:
+        if path == paths.sink("b"):
+            place.wal.create = create  # type: ignore[method-assign]
+            act()
+        create(path, data)
+
+    place.wal.create = create_later  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("to", "other", "said"),
+    [
+        (Recorder(), {"start_from": 5}, "begins with batch 5"),
+        (Recorder(), {"start_from": 2, "through": 3}, "ends with batch 3"),
+        (idempotent(Recorder()), {"start_from": 2}, "The two kinds of sink"),
+    ],
+)
+def test_a_registration_by_a_faster_process_counts_and_another_one_is_refused(
+    to: object, other: dict[str, Any], said: str
+) -> None:
+    place, got = delivered(), Recorder()
+    theirs = Recorder() if to is not None and not isinstance(to, Recorder) else to
+    before_the_registration(place, lambda: drained(place, theirs, same_target=True, where="driver", **other))
+
+    mine = {"start_from": 2, "through": 5 if "through" in other else None}
+    with pytest.raises(ConfigError, match=said):
+        drained(place, idempotent(got) if to is not theirs else got, same_target=True, where="driver", **mine)
+
+    assert got.chunks == []
+
+
+def test_a_last_batch_that_was_deleted_during_the_registration_is_refused() -> None:
+    place = delivered()
+    before_the_registration(place, lambda: collected(place, 4))
+
+    with pytest.raises(ConfigError, match=r"to begin with batch 0.*batches through 4.*sinks retire WAL b"):
+        drained(place, Recorder(), start_from="earliest", through=3, where="driver")
+
+
+def test_the_target_of_another_sink_is_a_warning_from_the_earliest_batch_on(caplog: pytest.LogCaptureFixture) -> None:
+    drained(delivered(), Recorder(), start_from="earliest", where="driver")
+
+    assert "start_from=earliest: sink 'a' of" in caplog.text
+    assert "has the same target" in caplog.text
+
+
+def test_a_sink_that_died_between_its_last_marker_and_its_retirement_lacks_no_batch() -> None:
+    def die(what: str, where: str) -> None:
+        if what == "before create" and where == paths.retired("b"):
+            raise Crash
+
+    place = delivered()
+    store, place.wal = place.wal, FaultyStore(place.wal, die)  # type: ignore[assignment]
+    with suppress(Crash):
+        drained(place, Recorder(), start_from=1, through=3, same_target=True, where="driver")
+    end_roles(store)
+
+    assert pending_batches(log_on(store), "b") == []

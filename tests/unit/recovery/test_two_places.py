@@ -340,3 +340,35 @@ def test_a_local_copy_is_moved_in_the_same_way(tmp_path: Path) -> None:
     third.create(paths.WAL, new.read(paths.WAL))
     with pytest.raises(ConfigError, match=f"recorded location of this WAL is file://{tmp_path}/new"):
         Place(wal=third, checkpoint=place.checkpoint).open({"a": Recorder()})  # type: ignore[arg-type]
+
+
+def test_a_process_that_began_before_the_move_and_claims_after_it_is_refused() -> None:
+    place, got = Place(), Recorder()
+    run = place.open({"a": Recorder()})
+    list(place.query().batches(run, 3))  # complete, and not delivered
+    run.end()
+    end_roles(place.wal)
+    copy = copied(place)
+
+    def move(what: str, where: str) -> None:
+        if (what, where) == ("before create", paths.term(paths.committer_role("a"), 2)) and paths.WAL in place.wal.list(
+            ""
+        ):
+            place.wal.delete([paths.WAL])
+            opened(copy, place.wal.root)
+
+    late = Run(FaultyStore(place.wal, move), place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime())
+    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+        late.open([served_sink(late, "a", got)])
+
+    assert got.chunks == []
+
+
+def test_a_run_that_stages_only_and_becomes_the_stager_after_the_move_is_refused() -> None:
+    place = streamed()
+    copy, late = copied(place), place.open({}, stages=False)
+    place.wal.delete([paths.WAL])
+    opened(copy, place.wal.root)
+
+    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+        late.become_stager()

@@ -643,7 +643,7 @@ def test_a_skip_costs_the_same_however_many_batches_wait(batches: int) -> None:
 
     skipped(place, log=log_on(place.wal, lambda what, where: requests.append(f"{what} {where}")))
 
-    assert len([request for request in requests if request.startswith("before")]) == 35
+    assert len([request for request in requests if request.startswith("before")]) == 37
 
 
 # --- races
@@ -795,3 +795,21 @@ def test_a_start_beside_an_unfinished_skip_loses_and_doubles_nothing(kind: str) 
             assert set(wanted) - set(got) <= {row for row in wanted if row[0] == 1 and was_skipped}
         if read_changes(log_on(place.wal), "a"):
             assert skipped(place).outcome == ("skipped" if was_skipped else "delivered")
+
+
+def test_a_skip_that_goes_on_without_the_target_forgets_what_its_ledger_said() -> None:
+    def die(what: str, where: str) -> None:
+        if what == "after create" and "/changes/" in where:
+            raise Crash
+
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    with pytest.raises(Crash):
+        skipped(place, log=log_on(place.wal, die), to=Forgetful(target))
+    end_roles(place.wal)
+
+    skipped(place)
+
+    made = marker(place, 1)
+    assert made is not None
+    assert made.skipped_rows is None
