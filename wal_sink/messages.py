@@ -194,4 +194,5 @@ def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int,
         columns=batch.columns,
         on_executor=on_executor,
         spark_schema=batch.spark_schema,
+        at_most_once=isinstance(batch, DeliveryContext) and batch.at_most_once,
     )

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
-from wal_sink.arguments import check_options, check_seconds, check_text
+from wal_sink.arguments import check_options, check_text
 from wal_sink.dead_letters.files import DeadLetter, read_dead_letter
 from wal_sink.dead_letters.rejections import RefusalTakenError, Rejections
+from wal_sink.delivery.retry import AttemptFailedError, Budget
 from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.recovery.inventory import find_wal, newest_marked, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.redaction import redacted
+from wal_sink.reporting.counts import counted
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.clock import SYSTEM
+from wal_sink.runtime.timed_calls import CallTimedOutError
+from wal_sink.settings import Delivery
 from wal_sink.sinks.base import (
     BatchSink,
     Lookup,
@@ -151,26 +156,26 @@ class DeadLetters:
         unknown: bool = False,
         only: Callable[[KeptLetter], bool] | None = None,
         attempt_timeout_s: float = 120.0,
+        max_attempts: int = 8,
         take_over: TakeOver = TakeOver.ALWAYS,
     ) -> ReplayResult:
         """Send the due dead letters again, one after the other: to a function of one `Chunk`, a `Sink` or a URL.
 
         `unknown`: also those that an at-most-once delivery may have sent. `only`: just those for which it returns True.
-        The key of each derives from its rows and never changes. The first failure ends the replay with `DeliveryError`.
+        The key of each derives from its rows and never changes. A failure that may pass is retried, as in delivery: at
+        most `max_attempts` for each. Any other ends the replay with `DeliveryError`, which tells how many were sent.
         The next call continues there; a plain sink then gets the dead letter in hand again. Raises `FencedError` if
         another process began to replay. Raises `HeldError` if another process replays, or may replay, that `take_over`
         does not allow to fence.
         """
-        check_seconds("attempt_timeout_s", attempt_timeout_s, above_0=True)
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
+        policies = Delivery(sink, max_attempts=max_attempts, attempt_timeout_s=attempt_timeout_s)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot receive single rows. Replay to a function of one Chunk")
         with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
-            return self._replay(sink, self.due(unknown=unknown, only=only), attempt_timeout_s, take_over)
+            return self._replay(sink, self.due(unknown=unknown, only=only), policies, take_over)
 
-    def _replay(
-        self, sink: Sink, due: Iterator[KeptLetter], attempt_timeout_s: float, take_over: TakeOver
-    ) -> ReplayResult:
+    def _replay(self, sink: Sink, due: Iterator[KeptLetter], policies: Delivery, take_over: TakeOver) -> ReplayResult:
         refuse_copy(self._log)
         self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
@@ -181,11 +186,23 @@ class DeadLetters:
             if term.number == 1 and self._has_replayed():
                 term = claim_above(self._log, term.role, MARGIN)  # the terms of earlier replays were lost
             for kept in due:
-                done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
+                try:
+                    done = Budget.of(policies, self._log.runtime).call(
+                        partial(self._send, sink, kept, term, policies.attempt_timeout_s),
+                        AttemptFailedError,
+                        sleep=self._log.runtime.sleep_s,
+                        what=f"dead letter {kept.letter.path}",
+                    )
+                except (AttemptFailedError, DeliveryError) as error:
+                    told = f"{counted(letters, 'dead letter')} ({counted(rows, 'row')}) sent before this one"
+                    raise DeliveryError(f"{error}. {told}. Repeat the replay to send the rest") from error
                 letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
         finally:
             note_end(self._log, role, term.number)
         return ReplayResult(letters, rows, rejected)
+
+    def _send(self, sink: Sink, kept: KeptLetter, term: Term, timeout_s: float) -> Replayed:
+        return _Replay(self._log, self._name, term, kept, timeout_s).send(sink)
 
     def _has_replayed(self) -> bool:
         """Whether any dead letter of this sink was sent again before. A listing, and one for each batch with any."""
@@ -249,7 +266,9 @@ class _Replay:
         self._answered = any(refusal.answered for refusal in own)
 
     def send(self, sink: Sink) -> Replayed:
-        """Send the dead letter, and record that. Raises `DeliveryError`, `FencedError`, and what the store raises."""
+        """Send the dead letter, and record that. Raises `AttemptFailedError` for a failure that may pass, else
+        `DeliveryError`, `FencedError`, and what the store raises.
+        """
         session = SinkSession(sink, self._log.runtime.new_timed_call(), self._context(), timeout_s=self._timeout_s)
         what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
@@ -263,9 +282,13 @@ class _Replay:
                 self._once(session, what)
         except RefusalTakenError as error:
             self._term.check(self._log.store)
-            raise DeliveryError(f"{error.where} was written by another replay. Repeat the replay") from error
+            raise DeliveryError(f"{error.where} was written by another replay") from error
         except SinkFailedError as error:
-            raise failure_error(error.failure, what) from error
+            failed, kind = failure_error(error.failure, what), error.failure.kind
+            may_pass = kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN)
+            if not may_pass or isinstance(error.__cause__, CallTimedOutError):  # such a call may still use the sink
+                raise failed from error
+            raise AttemptFailedError(str(failed), retry_after_s=error.failure.retry_after_s, kind=kind) from error
         finally:
             session.close()
         return self._record(redacted(name_of(sink)) if isinstance(sink, TransactionalSink) else "")

@@ -99,10 +99,12 @@ def test_a_small_segment_costs_three_requests(prefix: Prefix) -> None:
 
 
 def test_an_object_says_which_transaction_wrote_it(prefix: Prefix) -> None:
-    held = prefix.prepared()
+    options = {**prefix.server.storage_options, "s3_additional_kwargs": {"Metadata": {"team": "orders"}}}
+    with prefix.opened(storage_options=options) as sink:
+        held = prepare(sink, CHUNKS)
     prefix.committed(held)
     found = prefix.server.client().head_object(Bucket=prefix.server.bucket, Key=f"{prefix.key}/0-0-0.jsonl")
-    assert found["Metadata"] == {"wal-sink-transaction": held.transaction.id}
+    assert found["Metadata"] == {"wal-sink-transaction": held.transaction.id, "team": "orders"}
 
 
 @pytest.mark.parametrize("most", [files_s3.MAX_ETAG_CHARS, 0], ids=["in the handle", "listed"])

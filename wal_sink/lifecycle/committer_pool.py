@@ -50,7 +50,7 @@ class CommitterPool:
 
     @property
     def summary(self) -> str:
-        """What went to each sink in this run, and where that began."""
+        """The batches that went to each sink in this run, and where they began."""
         return ", ".join(thread.summary for thread in self._threads) or "batches were only staged"
 
     def running(self) -> list[str]:

@@ -80,7 +80,7 @@ class CommitterThread:
 
     @property
     def summary(self) -> str:
-        """What this sink got in this run, from where on."""
+        """The batches that this sink got in this run."""
         wal, last = self._run.history.wal, self._committer.marked_through
         first = self._began_with if self._began_with is not None or wal is None else wal.first_batch
         if first is None or last < first:

@@ -5,6 +5,7 @@ The guarantee of a sink follows from the abilities of its target, see `wal_sink.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class SinkContext:
 
     wal_id: str
     sink: str
-    """The sink's name in the WAL."""
+    """The sink's first name in the WAL. A rename keeps it."""
     term: int
     batch_id: int
     columns: tuple[str, ...]
@@ -69,6 +70,14 @@ class SinkContext:
     """JSON of the batch's Spark schema; empty if the batch was staged without Spark. It comes from the WAL. Do not pass
     it to PySpark's `StructType.fromJson`, which imports classes that it names; see docs/SECURITY.md.
     """
+    at_most_once: bool = False
+    """Whether rows whose outcome is unknown must not be sent again."""
+
+    def own_key(self, key: str) -> str:
+        """A key of a chunk or row, as this sink alone has it: 32 hexadecimal digits. For a target that compares keys,
+        since two sinks of a WAL get the same `chunk.key`.
+        """
+        return hashlib.blake2b(f"{self.sink}/{key}".encode(), digest_size=16).hexdigest()
 
 
 class Sink(ABC):

@@ -17,8 +17,8 @@ from wal_sink.runtime.clock import ProcessIdentity
 from wal_sink.wal import paths
 from wal_sink.wal.timings import DeliveryTiming, StagingTiming
 
-FORMAT = 4
-"""Format of every record. 1 to 3 were those of commits before the first release, which this version does not read."""
+FORMAT = 5
+"""Format of every record. 1 to 4 were those of commits before the first release, which this version does not read."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

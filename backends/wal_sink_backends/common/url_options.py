@@ -3,7 +3,7 @@
 A field of such a dataclass is the option of the same name. Its type says how the text is read:
 
 - `bool` is true or false (also 1 or 0, in any case), `int` and `float` are numbers as Python writes them.
-- `tuple[…, ...]` is a list with commas, `Mapping[str, str]` is NAME:VALUE pairs with commas.
+- `tuple[…, ...]` is a list with commas, `Mapping[str, str]` is NAME:VALUE pairs with commas, none of them as `%2C`.
 - `Literal[…]` is one of these words, `str` is any text. In a union, the first type that can read the text does.
 
 `None` as the default means that the option is not in the URL, so that the default of the sink holds.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 import msgspec
 
@@ -49,7 +49,8 @@ class UrlOptions:
         self._may_hide_password = "@" in url.partition("?")[2]
         pairs = self._pairs_in(query)
         self._check_names([name for name, _ in pairs], kinds)
-        self.texts: Mapping[str, str] = dict(pairs)
+        self._quoted = dict(pairs)
+        self.texts: Mapping[str, str] = {name: unquote(text) for name, text in pairs}
         """The options as they stand in the URL, unquoted."""
 
     def read(self, kind: type[T]) -> T:
@@ -74,16 +75,17 @@ class UrlOptions:
     def _converted(self, name: str, hint: Any) -> Any:
         text = self.texts[name]
         try:
-            return msgspec.convert(_plain(text, hint), hint)
+            return msgspec.convert(_plain(self._quoted[name], hint), hint)
         except ValueError:  # msgspec's too
             shown = MASK if self._may_hide_password else repr(text)
             raise ConfigError(f"{self._url}: {name}={shown}: expected {_expected(name, text, hint)}") from None
 
     def _pairs_in(self, query: str) -> list[tuple[str, str]]:
-        try:
-            return parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-        except ValueError:
-            raise ConfigError(f"{self._url}: expected options as name=value&name=value") from None
+        """Names, and texts that are still quoted: a comma as `%2C` is part of a value, and `+` is no blank."""
+        parts = [part.partition("=") for part in query.split("&")] if query else []
+        if not all(equals for _, equals, _ in parts):
+            raise ConfigError(f"{self._url}: expected options as name=value&name=value")
+        return [(unquote(name), text) for name, _, text in parts]
 
     def _check_names(self, names: list[str], kinds: Iterable[type[Any]]) -> None:
         known = [name for kind in kinds for name in names_of(kind)]
@@ -102,24 +104,32 @@ class UrlOptions:
         return ", ".join(plain) or MASK
 
 
+def refuse_braces(name: str, text: str, known: str = "") -> None:
+    """Raise `ConfigError` for braces other than `known` in an address or a name: nothing takes their place."""
+    if re.search("[{}]", text.replace(known, "")):
+        told = f" except {known}; write others as %7B and %7D" if known else ", because it is no template"
+        raise ConfigError(f"{name}={mask_url(text)!r}: expected no braces{told}")
+
+
 def names_of(kind: type[Any]) -> list[str]:
     """The options that a dataclass declares, in order, without its families."""
     return [each.name for each in fields(kind) if not each.metadata]
 
 
 def _plain(text: str, hint: Any) -> object:
-    """The text as the plain value that msgspec converts to this type. Raises `ValueError` if it cannot be read so."""
+    """The plain value of a quoted text, which msgspec converts to this type. Raises `ValueError` if there is none."""
     if choices := _choices(hint):
         return _first_that_reads(text, choices)
     if hint is bool:
-        return _boolean(text)
+        return _boolean(unquote(text))
     if hint in (int, float):
-        return hint(text)
+        return hint(unquote(text))
     if get_origin(hint) is tuple:
         return [_plain(part, get_args(hint)[0]) for part in text.split(",") if part]
     if get_origin(hint) is Mapping:
-        return dict(pair.split(":") for pair in text.split(","))
-    return text
+        pairs = [pair.split(":") for pair in text.split(",")]
+        return {unquote(name): unquote(value) for name, value in pairs}
+    return unquote(text)
 
 
 def _choices(hint: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from wal_sink_backends.files.formats import Format, check_format, encoded, writt
 from wal_sink_backends.files.names import CHUNK_TEMPLATE, check_chunk_template, check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wal_sink.reporting.findings import Finding
     from wal_sink.sinks.base import SinkContext
@@ -32,7 +32,8 @@ class FilesSink(Sink):
     are never shown; `options_from_env` maps names of options to environment variables instead, which are read in
     `open`, where the sink runs.
     `name_template`: a `str.format` text of `batch`, `ordinal` (of the segment in the batch), `rows` (where the chunk
-    ends in the segment), `key` (required) and `ext`. `batch=…` in the default is a partition column to Spark and Arrow.
+    ends in the segment), `key` (required; `SinkContext.own_key` of the chunk's key) and `ext`. `batch=…` in the default
+    is a partition column to Spark and Arrow.
 
     - `jsonl`, `json`: an object a line, or an array of objects, as `Chunk.to_json` writes them.
     - `csv`: a header in each file; numbers and booleans bare, all else in quotes (binary as base64, the rest as in
@@ -66,6 +67,7 @@ class FilesSink(Sink):
         self._format: Format = format
         self._name_template = name_template
         self._maps: Maps = maps
+        self._own_key: Callable[[str], str] = str
 
     def describe(self) -> str:
         return repr(self)
@@ -76,6 +78,7 @@ class FilesSink(Sink):
     def open(self, context: SinkContext) -> None:
         """Read the environment and open the store. Raises `PermanentError` if either lacks something."""
         self._folder.open(repr(self), context)
+        self._own_key = context.own_key
 
     def examine(self, schema: Any) -> Sequence[Finding]:  # noqa: ARG002 - files take any columns
         """Look into the folder, and write nothing."""
@@ -106,13 +109,13 @@ class FilesSink(Sink):
             _check_there(store, name, data, what)
 
     def name_of(self, chunk: Chunk) -> str:
-        """The path of the chunk's object in the folder."""
+        """The path of the chunk's object in the folder, once the sink was opened."""
         ordinal = chunk.position.slot.rpartition("/")[2]
         return self._name_template.format(
             batch=chunk.batch_id,
             ordinal=int(ordinal) if ordinal.isdecimal() else 0,
             rows=chunk.position.rows,
-            key=chunk.key.replace(":", "="),  # HDFS and Windows refuse a colon; no key holds "="
+            key=self._own_key(chunk.key),
             ext=self._format,
         )
 

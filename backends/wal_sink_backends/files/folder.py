@@ -12,6 +12,7 @@ from wal_sink.stores.local import LocalStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink_backends.common.environment import from_environment
+from wal_sink_backends.common.url_options import refuse_braces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ class Folder:
     def __init__(
         self, url: str, storage_options: Mapping[str, object] | None, options_from_env: Mapping[str, str] | None
     ) -> None:
+        refuse_braces("url", url)
         self.spec = StoreSpec(url, dict(storage_options or {}))
         self._options_from_env = dict(options_from_env or {})
         self._opened: tuple[StoreSpec, str, int] | None = None

@@ -99,6 +99,8 @@ class _Csv(RowsFile):
     def add(self, chunk: Chunk) -> None:
         table = chunk.table
         _refuse_equal_names(table)
+        if not table.num_columns:
+            raise ConfigError("the rows have no columns, and CSV cannot hold such rows. Select a column in the query")
         columns = [_csv_cells(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
         if not self._has_header:
             self._write((",".join(_quoted(name) for name in table.column_names) + "\n").encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
@@ -30,7 +30,9 @@ def check_chunk_template(template: str) -> None:
     """Raise `ConfigError` for a name by which chunks could not be told apart, or that no store takes."""
     try:
         fields = {name: (spec, how) for _, name, spec, how in string.Formatter().parse(template) if name is not None}
-        check_path(template.format(**_CHUNK_SAMPLE))
+        for name in fields.keys() - _CHUNK_SAMPLE:
+            raise ValueError(_unknown(name, _CHUNK_SAMPLE))
+        _check_visible(template.format(**_CHUNK_SAMPLE))
     except (StoreError, ValueError, LookupError) as error:
         raise ConfigError(f"name_template={template!r}: {error}; expected something like {CHUNK_TEMPLATE!r}") from error
     if "key" not in fields:
@@ -75,19 +77,19 @@ class SegmentNames:
 
     def __post_init__(self) -> None:
         fields = self._fields()
-        present = {field.name for field in fields}
+        present = {name for _, name in fields}
         for name in _NUMBERS:
             if name not in present:
                 raise self._error(f"{{{name}}} is missing, and without it two files could have one name")
-        for before, after in pairwise(fields):
-            if not after.literal.strip(string.digits):
+        for (_, before), (literal, after) in pairwise(fields):
+            if not literal.strip(string.digits):
                 raise self._error(
-                    f"{{{before.name}}} and {{{after.name}}} need a character between them that is not a digit. "
+                    f"{{{before}}} and {{{after}}} need a character between them that is not a digit. "
                     "Otherwise batch 1, partition 11 would have the name of batch 11, partition 1"
                 )
         sample = Transaction("0" * 32, wal_id="0" * 32, sink="default", batch_id=0, partition=0, file_index=0)
         try:
-            check_path(self.name_of(sample))
+            _check_visible(self.name_of(sample))
         except (StoreError, ValueError) as error:
             raise self._error(str(error)) from error
 
@@ -103,7 +105,8 @@ class SegmentNames:
             date=today(),
         )
 
-    def _fields(self) -> list[_Field]:
+    def _fields(self) -> list[tuple[str, str]]:
+        """Each field, with the text before it."""
         try:
             parsed = [part for part in string.Formatter().parse(self.template) if part[1] is not None]
         except ValueError as error:
@@ -112,25 +115,27 @@ class SegmentNames:
         for literal, name, spec, conversion in parsed:
             allowed = _SPECS.get(name or "")
             if allowed is None:
-                known = ", ".join(f"{{{each}}}" for each in _SPECS)
-                raise self._error(f"{{{name}}} is unknown; known are {known}")
+                raise self._error(_unknown(name or "", _SPECS))
             if conversion or not allowed.fullmatch(spec or ""):
                 raise self._error(
                     f"{{{name}{f'!{conversion}' if conversion else ''}:{spec}}} could cut a value short or be read in "
                     f"two ways; write {{{name}}}, numbers also as {{{name}:06d}}, dates as {{date:%Y/%m/%d}}"
                 )
-            fields.append(_Field(literal, name or ""))
+            fields.append((literal, name or ""))
         return fields
 
     def _error(self, why: str) -> ConfigError:
         return ConfigError(f"name_template={self.template!r}: {why}; expected something like {SEGMENT_TEMPLATE!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    literal: str
-    """The text before the field."""
-    name: str
+def _unknown(name: str, known: Iterable[str]) -> str:
+    return f"{{{name}}} is unknown; known are {', '.join(f'{{{each}}}' for each in known)}"
+
+
+def _check_visible(path: str) -> None:
+    """Raise `StoreError` or `ValueError` for a path that no store takes, or that readers pass over."""
+    if any(part.startswith("_") for part in check_path(path).split("/")):
+        raise ValueError(f"{path!r} has a name that begins with '_'. Spark, Hive and Arrow do not read such files")
 
 
 _SPECS: Mapping[str, re.Pattern[str]] = {

@@ -51,7 +51,9 @@ class S3Holder:
         self._part_bytes = part_bytes
 
     def hold(self, transaction_id: str, name: str) -> HeldUpload:
-        answer = self._store.request("create_multipart_upload", name, Metadata={METADATA_KEY: transaction_id})
+        given: Any = self._store.spec.options.get("s3_additional_kwargs") or {}
+        metadata = {**given.get("Metadata", {}), METADATA_KEY: transaction_id}
+        answer = self._store.request("create_multipart_upload", name, Metadata=metadata)
         return HeldUpload(self._store, _Upload(name, answer["UploadId"]), self._part_bytes)
 
     def commit(self, transaction_id: str, handle: str) -> None:

@@ -40,6 +40,8 @@ def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     `held_folder`. `maps` is an option of both.
     """
     bare, _, query = url.partition("?")
+    if "=" in bare.partition("#")[2]:
+        raise ConfigError(f"{mask_url(url)}: expected '?' before the options, not '#'")
     options = UrlOptions(query, url, FilesOptions, TwoPhaseOptions)
     address = bare.removeprefix("files+").replace("files://", "file://", 1)
     arguments, of_two_phase = options.arguments(FilesOptions), options.arguments(TwoPhaseOptions)

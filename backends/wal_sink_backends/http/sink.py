@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink_backends.common.environment import from_environment
-from wal_sink_backends.common.pacing import Pacing, Patience, pace_of
+from wal_sink_backends.common.pacing import Pacing, Patience, own_pause_s, pace_of
+from wal_sink_backends.common.url_options import refuse_braces
 from wal_sink_backends.http.answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http.api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.http.secrets import hider_of
@@ -31,6 +32,8 @@ _CONTENT_TYPES: dict[str, str] = {
 }
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
+KEY = "{key}"
+"""The only braces that a URL may have. The key of the request takes their place."""
 MOST_REFUSED = 100
 """Most refused rows that are searched for in a chunk that was refused as a whole."""
 
@@ -41,9 +44,10 @@ class HttpSink(Sink):
     `body`: `"json"` sends a chunk as an array of objects, `"jsonl"` as one object a line, `"rows"` each row as one
     object in a separate request, one after the other. Values and `maps` look as `Chunk.to_json` describes.
 
-    Each request carries a key that never changes in the header `idempotency_header`: the chunk's, or with `"rows"` the
-    row's. Say `idempotent=True` if the API does a request of a known key only once: exactly once in effect, for as long
-    as it remembers keys. Otherwise a chunk may repeat after a crash, a retry or a takeover; see `HttpLookupSink` too.
+    Each request carries a key that never changes in the header `idempotency_header`, and where `url` has `{key}`. It is
+    `SinkContext.own_key` of the chunk's key, or with `"rows"` of the row's. Say `idempotent=True` if the API does a
+    request of a known key only once: exactly once in effect, for as long as it remembers keys. Otherwise a chunk may
+    repeat after a crash, a retry or a takeover; see `HttpLookupSink` too.
 
     `headers` travel with the sink, so keep secrets out of them: `headers_from_env={"Authorization": "ORDERS_AUTH"}`
     reads whole header values where the sink runs, when it is opened. Neither is ever shown.
@@ -104,6 +108,7 @@ class HttpSink(Sink):
         self._max_answer_bytes = max_answer_bytes
         self._maps: Maps = maps
         self._api: Api | None = None
+        self._own_key: Callable[[str], str] = str
         self._check_arguments()
 
     def describe(self) -> str:
@@ -112,7 +117,7 @@ class HttpSink(Sink):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({mask_url(self._url)!r}, body={self._body!r}, idempotent={self.idempotent})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - requests need no context
+    def open(self, context: SinkContext) -> None:
         """Read the environment and make a client; nothing is sent. `PermanentError` if a variable is not set."""
         headers = {**self._headers, **self._environment()}
         client = self._client(headers)
@@ -125,6 +130,8 @@ class HttpSink(Sink):
             most_bytes=self._max_answer_bytes,
             check=self._check,
         )
+        self._own_key = context.own_key
+        self._may_repeat = self.idempotent or not context.at_most_once
 
     def examine(self, schema: Any) -> Sequence[Finding]:  # noqa: ARG002 - only the service knows which rows it takes
         """Read the environment, and connect to each server without a request: any request may have an effect."""
@@ -157,10 +164,21 @@ class HttpSink(Sink):
         refused: dict[int, str] = {}
         lines = _json_of(chunk, lines=True).split(b"\n")[:-1]
         for index, (line, key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
-            found = self._send(line, key, 1, f"batch {chunk.batch_id}, row {key}", patience)
+            found = self._send_row(line, key, f"batch {chunk.batch_id}, row {key}", patience)
             if found:
                 refused[index] = found if isinstance(found, str) else found[0]
         return refused
+
+    def _send_row(self, line: bytes, key: str, what: str, patience: Patience) -> dict[int, str] | str:
+        """Send a row, and again after a failure that may pass: a new call would begin with the chunk's first row."""
+        pauses = 0
+        while True:
+            try:
+                return self._send(line, key, 1, what, patience)
+            except (TargetFailedError, OutcomeUnknownError):
+                if not (self._may_repeat and patience.wait(own_pause_s(pauses, longest_s=5.0))):
+                    raise
+            pauses += 1
 
     def _write_whole(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
         """Send the chunk in one request; if rows may repeat, find its refused rows by halving."""
@@ -185,8 +203,10 @@ class HttpSink(Sink):
         return refused
 
     def _send(self, content: bytes, key: str, rows: int, what: str, patience: Patience) -> dict[int, str] | str:
-        headers = {self._idempotency_header: key, "Content-Type": _CONTENT_TYPES[self._body]}
-        return self._opened().send(Call(self._method, self._url, content, headers, rows, what), patience)
+        own = self._own_key(key)
+        headers = {self._idempotency_header: own, "Content-Type": _CONTENT_TYPES[self._body]}
+        url = self._url.replace(KEY, own)
+        return self._opened().send(Call(self._method, url, content, headers, rows, what), patience)
 
     def _check_halving(self, part: Chunk, reason: str) -> None:
         if self.idempotent or self._is_looked_up:
@@ -305,6 +325,7 @@ def checked_url(url: str) -> str:
         usable = False
     if not usable or _CONTROL.search(url) or " " in url:
         raise ConfigError(f"{mask_url(url)!r}: expected http://host/path or https://host/path")
+    refuse_braces("url", url, KEY)
     if parts.fragment:
         raise ConfigError(
             f"{mask_url(url)!r}: expected no '#' here. Pass the options as arguments, or pass the whole URL to "

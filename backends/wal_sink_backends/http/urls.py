@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
 from wal_sink.sinks.json_rows import Maps
 from wal_sink_backends.common.pacing import Pacing
-from wal_sink_backends.common.url_options import UrlOptions
+from wal_sink_backends.common.url_options import UrlOptions, names_of
 from wal_sink_backends.http.api import Statuses
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import Body, HttpSink, Method
@@ -42,6 +43,12 @@ def http_sink(url: str) -> HttpSink:
     if "#" in fragment or ("@" in fragment and "@" not in address):  # it may end a secret, so it must not show
         raise ConfigError(
             f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
+        )
+    ours = {name for kind in (HttpOptions, Pacing, Statuses) for name in names_of(kind)}
+    if misplaced := ours.intersection(part.partition("=")[0] for part in urlsplit(address).query.split("&")):
+        raise ConfigError(
+            f"{mask_url(url)}: {', '.join(sorted(misplaced))} stands before '#'. Options of wal-sink stand after it, "
+            "https://…#idempotent=true. If this is an option of the API, pass HttpSink('https://…') instead of the URL"
         )
     options = UrlOptions(fragment, address, HttpOptions, Pacing, Statuses)
     arguments: dict[str, Any] = options.arguments(HttpOptions)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
+from wal_sink_backends.common.url_options import refuse_braces
 from wal_sink_backends.sql.base.address import BLANK, address_in, shown_scheme
 from wal_sink_backends.sql.base.dialect import Dialect, Limits
 from wal_sink_backends.sql.mariadb.options import MariadbOptions
@@ -33,6 +34,7 @@ def _sqlite(url: str, limits: Limits, schema: str | None, password_env: str | No
     shown = "sqlite://…" if BLANK.search(url) else mask_url(url)  # a file's name may have blanks
     if rest == path or path in ("", ":memory:") or "?" in path:
         raise ConfigError(f"{shown}: expected sqlite:///relative.db or sqlite:////absolute.db, a file without options")
+    refuse_braces("url", url)
     if schema or password_env:
         raise ConfigError(f"{shown}: SQLite has neither schema nor password_env. Omit these options")
     return Sqlite(str(Path(path).absolute()), socket.gethostname(), limits.busy_timeout_s)

@@ -20,6 +20,7 @@ from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.common.url_options import refuse_braces
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     Connection,
@@ -97,6 +98,7 @@ class SqlSink(TransactionalSink):
         maps: Maps = "object",
     ) -> None:
         check_maps(maps)
+        refuse_braces("table", table)
         self._maps: Maps = maps
         limits = Limits(busy_timeout_s, connect_timeout_s, statement_timeout_s)
         self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 
 from tests.house.kit import chunks_of
 from tests.house.sinks import Rejected
-from tests.support.http_collection import SECRET, Collection, chunk, opened, write
+from tests.support.http_collection import CONTEXT, SECRET, Collection, chunk, opened, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
@@ -31,7 +32,7 @@ def test_a_chunk_goes_in_one_request(keyed: Collection, body: Any, content_type:
     write(HttpSink(keyed.url, body=body), chunk(1, 2))
     (seen,) = keyed.server.requests
     assert (seen.method, seen.headers["content-type"], seen.body) == ("POST", content_type, content)
-    assert seen.key == chunk(1, 2).key
+    assert seen.key == CONTEXT.own_key(chunk(1, 2).key)
     assert keyed.ids == [1, 2]
 
 
@@ -39,8 +40,37 @@ def test_rows_go_one_by_one_under_their_own_keys(keyed: Collection) -> None:
     write(HttpSink(keyed.url, body="rows", method="PUT", idempotency_header="X-Once"), chunk(1, 2))
     seen = keyed.server.requests
     assert [one.body for one in seen] == [b'{"id":1}', b'{"id":2}']
-    assert [one.headers["x-once"] for one in seen] == chunk(1, 2).row_keys()
+    assert [one.headers["x-once"] for one in seen] == [*map(CONTEXT.own_key, chunk(1, 2).row_keys())]
     assert {one.method for one in seen} == {"PUT"}
+
+
+def test_two_sinks_of_one_wal_send_the_same_rows_under_two_keys(keyed: Collection) -> None:
+    sinks = [HttpSink(f"{keyed.url}?site={site}&token={{key}}", idempotent=True) for site in (1, 2)]
+    for sink, name in zip(sinks, ("one", "two"), strict=True):
+        sink.open(replace(CONTEXT, sink=name))
+        sink.write(chunk(1, 2))
+        sink.close()
+    assert keyed.ids == [1, 2, 1, 2]
+    keys = [seen.key for seen in keyed.server.requests]
+    assert [seen.path.partition("&token=")[2] for seen in keyed.server.requests] == keys
+
+
+@pytest.mark.parametrize("failure", [Fault(status=503), Fault(cut="after")])
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_a_row_that_fails_goes_again_and_those_before_it_do_not(
+    plain: Collection, failure: Fault, *, at_most_once: bool
+) -> None:
+    plain.server.faults.append(replace(failure, meets=lambda _, body: b"3" in body))
+    sink = HttpSink(plain.url, body="rows")
+    sink.open(replace(CONTEXT, at_most_once=at_most_once))
+    if at_most_once:
+        with pytest.raises((TargetFailedError, OutcomeUnknownError)):
+            sink.write(chunk())
+    else:
+        sink.write(chunk())
+    sink.close()
+    sent = [int(seen.body[6:-1]) for seen in plain.server.requests]
+    assert sent == ([1, 2, 3] if at_most_once else [1, 2, 3, 3, 4, 5])
 
 
 def test_texts_with_line_breaks_stay_one_row(keyed: Collection) -> None:

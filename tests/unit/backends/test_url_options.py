@@ -41,7 +41,7 @@ class Other:
 @pytest.mark.parametrize(
     ("query", "name", "value"),
     [
-        ("text=a%20b+c", "text", "a b c"),
+        ("text=a%20b+c", "text", "a b+c"),
         ("text=", "text", ""),
         ("text=null", "text", "null"),
         ("flag=true", "flag", True),
@@ -53,6 +53,8 @@ class Other:
         ("wait_s=inf", "wait_s", float("inf")),
         ("columns=id,day,", "columns", ("id", "day")),
         ("columns=", "columns", ()),
+        ("columns=a%2Cb,c+d%20e", "columns", ("a,b", "c+d e")),
+        ("pairs=a%3Ab:c%2Cd", "pairs", {"a:b": "c,d"}),
         ("numbers=409,410", "numbers", (409, 410)),
         ("pairs=a:b,c:d", "pairs", {"a": "b", "c": "d"}),
         ("mode=append", "mode", "append"),

@@ -25,6 +25,7 @@ from tests.support.time_limits import noting_limits
 from tests.unit.dead_letters.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
 from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError
+from wal_sink.runtime.timed_calls import CallTimedOutError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import refusal_key
 from wal_sink.testing import FakeQuery
@@ -374,11 +375,38 @@ def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:
 
     def second_fails(_: Chunk) -> None:
         if next(calls) == 1:
-            raise ConnectionError("gone")
+            raise PermanentError("gone")
 
-    with pytest.raises(DeliveryError, match=r"dead letter .*: .*second_fails.* raised ConnectionError: gone"):
+    told = r"dead letter .*: .*second_fails.* refused permanently: gone\. 1 dead letter \(\d rows?\) sent before this"
+    with pytest.raises(DeliveryError, match=told):
         letters(place).replay(second_fails)
     assert letters(place).replay(lambda _: None).letters == 2
+
+
+def test_a_failure_that_may_pass_is_retried_within_the_attempts() -> None:
+    place, calls, keys = delivered(), itertools.count(), list[str]()
+
+    def each_fails_twice(chunk: Chunk) -> None:
+        if next(calls) % 3 != 2:
+            raise ConnectionError("gone")
+        keys.append(chunk.key)
+
+    with pytest.raises(DeliveryError, match=r"gone\. 0 dead letters \(0 rows\) sent before this one"):
+        letters(place).replay(each_fails_twice, max_attempts=2)
+    assert next(calls) == 2
+    assert letters(place).replay(each_fails_twice).letters == len(set(keys)) == 3
+
+
+def test_a_call_that_timed_out_is_not_repeated_since_it_may_still_use_the_sink() -> None:
+    place, calls = delivered(), list[Chunk]()
+
+    def times_out(chunk: Chunk) -> None:
+        calls.append(chunk)
+        raise CallTimedOutError("after 120 s")
+
+    with pytest.raises(DeliveryError, match="timed out"):
+        letters(place).replay(times_out)
+    assert len(calls) == 1
 
 
 def test_whoever_replays_at_the_same_time_is_fenced() -> None:
@@ -401,7 +429,7 @@ def test_two_that_keep_the_same_rows_at_once_cannot_both_go_on() -> None:
         keep_rejected(log, path, chunk, ["theirs"], answered=True)
         return Rejected({0: "ours"})
 
-    with pytest.raises(DeliveryError, match=r"was written by another replay\. Repeat the replay"):
+    with pytest.raises(DeliveryError, match=r"was written by another replay\. .*Repeat the replay"):
         letters(place).replay(other_was_first)
 
 
@@ -525,7 +553,7 @@ def test_a_wal_whose_record_vanishes_meanwhile_is_told_with_a_younger_object() -
     path = next(letters(place).due()).letter.path
 
     def loses_its_record(what: str, where: str) -> None:
-        if what == "after create" and "terms/replayer" in where:
+        if what == "before list" and "dead-letters" in where:
             place.wal.delete([paths.WAL])
 
     with pytest.raises(ObjectLost, match=path):

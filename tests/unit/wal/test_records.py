@@ -103,7 +103,9 @@ def test_no_bytes_are_taken_for_a_record(data: bytes) -> None:
 
 
 def test_the_message_shows_what_was_found_and_an_empty_object_as_such() -> None:
-    with pytest.raises(CorruptError, match=r"where: expected a low-water record of format 4, found an empty object"):
+    with pytest.raises(
+        CorruptError, match=rf"where: expected a low-water record of format {FORMAT}, found an empty obj"
+    ):
         decode(LowWater, b"", "where")
     with pytest.raises(CorruptError, match=r"found 5 bytes starting with b'PAR1\\n'"):
         decode(LowWater, b"PAR1\n", "where")
@@ -114,7 +116,8 @@ def test_a_whole_record_that_lacks_what_the_format_asks_for_is_refused() -> None
         kind = "low-water"
 
     with pytest.raises(
-        CorruptError, match=r"where: this low-water record does not have the fields that format 4 requires: .*batch_id"
+        CorruptError,
+        match=f"where: this low-water record does not have the fields that format {FORMAT} requires: .*batch_",
     ):
         decode(LowWater, encode(Lacking(**STAMP)), "where")
 

@@ -64,6 +64,8 @@ def test_a_template_must_tell_segments_apart(missing: str) -> None:
         ("/{batch_id}-{partition}-{file_index}", "not a path of an object"),
         ("../{batch_id}-{partition}-{file_index}", "not a path of an object"),
         (".{batch_id}-{partition}-{file_index}", "not a path of an object"),
+        ("_{batch_id}-{partition}-{file_index}", "a name that begins with '_'"),
+        ("{date:_%Y}/{batch_id}-{partition}-{file_index}", "a name that begins with '_'"),
         ("{batch_id}-{partition}-{file_index}?x", "not a path of an object"),
     ],
 )

@@ -24,7 +24,7 @@ import pytest
 from tests.house.sinks import Chunk, Position, SinkContext
 from tests.house.stores import Store, StoreSpec, open_store
 from wal_sink.errors import ConfigError, PermanentError, StoreError
-from wal_sink_backends import FilesSink
+from wal_sink_backends import FilesSink, TwoPhaseFilesSink
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
 TABLE = pa.table({"id": [1, 2, None], "name": ["a", "", None]})
@@ -133,22 +133,50 @@ def test_other_rows_have_another_name() -> None:
     )
 
 
-def test_a_colon_in_a_key_stays_out_of_the_name() -> None:
-    assert FilesSink("memory://x").name_of(Chunk.of(TABLE, key="k:1")).endswith("-k=1.jsonl")
-
-
 def test_a_name_of_ones_own(tmp_path: Path) -> None:
     opened(FilesSink(str(tmp_path), name_template="{key}_{batch}.{ext}")).write(chunk())
-    assert list(files(tmp_path)) == ["a-0-3_0.jsonl"]
+    assert list(files(tmp_path)) == [f"{CONTEXT.own_key('a-0-3')}_0.jsonl"]
+
+
+def test_two_sinks_of_one_folder_leave_each_other_their_names(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        sink = FilesSink(str(tmp_path), name_template="{key}")
+        sink.open(dataclasses.replace(CONTEXT, sink=name))
+        sink.write(chunk())
+    assert len(files(tmp_path)) == 2
+
+
+def test_rows_without_columns_are_no_csv(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match="the rows have no columns, and CSV cannot hold such rows"):
+        opened(FilesSink(str(tmp_path), format="csv")).write(chunk(TABLE.select([])))
 
 
 @pytest.mark.parametrize(
-    "template",
-    ["{batch}.{ext}", "/{key}", "a//{key}", "../{key}", "{key}{no}", "{key", "{key:05d}", "{key:.4}", "{key!a:.2}"],
+    ("template", "message"),
+    [
+        ("{batch}.{ext}", r"expected \{key\} in it"),
+        ("/{key}", "not a path"),
+        ("a//{key}", "not a path"),
+        (".{key}", "not a path"),
+        ("_{key}", "a name that begins with '_'"),
+        ("day/_new/{key}", "a name that begins with '_'"),
+        ("{country}/{key}", r"\{country\} is unknown; known are \{batch\}, \{ordinal\}, \{rows\}, \{key\}, \{ext\}"),
+        ("{key}{}", r"\{\} is unknown; known are"),
+        ("{key", "expected '}'"),
+        ("{key:05d}", "format code 'd'"),
+        ("{key:.4}", "without ':' or '!'"),
+        ("{key!a:.2}", "without ':' or '!'"),
+    ],
 )
-def test_a_template_that_cannot_work_is_refused(template: str) -> None:
-    with pytest.raises(ConfigError, match="name_template="):
+def test_a_template_that_cannot_work_is_refused(template: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"name_template=.*{message}"):
         FilesSink("memory://x", name_template=template)
+
+
+@pytest.mark.parametrize("kind", [FilesSink, TwoPhaseFilesSink])
+def test_a_folder_is_no_template(kind: type[FilesSink | TwoPhaseFilesSink]) -> None:
+    with pytest.raises(ConfigError, match=r"url='/data/\{date\}': expected no braces"):
+        kind("/data/{date}")
 
 
 @pytest.mark.parametrize(

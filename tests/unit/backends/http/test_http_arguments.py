@@ -23,6 +23,7 @@ from wal_sink_backends.http.urls import http_sink
         ("https://host:port/x", {}, "expected http://host/path"),
         ("https://user:hunter2@host/a b?key=hunter2", {}, "^'https://host/a b' ?: expected"),
         ("https://host/x#frag", {}, "expected no '#'"),
+        ("https://host/{country}?token={key}", {}, r"expected no braces except \{key\}; write others"),
         ("https://host/x", {"body": "xml"}, "expected one of 'json', 'jsonl', 'rows'"),
         ("https://host/x", {"method": "GET"}, "expected one of 'POST', 'PUT', 'PATCH'"),
         ("https://host/x", {"timeout_s": 0}, "timeout_s=0"),
@@ -73,6 +74,11 @@ def test_options_that_cannot_work(options: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         http_sink(f"https://user:hunter2@host/x?k=hunter2#{options}")
     assert "hunter2" not in str(caught.value)
+
+
+def test_an_option_before_the_number_sign_is_refused() -> None:
+    with pytest.raises(ConfigError, match="https://host/x: idempotent, timeout_s stands before '#'"):
+        http_sink("https://host/x?site=7&timeout_s=1&idempotent=true#body=rows")
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -787,6 +787,8 @@ def test_write_before_open_says_so(path: Path) -> None:
         ("sqlite:///:memory:", {}, "expected sqlite:///relative.db"),
         ("sqlite://user:hunter2@host?key=hunter2", {}, "^sqlite://host: expected sqlite:///relative.db"),
         ("rows.db", {}, "expected sqlite:///file.db"),
+        ("sqlite:///{env}.db", {}, r"url='sqlite:///\{env\}.db': expected no braces"),
+        ("sqlite:///x.db", {"table": "{day}"}, r"table='\{day\}': expected no braces"),
         ("sqlite:///x.db", {"mode": "replace"}, "expected 'append' or 'upsert'"),
         ("sqlite:///x.db", {"mode": "upsert"}, "expected key columns"),
         ("sqlite:///x.db", {"key": ("id",)}, "expected key columns"),
