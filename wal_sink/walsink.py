@@ -69,7 +69,8 @@ class WalSink:
     """A write-ahead log between a streaming query and its sinks. Lives on the driver (or in a draining process).
 
     The constructor does no I/O. Entering the `with` block, or the first call of a method, probes the store, claims the
-    committers' terms and delivers the batches that earlier runs left. Spark starts after that.
+    committers' terms and delivers the batches that earlier runs left. Spark starts after that. A wrapped writer that
+    gets whole batches begins at `start`, `stage`, `drain` or `close`, since it runs in a clone of that call's session.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class WalSink:
         self._closing = threading.RLock()
         self._pool: CommitterPool | None = None
         self._knows_spark = False
+        self._placement: Placement | None = None
         self._cancel_jobs: Callable[[], None] = _nothing
         self._leave_exit: Callable[[], None] = _nothing
         self._let_go: Callable[[], None] = _nothing  # of the sinks' objects
@@ -217,7 +219,8 @@ class WalSink:
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         check_schema(schema := schema_of(writer))
         self._look_at_targets(arrow_schema(schema))
-        pool = self._opened(spark)
+        self._begin(self._open(spark), spark)
+        pool = self._opened()
         pool.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)
         if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
@@ -239,6 +242,8 @@ class WalSink:
         with self._own_query.entered(df, batch_id, self._checkpoint) as (identity, entry):
             # The batch is entered before anything waits, so that `stop` never waits for this thread.
             pool = self._pool_for(df, identity.session)
+            if not entry.has_term:
+                self._begin(pool, identity.session, df.sparkSession)
             self._own_query.hold(df, pool, until=lambda: pool.is_caught_up)
             if not entry.has_term:
                 refuse_large_chunks(self._settings, self._sinks)
@@ -265,6 +270,7 @@ class WalSink:
             self._liveness = Liveness(check_text("liveness_file", liveness_file, "/run/wal-sink/alive"))
             self._liveness.begin()
         pool = self._open()
+        self._begin(pool)
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
         if follow:
             pool.follow(left_s)
@@ -353,9 +359,9 @@ class WalSink:
         if self._check_targets:
             refuse_unfit_targets(self._sinks, self._deliveries, schema, SYSTEM)
 
-    def _opened(self, spark: SparkSession | None = None) -> CommitterPool:
+    def _opened(self) -> CommitterPool:
         """The committer pool, after it delivered what earlier runs left. Raises the error that prevented this."""
-        pool = self._open(spark)
+        pool = self._open()
         pool.wait_caught_up()
         pool.raise_error()
         self._refuse_closed()
@@ -388,6 +394,19 @@ class WalSink:
                 if made is not None:
                     made.start()
         return pool
+
+    def _begin(self, pool: CommitterPool, spark: SparkSession | None = None, state: SparkSession | None = None) -> None:
+        """Let the sinks of whole batches begin, each in a clone of `state`, else of the session of a query, `spark`, or
+        of the active one.
+        """
+        if spark is not None:
+            from wal_sink.spark.session import cluster  # noqa: PLC0415 - draining needs no Spark
+
+            cluster.check_kept_batches(spark, self._settings.retention_batches)
+            cluster.warn_of_unchecked_shuffles(spark)
+        if self._placement is not None:
+            self._placement.use_session(spark, state or spark or current_session())
+        pool.start(whole_batches=True)
 
     def _make_pool(self, spark: SparkSession | None) -> CommitterPool:
         self._owner = Owner()
@@ -423,7 +442,7 @@ class WalSink:
         events = self._events = events_of(opened.root, self._on_event, self._metrics)
         store = MeasuredStore(opened, meter_of(opened.root, self._metrics), SlowRequests(opened.root, events))
         if spark is not None:
-            check_environment(spark, self._spec, self._settings)
+            check_environment(spark, self._spec)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
@@ -431,7 +450,7 @@ class WalSink:
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._should_stop)
         served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
         run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
-        self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
+        self._placement, self._cancel_jobs = placement, partial(placement.cancel_jobs, list(self._sinks))
         return run
 
     def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
@@ -493,6 +512,7 @@ class WalSink:
         unstaged = self._own_query.unstaged_error(self._is_complete)
         try:
             if self._pool is not None:
+                self._begin(self._pool)
                 self._pool.finish(timeout_s)
                 self._refuse_given_up(self._pool)
                 self._pool.run.history.refuse_unstaged()

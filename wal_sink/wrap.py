@@ -12,6 +12,8 @@ once in effect.
 | `foreach_batch`, `spark_writer`, `data_source_writer` | on the driver, once a batch | the whole batch |
 | `foreach_writer` | on executors, once a segment | the segment |
 
+A writer that is called once a batch runs in a clone of the query's session, for this sink alone.
+
 Importing this module does not import pyspark.
 """
 

@@ -75,6 +75,9 @@ def test_the_calling_query_and_what_a_writer_has_are_told(spark_of: Other, place
     assert "/nowhere/old" in seen["leftovers"]["option"]
     assert seen["output modes"] == ["Append", "Update", "Complete"]
     assert seen["delivered"] == list(range(25))
+    kept = ["cloned_db", 6, "mine"]
+    assert seen["clone"] == [kept, ["default", 8, "the clone's"], kept]
+    assert seen["active"] == [True] * 4
 
 
 # Files that Spark writes into a checkpoint.

@@ -71,6 +71,7 @@ def test_the_session_of_a_stopped_spark_is_none(monkeypatch: pytest.MonkeyPatch)
     context = SimpleNamespace(_jsc=object())
     session = SimpleNamespace(sparkContext=context)
     monkeypatch.setattr(SparkSession, "_instantiatedSession", session)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     assert current_session() is session  # type: ignore[comparison-overlap]
     context._jsc = None
     assert current_session() is None

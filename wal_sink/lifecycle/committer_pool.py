@@ -43,10 +43,11 @@ class CommitterPool:
             CommitterThread(run, committer, on_failure=self._note, tell=self._tell) for committer in run.committers
         ]
 
-    def start(self) -> None:
-        """Begin with the batches that earlier runs left."""
+    def start(self, *, whole_batches: bool = False) -> None:
+        """Deliver what earlier runs left: to the sinks of whole batches, which need a session, or to the others."""
         for thread in self._threads:
-            thread.start()
+            if thread.committer.served_sink.dispatcher.whole_batch == whole_batches:
+                thread.start()
 
     @property
     def summary(self) -> str:
@@ -68,9 +69,10 @@ class CommitterPool:
         return all(thread.caught_up.is_set() for thread in self._threads)
 
     def wait_caught_up(self) -> None:
-        """Wait until `is_caught_up`."""
+        """Wait until every sink that has begun has the batches that earlier runs left, or gave up."""
         for thread in self._threads:
-            thread.caught_up.wait()
+            if thread.is_running or not thread.committer.served_sink.dispatcher.whole_batch:
+                thread.caught_up.wait()
 
     def wake(self) -> None:
         """Begin to poll, since a batch was staged, or a query started."""

@@ -12,7 +12,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.task_slots import DeliverySlots
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, Sink
 from wal_sink.sinks.held import objects_of
 from wal_sink.stores.spec import S3, StoreSpec
@@ -46,6 +46,8 @@ class Placement:
         self.store = store
         self.spark = spark
         self.should_stop = should_stop
+        self._of_query: SparkSession | None = None  # the user's session that started the latest query
+        self._clones: dict[str, SparkSession] = {}  # one for each sink of whole batches, from `use_session` on
         self._slots = DeliverySlots(lambda: max_tasks or max(1, _slots(spark) - 1), lambda: max_tasks or _slots(spark))
         if spark is not None:
             from wal_sink.spark.session.cluster import check_shared_store  # noqa: PLC0415 - the core runs without Spark
@@ -57,6 +59,25 @@ class Placement:
         dispatcher, where, payload = self._dispatcher(name, sink, delivery)
         _logger.info("sink %s: %s runs %s", name, name_of(sink), where)
         return serve(name, sink, delivery, dispatcher, travels=payload)
+
+    def use_session(self, session: SparkSession | None, state: SparkSession | None) -> None:
+        """Give each sink of whole batches a clone of `state`, so that it shares views and settings with nobody.
+
+        `session` is the one that started the query whose batches follow; without it, none follow. Raises `ConfigError`
+        if the query before it was of another session.
+        """
+        if not self._clones or state is None:
+            return
+        from wal_sink.spark.session.private import cloned, private  # noqa: PLC0415 - the core runs without Spark
+
+        mine, before = (each and private(each, "_jsparkSession") for each in (session, self._of_query))
+        if mine and before and mine != before:
+            raise ConfigError(
+                "this query belongs to another SparkSession than the one before it, whose batches may still be due to "
+                f"{sorted(self._clones)}. Close this WalSink, and create a new one for this query"
+            )
+        if mine or not before:
+            self._of_query, self._clones = session, {name: cloned(state) for name in self._clones}
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
         """Cancel the Spark jobs that deliver to these sinks. The outcome of their chunks in flight is unknown."""
@@ -130,7 +151,8 @@ class Placement:
             )
         from wal_sink.spark.delivery.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
 
-        write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
+        self._clones[name] = self.spark
+        write = batch_writer(lambda: self._clones[name], sink, self.store, job_group=self._job_group(name))
         return WholeBatchDispatcher(
             write,
             self.log,
@@ -154,16 +176,10 @@ def _slots(spark: SparkSession | None) -> int:
     return task_slots(spark.sparkContext) or 1  # unknown: one slot may be slow, but is never wrong
 
 
-def check_environment(spark: SparkSession, store: StoreSpec, settings: Settings) -> None:
-    """Raise `ConfigError` if Spark's workers cannot stage, or if our settings are unsafe with those of Spark."""
-    from wal_sink.spark.session.cluster import (  # noqa: PLC0415 - draining needs no Spark
-        check_kept_batches,
-        warn_of_unchecked_shuffles,
-    )
-    from wal_sink.spark.session.versions import check_versions  # noqa: PLC0415
+def check_environment(spark: SparkSession, store: StoreSpec) -> None:
+    """Raise `ConfigError` if Spark's workers cannot stage."""
+    from wal_sink.spark.session.versions import check_versions  # noqa: PLC0415 - draining needs no Spark
     from wal_sink.spark.session.workers import WORKER_MODULES, check_workers  # noqa: PLC0415
 
     check_versions(spark)
     check_workers(spark, (*WORKER_MODULES, "s3fs") if store.scheme == S3 else WORKER_MODULES)
-    check_kept_batches(spark, settings.retention_batches)
-    warn_of_unchecked_shuffles(spark)

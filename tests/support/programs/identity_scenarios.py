@@ -21,6 +21,7 @@ from tests.support.waiting import wait_until
 from wal_sink import ConfigError
 from wal_sink.spark.session.identity import QueryIdentity, identity_of
 from wal_sink.spark.session.leftovers import _Fields
+from wal_sink.spark.session.private import active, cloned, private
 from wal_sink.spark.staging.earlier_rows import BatchRows
 
 if TYPE_CHECKING:
@@ -117,6 +118,38 @@ def again(spark: SparkSession, place: Home) -> None:
         query.stop()
 
 
+def clones(spark: SparkSession) -> None:
+    """Note what a clone of a session keeps, whom its changes reach, and which session is active where it is used."""
+
+    def state(session: SparkSession) -> list[Any]:
+        plus = session.sql("SELECT plus(x) AS y FROM kept").first()
+        assert plus is not None
+        return [session.catalog.currentDatabase(), plus.y, session.conf.get("my.own")]
+
+    own = spark.newSession()
+    own.sql("CREATE DATABASE cloned_db")
+    own.sql("USE cloned_db")
+    own.sql("CREATE TEMP VIEW kept AS SELECT 5 AS x")
+    own.udf.register("plus", lambda x: x + 1, "int")
+    own.conf.set("my.own", "mine")
+    clone = cloned(own)
+    seen["clone"] = [state(clone)]
+    clone.sql("USE default")
+    clone.sql("CREATE OR REPLACE TEMP VIEW kept AS SELECT 7 AS x")
+    clone.conf.set("my.own", "the clone's")
+    seen["clone"] += [state(clone), state(own)]
+
+    def ask() -> None:
+        told = [SparkSession.getActiveSession() is None]
+        with active(clone):
+            java = private(clone, "_jsparkSession")
+            of_jvm = getattr(private(clone.sparkContext, "_jvm"), java.getClass().getName())
+            told += [of_jvm.getActiveSession().get() == java, SparkSession.getActiveSession() is spark]
+        seen["active"] = [*told, SparkSession.getActiveSession() is None]
+
+    on_a_thread(ask)
+
+
 def leftovers(spark: SparkSession, place: Home) -> None:
     def refused(writer: Any) -> str:
         return outcome(lambda: place.sink().start(writer))
@@ -151,6 +184,7 @@ def main() -> None:
     chain(spark, place)
     again(spark, place)
     leftovers(spark, place)
+    clones(spark)
     seen["delivered"] = place.lines.ids()
     sys.stdout.write(f"\nSEEN {json.dumps(seen)}\n")
 

@@ -11,6 +11,7 @@ from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.session.job_properties import described
+from wal_sink.spark.session.private import active
 from wal_sink.spark.session.task_errors import surfaced_errors
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal.records import Manifest
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 
 def batch_writer(
-    spark: SparkSession, sink: BatchSink, store: StoreSpec, *, job_group: str
+    session: Callable[[], SparkSession], sink: BatchSink, store: StoreSpec, *, job_group: str
 ) -> Callable[[DeliveryContext, Manifest], object]:
-    """The function of a `WholeBatchDispatcher`; calls `sink.write_batch` with the released batch, in `job_group`."""
+    """The function of a `WholeBatchDispatcher`; calls `sink.write_batch` with the released batch, in `session()`."""
 
     def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
+        spark = session()
         description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {delivery_context.sink}"
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
@@ -32,7 +34,7 @@ def batch_writer(
             spark=spark,
             read=lambda: _dataframe(spark, store, manifest),
         )
-        with described(spark.sparkContext, description, group=job_group), surfaced_errors(description):
+        with active(spark), described(spark.sparkContext, description, group=job_group), surfaced_errors(description):
             return sink.write_batch(batch)
 
     return write

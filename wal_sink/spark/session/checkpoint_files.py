@@ -35,7 +35,7 @@ def checkpoint_files(
 
 
 def current_session() -> SparkSession | None:
-    """The Spark session of this process; None if it has none. Does not import pyspark.
+    """The Spark session that is active here, else the first of this process; None if it has none. Imports no pyspark.
 
     A Spark Connect session does not count: nothing here can run on it. Raises `ConfigError` if this version of PySpark
     does not tell, because without the session the checkpoint would be looked for in another place.
@@ -48,7 +48,9 @@ def current_session() -> SparkSession | None:
     from wal_sink.spark.session.private import private  # noqa: PLC0415 - the core runs without Spark
 
     session: SparkSession | None = private(SparkSession, "_instantiatedSession")
-    return session if session is not None and is_running(session.sparkContext) else None
+    if session is None or not is_running(session.sparkContext):
+        return None
+    return SparkSession.getActiveSession() or session
 
 
 def checkpoint_location(checkpoint: str, spark: SparkSession | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -16,6 +16,9 @@ from pyspark.errors import PySparkException
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import redacted
 from wal_sink.spark.session.versions import KNOWN_VERSIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @contextmanager
@@ -45,6 +48,30 @@ def private(thing: object, name: str) -> Any:
             f"{owner.__module__}.{owner.__qualname__} has no {name} in PySpark {_version()}, but wal-sink needs it. "
             "Use a version of PySpark that README.md names, or a newer wal-sink"
         ) from error
+
+
+def cloned(spark: SparkSession) -> SparkSession:
+    """A session with the database, views, functions and settings that `spark` has now; `newSession` has none of them.
+    Neither changes the other. Raises `ConfigError` if this version of Spark has no such call.
+    """
+    with understood(spark.version, "a clone of a session"):
+        return type(spark)(spark.sparkContext, private(spark, "_jsparkSession").cloneSession())
+
+
+@contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Make `spark` the JVM's active session on this thread, as Spark does where it calls `foreachBatch`.
+
+    Python's active session is one for the whole process: the main program would see it, so it stays as it is.
+    """
+    session = private(spark, "_jsparkSession")
+    companion = getattr(private(spark.sparkContext, "_jvm"), session.getClass().getName())
+    before = companion.getActiveSession()
+    companion.setActiveSession(session)
+    try:
+        yield
+    finally:
+        companion.setActiveSession(before.get()) if before.isDefined() else companion.clearActiveSession()
 
 
 def _version() -> str:
