@@ -99,8 +99,6 @@ class _Csv(RowsFile):
     def add(self, chunk: Chunk) -> None:
         table = chunk.table
         _refuse_equal_names(table)
-        if not table.num_columns:
-            raise ConfigError("the rows have no columns, and CSV cannot hold such rows. Select a column in the query")
         columns = [_csv_cells(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
         if not self._has_header:
             self._write((",".join(_quoted(name) for name in table.column_names) + "\n").encode())
@@ -166,7 +164,9 @@ class _Output:
 
 
 def _refuse_equal_names(table: pa.Table) -> None:
-    """Arrow and Spark write such a file and cannot read it."""
+    """Arrow and Spark write such a file and cannot read it. Of rows without columns they read none."""
+    if not table.num_columns:
+        raise ConfigError("the rows have no columns: CSV and Parquet cannot hold them. Select a column in the query")
     names = table.column_names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

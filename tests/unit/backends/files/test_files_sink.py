@@ -146,9 +146,10 @@ def test_two_sinks_of_one_folder_leave_each_other_their_names(tmp_path: Path) ->
     assert len(files(tmp_path)) == 2
 
 
-def test_rows_without_columns_are_no_csv(tmp_path: Path) -> None:
-    with pytest.raises(PermanentError, match="the rows have no columns, and CSV cannot hold such rows"):
-        opened(FilesSink(str(tmp_path), format="csv")).write(chunk(TABLE.select([])))
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_rows_without_columns_are_refused_where_none_would_be_read(tmp_path: Path, format: Any) -> None:  # noqa: A002
+    with pytest.raises(PermanentError, match="the rows have no columns: CSV and Parquet cannot hold them"):
+        opened(FilesSink(str(tmp_path), format=format)).write(chunk(TABLE.select([])))
 
 
 @pytest.mark.parametrize(
