@@ -82,7 +82,12 @@ def command_of(record: ChangeRecord, name: str) -> str:
     """The command of a change of the sink `name`, as a user types it, with `WAL` for the address and `***` for a
     secret.
     """
-    words = ["wal-sink", record.verb, "WAL", *([name] if record.verb.startswith("sinks ") else [])]
+    words = [
+        "wal-sink",
+        record.verb,
+        "WAL",
+        *([record.arguments.get("(old)", name)] if record.verb.startswith("sinks ") else []),
+    ]
     typed = {key: value for key, value in record.arguments.items() if not key.startswith("(")}
     for value in (value for key, value in typed.items() if not key.startswith("--")):
         words += _spelled(value)
