@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wal_sink.arguments import check_bool
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import ConfigError, ForgottenError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, TransactionalSink
@@ -52,8 +52,8 @@ class SqlSink(TransactionalSink):
     `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host:port/database` or
     `mariadb://…` (`mysql://…`). A password in it travels to the executors with the sink and is never shown;
     `password_env` names an environment variable instead, read where the sink runs, and the drivers' own ways
-    (PGPASSWORD, pgpass, an option file) work too. `schema`: the schema of table and ledger, if it is not the first
-    one of the user's search path (MariaDB: the URL's database).
+    (PGPASSWORD, pgpass, an option file) work too. `schema`: the schema of table and ledger; `public` by default
+    (MariaDB: the URL's database).
 
     A missing table is made from the chunk's columns, unless `create_table=False`. A missing ledger is made in any case;
     `docs/sinks/sql.md` has its DDL, the rights that are needed, and the type for each column. A table that is missing
@@ -219,8 +219,12 @@ class SqlSink(TransactionalSink):
         """One transaction, committed or without a trace."""
         with self._dialect.transaction(connection):
             stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
-            if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
-                return
+            try:
+                if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
+                    return
+            except ForgottenError:
+                self._target.oid = None  # of a server with an older state, perhaps another one
+                raise
             refuse_lost = partial(self._refuse_lost_table, connection, chunk, what)
             known = self._target.fit(connection, chunk.table.schema, what, refuse_lost)
             self._refuse_by_value(chunk, rows, known)
@@ -302,7 +306,7 @@ class SqlSink(TransactionalSink):
         connection = self._dialect.connect()
         try:
             with self._dialect.translated(f"opening {self._dialect.address}"):
-                self._dialect.make_ledger(connection)
+                self._dialect.make_ledger(connection, self._table)
         except BaseException:
             connection.close()
             raise

@@ -80,6 +80,7 @@ _AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT",
 _DEFINITIONS = """
     SELECT name, type, sql FROM sqlite_master WHERE lower(name) IN (lower(?), lower(?)) AND type IN ('table', 'view')
 """
+_DIGIT = re.compile(r"[0-9]")
 _REPLACES = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _NO_WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
 """Texts, names and comments of a definition."""
@@ -110,6 +111,10 @@ class Sqlite(Dialect):
 
     def refuses_rows(self, error: Exception) -> bool:
         return isinstance(error, _UNFIT) or _code_of(error) in _ABOUT_ROWS
+
+    def may_refuse_a_row(self, error: Exception) -> bool:
+        """Whether an expression of the table failed, such as `json(x)` in a CHECK. No other code is a row's."""
+        return _code_of(error) == sqlite3.SQLITE_ERROR
 
     def shown(self, error: Exception) -> str:
         return f"SQLite cannot hold a value: {error}" if isinstance(error, _UNFIT) else str(error)
@@ -201,7 +206,7 @@ class Sqlite(Dialect):
 
     # The ledger.
 
-    def make_ledger(self, connection: Connection) -> None:
+    def make_ledger(self, connection: Connection, table: str) -> None:  # noqa: ARG002
         if self.columns(connection, LEDGER):
             return
         with self.transaction(connection):
@@ -291,12 +296,18 @@ class Sqlite(Dialect):
         sent = {column: f"?{at}" for at, column in enumerate(columns, 1)}
         same_key = " AND ".join(f"{self.quote(column)} = {sent[column]}" for column in replacing.key)
         there = " AND ".join(f"{self.quote(column)} IS {value}" for column, value in sent.items())
+        named, at = replacing.newer_by, list(columns).index
         if replacing.newer_by is not None:
             age, ours = self.quote(replacing.newer_by), sent[replacing.newer_by]
             there += f" OR {age} IS NOT NULL AND ({ours} IS NULL OR {age} > {ours})"
+        keys = " AND ".join(f"{self.quote(column)} = ?" for column in replacing.key)
+        of_age = f"SELECT {self.quote(named or '')} FROM {self.quote(table)} WHERE {keys}"  # noqa: S608 - quoted
         look = f"SELECT count(*) FROM {self.quote(table)} WHERE {same_key} AND ({there})"  # noqa: S608 - quoted
 
         def count(row: Sequence[Any]) -> int:
+            if named is not None:
+                stored = connection.execute(of_age, [row[at(column)] for column in replacing.key]).fetchone() or ()
+                _refuse_other_form([*stored, row[at(named)]], table, named)
             if connection.execute(insert, row).rowcount or connection.execute(look, row).fetchone() != (0,):
                 return 1
             return int(connection.execute(insist, row).rowcount)
@@ -350,6 +361,25 @@ def _problem(name: str, kind: str, definition: str) -> str | None:
     if definition.lstrip().upper().startswith("CREATE VIRTUAL"):
         return f"{name} is a virtual table, and such a table may keep rows outside of the transaction; expected a table"
     return None
+
+
+def _refuse_other_form(ages: Sequence[Any], table: str, column: str) -> None:
+    """Refuse to compare a stored age with a sent one of another form: as texts, 23:00 in one form may precede 09:00 in
+    the other.
+    """
+    forms = [_form_of(age) for age in ages if age is not None]
+    if len(set(forms)) > 1:
+        raise PermanentError(
+            f"table {table!r}: newer_by column {column!r} holds a value of the form {forms[0]!r}, but the query sends "
+            f"{forms[1]!r}, and SQLite would compare letters. Bring the stored values into the second form. Texts "
+            "of datetime() in UTC become timestamps by strftime('%Y-%m-%dT%H:%M:%f000Z', column)"
+        )
+
+
+def _form_of(age: Any) -> str:
+    if isinstance(age, (int, float)) or age == "NaN":
+        return "number"
+    return _DIGIT.sub("0", age) if isinstance(age, str) else type(age).__name__
 
 
 def _code_of(error: Exception) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -33,8 +34,11 @@ def test_a_column_that_would_now_alter_values(server: DatabaseServer, database: 
     real = "REAL" if isinstance(server, PostgresqlServer) else "FLOAT"
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(decimals(0.5)))
+        told = r"column 'id' is declared '(real|float)'\. This type would alter"
+        if isinstance(server, PostgresqlServer) and len(change) > 1:
+            told = "another table has this name now"
         as_owner(server, database, *(statement.format(*alter).replace("REAL", real) for statement in change))
-        with pytest.raises(PermanentError, match=r"column 'id' is declared '(real|float)'\. This type would alter"):
+        with pytest.raises(PermanentError, match=told):
             sink.write(chunk(decimals(0.1), first=1))
         assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
     assert (0.1,) not in stored(server, database)
@@ -45,15 +49,31 @@ def test_what_fits_after_the_change_is_written(server: DatabaseServer, database:
         sink.write(chunk(ids(1)))
         as_owner(server, database, "ALTER TABLE flights ADD COLUMN more INTEGER DEFAULT 7")
         assert sink.write(chunk(ids(2), first=1)) is None
-        as_owner(server, database, "DROP TABLE flights", "CREATE TABLE flights (id NUMERIC(20))")
-        assert sink.write(chunk(ids(3), first=2)) is None
-    assert stored(server, database) == [(3,)]
+    assert stored(server, database, "id, more") == [(1, 7), (2, 7)]
+
+
+def test_a_table_that_took_the_place_of_another_gets_rows_after_a_start(server: DatabaseServer, database: str) -> None:
+    """PostgreSQL gives every table a number. The look before a start learns it, and copies of the sink have it."""
+    as_owner(server, database, "CREATE TABLE flights (id BIGINT)")
+    looked = sink_to(server, database)
+    looked.examine(None)
+    as_owner(server, database, "ALTER TABLE flights RENAME TO older", "CREATE TABLE flights (id BIGINT)")
+    with opened(pickle.loads(pickle.dumps(looked))) as sink:  # noqa: S301 - made here
+        if isinstance(server, PostgresqlServer):
+            with pytest.raises(PermanentError, match=r"another table has this name now .* start again"):
+                sink.write(chunk(ids(1)))
+            looked.examine(None)
+        with opened(looked) as started:
+            assert started.write(chunk(ids(1))) is None
+    assert stored(server, database) == [(1,)]
 
 
 def test_a_column_that_now_needs_a_value(server: DatabaseServer, database: str) -> None:
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(ids(1)))
-        as_owner(server, database, "DROP TABLE flights", "CREATE TABLE flights (id BIGINT, must INTEGER NOT NULL)")
+        as_owner(server, database, "DELETE FROM flights", "ALTER TABLE flights ADD COLUMN must INTEGER NOT NULL")
+        if isinstance(server, MariadbServer):  # which gives such a column a default of its kind
+            as_owner(server, database, "DROP TABLE flights", "CREATE TABLE flights (id BIGINT, must INTEGER NOT NULL)")
         with pytest.raises(PermanentError, match=r"column 'must' .*needs a value, but has no default"):
             sink.write(chunk(ids(2), first=1))
 

@@ -177,6 +177,51 @@ def test_upserts_with_the_least_rights(postgresql: PostgresqlServer, pg: str) ->
     assert stored(postgresql, pg, "id, late") == [(1, 3)]
 
 
+def test_no_search_path_leads_rows_or_ledger_elsewhere(postgresql: PostgresqlServer, pg: str) -> None:
+    """The default path begins with a schema of the user's name, which anybody may make while a query runs."""
+    with opened(sink_to(postgresql, pg)) as sink:
+        sink.write(chunk(ids(1)))
+        as_owner(postgresql, pg, f"CREATE SCHEMA {USER}", f"CREATE TABLE {USER}.flights (id bigint)")
+        as_owner(postgresql, pg, f"CREATE TABLE {USER}.wal_sink_ledger (LIKE public.wal_sink_ledger INCLUDING ALL)")
+        sink.write(chunk(ids(2), first=1))
+    with opened(sink_to(postgresql, pg)) as sink:
+        assert sink.last(SLOT) == Position(SLOT, 0, 2, "a")
+    assert postgresql.query(pg, "SELECT id FROM public.flights ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("found", ["flights", "wal_sink_ledger"])
+def test_a_table_that_only_a_search_path_finds_needs_its_schema(
+    postgresql: PostgresqlServer, pg: str, found: str
+) -> None:
+    as_owner(postgresql, pg, f"CREATE SCHEMA {USER}", f"CREATE TABLE {USER}.{found} (id bigint)")
+    with pytest.raises(PermanentError, match=f"the search path of this user leads to the schema '{USER}'"):
+        write(sink_to(postgresql, pg), chunk(ids(1)))
+    write(sink_to(postgresql, pg, schema="public"), chunk(ids(1)))
+    write(sink_to(postgresql, pg), chunk(ids(2), first=1))
+    assert postgresql.query(pg, "SELECT id FROM public.flights ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_row_level_security(postgresql: PostgresqlServer, pg: str, mode: str) -> None:
+    """It refuses COPY, and takes INSERT. A row against a policy is refused like any other."""
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TABLE flights (id bigint PRIMARY KEY, note text)",
+        "ALTER TABLE flights ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE flights FORCE ROW LEVEL SECURITY",
+        "CREATE POLICY p ON flights USING (id <> 2) WITH CHECK (id <> 2)",
+    )
+    sink = sink_to(postgresql, pg, mode=mode, key="id" if mode == "upsert" else ())
+    rows = ids(1, 2, 3).append_column("note", pa.array(["a\tb", "", None]))
+    (rejected,) = write(sink, chunk(rows))
+    assert isinstance(rejected, Rejected)
+    assert list(rejected.reasons) == [1]
+    assert "row-level security" in rejected.reasons[1]
+    write(sink, chunk(rows.take([0, 2])))
+    assert stored(postgresql, pg, "id, note") == [(1, "a\tb"), (3, None)]
+
+
 def test_commits_are_durable_whatever_the_role_has_set(postgresql: PostgresqlServer, pg: str) -> None:
     postgresql.query("postgres", f"ALTER ROLE {USER} IN DATABASE {pg} SET synchronous_commit = off")
     as_owner(

@@ -106,5 +106,5 @@ def test_an_answer_of_a_replica_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         dialect: Any = standby._dialect
         given = {**dialect._parameters(), "target_session_attrs": "any"}
         monkeypatch.setattr(type(dialect), "_parameters", lambda _: given)
-        with opened(standby), pytest.raises(ConnectionError, match=r"is read only: cannot set .* during recovery"):
-            standby.last(SLOT)
+        with pytest.raises(ConnectionError, match=r"is read only: cannot set .* during recovery"):
+            standby.open(CONTEXT)

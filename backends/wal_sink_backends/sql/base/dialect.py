@@ -11,7 +11,7 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.sql.base.dropped import reason_of
-from wal_sink_backends.sql.base.refused import Apart, refused_rows
+from wal_sink_backends.sql.base.refused import Apart, Unlisted, refused_rows
 from wal_sink_backends.sql.base.values import kind_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
 STORED = "wal_sink_stored"
 """The name of the target table within a statement that replaces rows."""
 _GRACE_S = 5.0
-_SAVEPOINT = "wal_sink_rows"
+_SAVEPOINT, _START = "wal_sink_rows", "wal_sink_start"
 Connection: TypeAlias = Any
 """A dialect's connection: `execute`, `close`, and methods that only the dialect calls."""
 
@@ -114,6 +114,8 @@ class Look:
     """Differs if any checked property of the two differs."""
     problem: str | None = None
     """Why table or ledger cannot keep rows and position together; None if both can."""
+    oid: int | None = None
+    """The number by which the server tells the table from another one of its name; None if there is none."""
 
 
 class Dialect(ABC):
@@ -168,6 +170,10 @@ class Dialect(ABC):
     def refuses_rows(self, error: Any) -> bool:
         """Whether an error is about single rows: a constraint, a value that a column cannot hold."""
 
+    def may_refuse_a_row(self, error: Any) -> bool:
+        """Whether an error in no list may be about a single row. False for errors of the connection or the server."""
+        return not self.passes(error)
+
     def refuses_together(self, error: Any) -> bool:  # noqa: ARG002
         """Whether an error is about rows that may be taken one after the other, in their order."""
         return False
@@ -198,8 +204,8 @@ class Dialect(ABC):
     # The ledger.
 
     @abstractmethod
-    def make_ledger(self, connection: Connection) -> None:
-        """Create the ledger if it is missing; safe when several processes do so at once."""
+    def make_ledger(self, connection: Connection, table: str) -> None:
+        """Create the ledger of a table if it is missing; safe when several processes do so at once."""
 
     def reading(self, connection: Connection) -> AbstractContextManager[None]:  # noqa: ARG002
         """The context for `stored`, in which no server that may lag behind answers."""
@@ -325,15 +331,26 @@ class Dialect(ABC):
             try:
                 reason = reason_of(put(rows.values[first:end]), may_drop=may_drop, what=what)
             except self.driver_error() as error:
-                if not (together := self.refuses_together(error)) and not self.refuses_rows(error):
-                    raise
-                reason = Apart(self.shown(error)) if together else self.shown(error)
+                reason = self._reason(connection, error)
             if reason is not None:
                 connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             self.release(connection, _SAVEPOINT)
+            if reason is not None and end - first == len(rows.numbers):  # the first attempt: no row is there yet
+                connection.execute(f"SAVEPOINT {_START}")
             return reason
 
-        return refused_rows(rows.numbers, attempt)
+        return refused_rows(rows.numbers, attempt, lambda: connection.execute(f"ROLLBACK TO SAVEPOINT {_START}"))
+
+    def _reason(self, connection: Connection, error: Exception) -> str:
+        """Why some rows were refused. Raises the error again if it is about no row."""
+        if self.refuses_together(error):
+            return Apart(self.shown(error))
+        if self.refuses_rows(error):
+            return self.shown(error)
+        if not self.is_usable(connection) or not self.may_refuse_a_row(error):
+            raise error
+        (unlisted := Unlisted(self.shown(error))).error = error
+        return unlisted
 
     def on_conflict(self, columns: Sequence[str], replacing: Replacing) -> str:
         """The clause of an INSERT into the table, called `STORED`, that replaces rows with the same key."""

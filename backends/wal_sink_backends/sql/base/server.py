@@ -77,6 +77,7 @@ class ServerDialect(Dialect):
 
     at: Address
     limits: Limits
+    default_schema: ClassVar[str | None] = None
     schema_is: ClassVar[str | None] = "a schema"
     is_read_only: ClassVar[str]
     """An SQL expression (for statements with placeholders): whether the server that computes it is read only."""
@@ -120,9 +121,14 @@ class ServerDialect(Dialect):
 
     # The ledger.
 
-    def make_ledger(self, connection: ServerSession) -> None:
-        if self.columns(connection, LEDGER):
-            return
+    def refuse_elsewhere(self, connection: Connection, table: str) -> None:
+        """Raise `PermanentError` if the table may be meant to be in another schema."""
+
+    def make_ledger(self, connection: ServerSession, table: str) -> None:
+        with self.reading(connection):
+            if self.columns(connection, LEDGER):
+                return
+            self.refuse_elsewhere(connection, table)
         ddl = self.ledger_ddl.format(self.named(LEDGER))
         try:
             self.create_once(connection, LEDGER, ddl)
@@ -212,12 +218,12 @@ class ServerDialect(Dialect):
     # Names.
 
     @property
-    def namespace(self) -> str | None:
-        """The schema of table and ledger; None for the one where the server looks first."""
-        return self.at.schema
+    def namespace(self) -> str:
+        """The schema of table and ledger (MariaDB: the database). Each statement names it."""
+        return self.at.schema or self.default_schema or self.at.database
 
     def named(self, table: str) -> str:
-        return self.quote(table) if self.namespace is None else f"{self.quote(self.namespace)}.{self.quote(table)}"
+        return f"{self.quote(self.namespace)}.{self.quote(table)}"
 
     def _in_query(self, table: str) -> str:
         """The quoted name in a statement with placeholders."""

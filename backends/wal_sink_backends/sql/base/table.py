@@ -43,6 +43,8 @@ class TargetTable:
         self._key = key
         self.creates = create
         self._known: Known | None = None
+        self.oid: int | None = None
+        """The number of the table in this run; None before it is known."""
 
     def forget(self) -> None:
         """Forget the table: a new connection may lead to another server."""
@@ -50,7 +52,7 @@ class TargetTable:
 
     def remember(self, known: Known) -> None:
         """Remember the table, after the transaction of `fit` was committed."""
-        self._known = known
+        self._known, self.oid = known, self.oid or known.look.oid
 
     def fit(self, connection: Connection, schema: Any, what: str, refuse_lost: Callable[[], None]) -> Known:
         """Make or check the table, within the transaction that writes to it.
@@ -77,8 +79,10 @@ class TargetTable:
         Raises `PermanentError` as `fit` does.
         """
         check = "target.table"
-        if problem := self._dialect.look(connection, self._name).problem:
-            raise PermanentError(f"{what}: {problem}")
+        look = self._dialect.look(connection, self._name)
+        self.oid = look.oid  # copies of the sink, on executors too, know it for this run
+        if look.problem:
+            raise PermanentError(f"{what}: {look.problem}")
         if not (found := self._dialect.columns(connection, self._name)):
             self._refuse_missing(what)
             return fine(check, f"{what}: the first delivery makes this table")
@@ -111,6 +115,11 @@ class TargetTable:
         look = self._dialect.look(connection, self._name)
         if look.problem:
             raise PermanentError(f"{what}: {look.problem}")
+        if self.oid and look.oid and look.oid != self.oid:
+            raise PermanentError(
+                f"{what}: another table has this name now (oid {look.oid}, expected {self.oid}). If the table was "
+                "replaced on purpose, start again: a start goes on if schema, name and ledger fit"
+            )
         wanted = _types(schema)
         if not (found := self._dialect.columns(connection, self._name)):
             self._make_missing(connection, schema, what, refuse_lost)

@@ -78,6 +78,10 @@ class Mariadb(ServerDialect):
     def refuses_rows(self, error: Exception) -> bool:
         return refuses_rows(error)
 
+    def may_refuse_a_row(self, error: Exception) -> bool:
+        """PyMySQL closes a connection before an error of the client, so on an open one a SIGNAL chose its number."""
+        return 2000 <= number_of(error) <= 2999 or not passes(error)
+
     def refuses_creation(self, error: Exception) -> bool:
         return number_of(error) in _DENIED
 
@@ -225,10 +229,6 @@ class Mariadb(ServerDialect):
 
     def quote(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
-
-    @property
-    def namespace(self) -> str:
-        return self.at.schema or self.at.database
 
 
 def _statements(rows: Sequence[str], most: int) -> Iterator[Sequence[str]]:

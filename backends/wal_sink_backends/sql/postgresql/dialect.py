@@ -33,6 +33,8 @@ _DENIED = frozenset({_NO_RIGHT, "3F000"})
 """SQLSTATEs: no right, or no such schema."""
 _TWICE = "21000"
 """Cardinality violation: a statement would replace a row twice. A subquery with several rows has it too."""
+_NEVER_OF_ROWS = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
+"""SQLSTATE classes that are never about a row, also where they do not pass."""
 _CREATION_LOCK = 0x77616C73
 """The lock of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
 _COLUMNS = """
@@ -41,6 +43,11 @@ _COLUMNS = """
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
+_ELSEWHERE = """
+    SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid IN (to_regclass(%s), to_regclass(%s)) AND n.nspname <> %s LIMIT 1
+"""
+"""The schema in which the search path leads to a table or a ledger, if it is another one."""
 _EVICT = """
     SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
     WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 2 AND l.pid <> pg_backend_pid()
@@ -54,6 +61,7 @@ class Postgresql(ServerDialect):
 
     longest_name = 63
     holds = False  # LOCK TABLE protects no partition; a second look after the rows suffices, as they can be rolled back
+    default_schema = "public"  # never the search path: its first schema may be another one tomorrow
     is_read_only = "pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
     ledger_ddl = (
         'CREATE TABLE IF NOT EXISTS {} (slot text COLLATE "C" PRIMARY KEY, term bigint NOT NULL, '
@@ -71,6 +79,9 @@ class Postgresql(ServerDialect):
 
     def refuses_rows(self, error: psycopg.Error) -> bool:
         return refuses_rows(error)
+
+    def may_refuse_a_row(self, error: psycopg.Error) -> bool:
+        return (error.sqlstate or "08")[:2] not in _NEVER_OF_ROWS and not passes(error)
 
     def refuses_together(self, error: psycopg.Error) -> bool:
         """Whether a statement would replace a row twice. Rows may have one key for the index and several for the
@@ -98,6 +109,12 @@ class Postgresql(ServerDialect):
 
     def connect(self) -> Session:
         psycopg = driver()
+        known = psycopg.pq.Conninfo.get_defaults()
+        if self.at.hosts and any(each.keyword == b"hostaddr" and each.val for each in known):
+            raise PermanentError(
+                f"opening {self.address}: PGHOSTADDR (or the service that PGSERVICE names) would lead to another "
+                "server than the URL's host. Remove it where the sink runs"
+            )
         try:
             connection = connection_class().connect(**self._parameters())
         except psycopg.Error as error:
@@ -160,6 +177,16 @@ class Postgresql(ServerDialect):
 
     # The target table.
 
+    def refuse_elsewhere(self, connection: Session, table: str) -> None:
+        """Refuse to make a ledger where nobody meant it: without `schema` the search path does not count."""
+        names = (self.quote(LEDGER), self.quote(table), self.namespace)
+        if self.at.schema is None and (found := connection.execute(_ELSEWHERE, names).fetchone()):
+            raise PermanentError(
+                f"{self.address}: without schema=, table and ledger are in the schema {self.namespace!r}. It has no "
+                f"ledger yet, and the search path of this user leads to the schema {found[0]!r}. Pass one of the "
+                "two as schema="
+            )
+
     def columns(self, connection: Session, table: str) -> dict[str, str]:
         return dict(connection.execute(_COLUMNS, (self.named(table),)).fetchall())
 
@@ -194,7 +221,7 @@ class Postgresql(ServerDialect):
         return copy_rows(table, key)
 
     def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
-        if replacing.key:
+        if replacing.key or connection.is_row_secured:  # then COPY into the table is refused
             return Upsert(self, connection, table, columns, replacing).put
         copy = f"COPY {self.named(table)} ({self.listed(columns)}) FROM STDIN"
 

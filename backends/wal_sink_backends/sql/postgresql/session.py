@@ -34,6 +34,9 @@ _ROW_CLASSES = ("22", "23", "P0")
 """SQLSTATE classes about rows: values, constraints, and RAISE of PL/pgSQL in a trigger."""
 _OF_ROWS = frozenset({"44000", "54000"})
 """Further SQLSTATEs about rows: WITH CHECK OPTION, too large for an index."""
+_DURABLE = "replace(current_setting('synchronous_commit'), 'off', 'on')"
+_DEFAULTS = ("session_authorization", "role", "search_path", "synchronous_commit")
+"""Settings that get the value with which the session began. Functions of triggers may use the search path."""
 _REFUSALS = (
     *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist", "permission denied"),
     *("is not permitted to log in", "does not support SSL", "certificate", "invalid connection option"),
@@ -98,11 +101,10 @@ class Session(ServerSession):
     def __init__(self, connection: psycopg.Connection[Any], limits: Limits) -> None:
         self._connection = connection
         self._limit_s = limits.silence_s
-        try:
-            self._begin = self._beginning(limits)
-        except BaseException:
-            connection.close()
-            raise
+        self._begin = self._beginning(limits)
+        self._role: str | None = None
+        self.is_row_secured = False
+        """Whether row-level security of the target table applies to this user, by the newest look."""
 
     @property
     def usable(self) -> bool:
@@ -138,10 +140,17 @@ class Session(ServerSession):
 
     def begin(self) -> None:
         try:
-            self.execute(self._begin)
+            cursor = self.execute(self._begin)
         except driver().errors.FeatureNotSupported as error:  # READ WRITE on a standby, as after a fail-over
             self.close()
             raise ConnectionError(f"the server is read only: {error}. Connect the sink to the primary") from error
+        while cursor.nextset():
+            pass
+        role, commit = cursor.fetchone() or (None, "off")
+        self._role = self._role or role
+        if role != self._role or commit == "off":
+            self.close()
+            raise ConnectionError(f"the session has the role {role} (expected {self._role}) and commits with {commit}")
 
     def commit(self) -> None:
         """Commit. An aborted transaction answers COMMIT with ROLLBACK, without an error, which is refused here."""
@@ -154,10 +163,9 @@ class Session(ServerSession):
             self.execute(f"RELEASE SAVEPOINT {savepoint}")
 
     def _beginning(self, limits: Limits) -> str:
-        """The statements that begin a transaction: all limits within it, so that a pooler cannot mix them up, and
-        durable commits.
+        """The statements that begin a transaction. They set within it what another client of a pooler may have
+        left in the session, and durable commits. The last answer tells what holds.
         """
-        asked = self.execute("SELECT current_setting('synchronous_commit')").fetchone()
         settings = {
             "statement_timeout": _milliseconds(limits.statement_timeout_s),
             "lock_timeout": _milliseconds(limits.busy_timeout_s),
@@ -166,13 +174,15 @@ class Session(ServerSession):
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
             "intervalstyle": "postgres",
-            **({"synchronous_commit": "on"} if asked == ("off",) else {}),
+            "client_encoding": "utf8",
         }
         return "; ".join(
             [
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
                 *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()),
+                *(f"SET LOCAL {name} TO DEFAULT" for name in _DEFAULTS),
                 "SET CONSTRAINTS ALL IMMEDIATE",  # an error deferred to COMMIT would name no row
+                f"SELECT current_user::text, set_config('synchronous_commit', {_DURABLE}, true)",
             ]
         )
 

@@ -21,7 +21,8 @@ _TABLES = """
         JOIN pg_inherits below ON below.inhparent = parts.oid
     )
     SELECT parts.root, parts.is_root, c.oid::bigint, c.relname::text, c.relkind::text, c.relpersistence::text,
-           am.amname::text, EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3'),
+           am.amname::text, parts.is_root AND row_security_active(c.oid),
+           EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3'),
            (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull,
                                         a.atthasdef, a.attidentity, a.attgenerated), ',' ORDER BY a.attnum)
             FROM pg_attribute a
@@ -44,6 +45,7 @@ class _Relation(NamedTuple):
     kind: str
     persistence: str
     method: str | None
+    is_row_secured: bool
     has_rule: bool
     columns: str | None
 
@@ -65,9 +67,11 @@ class _Relation(NamedTuple):
 
 def look(session: Session, table: str, named: str, ledger: str) -> Look:
     """The table, the ledger and all their partitions. `named` and `ledger` are quoted names."""
-    rows = session.execute(_TABLES, ([table, LEDGER], [named, ledger])).fetchall()
-    problems = (problem for row in rows if (problem := _Relation(*row).problem()))
-    return Look(repr(rows), next(problems, None))
+    rows = [_Relation(*row) for row in session.execute(_TABLES, ([table, LEDGER], [named, ledger])).fetchall()]
+    problems = (problem for row in rows if (problem := row.problem()))
+    its = next((row for row in rows if row.is_root and row.root == table), None)
+    session.is_row_secured = its is not None and its.is_row_secured
+    return Look(repr(rows), next(problems, None), its and its.oid)
 
 
 _MISSING = """

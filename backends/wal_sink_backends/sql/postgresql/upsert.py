@@ -18,7 +18,8 @@ _SENT = "pg_temp.wal_sink_rows"
 
 
 class Upsert:
-    """Writes through a temporary table. Of several rows with one key the newest counts, and of these the last one.
+    """Writes through a temporary table; appends if there is no key. Of several rows with one key the newest counts, and
+    of these the last one.
 
     Rows are written in the order of their keys, so that all writers lock them in the same order.
     """
@@ -29,7 +30,7 @@ class Upsert:
         self._session = session
         named, quoted = dialect.named(table), [dialect.quote(column) for column in columns]
         names = {column: f"c{number}" for number, column in enumerate(columns)}
-        keys = ", ".join(names[column] for column in replacing.key)
+        keys = ", ".join(names[column] for column in replacing.key) or "number"
         age = names.get(replacing.newer_by or "")
         first = f"{age} DESC NULLS LAST, " if age else ""
         self._newest = f"SELECT DISTINCT ON ({keys}) * FROM {_SENT} ORDER BY {keys}, {first}number DESC"  # noqa: S608
@@ -37,9 +38,11 @@ class Upsert:
             f"INSERT INTO {named} AS {STORED} ({', '.join(quoted)}) SELECT {', '.join(names.values())} "  # noqa: S608
             f"FROM ({self._newest}) AS newest ORDER BY {keys} "
         )
-        self._merge = insert + dialect.on_conflict(columns, replacing)
-        self._insist = insert + dialect.insisting(columns, replacing)
-        self._settle = self._settling(dialect, named, names, replacing)
+        self._merge, self._replaces = insert, bool(replacing.key)
+        if self._replaces:
+            self._merge = insert + dialect.on_conflict(columns, replacing)
+            self._insist = insert + dialect.insisting(columns, replacing)
+            self._settle = self._settling(dialect, named, names, replacing)
         typed = ", ".join(f"{column} AS {name}" for column, name in zip(quoted, names.values(), strict=True))
         of_columns = f"SELECT {typed}, 0::bigint AS number FROM {named} WITH NO DATA"  # noqa: S608 - quoted
         session.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
@@ -55,6 +58,8 @@ class Upsert:
         written = self._session.execute(self._merge).rowcount
         if written == len(rows):
             return None
+        if not self._replaces:
+            return Dropped(len(rows), written)
         ((keys,),) = self._session.execute(f"SELECT count(*) FROM ({self._newest}) AS newest").fetchall()  # noqa: S608
         dropped = 0 if written == keys else self._dropped(len(rows))
         return Dropped(keys, keys - dropped) if dropped else None

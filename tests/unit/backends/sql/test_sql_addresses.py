@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from wal_sink.errors import ConfigError
+from tests.support.chunks import CONTEXT
+from wal_sink.errors import ConfigError, PermanentError
 from wal_sink_backends.sql.mariadb.dialect import Mariadb
 from wal_sink_backends.sql.postgresql.dialect import Postgresql
 from wal_sink_backends.sql.sink import SqlSink
@@ -157,6 +158,12 @@ def test_all_of_an_sqlite_url(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=wrong.partition("=")[0]):
             sqlite_sink(f"sqlite:///{tmp_path}/x.db?table=t&{wrong}")
+
+
+def test_the_environment_leads_to_no_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
+    with pytest.raises(PermanentError, match=r"PGHOSTADDR .* would lead to another server than the URL's host"):
+        SqlSink("postgresql://etl@db/shop", "t").open(CONTEXT)
 
 
 def test_every_scheme_has_its_entry_point() -> None:

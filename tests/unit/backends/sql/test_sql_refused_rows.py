@@ -10,7 +10,7 @@ import pytest
 from tests.house.support import SYSTEM
 from wal_sink.errors import PermanentError
 from wal_sink_backends.sql.base import refused
-from wal_sink_backends.sql.base.refused import Apart, refused_rows
+from wal_sink_backends.sql.base.refused import Apart, Unlisted, refused_rows
 
 
 class Clock:
@@ -101,3 +101,49 @@ def test_rows_that_are_not_taken_apart_in_time_are_told() -> None:
 
     with pytest.raises(PermanentError, match=r"refused: not twice\. The refused row could not be found within"):
         refused_rows(range(10_000), attempt, within_s=0.05)
+
+
+class Table:
+    """Rows of a transaction. Some rows are refused by an error that is in no list."""
+
+    def __init__(self, strange: range, *, times: int = 1000, listed: range = range(0)) -> None:
+        self.rows: list[int] = []
+        self.attempts = 0
+        self._strange, self._listed, self._times = strange, listed, times
+
+    def attempt(self, first: int, end: int) -> str | None:
+        self.attempts += 1
+        if set(self._listed).intersection(range(first, end)):
+            return "out of range"
+        if set(self._strange).intersection(range(first, end)) and self._times > 0:
+            self._times -= 1
+            (strange := Unlisted("strange")).error = KeyError("strange")
+            return strange
+        self.rows += range(first, end)
+        return None
+
+    def start_over(self) -> None:
+        self.rows.clear()
+
+
+@pytest.mark.parametrize("strange", [range(1), range(9, 10), range(3, 9, 2), range(9)], ids=str)
+def test_an_unlisted_error_is_a_rows_if_another_row_was_taken_between_its_two_failures(strange: range) -> None:
+    table = Table(strange, listed=range(2, 3))
+    found = refused_rows(range(10), table.attempt, table.start_over)
+    assert found == {**dict.fromkeys(strange, "strange"), 2: "out of range"}
+    assert table.rows == [row for row in range(10) if row not in found]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10_000])
+def test_an_unlisted_error_of_every_row_is_no_rows_and_is_told_soon(rows: int) -> None:
+    table = Table(range(10_000))
+    with pytest.raises(KeyError, match="strange"):
+        refused_rows(range(rows), table.attempt, table.start_over)
+    assert table.attempts < 300
+
+
+@pytest.mark.parametrize("times", [1, 4, 5])
+def test_an_unlisted_error_that_passes_is_no_rows(times: int) -> None:
+    table = Table(range(5, 6), times=times)
+    with pytest.raises(KeyError, match="strange"):
+        refused_rows(range(10), table.attempt, table.start_over)

@@ -396,6 +396,31 @@ def test_a_year_of_five_digits_tells_no_age_in_sqlite(path: Path) -> None:
         assert rejected.reasons[1].startswith("newer_by column 'at' is beyond the years 0000 to 9999: +")
 
 
+def test_an_age_in_another_form_is_not_compared(path: Path) -> None:
+    """Letter by letter, 23:00 as `datetime()` writes it precedes 09:00 as the sink does."""
+    query(path, "CREATE TABLE flights (id INTEGER PRIMARY KEY, at TIMESTAMP, more TEXT)")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO flights VALUES (1, datetime('2024-01-01 23:00:00'), 'newer')")
+    older = pa.table(
+        {"id": [1], "at": pa.array([dt.datetime(2024, 1, 1, 9, tzinfo=dt.UTC)], pa.timestamp("us", "UTC"))}
+    )
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id", newer_by="at")):
+        with pytest.raises(PermanentError, match=r"of the form '0000-00-00 00:00:00', but the query sends '0000.*Z'"):
+            sink.write(chunk(older))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE flights SET at = strftime('%Y-%m-%dT%H:%M:%f000Z', at)")
+        assert sink.write(chunk(older)) is None
+    assert stored(path, "id, at, more") == [(1, "2024-01-01T23:00:00.000000Z", "newer")]
+
+
+def test_an_expression_that_fails_for_a_row_refuses_it(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE flights (id INTEGER, more TEXT CHECK (json_extract(more, '$.a') = 1))")
+    rows = pa.table({"id": [1, 2, 3], "more": ['{"a": 1}', "{", '{"a": 1}']})
+    assert sink.write(chunk(rows)) == Rejected({1: "malformed JSON"})
+    with pytest.raises(PermanentError, match="malformed JSON"):
+        sink.write(chunk(rows.slice(1, 1)))
+
+
 def test_upsert_of_key_columns_only(path: Path) -> None:
     for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("id",))):
         sink.write(chunk(ids(1, 1, 2)))
