@@ -236,6 +236,10 @@ def test_rows_are_made_by_pyspark_or_not_at_all(monkeypatch: pytest.MonkeyPatch)
 class DataSourceStreamArrowWriter:
     """PySpark's, in another module than today."""
 
+    def commit(self, messages: object, batchId: int) -> None: ...  # noqa: N803 - PySpark's name
+
+    def abort(self, messages: object, batchId: int) -> None: ...  # noqa: N803
+
 
 class Moved(DataSourceStreamArrowWriter):
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:

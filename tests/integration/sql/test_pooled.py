@@ -46,7 +46,7 @@ def test_what_another_client_left_in_the_session_changes_nothing(postgresql: Pos
             psycopg.connect(**at, autocommit=True, prepare_threshold=None) as other,  # type: ignore[arg-type]
         ):
             for setting in ("search_path TO tenant", "synchronous_commit TO off", f"ROLE clerk_{pg}"):
-                other.execute(f"SET {setting}")
+                other.execute(f"SET {setting}".encode())
             sink.write(chunk(ids(1)))
             assert other.execute("SHOW search_path").fetchone() == ("tenant",)
     assert postgresql.query(pg, "SELECT * FROM public.flights") == [(1, f'{USER} on "$user", public')]
