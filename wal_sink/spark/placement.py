@@ -81,9 +81,11 @@ class Placement:
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
         """Cancel the Spark jobs that deliver to these sinks. The outcome of their chunks in flight is unknown."""
+        if self.spark is None:
+            return
         from wal_sink.spark.session.job_properties import is_running  # noqa: PLC0415 - the core runs without Spark
 
-        if self.spark is not None and is_running(self.spark.sparkContext):
+        if is_running(self.spark.sparkContext):
             for name in names:
                 self.spark.sparkContext.cancelJobGroup(self._job_group(name))
 
