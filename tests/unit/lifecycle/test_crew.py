@@ -75,6 +75,21 @@ def test_the_summary_says_who_got_which_batches() -> None:
     team.end()
 
 
+def test_a_sink_of_whole_batches_begins_later_and_nobody_waits_for_it_before() -> None:
+    chunks, whole = Recorder(), Recorder()
+    team = Team({"chunks": chunks, "whole": whole})
+    team.run.committers[1].served_sink.dispatcher.whole_batch = True  # type: ignore[misc]
+
+    team.pool.start()
+    team.pool.wait_caught_up()
+    assert (chunks.batches != [], whole.batches) == (True, [])
+
+    team.pool.start(whole_batches=True)
+    team.pool.wait_caught_up()
+    assert whole.batches == chunks.batches
+    team.end()
+
+
 def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
     first, second = Recorder(), Recorder()
     team = Team({"a": first, "b": second}, batches=3)
