@@ -206,6 +206,12 @@ def test_other_failures_are_not_waited_for(server: S3Server, spec: StoreSpec) ->
     assert paused == []
 
 
+def test_a_store_without_conditional_writes_is_told_as_such(server: S3Server, spec: StoreSpec) -> None:
+    server.fault = lambda *_: Fault(501, "NotImplemented")
+    with pytest.raises(StoreError, match=r"NotImplemented .*A WAL needs conditional writes \(If-None-Match\)"):
+        S3Store(spec).create("a", b"x")
+
+
 # Refused requests: which one, for which key, and why it may be so although the right is there.
 
 

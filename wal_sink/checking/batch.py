@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from wal_sink.checking.findings import Fault
@@ -47,7 +47,7 @@ def check_batch(look: Look, batch_id: int, *, reads_segments: bool) -> BatchFact
         _check_release(look, facts.release, facts.manifest)
     if facts.manifest is not None:
         _check_manifest(look, facts.manifest)
-        _check_segments(look, facts.manifest, facts.segments, reads=reads_segments)
+        _check_segments(look, facts, facts.manifest, reads=reads_segments)
     _count(look, facts)
     return facts
 
@@ -186,22 +186,22 @@ def _wrong_segments(manifest: Manifest) -> Iterable[str]:
             yield str(error)
 
 
-def _check_segments(look: Look, manifest: Manifest, listed: Collection[str], *, reads: bool) -> None:
+def _check_segments(look: Look, facts: BatchFacts, manifest: Manifest, *, reads: bool) -> None:
     """Compare each segment with the manifest: size, checksum, rows, columns. Without `reads`: whether it is there."""
     for ref in manifest.segments:
         if ref.kept and reads:
-            _check_segment(look, ref, len(manifest.columns))
-        elif ref.kept and ref.path not in listed:
+            _check_segment(look, facts, ref, len(manifest.columns))
+        elif ref.kept and ref.path not in facts.segments and not is_passed_over(look, facts):
             look.data(ref.path, "its manifest names it")
 
 
-def _check_segment(look: Look, ref: SegmentRef, columns: int) -> None:
+def _check_segment(look: Look, facts: BatchFacts, ref: SegmentRef, columns: int) -> None:
     try:
         data = load_segment(look.log.store, ref)
         look.log.segment_reader(data, ref, columns=columns, start=0, where=look.log.store.url_of(ref.path))
     except CorruptError as error:
         is_gone = isinstance(error.__cause__, ObjectMissing)
-        if not (is_gone and look.may_be_gone(ref.path)):
+        if not (is_gone and look.may_be_gone(ref.path)) and not is_passed_over(look, facts):
             look.fault(Fault.LOST if is_gone else Fault.DAMAGED, ref.path, str(error))
         return
     look.seen.segments += 1

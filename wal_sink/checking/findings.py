@@ -48,7 +48,8 @@ _RESTORE = "Restore the object from a copy, a snapshot or an earlier version in 
 _STOP = "Find out what deletes objects here (most often a life-cycle rule of the bucket) and stop it first"
 NEXT = {
     Fault.DAMAGED: f"{_RESTORE}. Do not delete it. Check the disk or bucket, since other objects may be damaged too",
-    Fault.LOST: f"{_STOP}. {_RESTORE}. If there is none, see the troubleshooting page under ObjectLost",
+    Fault.LOST: f"{_STOP}. {_RESTORE}. If there is none, and a sink waits for this batch: wal-sink skip WAL "
+    "BATCH --name SINK gives up its rows for that sink",
     Fault.MISPLACED: f"Find out who copied or renamed objects here. {_RESTORE} that belongs under this name",
     Fault.CONTRADICTION: "Find out which of the two objects is the right one, and restore the other from a copy",
     Fault.FOREIGN: f"Find out who copied objects of another WAL here. {_RESTORE} of this WAL",

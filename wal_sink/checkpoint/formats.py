@@ -146,7 +146,8 @@ def read_query_id(data: bytes, where: str) -> str:
         found = msgspec.json.decode(data, type=_Metadata)
     except msgspec.DecodeError as error:
         raise CorruptError(
-            f"{where}: expected Spark's query id, found {data[:60]!r}; restore the checkpoint"
+            f"{where}: expected Spark's query id, found {data[:60]!r}; restore the file. Or write the id of the "
+            'query back, which wal-sink status shows: {"id":"…"}, and delete the checksum beside it (.metadata.crc)'
         ) from error
     return found.id
 

@@ -306,8 +306,8 @@ def _report(
     sink: WalSink, before: Status, after: Status, name: str, refused: int, *, stopped: bool, as_json: bool
 ) -> None:
     now, then = _of(after, name), _of(before, name)
-    delivered_before = then.delivered_through if then else -1
-    batches = max(0, now.delivered_through - delivered_before) if now else 0
+    before_it = max(then.delivered_through if then else -1, now.first_batch - 1 if now else -1)
+    batches = max(0, now.delivered_through - before_it) if now else 0
     if as_json:
         print_json(
             {

@@ -388,4 +388,4 @@ class BatchDelivery:
         )
 
     def _what(self) -> str:
-        return f"batch {self._manifest.batch_id}, sink {self._served_sink.name!r}"
+        return f"batch {self._manifest.batch_id}, sink {self._served_sink.shown or self._served_sink.name!r}"

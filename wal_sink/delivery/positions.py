@@ -91,8 +91,10 @@ class Positions:
         raise HistoryError(
             f"sink {self._given.sink!r}: batch {batch_id} was delivered and marked, but the target holds "
             f"{described(found)} in slot {self._slot(number)!r}. The target was restored to an older state, or lost "
-            "rows that it acknowledged. Nothing was sent to that slot. Restore the newer target. Or send what it "
-            f"lost again: wal-sink catch-up WAL --name {self._given.sink} --to TARGET --why TEXT"
+            "rows that it acknowledged, or this is another ledger than before (another database, or a schema that "
+            "comes earlier in the search path: then correct that first). Nothing was sent to that slot. Restore the "
+            "newer target. Or send what it lost again: "
+            f"wal-sink catch-up WAL --name {self._given.sink} --to TARGET --why TEXT"
         )
 
     def _last(self, ordinal: int) -> Position | None:

@@ -57,3 +57,5 @@ class ServedSink:
     """For a two-phase sink: makes one in this process, to abort transactions that will not be committed."""
     preparation: Preparation | None = None
     """For a two-phase sink: how it takes part in staging; None if it cannot, and its rows are prepared at delivery."""
+    shown: str = ""
+    """The name for people. A sink that was renamed has its first one in `name`, for the WAL and events."""

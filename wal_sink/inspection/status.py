@@ -37,6 +37,8 @@ class SinkStatus:
     """The sink's first name, which is its folder in the WAL."""
     is_holder: bool = False
     """Whether it is the sink of a catch-up: it gets nothing, and keeps batches from being deleted."""
+    first_batch: int = 0
+    """The batch with which the sink begins."""
 
     def __repr__(self) -> str:
         return (
@@ -146,4 +148,5 @@ def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
         state="retired" if known.is_retired else str(holder.state) if holder else "new",
         folder=name,
         is_holder=sink is not None and sink.is_holder,
+        first_batch=sink.first_batch if sink else 0,
     )

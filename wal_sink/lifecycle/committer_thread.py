@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from wal_sink.committer.committer import Committer
-from wal_sink.errors import DeliveryError, WalSinkError
+from wal_sink.errors import CorruptError, DeliveryError, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.lifecycle.thread_states import NEXT, Seen, State
 from wal_sink.reporting.logs import logger_of, logging_about
@@ -75,6 +75,11 @@ class CommitterThread:
         return self._committer
 
     @property
+    def shown(self) -> str:
+        """The sink's name for people."""
+        return self._committer.served_sink.shown or self._committer.name
+
+    @property
     def thread_name(self) -> str:
         return f"wal-sink-committer-{self._committer.name}"
 
@@ -99,8 +104,11 @@ class CommitterThread:
 
     @property
     def parked(self) -> bool:
-        """Whether its sink gave up and the run goes on without it. Errors of the WAL or the run park no sink."""
-        return isinstance(self.error, DeliveryError) and self._committer.served_sink.delivery.on_failure == "park"
+        """Whether its sink gave up, or its batch lost an object, and the run goes on. No other error parks a sink."""
+        return (
+            isinstance(self.error, (CorruptError, DeliveryError))
+            and self._committer.served_sink.delivery.on_failure == "park"
+        )
 
     def start(self) -> None:
         """Deliver the batches that earlier runs left."""

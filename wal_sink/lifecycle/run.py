@@ -14,7 +14,7 @@ from wal_sink.committer.committer import Committer
 from wal_sink.committer.context import CommitContext
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.lifecycle.given import refuse_ends
 from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
@@ -248,7 +248,7 @@ class Run:
             self._retire_if_complete(committer)
             if not has_delivered:
                 return False
-        except DeliveryError:
+        except (CorruptError, DeliveryError):
             self._given_up.add(committer.name)
             raise
         self._given_up.discard(committer.name)
@@ -337,4 +337,4 @@ def _in_folder(log: Log, names: SinkNames, served_sink: ServedSink) -> ServedSin
     if folder == served_sink.name:
         return served_sink
     preparation = replace(served_sink.preparation, sink=folder) if served_sink.preparation else None
-    return replace(served_sink, name=folder, preparation=preparation)
+    return replace(served_sink, name=folder, shown=served_sink.name, preparation=preparation)

@@ -290,8 +290,9 @@ class History:
         return HistoryError(
             f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "
             f"belongs to {found}. The batch ids of another query mean other rows. Restore the checkpoint of query "
-            f"{wal.query_id}, or use a new WAL for this query. {_held(self._log, wal)}. Before a new WAL, wal-sink "
-            "settle WAL FOLDER makes a checkpoint with which a drain delivers what this WAL still holds"
+            f"{wal.query_id}, or use a new WAL for this query. If only the file metadata of the checkpoint was lost, "
+            f'write {{"id":"{wal.query_id}"}} into it and delete .metadata.crc. {_held(self._log, wal)}. Before a '
+            "new WAL, wal-sink settle WAL FOLDER makes a checkpoint with which a drain delivers what this WAL holds"
         )
 
 

@@ -179,7 +179,14 @@ def _first_batch(log: Log, history: History, gate: Gate, sink: Registration, sin
     if start_from == "earliest":
         if said := _same_target(log, sink, sinks):  # no error: two objects of one class may look alike
             _logger.warning("%s", said)
-        return log.low_water() + 1
+        oldest, first = log.low_water() + 1, history.wal.first_batch if history.wal else 0
+        if oldest > first:
+            _logger.warning(
+                "sink %s of %s begins with batch %d: batches %d to %d were delivered to other sinks and deleted here. "
+                "Their rows are only in the targets that have them",
+                name, log.store.root, oldest, first, oldest - 1,
+            )  # fmt: skip
+        return oldest
     if start_from == "next":
         return gate.search() + 1
     known = read_names(log).present

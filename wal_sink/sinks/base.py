@@ -97,6 +97,8 @@ class Sink(ABC):
     """
     driver_only: bool = False
     """True if this sink must run in the driver's process."""
+    names_refused_rows: bool = True
+    """False if `write` raises where the target refuses rows: no row can then become a dead letter."""
     max_chunk_rows: int | None = None
     """Maximum number of rows that its target takes in one call. None: any number. A query that would stage larger
     chunks fails at start.

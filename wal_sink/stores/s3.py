@@ -70,6 +70,8 @@ _NEXT_STEP = {
     "RequestTimeTooSkewed": "the clock of this machine differs from that of S3 by more than 15 minutes: set it by NTP",
     "PermanentRedirect": "the bucket lies in another region: set client_kwargs={'region_name': …}",
     "AuthorizationHeaderMalformed": "the region is wrong: set client_kwargs={'region_name': …}",
+    "NotImplemented": "this store does not know the request. A WAL needs conditional writes (If-None-Match): use AWS "
+    "S3, MinIO since 2024 or another store that has them",
     "ConditionalRequestConflict": "another writer was writing the same object; wal-sink can repeat the create",
     "SlowDown": "S3 limited the request rate for half a minute; try later, or spread WALs over several prefixes",
     "NoCredentialsError": "no credentials were found: set storage_options key and secret, or a profile",

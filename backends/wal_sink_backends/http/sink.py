@@ -110,6 +110,8 @@ class HttpSink(Sink):
         self._api: Api | None = None
         self._own_key: Callable[[str], str] = str
         self._check_arguments()
+        may_halve = not (idempotent or self._is_looked_up)
+        self.names_refused_rows = body == "rows" or may_halve or check is not None
 
     def describe(self) -> str:
         return repr(self)

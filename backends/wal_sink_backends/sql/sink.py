@@ -253,8 +253,8 @@ class SqlSink(TransactionalSink):
             newest = max(at.batch_id for at in before)
             raise PermanentError(
                 f"{what}: the table is gone, but {LEDGER} says that it got rows up to batch {newest}. Restore the "
-                "table. For a new table use a new WAL and a new checkpoint; or pass recreated_table='accept', if the "
-                "earlier rows may be missing from it"
+                "table. To write to another table, give the sink a new name. Or pass recreated_table='accept', if the "
+                "earlier rows may be missing from the table"
             )
 
     def _refuse_by_value(self, chunk: Chunk, rows: Rows, known: Known) -> None:

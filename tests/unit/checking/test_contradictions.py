@@ -376,6 +376,25 @@ def test_a_batch_that_every_sink_passed_over_is_no_fault_any_more() -> None:
     assert check.seen.skipped_batches == 2
 
 
+@pytest.mark.parametrize("harm", ["lost", "damaged"])
+def test_a_segment_of_a_batch_that_every_sink_passed_over_is_needed_no_more(harm: str) -> None:
+    whole = GoldenWal("released", "checks", ["plain"])
+    run = whole.process()
+    whole.batch(run, 2)
+    whole.batch(run, 3)
+    whole.deliver_until("plain", "before write")
+    segment = next(path for path in whole.wal.list("", recursive=True) if path.endswith(".parquet"))
+    data = whole.wal.read(segment)
+    whole.wal.delete([segment])
+    if harm == "damaged":
+        whole.wal.create(segment, data[:-1])
+    assert [path for _, path in told(whole.wal)] == [segment]
+
+    skipping(whole.wal, "plain", 0)
+
+    assert told(whole.wal) == []
+
+
 def test_a_released_batch_that_a_sink_passed_over() -> None:
     whole = GoldenWal("released", "checks", ["looked-up"])
     run = whole.process()

@@ -196,6 +196,11 @@ def test_drain_into_a_table_delivers_everything_once(wal: str, tmp_path: Path) -
     assert [row for row, _ in table_of(tmp_path / "t.db")] == [n * 100 + m for n in range(3) for m in range(ROWS)]
 
 
+def test_a_drain_counts_from_the_first_batch_of_a_new_sink(wal: str, tmp_path: Path) -> None:
+    drained = invoke_json("drain", wal, "--to", f"sqlite:///{tmp_path}/t.db?table=t", "--start-from", "2")
+    assert (drained["batches"], drained["delivered_through"]) == (1, 2)
+
+
 @pytest.mark.parametrize(
     "recorded",
     ["reference::file:///tmp/templates.json", "simplecache::http://127.0.0.1:9/x", "http://127.0.0.1:9/x", "zip://x"],

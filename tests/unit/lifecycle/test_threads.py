@@ -16,7 +16,7 @@ from tests.house.support import SYSTEM, DirectCall
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink.errors import DeliveryError
+from wal_sink.errors import CorruptError, DeliveryError
 from wal_sink.lifecycle import committer_thread as threads
 from wal_sink.lifecycle.committer_thread import FIRST_POLL_S
 from wal_sink.settings import Delivery
@@ -265,6 +265,29 @@ def test_a_sink_that_gave_up_is_parked_only_where_it_is_allowed(policy: str, par
     assert thread.join(PATIENCE_S)
 
     assert thread.parked is parked
+
+
+@pytest.mark.parametrize(("policy", "parked"), [("park", True), ("stop", False)])
+def test_a_sink_whose_batch_lost_an_object_is_parked_like_one_that_gave_up(policy: str, parked: bool) -> None:
+    place, other = Place(), Recorder()
+    sink = Delivery(Recorder(), on_failure=policy)  # type: ignore[arg-type]
+    run = place.open({"a": other, "b": sink}, runtime=SYSTEM)
+    batches = place.query().batches(run, 2)
+    next(batches)
+    while run.deliver_next(run.committers[0]):
+        continue
+    place.wal.delete([path for path in place.wal.list("", recursive=True) if path.endswith(".parquet")])
+    thread = CommitterThread(run, run.committers[1], on_failure=lambda _: None)
+    thread.start()
+    thread.finish()
+
+    assert thread.join(PATIENCE_S)
+
+    assert isinstance(thread.error, CorruptError)
+    assert thread.parked is parked
+    next(batches)
+    assert run.deliver_next(run.committers[0])
+    assert other.batches == [0, 1]
 
 
 def test_a_system_exit_in_a_sink_fails_its_batch_for_good_and_ends_no_program() -> None:

@@ -146,7 +146,7 @@ def test_what_was_at_most_once_is_told_so_when_something_else_comes() -> None:
         place.open({"a": Recorder()})
 
 
-def test_the_earliest_batch_is_the_one_above_low_water() -> None:
+def test_the_earliest_batch_is_the_one_above_low_water(caplog: pytest.LogCaptureFixture) -> None:
     place = Place()
     run = place.open({"a": Recorder()})
     place.stream(run, 3)
@@ -155,3 +155,4 @@ def test_the_earliest_batch_is_the_one_above_low_water() -> None:
     place.open({"b": Delivery(Recorder(), start_from="earliest")})
 
     assert record_of(place, "b").first_batch == 2
+    assert "begins with batch 2: batches 0 to 1 were delivered to other sinks and deleted here" in caplog.text

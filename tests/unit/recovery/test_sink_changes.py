@@ -339,6 +339,14 @@ def test_a_renamed_sink_goes_on_where_it_was(caplog: pytest.LogCaptureFixture) -
     assert [(found.sink, found.complete) for found in detail.delivered] == [("a", True), ("c", True)]
 
 
+def test_an_error_names_a_renamed_sink_as_its_program_does() -> None:
+    place = two_sinks()
+    renamed(place, "b", "c")
+
+    with pytest.raises(DeliveryError, match=r"^batch 3, sink 'c': "):
+        place.stream(place.open({"a": Recorder(), "c": Recorder(lambda _: False)}), 4)
+
+
 def test_a_target_finds_its_positions_again_under_the_new_name() -> None:
     place, target = Place(), Target()
     place.stream(place.open({"a": Forgetful(target)}), 1)

@@ -179,7 +179,11 @@ def test_a_class_in_place_of_an_instance_is_refused_with_the_remedy() -> None:
         as_sink(Plain)
 
 
-@pytest.mark.parametrize("to", [Segments(), Batches()])
+class Whole(Plain):
+    names_refused_rows = False
+
+
+@pytest.mark.parametrize("to", [Segments(), Batches(), Whole()])
 def test_whoever_names_no_rows_cannot_have_them_kept_aside(to: Sink | BatchSink) -> None:
     with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' needs a sink that is called chunk"):
         promise(to, Delivery(to, on_rejected="dead_letter"), "orders")

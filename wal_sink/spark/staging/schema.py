@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -116,11 +117,11 @@ def _type_problems(path: str, kind: DataType) -> Iterator[str]:
 def _struct_problems(path: str, kind: StructType) -> Iterator[str]:
     if not kind.fields:
         yield f"{path} is a struct without fields. Parquet cannot store such a struct. Drop the column or add a field"
-    names = [field.name for field in kind.fields]
-    for name in sorted({name for name in names if names.count(name) > 1}):  # 'a' beside 'A' works, unlike at the top
+    counts = Counter(field.name for field in kind.fields)  # 'a' beside 'A' works, unlike at the top
+    for name in sorted(name for name, count in counts.items() if count > 1):
         yield (
-            f"{path} has {names.count(name)} fields named {name!r}. Arrow does not support this. Rename all of them "
-            "except one"
+            f"{path} has {counts[name]} fields named {name!r}. Arrow does not support this. Rename all of them except "
+            "one"
         )
 
 

@@ -92,3 +92,18 @@ def test_repr_shows_no_secret() -> None:
     sink = HttpSink("https://user:hunter2@host/x?key=hunter2", headers={"X-Key": "hunter2"})
     assert repr(sink) == "HttpSink('https://host/x', body='json', idempotent=False)"
     assert sink.describe() == repr(sink)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({}, True),
+        ({"idempotent": True}, False),
+        ({"idempotent": True, "body": "rows"}, True),
+        ({"idempotent": True, "check": lambda *_: None}, True),
+    ],
+)
+def test_a_chunk_that_is_never_halved_and_not_checked_names_no_refused_row(
+    arguments: dict[str, Any], names: bool
+) -> None:
+    assert HttpSink("https://host/x", **arguments).names_refused_rows is names
