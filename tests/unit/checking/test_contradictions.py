@@ -378,7 +378,7 @@ def test_a_batch_that_every_sink_passed_over_is_no_fault_any_more() -> None:
 
 @pytest.mark.parametrize("harm", ["lost", "damaged"])
 def test_a_segment_of_a_batch_that_every_sink_passed_over_is_needed_no_more(harm: str) -> None:
-    whole = GoldenWal("released", "checks", ["plain"])
+    whole = GoldenWal(f"segment-{harm}", "checks", ["plain"])
     run = whole.process()
     whole.batch(run, 2)
     whole.batch(run, 3)
