@@ -87,6 +87,11 @@ class Committer:
         return self._served_sink.name
 
     @property
+    def shown(self) -> str:
+        """The sink's name for people."""
+        return self._served_sink.shown or self.name
+
+    @property
     def marked_through(self) -> int:
         """The newest batch that a marker stands for; -1 if none."""
         return self._marker.batch_id if self._marker else NOTHING
@@ -152,7 +157,7 @@ class Committer:
         tell = failure_teller(self._log.events, self._served_sink, self.next_batch)
         budget = Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._attempt_failed))
         sleep = self._shared.sleep_s
-        what = f"sink {self.name!r}"
+        what = f"sink {self.shown!r}"
         try:
             delivered = budget.call(
                 lambda: self._deliver_next(search=search), StoreError, OutcomeUnknownError, sleep=sleep, what=what
@@ -227,7 +232,7 @@ class Committer:
         except (StoreError, OutcomeUnknownError, CorruptError, FencedError) as error:
             _logger.warning(
                 "sink %s: the markers of %d delivered batches were not written: %s",
-                self.name,
+                self.shown,
                 len(self._group.batches),
                 error,
             )
@@ -247,7 +252,7 @@ class Committer:
                 self._log, self.name, make_sink, self.term.number, through=self.marked_through, limit_s=limit_s
             )
         except (StoreError, OutcomeUnknownError, CorruptError) as error:
-            _logger.warning("sink %s: aborting abandoned transactions failed: %s", self.name, error)
+            _logger.warning("sink %s: aborting abandoned transactions failed: %s", self.shown, error)
 
     def _deliver_next(self, *, search: bool) -> bool:
         """Walk the table of `states` to one of its ends."""
@@ -418,7 +423,7 @@ class Committer:
         if above <= self.term.number:
             self.term = renew(self._log, self.term)
             return self.term
-        self.term = claim_above_seen(self._log, self.term, above, f"the target of sink {self.name!r}")
+        self.term = claim_above_seen(self._log, self.term, above, f"the target of sink {self.shown!r}")
         return self.term
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:

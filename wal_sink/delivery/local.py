@@ -132,9 +132,8 @@ def carry_out(
     These results follow those of the tasks.
     """
     try:
-        sink = call_sink(
-            timed_call, f"sink {delivery_context.sink!r}", make_sink, timeout_s=delivery_context.attempt_timeout_s
-        )
+        limit_s = delivery_context.attempt_timeout_s
+        sink = call_sink(timed_call, "making the sink", make_sink, timeout_s=limit_s)
     except SinkFailedError as error:
         timed_call.close()
         return failed(tasks, error.failure)

@@ -71,14 +71,14 @@ class Positions:
             return 0
         if stored.batch_id > given.batch_id or stored.segment_id != segment.id:
             raise HistoryError(
-                f"batch {given.batch_id}, sink {given.sink!r}: the target already holds batch {stored.batch_id}, "
+                f"the target already holds batch {stored.batch_id}, "
                 f"segment {stored.segment_id}, in slot {self._slot(ordinal)!r}, where segment {segment.id} is due. "
                 "Either the WAL was restored to an older state, or a copy of the WAL delivers too. End the copy, "
                 "restore the newer WAL, or start a new WAL"
             )
         if stored.rows > segment.rows:
             raise HistoryError(
-                f"batch {given.batch_id}, sink {given.sink!r}: the target holds {stored.rows} rows of segment "
+                f"the target holds {stored.rows} rows of segment "
                 f"{segment.id}, but this segment has {segment.rows} rows, in slot {self._slot(ordinal)!r}. Find out "
                 "which program wrote to this slot before you continue"
             )
@@ -89,12 +89,11 @@ class Positions:
         if found and (found.batch_id, found.rows) >= (batch_id, rows):
             return
         raise HistoryError(
-            f"sink {self._given.sink!r}: batch {batch_id} was delivered and marked, but the target holds "
-            f"{described(found)} in slot {self._slot(number)!r}. The target was restored to an older state, or lost "
-            "rows that it acknowledged, or this is another ledger than before (another database, or a schema that "
-            "comes earlier in the search path: then correct that first). Nothing was sent to that slot. Restore the "
-            "newer target. Or send what it lost again: "
-            f"wal-sink catch-up WAL --name {self._given.sink} --to TARGET --why TEXT"
+            f"batch {batch_id} was delivered and marked, but the target holds {described(found)} in slot "
+            f"{self._slot(number)!r}. The target was restored to an older state, or lost rows that it acknowledged, "
+            "or this is another ledger than before (another database, or a schema that comes earlier in the search "
+            "path: then correct that first). Nothing was sent to that slot. Restore the newer target. Or send what it "
+            "lost again: wal-sink catch-up WAL --name SINK --to TARGET --why TEXT"
         )
 
     def _last(self, ordinal: int) -> Position | None:

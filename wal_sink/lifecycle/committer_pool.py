@@ -174,7 +174,7 @@ class CommitterPool:
     @property
     def parked(self) -> dict[str, BaseException]:
         """Sinks that gave up while the run goes on, and their errors."""
-        return {thread.shown: thread.error for thread in self._threads if thread.parked and thread.error}
+        return {thread.committer.shown: thread.error for thread in self._threads if thread.parked and thread.error}
 
     def refuse_parked(self, wal: str) -> None:
         """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
@@ -225,13 +225,13 @@ class CommitterPool:
             if not thread.wait_caught_up(self._left_s(deadline)):
                 when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
                 raise UndeliveredError(
-                    f"sink {thread.shown!r} of {self.run.log.store.root}: not all complete batches were "
+                    f"sink {thread.committer.shown!r} of {self.run.log.store.root}: not all complete batches were "
                     f"delivered {when} (delivered through batch {thread.committer.marked_through}). The WAL keeps the "
                     "other batches. Start the query or command again, or allow more time"
                 )
 
     def _note(self, thread: CommitterThread) -> None:
-        name = thread.shown
+        name = thread.committer.shown
         if thread.parked:
             _logger.error("sink %s is parked, the other sinks continue: %s", name, _said(name, thread.error))
             if all(other.parked for other in self._threads):
@@ -244,7 +244,7 @@ class CommitterPool:
         """Tell that a sink gave up, as the last thing, since a hook may not return."""
         events, name, error = self.run.log.events, thread.committer.name, thread.error
         if events.is_heard:
-            kind, said = type(error).__name__, redacted(_said(thread.shown, error))
+            kind, said = type(error).__name__, redacted(_said(thread.committer.shown, error))
             events.tell(GaveUp, sink=name, parked=thread.parked, kind=kind, error=said)
 
     def _end_run(self, failed: str) -> None:

@@ -75,11 +75,6 @@ class CommitterThread:
         return self._committer
 
     @property
-    def shown(self) -> str:
-        """The sink's name for people."""
-        return self._committer.served_sink.shown or self._committer.name
-
-    @property
     def thread_name(self) -> str:
         return f"wal-sink-committer-{self._committer.name}"
 
@@ -89,9 +84,9 @@ class CommitterThread:
         wal, last = self._run.history.wal, self._committer.marked_through
         first = self._began_with if self._began_with is not None or wal is None else wal.first_batch
         if first is None or last < first:
-            return f"sink {self._committer.name!r} got no batch"
+            return f"sink {self._committer.shown!r} got no batch"
         got = f"batch {first}" if first == last else f"batches {first} to {last}"
-        return f"sink {self._committer.name!r} got {got}"
+        return f"sink {self._committer.shown!r} got {got}"
 
     @property
     def runs_here(self) -> bool:
@@ -105,10 +100,8 @@ class CommitterThread:
     @property
     def parked(self) -> bool:
         """Whether its sink gave up, or its batch lost an object, and the run goes on. No other error parks a sink."""
-        return (
-            isinstance(self.error, (CorruptError, DeliveryError))
-            and self._committer.served_sink.delivery.on_failure == "park"
-        )
+        policy = self._committer.served_sink.delivery.on_failure
+        return policy == "park" and isinstance(self.error, (CorruptError, DeliveryError))
 
     def start(self) -> None:
         """Deliver the batches that earlier runs left."""
@@ -195,7 +188,7 @@ class CommitterThread:
         except StoppedError:
             self._committer.mark_delivered()
             self._end(None)
-            _logger.info("sink %s: stopped; undelivered batches stay in the WAL", self._committer.name)
+            _logger.info("sink %s: stopped; undelivered batches stay in the WAL", self._committer.shown)
 
     def _end(self, error: BaseException | None) -> None:
         with self._changed:

@@ -57,15 +57,14 @@ def rows_in_ledger(
     for slot, position, (batch_id, rows) in zip(slots, positions, owed, strict=False):
         if position is None or (position.batch_id, position.rows) < (batch_id, rows):
             raise HistoryError(
-                f"sink {sink!r}: batch {batch_id} was delivered and marked, but {name_of(to)} holds "
-                f"{described(position)} in slot {slot!r}. Either --to does not name the target of this sink, or the "
-                "target was restored to an older state. Nothing was skipped"
+                f"batch {batch_id} was delivered and marked, but {name_of(to)} holds {described(position)} in slot "
+                f"{slot!r}. Either --to does not name the target of this sink, or the target was restored to an older "
+                "state. Nothing was skipped"
             )
     if not owed and not any(positions):
         return None
     return tuple(
-        _rows(to, sink, manifest, ordinal, position)
-        for ordinal, position in enumerate(positions[: len(manifest.segments)])
+        _rows(to, manifest, ordinal, position) for ordinal, position in enumerate(positions[: len(manifest.segments)])
     )
 
 
@@ -119,7 +118,7 @@ def positions_of(
 ) -> list[Position | None]:
     """The positions of a sink's first slots, in order. One call. Raises `SinkFailedError`."""
     slots = [slot_name(wal_id, name, ordinal) for ordinal in range(count)]
-    found: Mapping[str, object] = session.call(f"positions of sink {name!r}", sink.positions, slots)
+    found: Mapping[str, object] = session.call("positions", sink.positions, slots)
     return [stored_position(f"last({slot!r})", slot, found.get(slot)) for slot in slots]
 
 
@@ -137,14 +136,14 @@ def _holding(log: Log, role: str, number: int) -> tuple[str, Holding]:
     return record.run_id, holder_of(log, role, number).state
 
 
-def _rows(to: TransactionalSink, sink: str, manifest: Manifest, ordinal: int, position: Position | None) -> int:
+def _rows(to: TransactionalSink, manifest: Manifest, ordinal: int, position: Position | None) -> int:
     """The rows of a segment that the target has, given what its slot holds."""
     if position is None or position.batch_id < manifest.batch_id:
         return 0
     segment = manifest.segments[ordinal]
     if position.segment_id != segment.id:
         raise HistoryError(
-            f"batch {manifest.batch_id}, sink {sink!r}: {name_of(to)} holds batch {position.batch_id}, segment "
+            f"batch {manifest.batch_id}: {name_of(to)} holds batch {position.batch_id}, segment "
             f"{position.segment_id}, where segment {segment.id} is due. This is not the target of this sink, or "
             "a copy of the WAL delivers too"
         )

@@ -86,7 +86,7 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
     held = range(max(first, low_water + 1), through + 1)
     batches = log.runtime.side_by_side(lambda batch_id: _due(log, sink, ledger, batch_id), held)
     last_gone = min(low_water, through)
-    if first == ledger.at <= last_gone and _is_known_complete(log, sink, ledger):
+    if first == ledger.at <= last_gone and _is_known_complete(log, ledger):
         first += 1
     slots = max((each.segments for each in batches), default=0)
     due = tuple(each for each in batches if each.rows != 0 or (each.is_skipped and each.batch_id > ledger.at))
@@ -123,7 +123,7 @@ def refuse_two_moments(
     for number in ledger.behind:
         owed, _ = ledger.owed[number]
         if owed < at and owed not in left_out:
-            raise _two_moments(where, sink, number, ledger, owed)
+            raise _two_moments(where, number, ledger, owed)
     if not older:
         return
     lowest = min(each.batch_id if each else NOTHING for each in older.values())
@@ -131,12 +131,12 @@ def refuse_two_moments(
     lacking = log.runtime.side_by_side(lambda batch_id: _lacking(log, sink, older, batch_id), looked)
     for batch_id, slot in zip(looked, lacking, strict=True):
         if slot is not None and batch_id not in left_out:
-            raise _two_moments(where, sink, slot, ledger, batch_id)
+            raise _two_moments(where, slot, ledger, batch_id)
 
 
-def _two_moments(where: str, sink: str, number: int, ledger: Ledger, batch_id: int) -> HistoryError:
+def _two_moments(where: str, number: int, ledger: Ledger, batch_id: int) -> HistoryError:
     return HistoryError(
-        f"sink {sink!r}: {where} is at {described(ledger.newest)}, but slot {number} is at "
+        f"{where} is at {described(ledger.newest)}, but slot {number} is at "
         f"{described(ledger.found[number])} and lacks rows of batch {batch_id}. So this ledger is not the state of one "
         "moment. Restore rows and ledger from one backup, made in one transaction or while nothing was delivered. "
         "Nothing was sent"
@@ -159,7 +159,7 @@ def _due(log: Log, sink: str, ledger: Ledger, batch_id: int) -> DueBatch:
     marker = log.find(Marker, paths.marker(sink, batch_id))
     if marker is None or not marker.skipped:
         manifest = released(log, sink, batch_id)
-        there = sum(_there(sink, ledger, manifest))
+        there = sum(_there(ledger, manifest))
         return DueBatch(batch_id, manifest.rows - there, manifest.bytes, len(manifest.segments))
     had = marker.skipped_rows
     if had is None:
@@ -167,11 +167,11 @@ def _due(log: Log, sink: str, ledger: Ledger, batch_id: int) -> DueBatch:
     if not any(had):
         return DueBatch(batch_id, 0, is_skipped=True)
     manifest = released(log, sink, batch_id)
-    lacking = sum(max(0, rows - there) for rows, there in zip(had, _there(sink, ledger, manifest), strict=False))
+    lacking = sum(max(0, rows - there) for rows, there in zip(had, _there(ledger, manifest), strict=False))
     return DueBatch(batch_id, lacking, manifest.bytes, len(manifest.segments), is_skipped=True)
 
 
-def _there(sink: str, ledger: Ledger, manifest: Manifest) -> list[int]:
+def _there(ledger: Ledger, manifest: Manifest) -> list[int]:
     """Rows of each segment that the target has. Raises `HistoryError` if they are those of another history."""
     there = [0] * len(manifest.segments)
     if manifest.batch_id != ledger.at:
@@ -179,7 +179,7 @@ def _there(sink: str, ledger: Ledger, manifest: Manifest) -> list[int]:
     for segment, found in zip(manifest.segments, ledger.found, strict=False):
         if found and found.batch_id == manifest.batch_id and found.segment_id != segment.id:
             raise HistoryError(
-                f"batch {manifest.batch_id}, sink {sink!r}: the target holds segment {found.segment_id} in slot "
+                f"batch {manifest.batch_id}: the target holds segment {found.segment_id} in slot "
                 f"{found.slot!r}, but the WAL delivers segment {segment.id}. This is not the target of this sink, or "
                 "one of another history. Nothing was sent"
             )
@@ -196,8 +196,8 @@ def _has(found: Position | None, manifest: Manifest, number: int) -> int:
     return segment.rows if found.batch_id > manifest.batch_id else min(found.rows, segment.rows)
 
 
-def _is_known_complete(log: Log, sink: str, ledger: Ledger) -> bool:
+def _is_known_complete(log: Log, ledger: Ledger) -> bool:
     """Whether the batch of the newest position, which the log gave up, is still there and tells that it is complete."""
     release = log.find(Release, paths.release(ledger.at))
     manifest = log.find(Manifest, paths.manifest(ledger.at, release.term, release.attempt)) if release else None
-    return manifest is not None and sum(_there(sink, ledger, manifest)) == manifest.rows
+    return manifest is not None and sum(_there(ledger, manifest)) == manifest.rows

@@ -90,14 +90,11 @@ def _check_doubt(store: Store, *, single_writer: bool) -> None:
 
 
 def _check_create_again(store: Store, path: str, data: bytes, *, single_writer: bool) -> None:
-    try:
+    with contextlib.suppress(ObjectExists):
         store.create(path, data if single_writer else b'{"probe": "second"}')
-    except ObjectExists:
-        return
-    if single_writer:
-        return
-    raise _broken(store, "the store accepted a second create of the same object, so writers would overwrite each other"
-                  " (one writer alone may pass Settings(single_writer=True))")  # fmt: skip
+        if not single_writer:
+            found = "the store accepted a second create of the same object, so writers would overwrite each other"
+            raise _broken(store, f"{found} (one writer alone may pass Settings(single_writer=True))")
 
 
 def _check_read(store: Store, path: str, data: bytes) -> None:

@@ -308,7 +308,7 @@ def test_a_live_query_in_the_unfinished_state_loses_and_doubles_nothing() -> Non
         try:
             place.stream(place.open({"a": Forgetful(target)}), 5)
         except HistoryError as error:
-            seen.add("named" if "wal-sink catch-up WAL --name a --to TARGET" in str(error) else str(error))
+            seen.add("named" if "wal-sink catch-up WAL --name SINK --to TARGET" in str(error) else str(error))
             refused = target.rows
         else:
             assert target.rows == rows_of(*[ROWS] * 6)

@@ -86,7 +86,7 @@ def acknowledged(
     the batch; it may be open in several tasks at the same time. Raises `SinkFailedError` if the target does not answer
     within the time of one call.
     """
-    what = f"sink {given.sink!r}: positions of {len(tasks)} slots"
+    what = f"positions of {len(tasks)} slots"
     try:
         return call_sink(timed_call, what, _asked, given, make_sink, tasks, timeout_s=given.attempt_timeout_s)
     finally:
