@@ -90,10 +90,9 @@ class Positions:
             return
         raise HistoryError(
             f"batch {batch_id} was delivered and marked, but the target holds {described(found)} in slot "
-            f"{self._slot(number)!r}. The target was restored to an older state, or lost rows that it acknowledged, "
-            "or this is another ledger than before (another database, or a schema that comes earlier in the search "
-            "path: then correct that first). Nothing was sent to that slot. Restore the newer target. Or send what it "
-            "lost again: wal-sink catch-up WAL --name SINK --to TARGET --why TEXT"
+            f"{self._slot(number)!r}. The target was restored to an older state, lost rows that it acknowledged, or "
+            "is another database than before (then correct its address first). Nothing was sent to that slot. Restore "
+            "the newer target. Or send again what it lost: wal-sink catch-up WAL --name SINK --to TARGET --why TEXT"
         )
 
     def _last(self, ordinal: int) -> Position | None:

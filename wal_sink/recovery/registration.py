@@ -181,11 +181,8 @@ def _first_batch(log: Log, history: History, gate: Gate, sink: Registration, sin
             _logger.warning("%s", said)
         oldest, first = log.low_water() + 1, history.wal.first_batch if history.wal else 0
         if oldest > first:
-            _logger.warning(
-                "sink %s of %s begins with batch %d: batches %d to %d were delivered to other sinks and deleted here. "
-                "Their rows are only in the targets that have them",
-                name, log.store.root, oldest, first, oldest - 1,
-            )  # fmt: skip
+            text = "sink %s of %s begins with batch %d: batches %d to %d were delivered to other sinks and deleted here"
+            _logger.warning(text, name, log.store.root, oldest, first, oldest - 1)
         return oldest
     if start_from == "next":
         return gate.search() + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wal_sink.arguments import name_of
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.sinks.base import BatchSink, Lookup, SegmentSink, Sink, TransactionalSink, TwoPhaseSink
@@ -72,12 +71,12 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             f"whole {'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Your options: a function of one "
             f"Chunk, or {strongest}"
         )
-    names_rows = ability not in _WITHOUT_CHUNKS and getattr(sink, "names_refused_rows", True)
-    if delivery.on_rejected == "dead_letter" and not names_rows:
+    names_none = ability in _WITHOUT_CHUNKS or not getattr(sink, "names_refused_rows", True)
+    if delivery.on_rejected == "dead_letter" and names_none:
         raise ConfigError(
             f"sink {name!r}: on_rejected='dead_letter' needs a sink that is called chunk by chunk and names the rows "
-            f"that it refuses; this is a {ability.value}: {name_of(sink)}. Your options: a function of one Chunk, "
-            "HttpSink(…, body='rows') or with a check, or on_rejected='halt'"
+            f"that it refuses; this is a {ability.value}. Your options: a function of one Chunk, HttpSink "
+            "with body='rows' or check=…, or on_rejected='halt'"
         )
     if not delivery.keep_segments and ability is not Ability.TWO_PHASE:
         raise ConfigError(
