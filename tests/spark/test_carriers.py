@@ -254,7 +254,7 @@ def test_a_task_of_which_spark_tells_nothing_sends_nothing() -> None:
 def test_a_sink_that_cannot_be_unpickled_is_an_outcome(tmp_path: Path, error: BaseException, kind: FailureKind) -> None:
     failure = failure_of_task(pickle.dumps(Broken(error)), StoreSpec(str(tmp_path)))
     assert failure.kind is kind
-    assert "sink 'a'" in failure.message
+    assert "making the sink" in failure.message
 
 
 def test_a_damaged_pickle_is_an_outcome(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_of_a_sink_that_cannot_be_made_no_row_has_arrived_and_a_question_has_no_
             confirms=manifest.segments,
         )
 
-    failure = Failure(FailureKind.RETRIABLE, "sink 'a' raised ConnectionError: down")
+    failure = Failure(FailureKind.RETRIABLE, "making the sink raised ConnectionError: down")
     assert results_of(tasks) == [SegmentResult(0, 0, failure=failure), SegmentResult(1, 1, failure=failure)]
     assert results_of([]) == [SegmentResult(-1, 0, failure=failure)]
 
