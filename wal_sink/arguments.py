@@ -180,7 +180,7 @@ def check_claims(to: object) -> None:
     function or a `BatchSink` without claims lacks the attribute; every reader of the claim takes that for False.
     """
     name = name_of(to)
-    for claim in ("idempotent", "replaces_rows", "driver_only"):
+    for claim in ("idempotent", "replaces_rows", "driver_only", "names_refused_rows", "needs_tasks"):
         if hasattr(to, claim):
             check_bool(f"{name}.{claim}", getattr(to, claim))
     for limit in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency"):

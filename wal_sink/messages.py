@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -70,10 +70,13 @@ class DeliveryContext:
     """Time of the committer's last look at the term, by the monotonic clock of its process."""
     measured: bool = False
     """Whether tasks count their requests and time their chunks."""
+    time_zone: str = ""
+    """As in the manifest."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """The context that the sink is opened with."""
-        return _sink_context(self, self.sink, self.term.number, on_executor=on_executor)
+        context = _sink_context(self, self.sink, self.term.number, on_executor=on_executor)
+        return replace(context, time_zone=self.time_zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,8 @@ class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long the task took; of several partitions as one, all their tasks."""
     requests: tuple[OperationTimes, ...] = ()
     """Requests of the task, if they are measured."""
+    time_zone: str = ""
+    """As in the manifest."""
 
 
 def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int, *, on_executor: bool) -> SinkContext:

@@ -60,10 +60,12 @@ def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = 
 def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
     """Use your `foreach` writer unchanged: an object with `process(row)` and perhaps `open` and `close`, or a function.
 
-    It runs on executors (on the driver with `where="driver"`). For each segment the calls are: `open(number of the
-    segment, batch id)`; if that returns true, `process(row)` for each row, a PySpark `Row`; then `close(None)`, or
-    `close(error)` after a failure. As in PySpark, an `open` that returns False *or None* skips the rows, and `close`
-    still follows.
+    It runs on executors, and each row equals the one that Spark alone gives there. With `where="driver"`, or without a
+    classic session, it runs in this process, and times have the time zone of the session that staged them.
+
+    For each segment the calls are: `open(number of the segment, batch id)`; if that returns true, `process(row)` for
+    each row, a PySpark `Row`; then `close(None)`, or `close(error)` after a failure. As in PySpark, an `open` that
+    returns False *or None* skips the rows, and `close` still follows.
 
     All calls for one segment (`Settings.segment_bytes`) must end within `Delivery.attempt_timeout_s`. Number and batch
     id name the same rows in every repeat, unlike with Spark alone. So a writer that remembers them may set

@@ -42,7 +42,7 @@ NOT_OF_THE_CORE = (
     *(f"spark/test_{name}.py" for name in ("garbage", "identity", "inline_budget", "manifest_schema", "source")),
     *(
         f"spark/test_{name}.py"
-        for name in ("remote_query", "repeated_shuffles", "rows_of_3_5", "shared_store", "spark_assumptions")
+        for name in ("remote_query", "repeated_shuffles", "pickled_rows", "shared_store", "spark_assumptions")
     ),
     *(f"spark/test_{name}.py" for name in ("spark_versions", "thread_properties", "versions", "wrap")),
 )

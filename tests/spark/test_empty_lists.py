@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wal_sink.spark.staging.empty_lists import in_utc, with_offsets
+from wal_sink.spark.staging.empty_lists import with_offsets
 
 NOTHING = pa.py_buffer(b"")
 TEXT = pa.field("text", pa.string(), nullable=False)
@@ -92,23 +92,3 @@ def test_a_batch_in_which_every_list_has_elements_is_left_alone() -> None:
         [pa.array(rows), pa.array([{1: [2]}, None], pa.map_(pa.int32(), pa.list_(pa.int32())))], ["a", "b"]
     )
     assert with_offsets(batch) is batch
-
-
-def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_knows() -> None:
-    def kind_in(zone: str) -> Any:
-        instant = pa.timestamp("us", zone)
-        of_each = pa.struct([pa.field("at", instant, nullable=False), pa.field("list", pa.list_(instant))])
-        return pa.map_(pa.string(), of_each)
-
-    moment = 1_719_835_200_000_000
-    plain = pa.map_(
-        pa.string(), pa.struct([pa.field("at", pa.int64(), nullable=False), ("list", pa.list_(pa.int64()))])
-    )
-    rows: Any = pa.array([[("a", {"at": moment, "list": [moment, None]})], None], plain)
-    given = pa.record_batch([rows.cast(kind_in("GMT+8")), pa.array([1, 2])], ["moments", "id"])
-
-    staged: Any = in_utc(given)
-
-    assert staged.schema.types == [kind_in("UTC"), pa.int64()]
-    assert staged.column(0).cast(plain).to_pylist() == rows.to_pylist()
-    assert in_utc(staged) is staged

@@ -75,3 +75,12 @@ def test_a_spark_that_clones_no_session_is_named() -> None:
     for other in (Older(), SimpleNamespace()):
         with pytest.raises(ConfigError, match=r"Spark 4\.3\.0 does not let wal-sink read a clone of a session"):
             cloned(session(other))
+
+
+def test_a_row_writer_without_a_session_says_whose_time_zone_its_rows_have(caplog: pytest.LogCaptureFixture) -> None:
+    log: Any = SimpleNamespace(run_id="run", runtime=None)
+    sink = wrap.foreach_writer(print)
+    Placement(log, StoreSpec("memory://nowhere"), None, 1, lambda: False).serve("a", sink, Delivery(sink))
+    assert (
+        "sink a: wrap.foreach_writer(print) runs in this process, as there is no classic Spark session" in caplog.text
+    )

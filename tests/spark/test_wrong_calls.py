@@ -313,6 +313,8 @@ def test_every_claim_of_a_sink_class_is_looked_at() -> None:
         "idempotent",
         "replaces_rows",
         "driver_only",
+        "names_refused_rows",
+        "needs_tasks",
     ], "one that is new here must be looked at by check_claims, and one that is gone no longer"
 
 

@@ -373,6 +373,7 @@ class BatchDelivery:
             batch_id=self._manifest.batch_id,
             columns=self._manifest.columns,
             spark_schema=self._manifest.spark_schema,
+            time_zone=self._manifest.time_zone,
             chunk_rows=self._manifest.chunk_rows,
             segments=len(self._manifest.segments),
             at_most_once=self._served_sink.promise.at_most_once,

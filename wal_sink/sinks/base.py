@@ -70,6 +70,10 @@ class SinkContext:
     """JSON of the batch's Spark schema; empty if the batch was staged without Spark. It comes from the WAL. Do not pass
     it to PySpark's `StructType.fromJson`, which imports classes that it names; see docs/SECURITY.md.
     """
+    time_zone: str = ""
+    """The time zone of the session that staged the batch, as Spark names it, such as `GMT+8`. The rows hold instants in
+    UTC. Empty: the batch has no instants, or is being staged.
+    """
     at_most_once: bool = False
     """Whether rows whose outcome is unknown must not be sent again."""
 
@@ -99,6 +103,8 @@ class Sink(ABC):
     """True if this sink must run in the driver's process."""
     names_refused_rows: bool = True
     """False if `write` raises where the target refuses rows: no row can then become a dead letter."""
+    needs_tasks: bool = False
+    """True if `where="auto"` means executors for small batches too, since it calls code that looks at its task."""
     max_chunk_rows: int | None = None
     """Maximum number of rows that its target takes in one call. None: any number. A query that would stage larger
     chunks fails at start.

@@ -43,7 +43,7 @@ class Chunk:
     """
 
     table: pa.Table
-    """The rows under their real column names, typed as Spark's Arrow conversion types them."""
+    """The rows under their real column names, typed as Spark's Arrow conversion types them, with instants in UTC."""
     batch_id: int
     key: str
     """At most 64 ASCII characters, safe in an HTTP header."""

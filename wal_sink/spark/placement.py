@@ -110,6 +110,13 @@ class Placement:
             raise ConfigError(
                 f"sink {name!r}: where='executors' is not possible: {missing}. Use where='driver' or where='auto'"
             )
+        if self.spark is None and sink.needs_tasks:
+            _logger.warning(
+                "sink %s: %s runs in this process, as there is no classic Spark session: its rows have the time zone "
+                "of the session that staged them, and TaskContext.get() returns None",
+                name,
+                name_of(sink),
+            )
         if self.spark is None or sink.driver_only or delivery.where == "driver":
             here = LocalDispatcher(
                 lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink), objects=objects_of(sink)
@@ -136,7 +143,7 @@ class Placement:
             threads_per_task=delivery.threads_per_task,
             should_stop=self.should_stop,
         )
-        if delivery.where == "executors":
+        if delivery.where == "executors" or sink.needs_tasks:
             return executors, "on executors", make
         copies = LocalDispatcher(make, self.log, should_stop=self.should_stop, copy_sink=make)
         return AutoDispatcher(copies, executors), "on executors, for small batches as a copy in the driver", make

@@ -36,7 +36,9 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdenti
         context = run.staging_context(attempt, columns=columns, spark_schema=schema, inline_bytes=budget)
         description = f"{what}: stage attempt {attempt.number}"
         staged = stage_dataframe(df, store=store, context=context, description=description)
-        return Staged(staged.segments, columns, schema, staged.prepared, staged.timing, staged.requests)
+        return Staged(
+            staged.segments, columns, schema, staged.prepared, staged.timing, staged.requests, staged.time_zone
+        )
 
     if not _stage(run, identity, write):
         found = evaluate_without_staging(df, description=f"{what}: replay, already released")

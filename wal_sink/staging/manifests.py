@@ -46,6 +46,8 @@ class Staged:
     """How long its tasks took; None if they did not tell."""
     requests: tuple[OperationTimes, ...] = ()
     """Requests of the job's tasks, if they are measured."""
+    time_zone: str = ""
+    """As in the manifest."""
 
 
 def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: int) -> Manifest:
@@ -66,6 +68,7 @@ def create_manifest(log: Log, attempt: Attempt, staged: Staged, *, chunk_rows: i
         segments=tuple(staged.segments),
         prepared=dict(staged.prepared),
         timing=_timing(attempt, staged),
+        time_zone=staged.time_zone,
         **log.stamp(),
     )
     if not log.create(paths.manifest(attempt.batch_id, attempt.term, attempt.number), manifest):

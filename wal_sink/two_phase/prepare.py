@@ -20,6 +20,7 @@ from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.clock import SYSTEM, Runtime, host_name
 from wal_sink.runtime.timed_calls import TimedCall
+from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.base import Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -56,10 +57,13 @@ def stage_partition(
     the failure ends the task (`DeliveryError`), and Spark runs the batch again.
     """
     began_s = runtime.monotonic_s()
-    staged = _staged(context, batches, open_log, partition, on_executor=on_executor)
+    zones: set[str] = set()
+    instants = (in_utc(batch, zones) for batch in batches)
+    staged = _staged(context, instants, open_log, partition, on_executor=on_executor)
     seconds = rounded(runtime.monotonic_s() - began_s)
     task = TaskTiming(partition=partition, seconds=seconds, host=host_name() if on_executor else "")
-    return msgspec.structs.replace(staged, timing=StagingTiming(tasks=1, task_seconds=seconds, slowest=task))
+    timing = StagingTiming(tasks=1, task_seconds=seconds, slowest=task)
+    return msgspec.structs.replace(staged, timing=timing, time_zone=max(zones, default=""))
 
 
 def _staged(
@@ -100,7 +104,8 @@ def packed(
     part_bytes = _part_bytes(context, partitions, log)
     if part_bytes is None:
         side_by_side, part_bytes = 1, PACKED_BYTES
-    whole = [StagedPartition((), {given.sink: () for given in context.preparations})]
+    zone = max((each.time_zone for each in partitions), default="")
+    whole = [StagedPartition((), {given.sink: () for given in context.preparations}, time_zone=zone)]
     with_rows = (partition for partition in partitions if partition.inline or partition.segments)
     for is_inline, group in groupby(with_rows, lambda partition: bool(partition.inline)):
         if not is_inline:
@@ -137,7 +142,9 @@ def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
     handles = {
         sink: tuple(handle for partition in partitions for handle in partition.prepared[sink]) for sink in sorted(sinks)
     }
-    return StagedPartition(segments, handles, timing=combined(partition.timing for partition in partitions))
+    timing = combined(partition.timing for partition in partitions)
+    zone = max((partition.time_zone for partition in partitions), default="")
+    return StagedPartition(segments, handles, timing=timing, time_zone=zone)
 
 
 def _segment_writer(

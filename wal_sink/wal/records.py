@@ -123,6 +123,10 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     """
     timing: StagingTiming | None = None
     """How long staging took, for people. None: not recorded."""
+    time_zone: str = ""
+    """The time zone of the session that staged the instants, as Java names it. Segments hold them in UTC. Empty: the
+    batch has no instants.
+    """
     passed_over: bool = False
     """True if Spark wrote the batch for an offline operation, without running it. No sink is called for it."""
 

@@ -138,7 +138,8 @@ def end_batch(
     _refuse_other_entry(options, begun.attempt)
     all_staged = joined([staged[partition] for partition in sorted(staged)])
     _refuse_unseen(log, all_staged.segments)
-    whole = Staged(all_staged.segments, begun.columns, begun.spark_schema, timing=all_staged.timing)
+    timing, zone = all_staged.timing, all_staged.time_zone
+    whole = Staged(all_staged.segments, begun.columns, begun.spark_schema, timing=timing, time_zone=zone)
     create_manifest(log, begun.attempt, whole, chunk_rows=options.settings.chunk_rows)
 
 

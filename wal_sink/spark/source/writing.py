@@ -21,7 +21,7 @@ from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.versions import Version
 from wal_sink.spark.source.batches import BegunBatch, begin_batch, end_batch, only_batch
 from wal_sink.spark.source.options import WriteOptions
-from wal_sink.spark.staging.empty_lists import in_utc, with_offsets
+from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.schema import positional_names
 from wal_sink.stores.opening import open_store
 from wal_sink.two_phase.prepare import stage_partition
@@ -126,7 +126,7 @@ class _Counted:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
             self.rows += batch.num_rows
-            yield in_utc(with_offsets(batch)).rename_columns(self._names)
+            yield with_offsets(batch).rename_columns(self._names)
 
 
 def _results(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[StagedMessage]:

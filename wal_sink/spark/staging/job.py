@@ -26,7 +26,7 @@ from wal_sink.spark.session.task_errors import (
     surfaced_errors,
 )
 from wal_sink.spark.session.versions import SPARK_3_5, version_of
-from wal_sink.spark.staging.empty_lists import in_utc, with_offsets
+from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.stores.measured import measured
@@ -138,7 +138,7 @@ class _StagingTask:
         context = _task()
         partition = context.partitionId()
         names = list(self.names)
-        renamed = (in_utc(with_offsets(batch)).rename_columns(names) for batch in batches)
+        renamed = (with_offsets(batch).rename_columns(names) for batch in batches)
         counts = RequestCounts()
         opened: list[Log] = []
         with marked_errors():

@@ -16,6 +16,7 @@ from wal_sink.arguments import check_method, check_ran
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import told
+from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.session.job_properties import thread_properties
 from wal_sink.spark.session.task_errors import surfaced_errors
@@ -154,7 +155,7 @@ class _WritingTask:
         schema = self.schema
         if _takes_batches(writer):
             return (batch.rename_columns(schema.names) for batch in batches)
-        return (row for batch in batches for row in spark_rows(pa.Table.from_batches([batch]), schema))
+        return (row for batch in batches for row in spark_rows(pa.Table.from_batches([in_utc(batch, set())]), schema))
 
 
 def _no_messages(df: DataFrame) -> list[WriterCommitMessage | None]:

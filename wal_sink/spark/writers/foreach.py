@@ -13,7 +13,7 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import SegmentSink, SinkContext
 from wal_sink.spark.delivery.manifest_schema import schema_from_json, type_modules
-from wal_sink.spark.writers.rows import spark_rows
+from wal_sink.spark.writers.pickled_rows import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -26,9 +26,11 @@ _logger = logger_of(__name__)
 class ForeachWriterSink(SegmentSink):
     """Calls the writer as PySpark does: for each segment `open`, `process` for each row, `close`.
 
-    On executors, and in the driver with `where="auto"`, each segment gets a fresh copy of the writer, as each task does
-    in PySpark. With `where="driver"` the user's object itself is used, for one segment after the other.
+    On executors each segment gets a fresh copy of the writer, as each task does in PySpark. With `where="driver"`, or
+    without a Spark session, the user's object itself is used, for one segment after the other.
     """
+
+    needs_tasks = True
 
     def __init__(self, writer: object, *, name: str, idempotent: bool) -> None:
         """Raises `ConfigError` if `DataStreamWriter.foreach` would not take `writer`."""
@@ -37,6 +39,7 @@ class ForeachWriterSink(SegmentSink):
         self._name = name
         self._payload: bytes | None = None
         self._schema_json = ""
+        self._zone: str | None = None
         self._type_modules: tuple[str, ...] = ()
         self.idempotent = idempotent
 
@@ -65,6 +68,7 @@ class ForeachWriterSink(SegmentSink):
         if not context.spark_schema:
             raise PermanentError(f"batch {context.batch_id} was staged without Spark, so it has no Spark schema")
         self._schema_json = context.spark_schema
+        self._zone = None if context.on_executor else context.time_zone
 
     def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
         """Call `open`, `process` for each row, and `close`. An error is raised after `close` got it."""
@@ -79,7 +83,7 @@ class ForeachWriterSink(SegmentSink):
     def _rows(self, chunks: Iterable[Chunk], batch_id: int) -> Iterator[Row]:
         schema = schema_from_json(self._schema_json, what=f"batch {batch_id}", modules=self._type_modules)
         for chunk in chunks:
-            yield from spark_rows(chunk.table, schema)
+            yield from rows_of(chunk.table, schema, self._zone)
 
 
 def _process(writer: Any, ordinal: int, batch_id: int, rows: Iterable[Row]) -> None:

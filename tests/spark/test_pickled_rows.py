@@ -1,4 +1,4 @@
-"""Rows for Spark 3.5 are those that a later PySpark's own converter makes of the same table."""
+"""Rows of `foreach` are those that PySpark's own converter makes of the same table, but for bytes that are no text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
 from tests.house.spark import version_of
+from wal_sink.errors import PermanentError
 from wal_sink.spark.session.versions import SPARK_3_5
-from wal_sink.spark.writers.rows import _conversion
-from wal_sink.spark.writers.rows_of_3_5 import rows_of
+from wal_sink.spark.writers.pickled_rows import rows_of
+from wal_sink.spark.writers.rows import conversion
 
 pytestmark = pytest.mark.skipif(
     version_of(pyspark.__version__) == SPARK_3_5, reason="PySpark 3.5 has no converter to compare with"
@@ -56,7 +57,7 @@ def test_values_are_those_of_pysparks_own_converter(name: str) -> None:
     schema = t.StructType([t.StructField("a.b", kind), t.StructField("n", t.IntegerType())])
     numbers = pa.array(range(len(values)), pa.int32())
     table = pa.table([pa.array(values, arrow), numbers], ["c0", "c1"])
-    expected = _conversion().convert(table, schema, binary_as_bytes=False)  # as Spark 3.5 has it
+    expected = conversion().convert(table, schema)
     rows = list(rows_of(table, schema))
     assert rows == expected
     assert repr(rows) == repr(expected)
@@ -75,3 +76,34 @@ def test_a_vector_is_a_vector() -> None:
     schema = t.StructType([t.StructField("v", kind)])
     first, second = rows_of(pa.table([pa.array(values, arrow)], ["v"]), schema)
     assert (first.v, second.v) == (Vectors.dense(1.5, 2.5), None)
+
+
+def test_bytes_that_are_not_utf_8_become_what_java_makes_of_them() -> None:
+    schema = t.StructType([t.StructField("a", t.ArrayType(t.StringType())), t.StructField("s", t.StringType())])
+    given: Any = pa.array([[b"\xffA", None], [b"fine", b"\xed\xa0\x80."]]).cast(pa.list_(pa.binary()))
+    texts = pa.ListArray.from_arrays(given.offsets, given.values.view(pa.string()))
+    first, second = rows_of(pa.table([texts, pa.array(["x", None])], ["a", "s"]), schema)
+    assert (first.a, first.s) == (["\ufffdA", None], "x")
+    assert (second.a, second.s) == (["fine", "\ufffd."], None)
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [
+        ("America/New_York", ["2024-11-03T01:30:00", "2024-11-03T01:30:00"]),
+        ("GMT+8", ["2024-11-03T13:30:00", "2024-11-03T14:30:00"]),
+        ("-03:30", ["2024-11-03T02:00:00", "2024-11-03T03:00:00"]),
+        ("", ["2024-11-03T05:30:00", "2024-11-03T06:30:00"]),
+    ],
+)
+def test_rows_of_another_process_have_the_zone_of_the_session(zone: str, shown: list[str]) -> None:
+    moments = [dt.datetime(2024, 11, 3, hour, 30, tzinfo=dt.UTC) for hour in (5, 6)]
+    table = pa.table([pa.array(moments, pa.timestamp("us", "UTC"))], ["at"])
+    found = [row.at for row in rows_of(table, t.StructType([t.StructField("at", t.TimestampType())]), zone)]
+    assert [one.isoformat() for one in found] == shown
+    assert [one.fold for one in found] == [0, int(zone == "America/New_York")]
+
+
+def test_a_zone_that_only_java_knows_is_refused_by_name() -> None:
+    with pytest.raises(PermanentError, match=r"time zone 'PST' .*Install tzdata, or deliver on executors"):
+        rows_of(pa.table({"at": [1]}), t.StructType([t.StructField("at", t.LongType())]), "PST")

@@ -1,0 +1,31 @@
+"""Instants of a batch in UTC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.sinks.arrow_types import in_utc
+
+
+def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_knows() -> None:
+    def kind_in(zone: str) -> Any:
+        instant = pa.timestamp("us", zone)
+        of_each = pa.struct([pa.field("at", instant, nullable=False), pa.field("list", pa.list_(instant))])
+        return pa.map_(pa.string(), of_each)
+
+    moment = 1_719_835_200_000_000
+    plain = pa.map_(
+        pa.string(), pa.struct([pa.field("at", pa.int64(), nullable=False), ("list", pa.list_(pa.int64()))])
+    )
+    rows: Any = pa.array([[("a", {"at": moment, "list": [moment, None]})], None], plain)
+    given = pa.record_batch([rows.cast(kind_in("GMT+8")), pa.array([1, 2])], ["moments", "id"])
+
+    zones: set[str] = set()
+    staged: Any = in_utc(given, zones)
+
+    assert staged.schema.types == [kind_in("UTC"), pa.int64()]
+    assert staged.column(0).cast(plain).to_pylist() == rows.to_pylist()
+    assert zones == {"GMT+8"}
+    assert in_utc(staged, zones) is staged

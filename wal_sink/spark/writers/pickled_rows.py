@@ -1,0 +1,118 @@
+"""Arrow rows as the PySpark `Row`s that Spark's own `foreach` gives, which travel pickled and not as Arrow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import Row
+from pyspark.sql import types as t
+
+from wal_sink.sinks.arrow_types import retyped
+from wal_sink.spark.writers.time_zones import zone_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Convert = Callable[[Any], Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+_AS_BYTES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+_OWN = {"VariantType", "GeometryType", "GeographyType"}
+"""Types that only PySpark 4 has, and whose values PySpark's converter makes of Arrow's structs."""
+
+
+def rows_of(table: pa.Table, schema: t.StructType, zone: str | None = None) -> Iterator[Row]:
+    """The rows of `table`, with the Python types that PySpark's own `foreach` gives.
+
+    Instants become naive, in this process's time zone (or in `zone`), with the `fold` of a repeated hour. Bytes that
+    are not UTF-8 become U+FFFD, as Java has them.
+    """
+    local = _local if zone is None else _in_zone(zone_of(zone))
+    converts = [_convert(field.dataType, local) for field in schema.fields]
+    values = [map(convert, _values(column)) for convert, column in zip(converts, table.columns, strict=True)]
+    return (_row(schema.names, one) for one in zip(*values, strict=True))
+
+
+def _row(names: list[str], values: Iterable[Any]) -> Row:
+    row = Row(*values)
+    row.__fields__ = names
+    return row
+
+
+def _values(column: Any) -> Any:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return column.cast(retyped(column.type, _binary)).to_pylist()
+
+
+def _binary(kind: Any) -> Any:
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    return pa.binary() if pa.types.is_string(kind) else kind
+
+
+def _text(value: str | bytes) -> str:
+    """Java replaces an encoded surrogate as a whole, Python each of its bytes."""
+    return value if isinstance(value, str) else _SURROGATE.sub(b"\xff", value).decode(errors="replace")
+
+
+def _convert(kind: t.DataType, local: Convert) -> Convert:
+    """How a value becomes what Spark gives. Arrow's value of a type that is not named here is that already."""
+    made: dict[type[t.DataType], Callable[[Any], Convert]] = {
+        t.StructType: lambda kind: _struct(kind, local),
+        t.ArrayType: lambda kind: _list(kind, local),
+        t.MapType: lambda kind: _map(kind, local),
+        t.UserDefinedType: lambda kind: _user_defined(kind, local),
+        t.StringType: lambda _: _text,
+        t.BinaryType: lambda _: bytes if _AS_BYTES else bytearray,
+        t.TimestampType: lambda _: local,
+    }
+    for known, make in made.items():
+        if isinstance(kind, known):
+            convert = make(kind)
+            return lambda value: None if value is None else convert(value)
+    if type(kind).__name__ in _OWN:
+        from wal_sink.spark.writers.rows import conversion  # noqa: PLC0415 - PySpark 3.5 has no such types
+
+        own: Convert = conversion()._create_converter(kind)  # noqa: SLF001 - PySpark has no public way
+        return own
+    return lambda value: value
+
+
+def _local(instant: datetime) -> datetime:
+    """`astimezone` would forget which of two equal times of the day it is."""
+    return datetime.fromtimestamp((instant - _EPOCH) // _SECOND).replace(microsecond=instant.microsecond)  # noqa: DTZ006
+
+
+def _in_zone(zone: tzinfo) -> Convert:
+    return lambda instant: instant.astimezone(zone).replace(tzinfo=None)
+
+
+def _list(kind: t.ArrayType, local: Convert) -> Convert:
+    element = _convert(kind.elementType, local)
+    return lambda values: [element(value) for value in values]
+
+
+def _map(kind: t.MapType, local: Convert) -> Convert:
+    """Arrow gives pairs."""
+    key, item = _convert(kind.keyType, local), _convert(kind.valueType, local)
+    return lambda pairs: {key(one): item(other) for one, other in pairs}
+
+
+def _user_defined(kind: t.UserDefinedType, local: Convert) -> Convert:
+    inside, deserialize = _convert(kind.sqlType(), local), kind.deserialize
+    return lambda value: deserialize(inside(value))
+
+
+def _struct(kind: t.StructType, local: Convert) -> Convert:
+    """Arrow gives a dict. Structs with two fields of one name are not staged."""
+    fields = [(field.name, _convert(field.dataType, local)) for field in kind.fields]
+    return lambda value: _row(kind.names, (convert(value[name]) for name, convert in fields))
