@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from tests.support.servers.s3_server import S3Server
-from tests.support.streams import Home
+from tests.support.streams import Home, Lines
 from tests.support.waiting import PATIENCE_S
 from tests.support.writers import Notes, NotingForeachWriter, noting
-from wal_sink import Delivery, DeliveryError, PermanentError, Settings, WalSinkError, idempotent, wrap
+from wal_sink import (
+    Delivery,
+    DeliveryError,
+    PermanentError,
+    Settings,
+    UndeliveredError,
+    WalSinkError,
+    idempotent,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -262,3 +271,31 @@ def test_a_batch_that_was_given_up_comes_to_the_next_run_with_the_same_rows(
     run(spark, place, wrap.foreach_batch(write), "uuid()")
     first, again = notes.all()
     assert first["rows"] == again["rows"]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["chunk by chunk", "as whole batches"])
+def test_a_sink_whose_batch_lost_a_segment_is_parked_and_the_other_goes_on(
+    spark: SparkSession, place: Home, whole: bool
+) -> None:
+    target = place.troubled()
+
+    def collected(batch: DataFrame, _: int) -> None:
+        batch.collect()
+        if place.trouble.exists():
+            raise OSError("down")
+
+    def run() -> None:
+        lost = Delivery(wrap.foreach_batch(collected) if whole else target, on_failure="park", max_attempts=1)
+        place.run(spark, {"a": Lines(place.root / "a.jsonl"), "b": lost})
+
+    place.feed.add([1, 2])
+    with pytest.raises(UndeliveredError, match=r"sink 'b' of .* is parked"):
+        run()
+    place.trouble.unlink()
+    place.object("batches/*/*/*.parquet").unlink()
+    place.feed.add([3])
+
+    with pytest.raises(UndeliveredError, match=r"sink 'b' of .* is parked, .*parquet"):
+        run()
+
+    assert [number for sent in Lines(place.root / "a.jsonl").sent() for number in sent.ids] == [1, 2, 3]
