@@ -75,7 +75,7 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     if delivery.on_rejected == "dead_letter" and names_none:
         raise ConfigError(
             f"sink {name!r}: on_rejected='dead_letter' needs a sink that is called chunk by chunk and names the rows "
-            f"that it refuses; this is a {ability.value}. Your options: a function of one Chunk, HttpSink "
+            f"that it refuses; its kind is {ability.value}. Your options: a function of one Chunk, HttpSink "
             "with body='rows' or check=…, or on_rejected='halt'"
         )
     if not delivery.keep_segments and ability is not Ability.TWO_PHASE:
