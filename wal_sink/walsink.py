@@ -20,8 +20,8 @@ from wal_sink.lifecycle.given import (
     folder_of,
     place_of,
     refuse_ends,
-    refuse_large_chunks,
     refuse_shared_folder,
+    refuse_unfit_rows,
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
@@ -214,7 +214,7 @@ class WalSink:
         from wal_sink.spark.session.query import schema_of, session_of  # noqa: PLC0415
         from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
 
-        refuse_large_chunks(self._settings, self._sinks)
+        refuse_unfit_rows(self._settings, self._sinks, schema_of(writer).json())
         spark = session_of(writer)
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         check_schema(schema := schema_of(writer))
@@ -246,7 +246,7 @@ class WalSink:
                 self._begin(pool, identity.session, df.sparkSession)
             self._own_query.hold(df, pool, until=lambda: pool.is_caught_up)
             if not entry.has_term:
-                refuse_large_chunks(self._settings, self._sinks)
+                refuse_unfit_rows(self._settings, self._sinks, df.schema.json())
                 pool.run.become_stager()
                 entry.has_term = True
             self._stage(df, identity, pool)
@@ -455,11 +455,12 @@ class WalSink:
 
     def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query that stages on its server, and begin to deliver in this process what it stages."""
-        from wal_sink.spark.session.writer_check import check_stream_writer  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.session.query import schema_of  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.session.writer_check import check_stream_writer  # noqa: PLC0415
         from wal_sink.spark.source.options import options_of  # noqa: PLC0415
 
         check_stream_writer(writer)
-        refuse_large_chunks(self._settings, self._sinks)
+        refuse_unfit_rows(self._settings, self._sinks, schema_of(writer).json())
         refuse_what_only_the_stager_can_do(
             self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
         )

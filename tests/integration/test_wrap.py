@@ -8,13 +8,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyspark
 import pytest
 
+from tests.house.spark import version_of
 from tests.support.servers.s3_server import S3Server
 from tests.support.streams import Home, Lines
 from tests.support.waiting import PATIENCE_S
 from tests.support.writers import Notes, NotingForeachWriter, noting
 from wal_sink import (
+    ConfigError,
     Delivery,
     DeliveryError,
     PermanentError,
@@ -213,6 +216,30 @@ def test_rows_are_those_pysparks_own_foreach_gives(spark: SparkSession, place: H
     run(spark, place, Delivery(wrap.foreach_writer(note), where="executors"), *columns)
     own, wrapped = notes.all("row")
     assert {**wrapped, "pid": 0} == {**own, "pid": 0}
+
+
+@pytest.mark.skipif(version_of(pyspark.__version__) < (4, 0), reason="Spark has VARIANT since 4.0")
+def test_a_variant_comes_to_wrapped_writers_and_is_refused_for_others_before_the_query_runs(
+    spark: SparkSession, place: Home, tmp_path: Path, notes: Notes
+) -> None:
+    """A sink of chunks would get its internal bytes, in a later run too."""
+    place.feed.add([1])
+    column = "array(parse_json('{\"a\":1}')) AS v"
+    files = f"files://{tmp_path}/files?format=jsonl"
+    writers = {
+        "row": wrap.foreach_writer(lambda row: notes.note("row", text=row["v"][0].toJson())),
+        "batch": wrap.foreach_batch(lambda df, _: notes.note("batch", text=df.selectExpr("to_json(v)").first()[0])),
+    }
+    with pytest.raises(ConfigError, match=r"sink 'files', .* column 'v' holds a VARIANT"):
+        run(spark, place, {**writers, "files": files}, column)
+    run(spark, place, writers, column)
+    assert [notes.all(kind)[0]["text"] for kind in writers] == ['{"a":1}', '[{"a":1}]']
+    with (
+        pytest.raises(DeliveryError, match="column 'v' holds a VARIANT"),
+        place.sink({**writers, "late": Delivery(files, start_from="earliest")}) as sink,
+    ):
+        sink.drain()
+    assert not (tmp_path / "files").exists()
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])

@@ -13,6 +13,7 @@ from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
 from wal_sink.sinks.base import BatchSink, Sink, as_sink
 from wal_sink.sinks.held import refuse_shared
+from wal_sink.sinks.session import problem_of_variants
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.wal import paths
 
@@ -98,11 +99,16 @@ def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
     return sinks
 
 
-def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink]) -> None:
-    """Refuse chunks larger than a sink takes: `ConfigError`. Call it before staging; staged chunks keep their size."""
+def refuse_unfit_rows(settings: Settings, sinks: Mapping[str, Sink | BatchSink], spark_schema: str) -> None:
+    """Refuse a column that a sink cannot take, and chunks larger than it takes: `ConfigError`. Call it before staging:
+    staged rows keep their types, and staged chunks their size.
+    """
     for name, sink in sinks.items():
         if isinstance(sink, Sink):
-            check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
+            what = f"sink {name!r}, {name_of(sink)}"
+            if problem := problem_of_variants(sink, spark_schema):
+                raise ConfigError(f"{what}: {problem}")
+            check_chunks(settings, what, sink.max_chunk_rows, sink.max_chunk_bytes)
 
 
 def refuse_ends(names: Iterable[str]) -> None:

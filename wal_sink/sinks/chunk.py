@@ -78,7 +78,7 @@ class Chunk:
     def to_json(self, *, lines: bool = False, maps: Maps = "object") -> bytes:
         """The rows as UTF-8 JSON: an array of objects, or one object per line.
 
-        All Spark types are supported. Decimals and 64-bit integers become JSON numbers with every digit. Dates,
+        All types of columns are supported. Decimals and 64-bit integers become JSON numbers with every digit. Dates,
         timestamps and durations become ISO 8601 text (an instant in UTC), binary becomes base64, structs become
         objects. A NaN or infinite number becomes text. Bytes that are not UTF-8 become U+FFFD.
 

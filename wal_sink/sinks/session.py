@@ -6,9 +6,10 @@ the retry budgets.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from wal_sink.arguments import LONGEST_S, check_ran
 from wal_sink.errors import (
@@ -25,9 +26,9 @@ from wal_sink.errors import (
 from wal_sink.redaction import redacted
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import repr_of, text_of, told
+from wal_sink.reporting.texts import name_of, repr_of, text_of, told
 from wal_sink.runtime.timed_calls import CallTimedOutError, ProgramExitError, TimedCall
-from wal_sink.sinks.base import Lookup, Rejected, Sink, SinkContext
+from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, Sink, SinkContext
 from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
@@ -114,6 +115,25 @@ def _shown(text: str, most: int = 200) -> str:
     return masked if len(masked) <= most else f"{masked[: most - 1]}…"
 
 
+def problem_of_variants(sink: Sink, spark_schema: str) -> str:
+    """Why a sink cannot take the rows: Arrow has the internal bytes of a VARIANT. Empty if it can.
+
+    A `SegmentSink` may be a wrapped writer, which gets Spark's own rows.
+    """
+    if isinstance(sink, SegmentSink) or '"variant"' not in spark_schema:
+        return ""
+    found = [repr(column["name"]) for column in json.loads(spark_schema)["fields"] if _holds_variant(column["type"])]
+    get = "holds a VARIANT, and this sink would get its internal bytes. Write to_json of it in the query"
+    return f"column {found[0]} {get}" if found else ""
+
+
+def _holds_variant(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return kind == "variant"
+    inside = (kind.get(part, "") for part in ("elementType", "keyType", "valueType", "sqlType"))
+    return any(map(_holds_variant, (*inside, *(field["type"] for field in kind.get("fields", ())))))
+
+
 class SinkSession:
     """One sink instance, opened once per delivery task. Every call runs on the same thread and is bounded in time."""
 
@@ -132,6 +152,8 @@ class SinkSession:
         """Open the sink if it is not open yet. A failure is retriable, since nothing was sent."""
         if self._opened:
             return
+        if problem := problem_of_variants(self._sink, self._context.spark_schema):
+            raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(self._sink)}: {problem}")
         self.call("open", self._sink.open, self._context, nothing_sent=True)
         self._opened = True
 

@@ -100,6 +100,11 @@ class _Csv(RowsFile):
         table = chunk.table
         _refuse_equal_names(table)
         columns = [_csv_cells(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
+        if len(columns) == 1 and table.columns[0].null_count:
+            raise ConfigError(
+                f"column {table.column_names[0]!r} is the only one and holds a NULL, but readers of CSV skip the empty "
+                "line that it would be. Select one more column, replace the NULL with coalesce, or write jsonl"
+            )
         if not self._has_header:
             self._write((",".join(_quoted(name) for name in table.column_names) + "\n").encode())
         compute: Any = pc

@@ -196,26 +196,22 @@ class SqlSink(TransactionalSink):
         self._check_age(chunk.table.schema, what)
         with self._dialect.translated(what, _range_of(chunk)):
             try:
-                rows = self._dialect.encode(connection, chunk.table, self._key)
-            except (ConfigError, PermanentError) as error:  # a type that the database cannot hold: no retry will help
-                raise PermanentError(f"{what}: {error}") from error
-            try:
-                self._write_and_make_table(connection, chunk, rows, what)
+                self._write_and_make_table(connection, chunk, what)
             except RowsRefused as refused:
                 return Rejected(refused.reasons)
         return None
 
-    def _write_and_make_table(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+    def _write_and_make_table(self, connection: Connection, chunk: Chunk, what: str) -> None:
         """Write; make the table first if it is missing, and write again if it was altered meanwhile."""
         try:
-            self._write(connection, chunk, rows, what)
+            self._write(connection, chunk, what)
         except TableMissing:
             self._target.make(connection, chunk.table.schema)
-            self._write(connection, chunk, rows, what)
+            self._write(connection, chunk, what)
         except TableAltered:
-            self._write(connection, chunk, rows, what)
+            self._write(connection, chunk, what)
 
-    def _write(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+    def _write(self, connection: Connection, chunk: Chunk, what: str) -> None:
         """One transaction, committed or without a trace."""
         with self._dialect.transaction(connection):
             stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
@@ -227,6 +223,10 @@ class SqlSink(TransactionalSink):
                 raise
             refuse_lost = partial(self._refuse_lost_table, connection, chunk, what)
             known = self._target.fit(connection, chunk.table.schema, what, refuse_lost)
+            try:
+                rows = self._dialect.encode(connection, chunk.table, self._key, known.declared)
+            except (ConfigError, PermanentError) as error:  # a type that the database cannot hold: no retry will help
+                raise PermanentError(f"{what}: {error}") from error
             self._refuse_by_value(chunk, rows, known)
             rows = self._dialect.in_key_order(connection, rows, chunk.table, self._key, known.collations)
             put = self._dialect.putting(connection, self._table, rows.columns, self._replacing)
@@ -261,11 +261,11 @@ class SqlSink(TransactionalSink):
         """Refuse rows before they are sent: a generated value could equal a later row's, a row without age replace
         another.
         """
-        refused = dict(rows.refused)
+        refused, documents = dict(rows.refused), self._dialect.documents(known.declared)
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
             if self._dialect.fold(name) in known.replaces_nulls:
                 refuse_nulls(column, f"column {name!r} is NULL, but the database would replace the NULL", refused)
-            if (kept_as := known.documents.get(self._dialect.fold(name))) and kind_of(column.type) == "text":
+            if (kept_as := documents.get(self._dialect.fold(name))) and kind_of(column.type) == "text":
                 refuse_repeated_keys(column, name, refused, kept_as)
             if name == self._replacing.newer_by:
                 self._dialect.refuse_ageless(column, name, refused)

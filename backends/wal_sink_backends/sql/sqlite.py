@@ -262,7 +262,7 @@ class Sqlite(Dialect):
     def create_table(self, connection: Connection, table: str, statement: str) -> None:  # noqa: ARG002 - the statement names the table
         connection.execute(statement)
 
-    def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
+    def encode(self, connection: Connection, table: pa.Table, key: Sequence[str], declared: object) -> Rows:  # noqa: ARG002
         return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))
 
     def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:

@@ -90,6 +90,66 @@ def test_columns_that_read_text(postgresql: PostgresqlServer, pg: str) -> None:
     assert write(sink_to(postgresql, pg), chunk(table).without([1, 2])) == [None]
 
 
+def test_lists_of_scalars_into_arrays(postgresql: PostgresqlServer, pg: str) -> None:
+    """Each value comes back through psycopg; a row with an element that is refused is refused."""
+    lists: dict[str, tuple[str, pa.Array]] = {
+        "t": ("text[]", pa.array([["a", 'b,"c', None, "\\\n{}", "NULL", ""], [], None, ["\0"]])),
+        "i": ("integer[]", pa.array([[1, None], [], None, [2]], pa.list_(pa.int64()))),
+        "b": ("bytea[]", pa.array([[b"\0\xff\\"], [], None, [b""]])),
+        "d": ("numeric[]", pa.array([[Decimal("1.50")], [], None, []], pa.list_(pa.decimal128(9, 2)))),
+        "s": ("timestamptz[]", pa.array([[0], [], None, [1]], pa.list_(pa.timestamp("us", "UTC")))),
+        "f": ("float8[]", pa.array([[math.inf, -0.5], [], None, []])),
+        "e": ("mood[]", pa.array([["fine"], [], None, ["bad"]])),
+        "w": ("words", pa.array([["a", "b"], [], None, []])),
+    }
+    made = ", ".join(f"{name} {declared}" for name, (declared, _) in lists.items())
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TYPE mood AS ENUM ('fine', 'bad')",
+        "CREATE DOMAIN words AS text[]",
+        f"CREATE TABLE flights (id int, {made})",
+    )
+    table = pa.table({"id": range(4)} | {name: array for name, (_, array) in lists.items()})
+    sent = chunk(table)
+    assert write(sink_to(postgresql, pg), sent) == [
+        Rejected({3: "column 't' holds a NUL character, but a text of PostgreSQL cannot hold this character"})
+    ]
+    assert write(sink_to(postgresql, pg), sent.without([3])) == [None]
+    found = stored(postgresql, pg, "id, t, i, b, d, s, f, e::text[], w")
+    assert found == [tuple(row.values()) for row in table.slice(0, 3).to_pylist()]
+
+
+@pytest.mark.parametrize("declared", ["json[]", "jsonb[]", "xml", "cidr"])
+def test_a_column_that_would_alter_a_value_is_refused(postgresql: PostgresqlServer, pg: str, declared: str) -> None:
+    as_owner(postgresql, pg, f"CREATE TABLE flights (v {declared})")
+    values = pa.array([["{}"]]) if declared.endswith("[]") else pa.array(["10"])
+    with pytest.raises(PermanentError, match="This type would alter"):
+        write(sink_to(postgresql, pg), chunk(pa.table({"v": values})))
+
+
+def test_domains_have_the_type_below_them(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TYPE mood AS ENUM ('fine', 'bad')",
+        "CREATE DOMAIN feels AS mood",
+        "CREATE DOMAIN short AS varchar(3)",
+        "CREATE DOMAIN code AS short CHECK (value ~ '^[A-Z]+$')",
+        "CREATE DOMAIN rough AS numeric(5,1)",
+        "CREATE DOMAIN rougher AS rough",
+        "CREATE TABLE flights (id bpchar, feels feels, code code, n rougher)",
+    )
+    table = pa.table({"id": ["a  ", "b", "c"], "feels": ["fine"] * 3, "code": ["ABC", "ABCD", "a"]})
+    (rejected,) = write(sink_to(postgresql, pg), chunk(table))
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {1, 2}
+    assert write(sink_to(postgresql, pg), chunk(table).without([1, 2])) == [None]
+    assert stored(postgresql, pg, "id, feels, code") == [("a  ", "fine", "ABC")]
+    with pytest.raises(PermanentError, match=r"column 'n' is declared 'numeric\(5,1\)'"):
+        write(sink_to(postgresql, pg), chunk(pa.table({"n": [Decimal("1.25")]}), first=3))
+
+
 def test_deferred_constraints_name_their_rows_too(postgresql: PostgresqlServer, pg: str) -> None:
     as_owner(postgresql, pg, "CREATE TABLE flights (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     (rejected,) = write(sink_to(postgresql, pg), chunk(ids(1, 2, 1)))

@@ -110,7 +110,7 @@ def test_rows_are_ordered_as_the_server_has_it(mariadb: MariadbServer, maria: st
     table = pa.table({"n": pa.array(range(len(texts)), pa.int32()), "day": days, "id": texts})
     with opened(sink_to(mariadb, maria, mode="upsert", key=("day", "id"))) as sink:
         dialect, connection = sink._dialect, sink._connected()
-        encoded = dialect.encode(connection, table, ("day", "id"))
+        encoded = dialect.encode(connection, table, ("day", "id"), {})
         found = dialect.in_key_order(connection, encoded, table, ("day", "id"), {"id": collation})
         assert sink.write(chunk(table)) is None
     mariadb.query(maria, "CREATE TABLE plain LIKE flights")
@@ -137,7 +137,7 @@ def test_mysql_is_not_asked(mariadb: MariadbServer, maria: str, monkeypatch: pyt
             (["b", "a"], "utf8mb4_0900_bin", [1, 0]),
         ):
             table = pa.table({"id": texts})
-            encoded = dialect.encode(connection, table, ("id",))
+            encoded = dialect.encode(connection, table, ("id",), {})
             found = dialect.in_key_order(connection, encoded, table, ("id",), {"id": collation})
             assert list(found.numbers) == order
 

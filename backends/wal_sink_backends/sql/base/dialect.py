@@ -307,8 +307,8 @@ class Dialect(ABC):
         """Whether a column of a declared type keeps values of this type as they are, or refuses them."""
 
     @abstractmethod
-    def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:
-        """The rows for `insert`. `ConfigError` or `PermanentError` for a column that the database cannot hold."""
+    def encode(self, connection: Connection, table: pa.Table, key: Sequence[str], declared: Mapping[str, str]) -> Rows:
+        """The rows for `insert`, into columns of these types. `ConfigError` or `PermanentError` if that cannot be."""
 
     @abstractmethod
     def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:

@@ -30,8 +30,8 @@ class Known:
     """Folded names of columns in which the database would replace a NULL."""
     collations: Mapping[str, str]
     """Collations by folded name, if the order of rows depends on them."""
-    documents: Mapping[str, str]
-    """Declared types, by folded name, of columns that keep a key of a document only once."""
+    declared: Mapping[str, str]
+    """The types of the table's columns by folded name."""
 
 
 class TargetTable:
@@ -70,8 +70,8 @@ class TargetTable:
             raise TableAltered(f"{what}: the table was altered while its description was read. wal-sink tries again")
         replaces_nulls = self._dialect.replaces_nulls(connection, self._name)
         collations = self._dialect.collations(connection, self._name) if self._key else {}
-        documents = self._dialect.documents(self._dialect.columns(connection, self._name))
-        return Known(schema, look, replaces_nulls, collations, documents)
+        declared = self._dialect.columns(connection, self._name)
+        return Known(schema, look, replaces_nulls, collations, declared)
 
     def examine(self, connection: Connection, schema: Any, what: str) -> Finding:
         """Compare the table with the columns of some rows, and make nothing. `schema` is None if none are known.

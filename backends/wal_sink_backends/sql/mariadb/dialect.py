@@ -184,7 +184,7 @@ class Mariadb(ServerDialect):
     def fits(self, kind: ArrowType, declared: str) -> bool:
         return fits(kind, declared)
 
-    def encode(self, connection: Session, table: pa.Table, key: Sequence[str]) -> Rows:
+    def encode(self, connection: Session, table: pa.Table, key: Sequence[str], declared: object) -> Rows:  # noqa: ARG002
         return value_lists(table, key, connection.quoted)
 
     def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:

@@ -33,11 +33,13 @@ KEY_LENGTH = 255
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXT_TYPES = frozenset(
     {
-        *("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "uuid"),
+        *("char", "varchar", "text", "mediumtext", "longtext", "json", "uuid"),
         *("inet4", "inet6"),
     }
 )
-"""Types that keep a text. Not `enum`, which takes the text of a number for a place in its list, nor `set`."""
+"""Types that keep a text. Not `enum`, which takes the text of a number for a place in its list, nor `set`. `tinytext`
+cuts blanks behind 255 bytes without an error, as all texts do behind their length.
+"""
 _BINARIES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 """Types that keep bytes. Not `binary`, which pads with zeros."""
 _DECLARED = re.compile(r"(?P<name>\w+)(?:\((?P<inside>.*)\))?(?P<rest>.*)", re.DOTALL)
@@ -77,8 +79,8 @@ def _fits_integer(_: ArrowType, name: str, numbers: list[int]) -> bool:
     return name in {*_INTEGERS, "mediumint", "decimal"} and (name != "decimal" or bool(numbers))
 
 
-def _fits_number(kind: ArrowType, name: str, numbers: list[int]) -> bool:
-    return not numbers and (name == "double" or (name == "float" and kind.bit_width < 64))
+def _fits_number(_: ArrowType, name: str, numbers: list[int]) -> bool:
+    return name == "double" and not numbers  # a FLOAT is read with six digits
 
 
 def _fits_decimal(kind: ArrowType, name: str, numbers: list[int]) -> bool:

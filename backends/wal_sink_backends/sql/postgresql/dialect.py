@@ -38,11 +38,19 @@ _NEVER_OF_ROWS = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
 _CREATION_LOCK = 0x77616C73
 """The lock of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
 _COLUMNS = """
-    SELECT a.attname, CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN format_type(t.typbasetype, t.typtypmod)
-                      ELSE format_type(a.atttypid, a.atttypmod) END
-    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+    WITH RECURSIVE a (attnum, attname, type, typmod) AS (
+        SELECT attnum, attname, atttypid, atttypmod FROM pg_attribute
+        WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+        UNION ALL
+        SELECT attnum, attname, typbasetype, typtypmod FROM a JOIN pg_type t ON t.oid = a.type AND t.typtype = 'd'
+    )
+    SELECT attname, CASE 'e' WHEN t.typtype THEN 'enum' WHEN element.typtype THEN 'enum[]'
+                    ELSE format_type(a.type, a.typmod) END
+    FROM a JOIN pg_type t ON t.oid = a.type AND t.typtype <> 'd'
+    LEFT JOIN pg_type element ON element.oid = t.typelem AND t.typcategory = 'A'
+    ORDER BY attnum
 """
+"""Columns by the type that their values have: that of a domain is the type below all domains."""
 _ELSEWHERE = """
     SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid IN (to_regclass(%s), to_regclass(%s)) AND n.nspname <> %s LIMIT 1
@@ -217,8 +225,8 @@ class Postgresql(ServerDialect):
     def fits(self, kind: ArrowType, declared: str) -> bool:
         return fits(kind, declared)
 
-    def encode(self, connection: Session, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
-        return copy_rows(table, key)
+    def encode(self, connection: Session, table: pa.Table, key: Sequence[str], declared: Mapping[str, str]) -> Rows:  # noqa: ARG002
+        return copy_rows(table, key, declared)
 
     def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         if replacing.key or connection.is_row_secured:  # then COPY into the table is refused

@@ -8,7 +8,8 @@ a line `\\.` for the end of the data even within quotes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -33,13 +34,16 @@ _compute: Any = pc
 _INTEGERS = ("smallint", "integer", "bigint")
 _TEXT_TYPES = frozenset(
     {
-        *("text", "character varying", "character", "citext", "uuid", "json", "jsonb", "xml"),
-        *("inet", "cidr", "macaddr", "enum"),
+        *("text", "character varying", "character", "bpchar", "citext", "uuid", "json", "jsonb"),
+        *("inet", "macaddr", "enum"),
     }
 )
-"""Types that keep a text, or refuse one that they cannot read. Not `name` and `"char"`, which cut it."""
+"""Types that keep a text, or refuse one that they cannot read. Not `name` and `"char"`, which cut it, nor `xml`, which
+drops the encoding of a document, nor `cidr`, which makes 10.0.0.0/8 of 10.
+"""
 _DECLARED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<rest> with(?:out)? time zone)?")
 _ISO = re.compile(r"(?P<sign>[+-]?)(?P<year>\d+)(?P<rest>.*)", re.DOTALL)
+_QUOTE = re.compile(r'["\\]')
 _DAY_US, _HOUR_US, _MINUTE_US, _SECOND_US = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
 
 
@@ -72,6 +76,15 @@ def _moment_name(kind: ArrowType) -> str:
 
 def fits(arrow_type: ArrowType, declared: str) -> bool:
     """Whether a column keeps such values as they are or refuses them, as `format_type` shows the column."""
+    if declared.endswith("[]"):  # as a list in jsonb, the text of a document would escape the search for repeated keys
+        kind = stored_type(arrow_type)
+        element = kind.value_type if _IS.is_list(kind) or _IS.is_large_list(kind) else None
+        return (
+            element is not None
+            and kind_of(element) != "nested"
+            and "json" not in declared
+            and fits(element, declared[:-2])
+        )
     match = _DECLARED.fullmatch(declared)
     if match is None:
         return False
@@ -116,9 +129,17 @@ _FITS: dict[Kind, Fits] = {
 # Values.
 
 
-def copy_rows(table: pa.Table, key: Collection[str]) -> Rows:
-    """The rows of a table as lines of COPY text without their ends; those with a NUL or no UTF-8 in a text refused."""
-    return Rows.of(table, key, _fields, _lines)
+def copy_rows(table: pa.Table, key: Collection[str], declared: Mapping[str, str]) -> Rows:
+    """The rows of a table as lines of COPY text without their ends; those with a NUL or no UTF-8 in a text refused.
+
+    `declared` has the types of the columns: a list is an array in a column of arrays, and JSON in any other.
+    """
+
+    def fields(column: Any, name: str, refused: dict[int, str]) -> Array:
+        is_array = kind_of(column.type) == "nested" and declared.get(name, "").endswith("[]")
+        return _escaped(column, (_array if is_array else _TEXTS[kind_of(column.type)])(array_of(column), name, refused))
+
+    return Rows.of(table, key, fields, _lines)
 
 
 def _lines(columns: list[Array]) -> list[str]:
@@ -131,11 +152,9 @@ _WITH_ESCAPES = {"text", "binary", "nested"}
 """Kinds of columns whose texts may hold characters with a meaning for COPY."""
 
 
-def _fields(column: Any, name: str, refused: dict[int, str]) -> Array:
-    """A column as text that the input functions of PostgreSQL's types read."""
-    kind = kind_of(column.type)
-    texts = _TEXTS[kind](array_of(column), name, refused)
-    if kind not in _WITH_ESCAPES:
+def _escaped(column: Any, texts: Array) -> Array:
+    """A column's texts, which the input functions of PostgreSQL's types read, with the escapes of COPY."""
+    if kind_of(column.type) not in _WITH_ESCAPES:
         return texts
     for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         texts = _compute.replace_substring(texts, character, escape)
@@ -178,6 +197,19 @@ def _binary(array: Array, _name: str, _refused: dict[int, str]) -> Array:
 
 def _nested(array: Array, name: str, _refused: dict[int, str]) -> Array:
     return pa.array(json_texts(array, name), pa.string())
+
+
+def _array(array: Array, name: str, refused: dict[int, str]) -> Array:
+    """Lists of scalars as `{"a",NULL}`. A list with an element that is refused is refused."""
+    values, within, rows = array.flatten(), dict[int, str](), list[str | None]()
+    elements = iter(enumerate(_TEXTS[kind_of(values.type)](array_of(values), name, within).to_pylist()))
+    for row, length in enumerate(_compute.list_value_length(array).to_pylist()):
+        parts = list(islice(elements, length or 0))
+        if reasons := [within[place] for place, _ in parts if place in within]:
+            refused.setdefault(row, reasons[0])
+        quoted = ("NULL" if text is None else '"' + _QUOTE.sub(r"\\\g<0>", text) + '"' for _, text in parts)
+        rows.append(None if length is None else f"{{{','.join(quoted)}}}")
+    return pa.array(rows, pa.string())
 
 
 def _moment(array: Array, name: str, _refused: dict[int, str]) -> Array:

@@ -244,6 +244,13 @@ def test_csv_types(tmp_path: Path) -> None:
     assert rows == [["0.1", "NaN", "-Infinity", "true", "0.0000001", "2013-01-02", instant, "/w==", 'a"b,\nc', ""]]
 
 
+def test_csv_refuses_a_null_of_the_only_column(tmp_path: Path) -> None:
+    """Readers skip the empty line that it would be."""
+    with pytest.raises(PermanentError, match="column 'v' is the only one and holds a NULL"):
+        written(tmp_path, chunk(pa.table({"v": ["x", None]})), "csv")
+    assert written(tmp_path, chunk(pa.table({"v": ["x", ""]})), "csv") == b'"v"\n"x"\n""\n'
+
+
 @pytest.mark.parametrize("value", [[1], {"a": 1}])
 def test_csv_refuses_nested_columns_by_name(tmp_path: Path, value: Any) -> None:
     with pytest.raises(
