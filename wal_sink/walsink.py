@@ -211,13 +211,14 @@ class WalSink:
         if is_connect(writer):
             return self._start_over_connect(writer)
         from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.session.query import schema_of, session_of  # noqa: PLC0415
+        from wal_sink.spark.session.query import session_of  # noqa: PLC0415
+        from wal_sink.spark.session.writer_check import schema_of  # noqa: PLC0415
         from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
 
-        refuse_unfit_rows(self._settings, self._sinks, schema_of(writer).json())
+        refuse_unfit_rows(self._settings, self._sinks, (schema := schema_of(writer)).json())
         spark = session_of(writer)
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
-        check_schema(schema := schema_of(writer))
+        check_schema(schema)
         self._look_at_targets(arrow_schema(schema))
         self._begin(self._open(spark), spark)
         pool = self._opened()
@@ -455,8 +456,7 @@ class WalSink:
 
     def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query that stages on its server, and begin to deliver in this process what it stages."""
-        from wal_sink.spark.session.query import schema_of  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.session.writer_check import check_stream_writer  # noqa: PLC0415
+        from wal_sink.spark.session.writer_check import check_stream_writer, schema_of  # noqa: PLC0415
         from wal_sink.spark.source.options import options_of  # noqa: PLC0415
 
         check_stream_writer(writer)

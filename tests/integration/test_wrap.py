@@ -228,7 +228,9 @@ def test_a_variant_comes_to_wrapped_writers_and_is_refused_for_others_before_the
     files = f"files://{tmp_path}/files?format=jsonl"
     writers = {
         "row": wrap.foreach_writer(lambda row: notes.note("row", text=row["v"][0].toJson())),
-        "batch": wrap.foreach_batch(lambda df, _: notes.note("batch", text=df.selectExpr("to_json(v)").first()[0])),
+        "batch": wrap.foreach_batch(
+            lambda df, _: notes.note("batch", text=df.selectExpr("to_json(v)").collect()[0][0])
+        ),
     }
     with pytest.raises(ConfigError, match=r"sink 'files', .* column 'v' holds a VARIANT"):
         run(spark, place, {**writers, "files": files}, column)

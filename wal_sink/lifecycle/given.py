@@ -100,9 +100,7 @@ def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
 
 
 def refuse_unfit_rows(settings: Settings, sinks: Mapping[str, Sink | BatchSink], spark_schema: str) -> None:
-    """Refuse a column that a sink cannot take, and chunks larger than it takes: `ConfigError`. Call it before staging:
-    staged rows keep their types, and staged chunks their size.
-    """
+    """Refuse a type, and chunks larger than a sink takes: `ConfigError`. Call it before staging; staged rows stay."""
     for name, sink in sinks.items():
         if isinstance(sink, Sink):
             what = f"sink {name!r}, {name_of(sink)}"

@@ -7,9 +7,10 @@ the retry budgets.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from wal_sink.arguments import LONGEST_S, check_ran
 from wal_sink.errors import (
@@ -122,16 +123,11 @@ def problem_of_variants(sink: Sink, spark_schema: str) -> str:
     """
     if isinstance(sink, SegmentSink) or '"variant"' not in spark_schema:
         return ""
-    found = [repr(column["name"]) for column in json.loads(spark_schema)["fields"] if _holds_variant(column["type"])]
-    get = "holds a VARIANT, and this sink would get its internal bytes. Write to_json of it in the query"
-    return f"column {found[0]} {get}" if found else ""
-
-
-def _holds_variant(kind: Any) -> bool:
-    if isinstance(kind, str):
-        return kind == "variant"
-    inside = (kind.get(part, "") for part in ("elementType", "keyType", "valueType", "sqlType"))
-    return any(map(_holds_variant, (*inside, *(field["type"] for field in kind.get("fields", ())))))
+    for column in json.loads(spark_schema)["fields"]:
+        if re.search('[tT]ype": "variant"', json.dumps({"type": column["type"]})):
+            has = f"column {column['name']!r} holds a VARIANT, and this sink would get its internal bytes"
+            return f"{has}. Write to_json of it in the query"
+    return ""
 
 
 class SinkSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -202,7 +203,7 @@ def test_the_largest_and_smallest_floats_are_kept(mariadb: MariadbServer, maria:
 
 @pytest.mark.parametrize(("declared", "value"), [("float", pa.scalar(16777216, pa.float32())), ("tinytext", "a  ")])
 def test_a_column_that_would_alter_a_value_is_refused(
-    mariadb: MariadbServer, maria: str, declared: str, value: object
+    mariadb: MariadbServer, maria: str, declared: str, value: Any
 ) -> None:
     """A FLOAT is read with six digits; a tinytext drops blanks behind its 255 bytes."""
     as_owner(mariadb, maria, f"CREATE TABLE flights (v {declared})")

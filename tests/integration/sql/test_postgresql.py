@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -92,7 +93,7 @@ def test_columns_that_read_text(postgresql: PostgresqlServer, pg: str) -> None:
 
 def test_lists_of_scalars_into_arrays(postgresql: PostgresqlServer, pg: str) -> None:
     """Each value comes back through psycopg; a row with an element that is refused is refused."""
-    lists: dict[str, tuple[str, pa.Array]] = {
+    lists: dict[str, tuple[str, Any]] = {
         "t": ("text[]", pa.array([["a", 'b,"c', None, "\\\n{}", "NULL", ""], [], None, ["\0"]])),
         "i": ("integer[]", pa.array([[1, None], [], None, [2]], pa.list_(pa.int64()))),
         "b": ("bytea[]", pa.array([[b"\0\xff\\"], [], None, [b""]])),

@@ -37,8 +37,8 @@ _TEXT_TYPES = frozenset(
         *("inet4", "inet6"),
     }
 )
-"""Types that keep a text. Not `enum`, which takes the text of a number for a place in its list, nor `set`. `tinytext`
-cuts blanks behind 255 bytes without an error, as all texts do behind their length.
+"""Types that keep a text. Not `enum` and `set`, which take a number for a place in their list. Not `tinytext`, which
+cuts blanks behind 255 bytes.
 """
 _BINARIES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 """Types that keep bytes. Not `binary`, which pads with zeros."""

@@ -38,17 +38,16 @@ _NEVER_OF_ROWS = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
 _CREATION_LOCK = 0x77616C73
 """The lock of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
 _COLUMNS = """
-    WITH RECURSIVE a (attnum, attname, type, typmod) AS (
-        SELECT attnum, attname, atttypid, atttypmod FROM pg_attribute
+    WITH RECURSIVE a (attname, type, typmod) AS (
+        SELECT attname, atttypid, atttypmod FROM pg_attribute
         WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
         UNION ALL
-        SELECT attnum, attname, typbasetype, typtypmod FROM a JOIN pg_type t ON t.oid = a.type AND t.typtype = 'd'
+        SELECT attname, typbasetype, typtypmod FROM a JOIN pg_type t ON t.oid = a.type AND t.typtype = 'd'
     )
     SELECT attname, CASE 'e' WHEN t.typtype THEN 'enum' WHEN element.typtype THEN 'enum[]'
                     ELSE format_type(a.type, a.typmod) END
     FROM a JOIN pg_type t ON t.oid = a.type AND t.typtype <> 'd'
     LEFT JOIN pg_type element ON element.oid = t.typelem AND t.typcategory = 'A'
-    ORDER BY attnum
 """
 """Columns by the type that their values have: that of a domain is the type below all domains."""
 _ELSEWHERE = """

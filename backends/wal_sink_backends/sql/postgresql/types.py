@@ -38,12 +38,9 @@ _TEXT_TYPES = frozenset(
         *("inet", "macaddr", "enum"),
     }
 )
-"""Types that keep a text, or refuse one that they cannot read. Not `name` and `"char"`, which cut it, nor `xml`, which
-drops the encoding of a document, nor `cidr`, which makes 10.0.0.0/8 of 10.
-"""
+"""Types that keep a text or refuse it. Not `name`, `"char"`, `xml` (cut it) and `cidr` (10 becomes 10.0.0.0/8)."""
 _DECLARED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<rest> with(?:out)? time zone)?")
 _ISO = re.compile(r"(?P<sign>[+-]?)(?P<year>\d+)(?P<rest>.*)", re.DOTALL)
-_QUOTE = re.compile(r'["\\]')
 _DAY_US, _HOUR_US, _MINUTE_US, _SECOND_US = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
 
 
@@ -76,15 +73,10 @@ def _moment_name(kind: ArrowType) -> str:
 
 def fits(arrow_type: ArrowType, declared: str) -> bool:
     """Whether a column keeps such values as they are or refuses them, as `format_type` shows the column."""
-    if declared.endswith("[]"):  # as a list in jsonb, the text of a document would escape the search for repeated keys
-        kind = stored_type(arrow_type)
-        element = kind.value_type if _IS.is_list(kind) or _IS.is_large_list(kind) else None
-        return (
-            element is not None
-            and kind_of(element) != "nested"
-            and "json" not in declared
-            and fits(element, declared[:-2])
-        )
+    if declared.endswith("[]"):  # not of documents: nobody searches their texts for repeated keys there
+        arrow_type, declared = getattr(stored_type(arrow_type), "value_type", None), declared[:-2]
+        if arrow_type is None or kind_of(arrow_type) == "nested" or declared in {"json", "jsonb"}:
+            return False
     match = _DECLARED.fullmatch(declared)
     if match is None:
         return False
@@ -132,12 +124,16 @@ _FITS: dict[Kind, Fits] = {
 def copy_rows(table: pa.Table, key: Collection[str], declared: Mapping[str, str]) -> Rows:
     """The rows of a table as lines of COPY text without their ends; those with a NUL or no UTF-8 in a text refused.
 
-    `declared` has the types of the columns: a list is an array in a column of arrays, and JSON in any other.
+    A list becomes JSON, unless its column is `declared` as an array.
     """
 
     def fields(column: Any, name: str, refused: dict[int, str]) -> Array:
-        is_array = kind_of(column.type) == "nested" and declared.get(name, "").endswith("[]")
-        return _escaped(column, (_array if is_array else _TEXTS[kind_of(column.type)])(array_of(column), name, refused))
+        kind = kind_of(column.type)
+        encode = _array if kind == "nested" and declared.get(name, "").endswith("[]") else _TEXTS[kind]
+        texts = encode(array_of(column), name, refused)
+        for character, escape in _ESCAPES if kind in _WITH_ESCAPES else ():
+            texts = _compute.replace_substring(texts, character, escape)
+        return texts
 
     return Rows.of(table, key, fields, _lines)
 
@@ -148,17 +144,9 @@ def _lines(columns: list[Array]) -> list[str]:
     return lines
 
 
+_ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _WITH_ESCAPES = {"text", "binary", "nested"}
 """Kinds of columns whose texts may hold characters with a meaning for COPY."""
-
-
-def _escaped(column: Any, texts: Array) -> Array:
-    """A column's texts, which the input functions of PostgreSQL's types read, with the escapes of COPY."""
-    if kind_of(column.type) not in _WITH_ESCAPES:
-        return texts
-    for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
-        texts = _compute.replace_substring(texts, character, escape)
-    return texts
 
 
 def _cast(array: Array, _name: str, _refused: dict[int, str]) -> Array:
@@ -207,7 +195,7 @@ def _array(array: Array, name: str, refused: dict[int, str]) -> Array:
         parts = list(islice(elements, length or 0))
         if reasons := [within[place] for place, _ in parts if place in within]:
             refused.setdefault(row, reasons[0])
-        quoted = ("NULL" if text is None else '"' + _QUOTE.sub(r"\\\g<0>", text) + '"' for _, text in parts)
+        quoted = ("NULL" if text is None else '"' + re.sub(r'["\\]', r"\\\g<0>", text) + '"' for _, text in parts)
         rows.append(None if length is None else f"{{{','.join(quoted)}}}")
     return pa.array(rows, pa.string())
 
