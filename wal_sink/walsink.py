@@ -211,8 +211,7 @@ class WalSink:
         if is_connect(writer):
             return self._start_over_connect(writer)
         from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.session.query import session_of  # noqa: PLC0415
-        from wal_sink.spark.session.writer_check import schema_of  # noqa: PLC0415
+        from wal_sink.spark.session.query import schema_of, session_of  # noqa: PLC0415
         from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
 
         refuse_unfit_rows(self._settings, self._sinks, (schema := schema_of(writer)).json())
@@ -456,11 +455,11 @@ class WalSink:
 
     def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query that stages on its server, and begin to deliver in this process what it stages."""
-        from wal_sink.spark.session.writer_check import check_stream_writer, schema_of  # noqa: PLC0415
+        from wal_sink.spark.session.writer_check import check_stream_writer  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.source.options import options_of  # noqa: PLC0415
 
         check_stream_writer(writer)
-        refuse_unfit_rows(self._settings, self._sinks, schema_of(writer).json())
+        refuse_unfit_rows(self._settings, self._sinks, "")  # such a writer does not tell its schema
         refuse_what_only_the_stager_can_do(
             self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
         )

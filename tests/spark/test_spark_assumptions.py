@@ -26,8 +26,7 @@ from wal_sink.spark.session.checkpoint_files import current_session
 from wal_sink.spark.session.cluster import _OLD_FETCHES, check_kept_batches, warn_of_unchecked_shuffles
 from wal_sink.spark.session.hadoop import HadoopFiles, default_file_system
 from wal_sink.spark.session.job_properties import is_running
-from wal_sink.spark.session.query import session_of
-from wal_sink.spark.session.writer_check import schema_of
+from wal_sink.spark.session.query import schema_of, session_of
 from wal_sink.spark.staging.job import _in_order, _task
 from wal_sink.spark.writers.data_source import DataSourceSink, _WritingTask
 from wal_sink.spark.writers.rows import spark_rows

@@ -54,10 +54,11 @@ with other values were refused. A type that stands in no cell of a line is refus
 before anything is written. NULL, and a column of type void, fit everywhere; Spark reads such a
 column of Parquet as an int.
 
-Every sink except the wrapped writers refuses a VARIANT before the query runs: write `to_json(v)`. An
-interval of years and months, and Spark's `interval` without a unit, cannot be staged: cast them to a
-string. A GEOMETRY or GEOGRAPHY comes as a struct of `srid` and `wkb`, a string without its
-collation, a TIME as Arrow's time. Kafka, Redis, web APIs and DynamoDB get [JSON](#files).
+Every sink except the wrapped writers refuses a VARIANT before the query runs (over Spark Connect at
+the first delivery): write `to_json(v)`. An interval of years and months, and Spark's `interval`
+without a unit, cannot be staged: cast them to a string. A GEOMETRY or GEOGRAPHY comes as a struct of
+`srid` and `wkb`, a string without its collation, a TIME as Arrow's time. Kafka, Redis, web APIs and
+DynamoDB get [JSON](#files).
 """
 
 MADE = "made"
@@ -199,9 +200,9 @@ def _written(target: Target, table: str, values: Any) -> Verdict:
 def _is_same(sent: Any, text: Any, got: Any, kind: Any) -> bool:
     """Whether the client got the value. Lists, maps and structs come as they are, as JSON, or as what it says."""
     if pa.types.is_nested(kind) and sent is not None:
-        return got == sent or text == (json.loads(got) if isinstance(got, str) else got)
+        return bool(got == sent or text == (json.loads(got) if isinstance(got, str) else got))
     if pa.types.is_floating(kind) and isinstance(got, (int, float, Decimal)):
-        return pa.scalar(float(got), kind).equals(pa.scalar(sent, kind))
+        return bool(pa.scalar(float(got), kind).equals(pa.scalar(sent, kind)))
     return bool(got == sent)
 
 

@@ -149,7 +149,7 @@ class SinkSession:
         if self._opened:
             return
         if problem := problem_of_variants(self._sink, self._context.spark_schema):
-            raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(self._sink)}: {problem}")
+            raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(self._sink)} refused permanently: {problem}")
         self.call("open", self._sink.open, self._context, nothing_sent=True)
         self._opened = True
 

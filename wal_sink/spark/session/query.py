@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 _ASYNC_PROGRESS = "AsyncProgressTracking"
 
@@ -45,6 +46,11 @@ def check_classic(thing: object) -> None:
             "stage() cannot be called over Spark Connect: foreachBatch runs there in a process of the server, where "
             f"no committer can run. {OVER_CONNECT}"
         )
+
+
+def schema_of(writer: DataStreamWriter) -> StructType:
+    """The schema of the batches that a query will have."""
+    return cast("StructType", cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
 
 
 def start_query(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from wal_sink.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-    from pyspark.sql.types import StructType
 
 _WRITER = "DataStreamWriter"
 _EXPECTED = "expected a DataStreamWriter: df.writeStream of a streaming DataFrame"
@@ -19,11 +15,6 @@ def check_stream_writer(writer: object) -> None:
     if not any(base.__name__ == _WRITER for base in type(writer).__mro__):
         kind = type(writer).__name__
         raise ConfigError(f"{kind} cannot be run: {_EXPECTED}{_meant(writer, kind)}. Nothing was started")
-
-
-def schema_of(writer: DataStreamWriter) -> StructType:
-    """The schema of the batches that a query will have."""
-    return cast("StructType", cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
 
 
 def check_batch_frame(df: object) -> None:
