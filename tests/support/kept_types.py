@@ -51,8 +51,7 @@ Values of each type, extremes among them, were written into each kind of column 
 psycopg, PyMySQL, Python's sqlite3, and for files with Spark. `make test-all` measures it again.
 **Made** is the column that the sink makes. **Kept** means that equal values came back, and that rows
 with other values were refused. A type that stands in no cell of a line is refused as a column,
-before anything is written. NULL, and a column of type void, fit everywhere; Spark reads such a
-column of Parquet as an int.
+before anything is written.
 
 Every sink except the wrapped writers refuses a VARIANT before the query runs (over Spark Connect at
 the first delivery): write `to_json(v)`. An interval of years and months, and Spark's `interval`
@@ -92,6 +91,7 @@ VALUES: Mapping[str, pa.Array[Any]] = {
     "map<string,int>": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int32())),
     "struct<a:int>": pa.array([{"a": 1}, {"a": None}], pa.struct([("a", pa.int32())])),
     "geometry": pa.array([_POINT], _SPACE),
+    "void": pa.nulls(1),
 }
 """Values of each type that a segment may hold, as Spark's Arrow has them; a NULL is added to each."""
 
@@ -109,7 +109,7 @@ MARIADB = (
 )
 SQLITE = ("INTEGER", "REAL", "NUMERIC", "TEXT", "BLOB", "VARCHAR(9)", "BOOLEAN", "DATETIME", "JSON", "")
 FORMATS: tuple[Literal["csv", "jsonl", "parquet"], ...] = ("csv", "jsonl", "parquet")
-SPARK = {"geometry": "struct<srid:int,wkb:binary>"}
+SPARK = {"geometry": "struct<srid:int,wkb:binary>", "void": "int"}
 """By which type Spark reads a file, where it is not the type of the query."""
 _AS_THE_SERVER = "as the server spells it"
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
@@ -186,7 +186,7 @@ def _written(target: Target, table: str, values: Any) -> Verdict:
     finally:
         sink.close()
     rows: list[dict[str, Any]] = sent.table.to_pylist()
-    if all(row["v"] is None for row in rows):
+    if all(row["v"] is None for row in rows) and not pa.types.is_null(values.type):
         return "refused"
     back, texts = (
         dict(target.read(f"SELECT n, v FROM {table}")),
@@ -303,6 +303,7 @@ def page(found: Found, targets: Mapping[str, Target]) -> str:
             its = {column: verdict for (of, column), verdict in found[name].items() if of == kind}
             said = SPELLINGS[name][_spelled_by(name, kind, MADE)] if its[MADE] == "spelled" else ""
             kept = [f"`{column or '(none)'}`" for column in target.columns if its[column] == "kept"]
+            kept = ["every column"] if len(kept) == len(target.columns) else kept
             others: dict[str, list[str]] = {}
             for column in target.columns:
                 if its[column] == "spelled":
@@ -325,7 +326,7 @@ def page(found: Found, targets: Mapping[str, Target]) -> str:
             SPELLINGS[form][kind] if found[form][kind, form] == "spelled" else found[form][kind, form]
             for form in FORMATS
         )
-        rows.setdefault(cells, []).append(kind)
+        rows.setdefault(cells, []).append(f"{kind} (read as {SPARK[kind]})" if kind in SPARK else kind)
     parts.append(
         _table(
             "## Files",

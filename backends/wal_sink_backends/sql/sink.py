@@ -261,12 +261,13 @@ class SqlSink(TransactionalSink):
         """Refuse rows before they are sent: a generated value could equal a later row's, a row without age replace
         another.
         """
-        refused, documents = dict(rows.refused), self._dialect.documents(known.declared)
+        refused = dict(rows.refused)
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
+            declared = known.declared.get(self._dialect.fold(name), "")
             if self._dialect.fold(name) in known.replaces_nulls:
                 refuse_nulls(column, f"column {name!r} is NULL, but the database would replace the NULL", refused)
-            if (kept_as := documents.get(self._dialect.fold(name))) and kind_of(column.type) == "text":
-                refuse_repeated_keys(column, name, refused, kept_as)
+            if declared.lower() in self._dialect.documents and kind_of(column.type) == "text":
+                refuse_repeated_keys(column, name, refused, declared)
             if name == self._replacing.newer_by:
                 self._dialect.refuse_ageless(column, name, refused)
         if len(refused) > len(rows.refused):

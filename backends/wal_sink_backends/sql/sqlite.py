@@ -70,6 +70,7 @@ _FITTING: dict[Kind, frozenset[str]] = {
     "boolean": frozenset({"INTEGER", "NUMERIC", "BLOB"}),
     "moment": frozenset({"TEXT", "NUMERIC", "BLOB"}),
     "binary": frozenset({"BLOB"}),
+    "void": frozenset({"INTEGER", "REAL", "TEXT", "NUMERIC", "BLOB"}),
 }
 """Affinities that keep a value: in a numeric column, text loses leading zeros and a decimal loses digits."""
 

@@ -137,7 +137,7 @@ def test_a_restored_database_gets_wednesday_again_with_one_command(site: Site) -
     site.stage(7)
     refused = site.drain(code=1).stderr
     assert "The target was restored to an older state" in refused
-    assert "wal-sink catch-up WAL --name default --to TARGET --why TEXT" in refused
+    assert "wal-sink catch-up WAL --name SINK --to TARGET --why TEXT" in refused
     audit = site.json("audit", "--checkpoint", str(site.folder / "checkpoint"), code=1)
     assert {each["fault"] for each in audit["faults"]} == {"target-behind"}
 

@@ -131,6 +131,8 @@ class Dialect(ABC):
     """Bytes of UTF-8 that a name may have."""
     slots_at_once: int | None = None
     """Most slots in one query; None: any number."""
+    documents: ClassVar[frozenset[str]] = frozenset()
+    """Declared types, in lower case, that keep a document's values but no repeated key."""
     schema_is: ClassVar[str | None] = None
     """The thing that the argument `schema` names, for messages; None if a database has none."""
     holds: bool = True
@@ -254,10 +256,6 @@ class Dialect(ABC):
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:  # noqa: ARG002
         """Folded names of columns in which the database replaces a written NULL by a generated value."""
         return frozenset()
-
-    def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
-        """Those declared types, by folded column name, that keep a document's values but no repeated key."""
-        return {}
 
     def collations(self, connection: Connection, table: str) -> Mapping[str, str]:  # noqa: ARG002
         """Collations of text columns by folded name, for `in_key_order`; empty if it needs none."""

@@ -56,6 +56,7 @@ class Mariadb(ServerDialect):
     """MariaDB from version 10.5 on, or MySQL from 8.0 on."""
 
     schema_is = "a database"
+    documents = frozenset({"json"})  # of MySQL: MariaDB shows such a column as longtext, and it keeps the text
     slots_at_once = 1000  # each of at most 190 characters: far below any server's max_allowed_packet
     longest_name = 64 * 4
     """The limit is 64 characters, of up to 4 bytes; the server itself refuses longer names with fewer bytes."""
@@ -152,10 +153,6 @@ class Mariadb(ServerDialect):
     def replaces_nulls(self, connection: Session, table: str) -> frozenset[str]:
         found = connection.execute(_REPLACING_NULLS, (self.namespace, table)).fetchall()
         return frozenset(self.fold(name) for (name,) in found)
-
-    def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:
-        """Documents of MySQL. MariaDB shows JSON columns as `longtext`, and they keep the text."""
-        return {name: kind for name, kind in declared.items() if kind.lower() == "json"}
 
     def collations(self, connection: Session, table: str) -> Mapping[str, str]:
         found = connection.execute(_COLLATIONS, (self.namespace, table)).fetchall()

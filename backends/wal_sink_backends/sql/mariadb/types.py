@@ -31,12 +31,7 @@ _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 KEY_LENGTH = 255
 """Characters or bytes of a key column that the sink makes: an index takes no text without a limit."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-_TEXT_TYPES = frozenset(
-    {
-        *("char", "varchar", "text", "mediumtext", "longtext", "json", "uuid"),
-        *("inet4", "inet6"),
-    }
-)
+_TEXT_TYPES = frozenset({"char", "varchar", "text", "mediumtext", "longtext", "json", "uuid", "inet4", "inet6"})
 """Types that keep a text. Not `enum` and `set`, which take a number for a place in their list. Not `tinytext`, which
 cuts blanks behind 255 bytes.
 """
@@ -134,10 +129,6 @@ def _whole(array: Array, _name: str, _refused: dict[int, str]) -> list[str | Non
     return [None if value is None else str(int(value)) for value in array.to_pylist()]
 
 
-def _decimal(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:
-    return decimal_texts(array)
-
-
 def _number(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
     literals: list[str | None] = []
     if not _IS.is_float64(array.type):  # through text, so that 0.1 stays 0.1
@@ -157,10 +148,6 @@ def _number(array: Array, name: str, refused: dict[int, str]) -> list[str | None
     return literals
 
 
-def _nested(array: Array, name: str, _refused: dict[int, str]) -> list[str | None]:
-    return json_texts(array, name)
-
-
 def _moment(array: Array, name: str, _refused: dict[int, str]) -> list[str | None]:
     """Moments as texts. Instants are in UTC, the session's time zone."""
     if _IS.is_timestamp(array.type) or _IS.is_time(array.type):
@@ -168,23 +155,15 @@ def _moment(array: Array, name: str, _refused: dict[int, str]) -> list[str | Non
     return [text.removesuffix("Z") if text else text for text in plain_values(array, name)]
 
 
-def _binary(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:
-    return [None if value is None else f"x'{value.hex()}'" for value in array.to_pylist()]
-
-
-def _void(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:
-    return [None] * len(array)
-
-
 _QUOTED: frozenset[Kind] = frozenset({"text", "nested", "moment"})
 _TEXTS: dict[Kind, Encode[list[str | None]]] = {
     "integer": _whole,
     "boolean": _whole,
-    "decimal": _decimal,
+    "decimal": lambda array, *_: decimal_texts(array),
     "number": _number,
     "text": texts_of,
-    "nested": _nested,
+    "nested": lambda array, name, _: json_texts(array, name),
     "moment": _moment,
-    "binary": _binary,
-    "void": _void,
+    "binary": lambda array, *_: [None if byte is None else f"x'{byte.hex()}'" for byte in array.to_pylist()],
+    "void": _whole,
 }

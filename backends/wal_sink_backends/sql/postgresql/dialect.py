@@ -67,6 +67,7 @@ class Postgresql(ServerDialect):
     """PostgreSQL from version 12 on, or behind a PgBouncer that pools transactions."""
 
     longest_name = 63
+    documents = frozenset({"jsonb"})
     holds = False  # LOCK TABLE protects no partition; a second look after the rows suffices, as they can be rolled back
     default_schema = "public"  # never the search path: its first schema may be another one tomorrow
     is_read_only = "pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
@@ -196,9 +197,6 @@ class Postgresql(ServerDialect):
 
     def columns(self, connection: Session, table: str) -> dict[str, str]:
         return dict(connection.execute(_COLUMNS, (self.named(table),)).fetchall())
-
-    def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:
-        return {name: kind for name, kind in declared.items() if kind == "jsonb"}
 
     def look(self, connection: Session, table: str) -> Look:
         return look(connection, table, self.named(table), self.named(LEDGER))

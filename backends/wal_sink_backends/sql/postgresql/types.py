@@ -33,10 +33,7 @@ _IS: Any = pa.types
 _compute: Any = pc
 _INTEGERS = ("smallint", "integer", "bigint")
 _TEXT_TYPES = frozenset(
-    {
-        *("text", "character varying", "character", "bpchar", "citext", "uuid", "json", "jsonb"),
-        *("inet", "macaddr", "enum"),
-    }
+    {"text", "character varying", "character", "bpchar", "citext", "uuid", "json", "jsonb", "inet", "macaddr", "enum"}
 )
 """Types that keep a text or refuse it. Not `name`, `"char"`, `xml` (cut it) and `cidr` (10 becomes 10.0.0.0/8)."""
 _DECLARED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<rest> with(?:out)? time zone)?")
@@ -73,7 +70,9 @@ def _moment_name(kind: ArrowType) -> str:
 
 def fits(arrow_type: ArrowType, declared: str) -> bool:
     """Whether a column keeps such values as they are or refuses them, as `format_type` shows the column."""
-    if declared.endswith("[]"):  # not of documents: nobody searches their texts for repeated keys there
+    if declared.endswith("[]") and not _IS.is_null(
+        arrow_type
+    ):  # not of documents: nobody searches their texts for repeated keys there
         arrow_type, declared = getattr(stored_type(arrow_type), "value_type", None), declared[:-2]
         if arrow_type is None or kind_of(arrow_type) == "nested" or declared in {"json", "jsonb"}:
             return False
@@ -150,9 +149,7 @@ _WITH_ESCAPES = {"text", "binary", "nested"}
 
 
 def _cast(array: Array, _name: str, _refused: dict[int, str]) -> Array:
-    if _IS.is_float16(array.type):
-        array = array.cast(pa.float32())
-    return array.cast(pa.string())
+    return (array.cast(pa.float32()) if _IS.is_float16(array.type) else array).cast(pa.string())
 
 
 def _text(array: Array, name: str, refused: dict[int, str]) -> Array:
@@ -177,14 +174,6 @@ def _whole_text(array: Array) -> Array | None:
     except pa.ArrowInvalid:
         return None
     return None if _compute.any(_compute.match_substring(texts, "\0")).as_py() else texts
-
-
-def _binary(array: Array, _name: str, _refused: dict[int, str]) -> Array:
-    return pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.string())
-
-
-def _nested(array: Array, name: str, _refused: dict[int, str]) -> Array:
-    return pa.array(json_texts(array, name), pa.string())
 
 
 def _array(array: Array, name: str, refused: dict[int, str]) -> Array:
@@ -230,18 +219,16 @@ def _far(text: str) -> str:
     return f"{year}{match['rest']}" if year > 0 else f"{1 - year:04}{match['rest']} BC"
 
 
-def _void(array: Array, _name: str, _refused: dict[int, str]) -> Array:
-    return pa.nulls(len(array), pa.string())
-
-
 _TEXTS: dict[Kind, Encode[Array]] = {
     "integer": _cast,
     "number": _cast,
     "decimal": _cast,
     "boolean": _cast,
     "text": _text,
-    "binary": _binary,
-    "nested": _nested,
+    "binary": lambda array, *_: pa.array(
+        [None if byte is None else f"\\x{byte.hex()}" for byte in array.to_pylist()], pa.string()
+    ),
+    "nested": lambda array, name, _: pa.array(json_texts(array, name), pa.string()),
     "moment": _moment,
-    "void": _void,
+    "void": _cast,
 }

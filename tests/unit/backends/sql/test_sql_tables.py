@@ -92,4 +92,4 @@ def test_the_next_number_is_no_part_of_a_definition() -> None:
 def test_the_json_of_mysql_is_a_document_and_that_of_mariadb_a_text() -> None:
     """MariaDB shows the type as `longtext`."""
     dialect = SqlSink("mysql://etl@db/shop", "flights")._dialect
-    assert dialect.documents({"a": "json", "b": "longtext", "c": "varchar(3)"}) == {"a": "json"}
+    assert dialect.documents & {"json", "longtext", "varchar(3)"} == {"json"}
