@@ -106,8 +106,8 @@ class _WatchedStream(SegmentStream):
         self._path = path
         self._world = world
 
-    def write(self, data: bytes | memoryview) -> int:
-        return self._inner.write(data)
+    def write(self, data: bytes | memoryview) -> None:
+        self._inner.write(data)
 
     def commit(self) -> None:
         try:

@@ -11,6 +11,7 @@ from wal_sink.estimation import Plan, Requests
 from wal_sink.inspection import SparkCommit, read_batch, read_batches, read_commit, read_health, read_status
 from wal_sink.repair.changes import read_changes, write_down
 from wal_sink.repair.outcomes import changes_of
+from wal_sink.repair.sinks import retire_as_ordered
 from wal_sink.repair.skip import plan_skip, skip, skip_order
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "read_commit",
     "read_health",
     "read_status",
+    "retire_as_ordered",
     "skip",
     "skip_order",
     "write_down",

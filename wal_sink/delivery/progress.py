@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from wal_sink.dead_letters.files import keep_unknown
@@ -11,6 +12,7 @@ from wal_sink.errors import CorruptError, StoreError
 from wal_sink.messages import DeliveryContext
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Progress, SegmentRef
 from wal_sink.wal.segment_reader import chunk_ends, load_segment
@@ -71,3 +73,24 @@ def keep_last_recorded(given: DeliveryContext, ordinal: int, segment: SegmentRef
     keep_unknown(
         log, given.sink, ordinal, chunk, reason="the process that sent the rows ended before it recorded the outcome"
     )
+
+
+def keep_in_flight_of(log: Log, wal_id: str, sink: str, manifest: Manifest, term: Term) -> None:
+    """Do that for each segment of a batch that an at-most-once sink gets no more. Raises as `check_recorded`."""
+    given = DeliveryContext(
+        wal_id=wal_id,
+        sink=sink,
+        term=term,
+        batch_id=manifest.batch_id,
+        columns=manifest.columns,
+        spark_schema=manifest.spark_schema,
+        chunk_rows=manifest.chunk_rows,
+        segments=len(manifest.segments),
+        at_most_once=True,
+        keeps_rejected=False,
+        attempt_timeout_s=math.inf,
+        last_delivered=None,
+    )
+    for ordinal, rows in recorded_rows(log.store, sink, manifest).items():
+        check_recorded(log, sink, manifest, ordinal, rows)
+        keep_last_recorded(given, ordinal, manifest.segments[ordinal], rows, log)

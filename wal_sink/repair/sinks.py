@@ -15,7 +15,9 @@ from wal_sink.recovery.sink_changes import (
 )
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.repair.changes import Order, read_changes, write_down
+from wal_sink.repair.skip import keep_in_flight
 from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
 from wal_sink.wal.holders import TakeOver, refuse_held
 from wal_sink.wal.log import Log
 from wal_sink.wal.sink_records import RetiredRecord
@@ -29,12 +31,17 @@ def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: Take
     record = log.find(RetiredRecord, paths.retired(folder)) if is_begun else None
     if record is None:
         refuse_pending(log, name, plan_retire(log, name).pending, drop_pending)
-    refuse_held(log, paths.committer_role(folder), take_over=take_over)
-    if record is not None:  # the earlier call came so far
-        return Retirement(name, record.through, record.dropped)
+    role = paths.committer_role(folder)
+    refuse_held(log, role, take_over=take_over)
     if not is_begun:
         write_down(log, order, {})
-    return retire(log, name, drop_pending=drop_pending, take_over=take_over)
+    if record is not None:  # the earlier call came so far
+        done = Retirement(name, record.through, record.dropped)
+    else:
+        done = retire(log, name, drop_pending=drop_pending, take_over=take_over)
+    for batch_id in done.dropped[:1]:  # a sink gets batches in order
+        keep_in_flight(log, folder, batch_id, Term(role, log.numbers(paths.terms(role))[-1]))
+    return done
 
 
 def rename_as_ordered(log: Log, old: str, new: str, *, take_over: TakeOver, why: str) -> None:

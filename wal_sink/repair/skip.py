@@ -17,13 +17,14 @@ from dataclasses import asdict, dataclass, replace
 
 from wal_sink.committer.markers import first_due
 from wal_sink.dead_letters.files import count_rows
-from wal_sink.delivery.progress import recorded_rows
+from wal_sink.delivery.progress import keep_in_flight_of, recorded_rows
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names, refuse_retired
 from wal_sink.repair.changes import Order, find_same, write_down
 from wal_sink.repair.ledgers import have_ended, rows_in_ledger
+from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
@@ -32,6 +33,8 @@ from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord, SkippedBatch
 from wal_sink.wal.sink_records import ChangeRecord
+
+_logger = logger_of(__name__)
 
 _SENT = {
     Ability.ACCEPT: "and up to one more chunk of each segment",
@@ -171,9 +174,31 @@ def _pass_over(log: Log, plan: SkipPlan, term: Term, to: object) -> tuple[str, S
     if plan.is_empty:
         skipped = SkippedBatch(batch_id=plan.batch_id, sink=plan.folder, run_id=log.run_id, **log.stamp())
         log.create(paths.skipped(plan.batch_id), skipped)
+    keep_in_flight(log, plan.folder, plan.batch_id, term)
     marker, _ = log.create_or_find(path, _marker(log, plan, term, before))
     term.check(log.store)  # raises if a process began meanwhile: it may not have seen the marker
     return _outcome(marker), plan
+
+
+def keep_in_flight(log: Log, folder: str, batch_id: int, term: Term) -> None:
+    """Keep the chunks that may be missing as dead letters, of a batch that an at-most-once sink gets no more.
+
+    An ended process recorded them before it sent them. The next start would keep them, but this batch has none.
+    Repeating this is harmless. A segment that is lost is told in the log: nothing is left to keep.
+    """
+    sink = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
+    if not sink.at_most_once:
+        return  # its records follow what was sent, and the rest counts as not delivered
+    try:
+        release = log.find(Release, paths.release(batch_id))
+        if release is None:
+            return  # nothing is sent before it
+        path = paths.manifest(batch_id, release.term, release.attempt)
+        manifest = require(log, Manifest, path, Lost.MANIFEST, paths.release(batch_id))
+        wal_id = require_wal(log, f"{paths.SINKS}/").wal_id
+        keep_in_flight_of(log, wal_id, folder, manifest, term)
+    except CorruptError as error:
+        _logger.warning("sink %s: rows that batch %s may lack are not kept: %s", folder, batch_id, error)
 
 
 def _outcome(marker: Marker | None) -> str:

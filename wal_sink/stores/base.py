@@ -32,8 +32,8 @@ class SegmentStream(ABC):
     """
 
     @abstractmethod
-    def write(self, data: bytes | memoryview) -> int:
-        """Append bytes. Returns their number."""
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of the bytes. Raises `StoreError` if a part is not taken; then nothing can be committed."""
 
     @abstractmethod
     def commit(self) -> None:

@@ -297,7 +297,7 @@ class HdfsSegment(SegmentStream):
         self._temporary, writer = store.start(path)
         self._writer: HdfsWriter | None = writer
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview) -> None:
         piece = memoryview(data).cast("B")
         try:
             self._opened().write(piece)
@@ -305,7 +305,6 @@ class HdfsSegment(SegmentStream):
             self.abort()
             raise self._store.failure("write", self._path, error) from error
         self._size += len(piece)
-        return len(piece)
 
     def commit(self) -> None:
         writer = self._opened()

@@ -215,17 +215,15 @@ class LocalSegment(SegmentStream):
         except OSError as error:
             raise store.failure("write", self._url, error) from error
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview) -> None:
         descriptor = self._opened()
         rest = memoryview(data).cast("B")
-        size = len(rest)
         try:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         except OSError as error:
             self.abort()
             raise self._store.failure("write", self._url, error) from error
-        return size
 
     def commit(self) -> None:
         descriptor = self._opened()

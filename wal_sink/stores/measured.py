@@ -149,8 +149,8 @@ class _MeasuredStream(SegmentStream):
         self._inner = inner
         self._store = store
 
-    def write(self, data: bytes | memoryview) -> int:
-        return self._inner.write(data)
+    def write(self, data: bytes | memoryview) -> None:
+        self._inner.write(data)
 
     def commit(self) -> None:
         self._store.timed("segment", self._inner.commit)

@@ -94,12 +94,10 @@ class MemorySegment(SegmentStream):
         self._path = path
         self._data: bytearray | None = bytearray()
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview) -> None:
         if self._data is None:
             raise StoreError(f"{self._store.url_of(self._path)} was committed or dropped already; start a new segment")
-        before = len(self._data)
         self._data += data
-        return len(self._data) - before
 
     def commit(self) -> None:
         if self._data is None:

@@ -18,11 +18,13 @@ class SpooledSegment(SegmentStream):
         self._put = put
         self._spool: IO[bytes] | None = _new_spool(url)
 
-    def write(self, data: bytes | memoryview) -> int:
-        spool = self._opened()
+    def write(self, data: bytes | memoryview) -> None:
+        spool, rest = self._opened(), memoryview(data).cast("B")
         try:
-            return spool.write(data)
+            while rest:  # a disk that is nearly full takes a part of the bytes, and the error comes with the next
+                rest = rest[spool.write(rest) :]
         except OSError as error:
+            self.abort()
             raise _failure(self._url, error) from error
 
     def commit(self) -> None:

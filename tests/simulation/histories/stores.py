@@ -129,9 +129,8 @@ class _Stream(SegmentStream):
         self._path = path
         self._data = b""
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview) -> None:
         self._data += data
-        return len(data)
 
     def commit(self) -> None:
         self._store.put(self._path, self._data, "before segment", "after segment")

@@ -22,6 +22,7 @@ from tests.house.operate import (
     read_changes,
     read_health,
     read_status,
+    retire_as_ordered,
 )
 from tests.house.protocol import read_names, rename, retire
 from tests.house.sinks import LedgerEntry, TransactionalSink, as_sink
@@ -40,7 +41,6 @@ from wal_sink.repair.catch_up_plan import (
     plan_catch_up,
     planned_catch_up,
 )
-from wal_sink.repair.sinks import retire_as_ordered
 from wal_sink.settings import Delivery
 from wal_sink.testing import Crash
 

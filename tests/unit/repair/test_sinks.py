@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.house.log import Log, TakeOver, paths
-from tests.house.operate import changes_of, read_changes, write_down
+from tests.house.operate import changes_of, read_changes, retire_as_ordered, write_down
 from tests.house.protocol import read_names
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, HeldError
 from wal_sink.repair.changes import Order, command_of, who
-from wal_sink.repair.sinks import rename_as_ordered, retire_as_ordered
+from wal_sink.repair.sinks import rename_as_ordered
 
 
 def two_sinks() -> Place:

@@ -11,7 +11,16 @@ import pytest
 
 import wal_sink.repair.ledgers
 from tests.house.log import Log, Marker, SinkRecord, TakeOver, TermRecord, claim, decode, encode, paths
-from tests.house.operate import Check, changes_of, plan_skip, read_changes, skip, skip_order, write_down
+from tests.house.operate import (
+    Check,
+    changes_of,
+    plan_skip,
+    read_changes,
+    retire_as_ordered,
+    skip,
+    skip_order,
+    write_down,
+)
 from tests.house.protocol import rename, retire
 from tests.house.sinks import Chunk, Rejected
 from tests.support.forgetting import Forgetful, Target, rows_of
@@ -416,6 +425,46 @@ def test_an_at_most_once_sink_gets_nothing_twice() -> None:
     assert set(later.batches) == {2}
 
 
+def killed_inside_a_call(**delivery: Any) -> Place:
+    """An at-most-once sink whose process ended in the second chunk of batch 1: nobody knows whether it arrived."""
+    place = plain(guarantee="at_most_once", **delivery)
+    for name in log_on(place.wal).store.list(folder := paths.dead_letter_folder("a", 1)):
+        log_on(place.wal).store.delete([f"{folder}/{name}"])  # the process that ended by itself kept the chunk
+    return place
+
+
+def kept_rows(place: Place) -> list[tuple[int, int]]:
+    names = map(paths.parse_dead_letter, log_on(place.wal).store.list(paths.dead_letter_folder("a", 1)))
+    return [(name.first_row, name.end_row) for name in names if name is not None and name.number is None]
+
+
+def test_the_chunk_in_flight_of_an_at_most_once_sink_becomes_a_dead_letter() -> None:
+    place = killed_inside_a_call()
+
+    assert skipped(place).outcome == "skipped"
+    made = marker(place, 1)
+    assert made is not None
+    assert (kept_rows(place), made.unknown) == ([(2, 4)], 2)
+
+
+def test_it_does_so_when_the_sink_is_retired_in_a_call_that_was_interrupted_too() -> None:
+    place = killed_inside_a_call()
+    for _ in range(2):
+        retire_as_ordered(log_on(place.wal), "a", drop_pending=9, take_over=TakeOver.IF_GONE, why="")
+        assert kept_rows(place) == [(2, 4)]
+        for name in log_on(place.wal).store.list(folder := paths.dead_letter_folder("a", 1)):
+            log_on(place.wal).store.delete([f"{folder}/{name}"])
+
+
+def test_a_chunk_in_flight_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    place = killed_inside_a_call()
+    lose(place, 1, "parquet")
+
+    assert skipped(place).outcome == "skipped"
+    assert "rows that batch 1 may lack are not kept" in caplog.text
+    assert kept_rows(place) == []
+
+
 def test_rows_in_dead_letters_are_counted() -> None:
     def refuse(chunk: Chunk) -> Rejected | None:
         poison(chunk)
@@ -643,7 +692,7 @@ def test_a_skip_costs_the_same_however_many_batches_wait(batches: int) -> None:
 
     skipped(place, log=log_on(place.wal, lambda what, where: requests.append(f"{what} {where}")))
 
-    assert len([request for request in requests if request.startswith("before")]) == 37
+    assert len([request for request in requests if request.startswith("before")]) == 38
 
 
 # --- races

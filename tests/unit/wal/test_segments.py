@@ -63,12 +63,11 @@ class DictStream(SegmentStream):
     def __init__(self, store: DictStore, path: str) -> None:
         self.store, self.path, self.data, self.ended = store, path, bytearray(), False
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview) -> None:
         assert not self.ended
         self.data += data
         if self.store.fail_after is not None and len(self.data) > self.store.fail_after:
             raise StoreError("disk full")
-        return len(data)
 
     def commit(self) -> None:
         self.store.create(self.path, bytes(self.data))
@@ -262,10 +261,10 @@ def test_what_was_aborted_is_written_to_no_more(monkeypatch: pytest.MonkeyPatch)
         def __init__(self, path: str) -> None:
             self.inner, self.aborted = genuine(path), False
 
-        def write(self, data: bytes | memoryview) -> int:
+        def write(self, data: bytes | memoryview) -> None:
             if self.aborted:
                 late.append(len(data))
-            return self.inner.write(data)
+            self.inner.write(data)
 
         def commit(self) -> None:
             self.inner.commit()

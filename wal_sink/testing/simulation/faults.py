@@ -53,8 +53,8 @@ class _FaultyStream(SegmentStream):
         self._path = path
         self._hook = hook
 
-    def write(self, data: bytes | memoryview) -> int:
-        return self._inner.write(data)
+    def write(self, data: bytes | memoryview) -> None:
+        self._inner.write(data)
 
     def commit(self) -> None:
         self._hook("before segment", self._path)
