@@ -104,10 +104,10 @@ def test_a_start_costs_as_many_requests_after_10000_batches_as_after_10() -> Non
     assert abs(requests_of_a_start(old) - requests_of_a_start(young)) <= 2
 
 
-def test_a_start_with_nothing_to_deliver_costs_25_requests() -> None:
+def test_a_start_with_nothing_to_deliver_costs_21_requests() -> None:
     place = Place()
     place.stream(place.open({"a": nothing}), 5)
-    assert requests_of_a_start(place) == 25
+    assert requests_of_a_start(place) == 21
 
 
 def test_the_first_batch_of_a_new_wal_waits_for_two_answers_before_its_rows_are_staged() -> None:

@@ -72,6 +72,8 @@ class Run:
         self.inline_rows = True
         """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
         self._stager: Stager | None = None
+        self._listed: dict[str, Sequence[int]] = {}
+        """The terms of each role when the WAL was opened; a claim takes its own out."""
         self._probes = Leftovers(store, (), runtime)
         """Probe objects that other starts left in the store."""
 
@@ -93,6 +95,7 @@ class Run:
         store.begin()
         self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
+        self._listed = dict(inventory.terms)
         self.history.adopt(inventory, moved_from=moved_from, take_over=take_over)
         self.history.load_batches()
         self.gate.search()
@@ -110,8 +113,8 @@ class Run:
         self._collector.expect(others, served=[sink.record.name for sink in sinks])
         for served_sink, sink in zip(served_sinks, sinks, strict=True):
             self.committers.append(self._committer(served_sink, sink, take_over))
-        if self.committers:
-            refuse_left(self.log, inventory.wal)
+        terms = [committer.term for committer in self.committers]
+        refuse_left(self.log, inventory.wal, [(term, inventory.terms.get(term.role, ())) for term in terms])
         for committer in self.committers:
             committer.abort_abandoned()
         self._warn_of_unserved(names)
@@ -163,9 +166,9 @@ class Run:
         if not self._keeps_segments():
             self._refuse_not_keeping()
         refuse_ends(each.name for each in self.committers if each.through is not None)
-        wal = self.history.ask_owner_again()
-        term = claim(self.log, paths.STAGER_ROLE, was_held=wal is not None)
-        refuse_left(self.log, wal)
+        wal, listed = self.history.ask_owner_again(), self._listed.pop(paths.STAGER_ROLE, ())
+        term = claim(self.log, paths.STAGER_ROLE, was_held=wal is not None, listed=listed)
+        refuse_left(self.log, wal, [(term, listed)])
         self.history.load_batches()
         term = self._above_newest_attempt(term)
         if not self.committers:
@@ -283,7 +286,8 @@ class Run:
 
     def _committer(self, served_sink: ServedSink, sink: Registered, take_over: TakeOver) -> Committer:
         role = paths.committer_role(served_sink.name)
-        term = claim(self.log, role, was_held=sink.is_old, take_over=take_over)
+        listed = self._listed.pop(role, ())
+        term = claim(self.log, role, was_held=sink.is_old, take_over=take_over, listed=listed)
         # It may have been retired after this run looked and before it had the term.
         refuse_retired(self.log, served_sink.name, served_sink.name)
         committer = Committer(served_sink, self.shared, term, sink.record)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING, Log, numbers_of
 from wal_sink.wal.records import LowWater, Marker, Record, Release, SinkRecord, WalRecord
 
@@ -107,8 +108,8 @@ class Inventory:
     wal: WalRecord | None
     top: frozenset[str]
     """Names in the root; folders end in `/`."""
-    roles: frozenset[str]
-    """Names in `terms/`."""
+    terms: Mapping[str, Sequence[int]]
+    """The numbers of each role's terms, ascending, as they were listed before the record of the WAL was read."""
 
     @property
     def has_moved(self) -> bool:
@@ -123,28 +124,25 @@ class Inventory:
     @property
     def known_sinks(self) -> dict[str, str]:
         """Names of the sinks that must have been registered, each with the evidence."""
-        claimed = {role.removeprefix(_COMMITTER): role for role in self.roles if role.startswith(_COMMITTER)}
+        claimed = {role.removeprefix(_COMMITTER): role for role in self.terms if role.startswith(_COMMITTER)}
         named = dict.fromkeys(self.wal.sinks if self.wal else (), f"{paths.WAL}, where the sink is recorded,")
         return named | {name: f"{paths.terms(role)}/" for name, role in sorted(claimed.items())}
 
 
 def take(log: Log) -> Inventory:
-    """The inventory of a WAL that is opened. One read and one listing, and one listing more if it has terms.
+    """The inventory of a WAL that is opened. One read and one listing, and one listing of all terms if it has any.
 
-    Without its record, also a listing of the sinks, and one for each sink and each role. Requests that need no earlier
-    answer go out side by side. Raises `ObjectLost` if the WAL's own record was lost, and `ConfigError` for the folder
-    of a checkpoint.
+    Without its record, also a listing of the sinks, and one for each sink. Raises `ObjectLost` if the WAL's own record
+    was lost, and `ConfigError` for the folder of a checkpoint.
     """
-    wal, (root,) = _record_and(log, partial(log.store.list, ""))
-    top = frozenset(root)
+    top = frozenset(log.store.list(""))
     _refuse_checkpoint(log, top)
-    folders = [paths.TERMS] if wal else [paths.TERMS, paths.SINKS]
-    found = _by_name(log, (folder for folder in folders if f"{folder}/" in top), log.store.list)
-    roles, sinks = (_folders_of(found.get(folder, ())) for folder in (paths.TERMS, paths.SINKS))
+    terms = _numbers_by_role(log.store.list(paths.TERMS, recursive=True) if f"{paths.TERMS}/" in top else ())
+    wal = log.find(WalRecord, paths.WAL)  # after the terms: see `refuse_left`
     if wal is None:
-        terms = _by_name(log, roles, lambda role: log.numbers(paths.terms(role)))
+        sinks = _folders(log, paths.SINKS) if f"{paths.SINKS}/" in top else ()
         wal = _explained_wal(log, top, terms, _by_name(log, sinks, partial(_beside_record, log)))
-    return Inventory(wal, top, roles)
+    return Inventory(wal, top, terms)
 
 
 def take_again(log: Log) -> tuple[WalRecord | None, list[str]]:
@@ -153,29 +151,16 @@ def take_again(log: Log) -> tuple[WalRecord | None, list[str]]:
     One read and three listings, side by side. Two of these list all objects of the terms and the sinks, which are few
     in a new WAL. Raises as `take` does.
     """
-    looks = ("", False), (paths.TERMS, True), (paths.SINKS, True)
-    listings = (partial(log.store.list, folder, recursive=recursive) for folder, recursive in looks)
-    wal, (root, terms, sinks) = _record_and(log, *listings)
+    looks: list[Callable[[], Any]] = [partial(log.find, WalRecord, paths.WAL), partial(log.store.list, "")]
+    looks += [partial(log.store.list, folder, recursive=True) for folder in (paths.TERMS, paths.SINKS)]
+    wal, root, terms, sinks = log.runtime.side_by_side(lambda look: look(), looks)
     top = frozenset(root)
     _refuse_checkpoint(log, top)
     beside = _by_folder(sinks)
     if wal is None:
-        numbers = {role: numbers_of(names) for role, names in _by_folder(terms).items()}
         others = {name: [found for found in names if found != paths.SINK_RECORD] for name, names in beside.items()}
-        wal = _explained_wal(log, top, numbers, others)
+        wal = _explained_wal(log, top, _numbers_by_role(terms), others)
     return wal, sorted(beside)
-
-
-def _record_and(log: Log, *listings: Callable[[], list[str]]) -> tuple[WalRecord | None, list[list[str]]]:
-    """The WAL's record, None if there is none, and what the listings found. All of them go out side by side."""
-    record: list[WalRecord | None] = []
-
-    def find() -> list[str]:
-        record.append(log.find(WalRecord, paths.WAL))
-        return []
-
-    _, *found = log.runtime.side_by_side(lambda look: look(), (find, *listings))
-    return record[0], found
 
 
 def _by_name(log: Log, names: Iterable[str], ask: Callable[[str], V]) -> dict[str, V]:
@@ -193,6 +178,10 @@ def _by_folder(paths_below: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+def _numbers_by_role(terms: Iterable[str]) -> dict[str, list[int]]:
+    return {role: numbers_of(names) for role, names in _by_folder(terms).items()}
+
+
 def _refuse_checkpoint(log: Log, top: frozenset[str]) -> None:
     if spark := sorted(_OF_A_CHECKPOINT & top):
         raise ConfigError(
@@ -206,13 +195,15 @@ def find_wal(log: Log) -> WalRecord | None:
     return log.find(WalRecord, paths.WAL) or take(log).wal
 
 
-def refuse_left(log: Log, wal: WalRecord | None) -> None:
-    """Make sure that the WAL was not moved since `wal` was read. One read; none for a WAL without a record yet.
+def refuse_left(log: Log, wal: WalRecord | None, claims: Iterable[tuple[Term, Sequence[int]]]) -> None:
+    """Make sure that the WAL was not moved since `wal` was read. `claims`: each claimed term, and the terms of its role
+    that were listed before that read. At most one read; none for a WAL without a record yet. Raises `ObjectLost`.
 
-    Call it once the terms are claimed. A move claims every role at the earlier place, and only after `wal.json` was
-    removed there. So it fences what claimed before, and what claimed after it finds no record. Raises `ObjectLost`.
+    A move removes `wal.json` at the earlier place, and then claims every role there that has terms. So a claim of the
+    term right after those that were listed precedes the move's, which fences it. Any other claim may follow the move:
+    then the record is gone.
     """
-    if wal is not None:
+    if wal is not None and not all(listed and term.number == listed[-1] + 1 for term, listed in claims):
         require_wal(log, "the record that this process read when it began")
 
 
@@ -424,8 +415,4 @@ def _begins_late(wal: WalRecord, low_water: int, batches: Sequence[int]) -> bool
 
 
 def _folders(log: Log, folder: str) -> frozenset[str]:
-    return _folders_of(log.store.list(folder))
-
-
-def _folders_of(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name.removesuffix("/") for name in names if name.endswith("/"))
+    return frozenset(name.removesuffix("/") for name in log.store.list(folder) if name.endswith("/"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.log import Move, TakeOver, WalRecord, decode, paths
-from tests.house.protocol import GonePlace, Run, check_location
+from tests.house.protocol import GonePlace, Run, ServedSink, check_location
 from tests.house.stores import LocalStore, MemoryStore, StoreSpec
 from tests.support.repairs import end_roles, log_on, remade
 from tests.support.small_run import Place, Recorder, served_sink
@@ -342,8 +342,23 @@ def test_a_local_copy_is_moved_in_the_same_way(tmp_path: Path) -> None:
         Place(wal=third, checkpoint=place.checkpoint).open({"a": Recorder()})  # type: ignore[arg-type]
 
 
-def test_a_process_that_began_before_the_move_and_claims_after_it_is_refused() -> None:
-    place, got = Place(), Recorder()
+@pytest.mark.parametrize("is_killed", [False, True], ids=["moved", "removed, and moved once it is open"])
+def test_a_process_that_began_before_the_move_delivers_nothing_after_it(*, is_killed: bool) -> None:
+    """The move comes before any request of the start. A claim before the move's is fenced, one after it refused."""
+    ends = [_ended_beside_a_move(at, is_killed=is_killed) for at in range(_requests_of_a_start())]
+
+    assert {FencedError, ObjectLost} == set(ends)
+
+
+def _requests_of_a_start() -> int:
+    place = streamed()
+    place.requests.clear()
+    place.open({"a": Recorder()})
+    return len(place.requests)
+
+
+def _ended_beside_a_move(at: int, *, is_killed: bool) -> type[Exception]:
+    place, got, asked = Place(), Recorder(), list[str]()
     run = place.open({"a": Recorder()})
     list(place.query().batches(run, 3))  # complete, and not delivered
     run.end()
@@ -351,17 +366,26 @@ def test_a_process_that_began_before_the_move_and_claims_after_it_is_refused() -
     copy = copied(place)
 
     def move(what: str, where: str) -> None:
-        if (what, where) == ("before create", paths.term(paths.committer_role("a"), 2)) and paths.WAL in place.wal.list(
-            ""
-        ):
+        asked.extend([where] if what.startswith("before") else [])
+        if len(asked) > at and paths.WAL in place.wal.list(""):
             place.wal.delete([paths.WAL])
-            opened(copy, place.wal.root)
+            if not is_killed:
+                opened(copy, place.wal.root)
 
-    late = Run(FaultyStore(place.wal, move), place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime())
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
-        late.open([served_sink(late, "a", got)])
-
+    late = Run(
+        FaultyStore(place.wal, move), place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=7)
+    )
+    with pytest.raises((FencedError, ObjectLost)) as caught:
+        _serve_once(late, served_sink(late, "a", got), then=lambda: is_killed and opened(copy, place.wal.root))
     assert got.chunks == []
+    return caught.type
+
+
+def _serve_once(run: Run, sink: ServedSink, *, then: Callable[[], object]) -> None:
+    run.open([sink])
+    run.become_stager()
+    then()
+    run.deliver_all()
 
 
 def test_a_run_that_stages_only_and_becomes_the_stager_after_the_move_is_refused() -> None:

@@ -259,7 +259,6 @@ def test_a_start_asks_nothing_more_an_end_creates_one_object_a_sink_and_a_carefu
     assert of_role == [
         f"list {paths.terms(ROLE)}",
         *read,
-        f"list {paths.terms(ROLE)}",
         *read,
         f"create {paths.term(ROLE, 3)}",
     ]
