@@ -56,6 +56,7 @@ class Stream:
     """A streaming query as a `WalSink` sees it. As with Spark, `stop` waits for the thread that runs `foreachBatch`."""
 
     sparkSession = None  # noqa: N815 - Spark's name
+    schema: Any = StructType([])
 
     def __init__(self, home: Home, on_batch: Callable[[Any, int], None], through: int) -> None:
         self.runId = str(uuid.UUID(int=next(home.run_ids)))
