@@ -214,8 +214,9 @@ class WalSink:
         from wal_sink.spark.session.query import schema_of, session_of  # noqa: PLC0415
         from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
 
-        refuse_unfit_rows(self._settings, self._sinks, (schema := schema_of(writer)).json())
+        refuse_unfit_rows(self._settings, self._sinks, "")  # the chunks, whatever the writer is
         spark = session_of(writer)
+        refuse_unfit_rows(self._settings, self._sinks, (schema := schema_of(writer)).json())
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         check_schema(schema)
         self._look_at_targets(arrow_schema(schema))
