@@ -39,4 +39,12 @@ def in_utc(batch: pa.RecordBatch, zones: set[str]) -> pa.RecordBatch:
         return pa.timestamp(kind.unit, "UTC")
 
     schema = pa.schema([field.with_type(retyped(field.type, utc)) for field in batch.schema])
-    return batch if schema.equals(batch.schema) else batch.cast(schema)
+    return batch if schema.equals(batch.schema) else viewed(batch, schema)
+
+
+def viewed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same bytes as columns of `schema`, whose types must have the layout of those of `batch`.
+
+    Arrow's `cast` refuses a struct that is null somewhere and has a field that is not null (measured, pyarrow 26).
+    """
+    return pa.ipc.read_record_batch(batch.serialize(), schema)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.errors import ConfigError
+from wal_sink.sinks.arrow_types import viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +61,8 @@ def maps_as(maps: Maps, table: pa.Table) -> pa.Table:
     """
     if maps == "object":
         return table
-    return table.cast(pa.schema([field.with_type(_without_maps(field.type)) for field in table.schema]))
+    schema = pa.schema([field.with_type(_without_maps(field.type)) for field in table.schema])
+    return pa.Table.from_batches([viewed(batch, schema) for batch in table.to_batches()], schema)
 
 
 def _without_maps(kind: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from wal_sink.sinks.arrow_types import in_utc
+from wal_sink.sinks.json_rows import maps_as
 
 
 def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_knows() -> None:
@@ -29,3 +30,20 @@ def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_know
     assert staged.column(0).cast(plain).to_pylist() == rows.to_pylist()
     assert zones == {"GMT+8"}
     assert in_utc(staged, zones) is staged
+
+
+def test_a_null_struct_with_a_field_that_is_not_null_is_no_obstacle() -> None:
+    """Spark leaves such a field null where the struct is null, and Arrow then casts no column that has it."""
+    number = pa.field("x", pa.int32(), nullable=False)
+    structs = pa.StructArray.from_arrays(
+        [pa.array([1, None], pa.int32())], fields=[number], mask=pa.array([False, True])
+    )
+    maps = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int32()))
+    instants = pa.array([1, None], pa.timestamp("us", "GMT+8"))
+
+    staged = in_utc(pa.record_batch([structs, maps, instants], ["struct", "map", "at"]), set())
+    assert staged.column(0).to_pylist() == [{"x": 1}, None]
+    assert staged.column(2).cast(pa.int64()).to_pylist() == [1, None]
+    entries = maps_as("entries", pa.Table.from_batches([staged]))
+    assert entries.to_pylist()[0]["map"] == [{"key": "a", "value": 1}]
+    assert [row["struct"] for row in entries.to_pylist()] == [{"x": 1}, None]

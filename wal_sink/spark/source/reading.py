@@ -106,8 +106,9 @@ class WalReader(DataSourceReader):
                 pa.array([f"{ref.id}-{row}" for row in range(first, end)]),
                 pa.array(np.arange(first, end)),
             ]
-            whole = pa.Table.from_arrays([*table.columns, *own], names=target.names)
-            yield from whole.cast(target).to_batches()
+            pairs = zip([*table.columns, *own], target.types, strict=True)
+            columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]  # see `viewed`
+            yield from pa.Table.from_arrays(columns, schema=target).to_batches()
 
     def _loaded(self, ref: SegmentRef, batch_id: int) -> bytes:
         """The bytes of a segment. Raises `HistoryError` if it was deleted because every sink has its batch."""

@@ -12,7 +12,7 @@ import pyspark
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from wal_sink.sinks.arrow_types import retyped
+from wal_sink.sinks.arrow_types import retyped, viewed
 from wal_sink.spark.writers.time_zones import zone_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def _values(column: Any) -> Any:
     try:
         return column.to_pylist()
     except UnicodeDecodeError:
-        return column.cast(retyped(column.type, _binary)).to_pylist()
+        schema = pa.schema([("", retyped(column.type, _binary))])
+        batches = pa.table([column], [""]).to_batches()
+        return [value for batch in batches for value in viewed(batch, schema).column(0).to_pylist()]
 
 
 def _binary(kind: Any) -> Any:
