@@ -20,8 +20,9 @@ from wal_sink.lifecycle.given import (
     folder_of,
     place_of,
     refuse_ends,
+    refuse_large_chunks,
     refuse_shared_folder,
-    refuse_unfit_rows,
+    refuse_variants,
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
@@ -214,9 +215,9 @@ class WalSink:
         from wal_sink.spark.session.query import schema_of, session_of  # noqa: PLC0415
         from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
 
-        refuse_unfit_rows(self._settings, self._sinks, "")  # the chunks, whatever the writer is
-        spark = session_of(writer)
-        refuse_unfit_rows(self._settings, self._sinks, (schema := schema_of(writer)).json())
+        refuse_large_chunks(self._settings, self._sinks)
+        spark, schema = session_of(writer), schema_of(writer)
+        refuse_variants(self._sinks, schema.json())
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         check_schema(schema)
         self._look_at_targets(arrow_schema(schema))
@@ -247,7 +248,8 @@ class WalSink:
                 self._begin(pool, identity.session, df.sparkSession)
             self._own_query.hold(df, pool, until=lambda: pool.is_caught_up)
             if not entry.has_term:
-                refuse_unfit_rows(self._settings, self._sinks, df.schema.json())
+                refuse_large_chunks(self._settings, self._sinks)
+                refuse_variants(self._sinks, df.schema.json())
                 pool.run.become_stager()
                 entry.has_term = True
             self._stage(df, identity, pool)
@@ -460,7 +462,7 @@ class WalSink:
         from wal_sink.spark.source.options import options_of  # noqa: PLC0415
 
         check_stream_writer(writer)
-        refuse_unfit_rows(self._settings, self._sinks, "")  # such a writer does not tell its schema
+        refuse_large_chunks(self._settings, self._sinks)  # of its types each sink is asked when it opens a batch
         refuse_what_only_the_stager_can_do(
             self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
         )

@@ -218,6 +218,18 @@ def test_rows_are_those_pysparks_own_foreach_gives(spark: SparkSession, place: H
     assert {**wrapped, "pid": 0} == {**own, "pid": 0}
 
 
+def test_a_batch_remembers_the_time_zone_of_its_session(spark: SparkSession, place: Home, notes: Notes) -> None:
+    place.feed.add([1])
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    writer = wrap.foreach_writer(lambda row: notes.note("row", at=str(row.at)))
+    spark.conf.set("spark.sql.session.timeZone", "GMT+8")
+    try:
+        run(spark, place, Delivery(writer, where="driver"), "timestamp'2024-07-01 05:30:00Z' AS at")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert [note["at"] for note in notes.all("row")] == ["2024-07-01 13:30:00"]
+
+
 @pytest.mark.skipif(version_of(pyspark.__version__) < (4, 0), reason="Spark has VARIANT since 4.0")
 def test_a_variant_comes_to_wrapped_writers_and_is_refused_for_others_before_the_query_runs(
     spark: SparkSession, place: Home, tmp_path: Path, notes: Notes

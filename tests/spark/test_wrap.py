@@ -8,6 +8,7 @@ import functools
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -31,10 +32,11 @@ SCHEMA = t.StructType([t.StructField("id", t.LongType())])
 SECRET = "hunter-2"  # noqa: S105 - a dummy
 
 
-def context(schema: t.StructType | None = SCHEMA) -> SinkContext:
+def context(schema: t.StructType | None = SCHEMA, **told: Any) -> SinkContext:
     text = schema.json() if schema else ""
     columns = tuple(schema.names) if schema else ("id",)
-    return SinkContext("wal", "default", term=1, batch_id=7, columns=columns, on_executor=False, spark_schema=text)
+    place = {"on_executor": False, **told}
+    return SinkContext("wal", "default", term=1, batch_id=7, columns=columns, spark_schema=text, **place)
 
 
 def chunk(*ids: int) -> Chunk:
@@ -95,6 +97,24 @@ def test_a_failing_process_is_told_to_close_once_and_raised() -> None:
     with pytest.raises(OSError, match="no row 2"):
         deliver(wrap.foreach_writer(writer), chunk(1, 2), chunk(3))
     assert writer.calls == [("open", 3, 7), Row(id=1), Row(id=2), ("close", "OSError('no row 2')")]
+
+
+@pytest.mark.parametrize(("on_executor", "shown"), [(False, "13:30"), (True, "10:30")])
+def test_times_have_the_zone_of_the_session_or_on_executors_that_of_the_process(
+    on_executor: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Karachi")
+    time.tzset()
+    try:
+        sink = wrap.foreach_writer((rows := list[Any]()).append)
+        schema = t.StructType([t.StructField("at", t.TimestampType())])
+        sink.open(context(schema, on_executor=on_executor, time_zone="GMT+8"))
+        at = pa.array([dt.datetime(2024, 7, 1, 5, 30, tzinfo=dt.UTC)], pa.timestamp("us", "UTC"))
+        sink.write_segment(3, 7, [Chunk.of(pa.table({"at": at}), key="key")])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert f"{rows[0].at:%H:%M}" == shown
 
 
 def test_rows_that_cannot_be_read_are_told_to_close_too() -> None:

@@ -75,8 +75,11 @@ def keep_last_recorded(given: DeliveryContext, ordinal: int, segment: SegmentRef
     )
 
 
-def keep_in_flight_of(log: Log, wal_id: str, sink: str, manifest: Manifest, term: Term) -> None:
-    """Do that for each segment of a batch that an at-most-once sink gets no more. Raises as `check_recorded`."""
+def keep_each_last_recorded(log: Log, wal_id: str, sink: str, manifest: Manifest, term: Term) -> None:
+    """`keep_last_recorded` for each segment of a batch that an at-most-once sink gets no more.
+
+    Raises as `check_recorded`, and `CorruptError` if a segment is lost.
+    """
     given = DeliveryContext(
         wal_id=wal_id,
         sink=sink,

@@ -99,14 +99,18 @@ def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
     return sinks
 
 
-def refuse_unfit_rows(settings: Settings, sinks: Mapping[str, Sink | BatchSink], spark_schema: str) -> None:
-    """Refuse a type, and chunks larger than a sink takes: `ConfigError`. Call it before staging; staged rows stay."""
+def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink]) -> None:
+    """Refuse chunks larger than a sink takes: `ConfigError`. Call it before staging; staged chunks keep their size."""
     for name, sink in sinks.items():
         if isinstance(sink, Sink):
-            what = f"sink {name!r}, {name_of(sink)}"
-            if problem := problem_of_variants(sink, spark_schema):
-                raise ConfigError(f"{what}: {problem}")
-            check_chunks(settings, what, sink.max_chunk_rows, sink.max_chunk_bytes)
+            check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
+
+
+def refuse_variants(sinks: Mapping[str, Sink | BatchSink], spark_schema: str) -> None:
+    """Refuse a type that a sink cannot take: `ConfigError`. Call it before staging; staged rows keep their types."""
+    for name, sink in sinks.items():
+        if isinstance(sink, Sink) and (problem := problem_of_variants(sink, spark_schema)):
+            raise ConfigError(f"sink {name!r}, {name_of(sink)}: {problem}")
 
 
 def refuse_ends(names: Iterable[str]) -> None:

@@ -40,7 +40,8 @@ def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: Take
     else:
         done = retire(log, name, drop_pending=drop_pending, take_over=take_over)
     for batch_id in done.dropped[:1]:  # a sink gets batches in order
-        keep_in_flight(log, folder, batch_id, Term(role, log.numbers(paths.terms(role))[-1]))
+        newest = max(log.numbers(paths.terms(role)), default=0)  # lost terms do no harm: nobody serves the sink again
+        keep_in_flight(log, folder, batch_id, Term(role, newest))
     return done
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 
 from wal_sink.committer.markers import first_due
 from wal_sink.dead_letters.files import count_rows
-from wal_sink.delivery.progress import keep_in_flight_of, recorded_rows
+from wal_sink.delivery.progress import keep_each_last_recorded, recorded_rows
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
@@ -196,7 +196,7 @@ def keep_in_flight(log: Log, folder: str, batch_id: int, term: Term) -> None:
         path = paths.manifest(batch_id, release.term, release.attempt)
         manifest = require(log, Manifest, path, Lost.MANIFEST, paths.release(batch_id))
         wal_id = require_wal(log, f"{paths.SINKS}/").wal_id
-        keep_in_flight_of(log, wal_id, folder, manifest, term)
+        keep_each_last_recorded(log, wal_id, folder, manifest, term)
     except CorruptError as error:
         _logger.warning("sink %s: rows that batch %s may lack are not kept: %s", folder, batch_id, error)
 

@@ -13,6 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as t
 
 from wal_sink.sinks.arrow_types import retyped, viewed
+from wal_sink.spark.session.versions import version_of
 from wal_sink.spark.writers.time_zones import zone_of
 
 if TYPE_CHECKING:
@@ -23,13 +24,15 @@ Convert = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-_AS_BYTES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+_AS_BYTES = version_of(pyspark.__version__) >= (4, 1)
+"""Binary values were `bytearray`s before (measured: 3.5.9, 4.0.1; since: 4.1.1, 4.3.0)."""
 _OWN = {"VariantType", "GeometryType", "GeographyType"}
 """Types that only PySpark 4 has, and whose values PySpark's converter makes of Arrow's structs."""
 
 
 def rows_of(table: pa.Table, schema: t.StructType, zone: str | None = None) -> Iterator[Row]:
-    """The rows of `table`, with the Python types that PySpark's own `foreach` gives.
+    """The rows of `table`, with the Python types that PySpark's own `foreach` gives. The order of a map's keys is that
+    of the map, where Spark gives that of a hash table.
 
     Instants become naive, in this process's time zone (or in `zone`), with the `fold` of a repeated hour. Bytes that
     are not UTF-8 become U+FFFD, as Java has them.
