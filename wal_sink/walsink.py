@@ -462,7 +462,7 @@ class WalSink:
         from wal_sink.spark.source.options import options_of  # noqa: PLC0415
 
         check_stream_writer(writer)
-        refuse_large_chunks(self._settings, self._sinks)  # of its types each sink is asked when it opens a batch
+        refuse_large_chunks(self._settings, self._sinks)  # types are refused when a batch is opened
         refuse_what_only_the_stager_can_do(
             self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
         )

@@ -513,7 +513,7 @@ def test_a_name_node_that_overwrites_is_refused(impatient: Store, monkeypatch: p
 
     monkeypatch.setattr(client, "rename", overwriting)
     with pytest.raises(ConfigError, match="accepted a second create"):
-        probe(impatient, runtime=SYSTEM, single_writer=True)
+        probe(impatient, runtime=SYSTEM, single_writer=False)
 
 
 class _Elsewhere(BaseHTTPRequestHandler):

@@ -116,7 +116,7 @@ def test_as_a_storage_option_it_works_and_shows_nowhere(web: Web, caplog: pytest
 
 @pytest.mark.parametrize(
     ("single_writer", "told"),
-    [(False, "not known to create atomically"), (True, "the store accepted a second create of the same object")],
+    [(False, "not known to create atomically"), (True, "an object that was just created cannot be found")],
 )
 def test_a_wal_behind_http_cannot_be_opened_for_writing(web: Web, single_writer: bool, told: str) -> None:
     """The server takes whatever is put there: fsspec overwrites where it is told to create."""

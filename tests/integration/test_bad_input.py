@@ -226,7 +226,7 @@ def test_an_unreadable_query_id_is_refused(spark: SparkSession, place: Home) -> 
     metadata = place.checkpoint / "metadata"
     kept = metadata.read_bytes()
     metadata.write_text("{}")
-    fails(spark, place, CorruptError, str(metadata), "expected Spark's query id", "restore the checkpoint")
+    fails(spark, place, CorruptError, str(metadata), "expected Spark's query id", "restore the file")
     metadata.write_bytes(kept)
     (place.checkpoint / ".metadata.crc").unlink(missing_ok=True)
     place.run(spark)

@@ -13,12 +13,12 @@ from wal_sink.sinks.json_rows import maps_as
 def test_instants_are_in_utc_at_any_depth_in_place_of_a_zone_that_only_java_knows() -> None:
     def kind_in(zone: str) -> Any:
         instant = pa.timestamp("us", zone)
-        of_each = pa.struct([pa.field("at", instant, nullable=False), pa.field("list", pa.list_(instant))])
+        of_each = pa.struct([pa.field("at", instant, nullable=False), pa.field("list", pa.large_list(instant))])
         return pa.map_(pa.string(), of_each)
 
     moment = 1_719_835_200_000_000
     plain = pa.map_(
-        pa.string(), pa.struct([pa.field("at", pa.int64(), nullable=False), ("list", pa.list_(pa.int64()))])
+        pa.string(), pa.struct([pa.field("at", pa.int64(), nullable=False), ("list", pa.large_list(pa.int64()))])
     )
     rows: Any = pa.array([[("a", {"at": moment, "list": [moment, None]})], None], plain)
     given = pa.record_batch([rows.cast(kind_in("GMT+8")), pa.array([1, 2])], ["moments", "id"])

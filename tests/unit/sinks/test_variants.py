@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 import pytest
 
-from tests.house.sinks import Chunk
+from tests.house.sinks import Chunk, SinkContext
+from wal_sink.errors import ConfigError
+from wal_sink.lifecycle.given import refuse_variants
 from wal_sink.sinks.base import FunctionSink, SegmentSink
-from wal_sink.sinks.session import problem_of_variants
+from wal_sink.sinks.failures import SinkFailedError
+from wal_sink.sinks.session import SinkSession, problem_of_variants
+from wal_sink.testing import simulated_runtime
 
 FIELD = {"name": "v", "type": "variant", "nullable": True, "metadata": {"type": "variant"}}
 """A field of Spark's JSON, with metadata that looks like a field."""
+
+SAID = "column 'x' holds a VARIANT"
 
 
 class Writer(SegmentSink):
@@ -37,5 +44,11 @@ def test_no_sink_of_chunks_gets_a_variant(kind: object, refused: bool) -> None:
         {"type": "struct", "fields": [{**FIELD, "type": "string"}, {**FIELD, "name": "x", "type": kind}]}
     )
     assert not problem_of_variants(Writer(), schema)
-    problem = problem_of_variants(FunctionSink(lambda _: None), schema)
-    assert problem.startswith("column 'x' holds a VARIANT") if refused else not problem
+    sink = FunctionSink(print)
+    context = SinkContext("wal", "a", term=1, batch_id=7, columns=("x",), on_executor=False, spark_schema=schema)
+    session = SinkSession(sink, simulated_runtime().new_timed_call(), context, timeout_s=60)
+    with pytest.raises(ConfigError, match=SAID) if refused else nullcontext():
+        refuse_variants({"a": sink}, schema)
+    with pytest.raises(SinkFailedError, match=f"print refused permanently: {SAID}") if refused else nullcontext():
+        session.open()
+    session.close()
