@@ -75,7 +75,7 @@ class Ours:
         limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
         (place / "wal").mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
         watch = Stopwatch()
-        context = StagingContext(folder="staged", limits=limits)
+        context = StagingContext(folder="staged", limits=limits, columns=tuple(df.columns))
         refs = stage_dataframe(
             df, store=StoreSpec(str(place / "wal")), context=context, description="benchmark"
         ).segments

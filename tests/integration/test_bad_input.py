@@ -202,9 +202,9 @@ def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSess
 def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Home, pattern: str) -> None:
     record = damaged(spark, place, pattern)
     kept = record.read_text()
-    record.write_text(re.sub(r'"format":\d', '"format":6', kept, count=1))
+    record.write_text(re.sub(r'"format":\d', '"format":7', kept, count=1))
     fails(
-        spark, place, ConfigError, str(record), "format 6", "reads format 5", "Use the version of wal-sink that wrote"
+        spark, place, ConfigError, str(record), "format 7", "reads format 6", "Use the version of wal-sink that wrote"
     )
     record.write_text(kept)
     place.run(spark)

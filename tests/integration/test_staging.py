@@ -46,7 +46,7 @@ def stage(df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under:
     if not folder.exists():
         folder.mkdir()  # a run makes it when it opens the WAL; a task must find it
     store = StoreSpec(url=folder.as_uri())
-    context = StagingContext(folder=under, limits=limits)
+    context = StagingContext(folder=under, limits=limits, columns=tuple(df.columns))
     return list(stage_dataframe(df, store=store, context=context, description=DESCRIPTION).segments)
 
 

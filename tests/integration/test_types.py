@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
@@ -20,6 +21,7 @@ from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.session.versions import Version
 from wal_sink.spark.staging.job import stage_dataframe
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, schema_json
+from wal_sink.wal.segment_writer import segment_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +94,7 @@ FORMS = {
 
 def round_trip(df: DataFrame, folder: Path) -> DataFrame:
     store = StoreSpec(url=folder.as_uri())
-    context = StagingContext(folder="staged", limits=LIMITS)
+    context = StagingContext(folder="staged", limits=LIMITS, columns=tuple(df.columns))
     folder.mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
     refs = stage_dataframe(df, store=store, context=context, description="types").segments
     return read_segments(df.sparkSession, store=store, segments=refs, schema=df.schema, chunk_rows=LIMITS.chunk_rows)
@@ -237,6 +239,8 @@ def test_column_names(spark: SparkSession, tmp_path: Path, names: list[str]) -> 
     back = round_trip(df, tmp_path)
     assert back.schema == df.schema
     assert back.columns == names
+    segment = next(tmp_path.rglob("*.parquet"))
+    assert pq.read_schema(segment).names == segment_names(names)
     assert sorted(tuple(row) for row in back.collect()) == [(0, 0), (1, 10), (2, 20)]
 
 

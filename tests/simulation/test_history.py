@@ -365,10 +365,10 @@ def test_a_record_of_an_unknown_format_asks_for_the_version_that_wrote_it(number
     world = undelivered()
     path = records(world)[number]
     envelope = json.loads(world.wal.read(path))
-    damage(world, path, json.dumps({**envelope, "format": 6, "something": "new"}).encode())
+    damage(world, path, json.dumps({**envelope, "format": 7, "something": "new"}).encode())
     before = world.rows
 
-    with pytest.raises(ConfigError, match=r"format 6, but this version of wal-sink reads format 5\. .*Use the version"):
+    with pytest.raises(ConfigError, match=r"format 7, but this version of wal-sink reads format 6\. .*Use the version"):
         recover(world)
 
     assert world.rows == before

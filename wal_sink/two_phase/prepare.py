@@ -30,7 +30,7 @@ from wal_sink.wal import paths
 from wal_sink.wal.inline_rows import PACKED_BYTES, InlineRows, Nowhere, estimated_bytes, pack, take_inline
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import BegunRecord, TokenRecord
-from wal_sink.wal.segment_writer import Follower, SegmentWriter
+from wal_sink.wal.segment_writer import Follower, SegmentWriter, segment_names
 from wal_sink.wal.timings import StagingTiming, TaskTiming, combined, rounded
 
 MAX_HANDLE = 4096
@@ -49,7 +49,7 @@ def stage_partition(
     on_executor: bool,
     runtime: Runtime = SYSTEM,
 ) -> StagedPartition:
-    """Write the rows of one partition, under positional names, into segments and into every two-phase target.
+    """Write the rows of one partition into segments and into every two-phase target.
 
     The few rows of a small partition are returned instead, and `packed` writes them. Then the log is not opened.
 
@@ -58,7 +58,8 @@ def stage_partition(
     """
     began_s = runtime.monotonic_s()
     zones: set[str] = set()
-    instants = (in_utc(batch, zones) for batch in batches)
+    names = segment_names(context.columns)
+    instants = (in_utc(batch.rename_columns(names), zones) for batch in batches)
     staged = _staged(context, instants, open_log, partition, on_executor=on_executor)
     seconds = rounded(runtime.monotonic_s() - began_s)
     task = TaskTiming(partition=partition, seconds=seconds, host=host_name() if on_executor else "")

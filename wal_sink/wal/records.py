@@ -17,7 +17,7 @@ from wal_sink.runtime.clock import ProcessIdentity
 from wal_sink.wal import paths
 from wal_sink.wal.timings import DeliveryTiming, StagingTiming
 
-FORMAT = 5
+FORMAT = 6
 """Format of every record. 1 to 4 were those of commits before the first release, which this version does not read."""
 
 
@@ -112,7 +112,7 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     offsets: str
     """The checkpoint's `offsets/N`, verbatim."""
     columns: tuple[str, ...]
-    """Real column names. Segments name them c0, c1, …"""
+    """Real column names; `segment_names` tells those in the segments."""
     spark_schema: str
     """JSON of the Spark schema; empty if the batch was staged without Spark."""
     chunk_rows: int

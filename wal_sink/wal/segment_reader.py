@@ -45,7 +45,7 @@ class Rows(Protocol):
     """The rows of one segment from some row on, taken in order."""
 
     def take(self, count: int) -> pa.Table:
-        """The next `count` rows, under positional column names."""
+        """The next `count` rows, under the names in the segment."""
         ...
 
 

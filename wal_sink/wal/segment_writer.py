@@ -40,6 +40,14 @@ class SegmentLimits:
     """Parquet bytes from which a segment ends at the next end of a chunk."""
 
 
+def segment_names(columns: Sequence[str]) -> list[str]:
+    """The names of a batch's columns inside its segments, so that other readers of Parquet find them: the real ones;
+    `c0`, `c1`, … where one of them is empty, has a dot, or stands twice but for upper and lower case.
+    """
+    is_plain = len({name.lower() for name in columns}) == len(columns) and all(columns) and "." not in "".join(columns)
+    return list(columns) if is_plain else [f"c{place}" for place in range(len(columns))]
+
+
 class SegmentPlace(Protocol):
     """Where segments are written: a store."""
 
@@ -56,7 +64,7 @@ class Follower(Protocol):
         ...
 
     def take(self, first: int, end: int, table: pa.Table) -> None:
-        """The next chunk: rows `first` to `end` (exclusive) of the segment, under positional column names."""
+        """The next chunk: rows `first` to `end` (exclusive) of the segment, under `segment_names`."""
         ...
 
     def end(self) -> None:
@@ -101,7 +109,7 @@ class SegmentWriter:
         self._declared = pa.schema([])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows under positional column names. The first batch with rows sets the schema.
+        """Append rows under `segment_names`. The first batch with rows sets the schema.
 
         Fields inside structs are declared nullable. Otherwise Parquet refuses the nulls that Spark puts under a null
         struct into its non-nullable fields. The declaration of a column itself stays.

@@ -490,7 +490,7 @@ def test_an_object_that_nothing_knows(path: str) -> None:
 def test_a_record_of_a_newer_version() -> None:
     wal = world()
     data = wal.read(paths.release(1))
-    replaced(wal, paths.release(1), data.replace(b'"format":5', b'"format":6', 1))
+    replaced(wal, paths.release(1), data.replace(b'"format":6', b'"format":7', 1))
     assert told(wal) == [(Fault.NEWER, paths.release(1))]
 
 

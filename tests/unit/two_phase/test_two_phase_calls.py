@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.house.log import paths
@@ -86,8 +85,7 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
     attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
     assert attempt is not None
     order = run.staging_context(attempt, columns=("batch", "row"), spark_schema=schema)
-    positional: pa.Table = rows.rename_columns(["c0", "c1"])
-    done = stage_partition(order, positional.to_batches(), lambda: run.log, partition=0, on_executor=on_executor)
+    done = stage_partition(order, rows.to_batches(), lambda: run.log, partition=0, on_executor=on_executor)
     columns = ("batch", "row")
     run.end_staging(attempt, Staged(done.segments, columns=columns, spark_schema=schema, prepared=done.prepared))
     assert sink.contexts == [

@@ -47,12 +47,15 @@ def place() -> Place:
     return Place()
 
 
-def context_of(run: Run, place: Place, *, inline_bytes: int = BUDGET, **changed: int) -> StagingContext:
+def context_of(
+    run: Run, place: Place, *, columns: int = 1, inline_bytes: int = BUDGET, **changed: int
+) -> StagingContext:
     query = place.query()
     query.start_batch(0, 0)
     attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
     assert attempt is not None
-    return run.staging_context(attempt, columns=("c0",), spark_schema="", inline_bytes=inline_bytes, **changed)
+    names = tuple(f"c{number}" for number in range(columns))
+    return run.staging_context(attempt, columns=names, spark_schema="", inline_bytes=inline_bytes, **changed)
 
 
 def task(context: StagingContext, run: Run, partition: int, batches: Sequence[pa.RecordBatch]) -> StagedPartition:
@@ -203,7 +206,7 @@ def test_what_executors_deliver_is_divided_among_them(
 
 def test_tiny_partitions_make_one_segment_however_much_their_schemas_take_inline(run: Run, place: Place) -> None:
     columns = {f"c{number}": pa.array(range(10)) for number in range(12)}
-    context = context_of(run, place)
+    context = context_of(run, place, columns=12)
     tasks = [task(context, run, number, [pa.record_batch(columns)]) for number in range(2_000)]
     assert sum(len(one.inline) for one in tasks) > SMALL_BATCH_BYTES
     staged = packed(context, tasks, run.log, side_by_side=40)
@@ -227,7 +230,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize("columns", [1_500, 2_400])
 def test_wide_tables_make_one_segment_however_much_a_footer_takes(run: Run, place: Place, columns: int) -> None:
-    context = context_of(run, place)
+    context = context_of(run, place, columns=columns)
     rows = pa.record_batch({f"c{number}": pa.array([number]) for number in range(columns)})
     tasks = [task(context, run, number, [rows]) for number in range(150_000 // columns)]
     assert all(one.inline for one in tasks)

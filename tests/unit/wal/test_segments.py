@@ -19,6 +19,7 @@ from tests.house.log import SegmentLimits, SegmentRef, SegmentWriter, chunk_ends
 from tests.house.stores import ObjectExists, ObjectMissing, SegmentStream, Store
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.wal.segment_reader import read_chunks
+from wal_sink.wal.segment_writer import segment_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,6 +85,24 @@ def limits(chunk_rows: int = 10, chunk_bytes: int = HUGE, segment_bytes: int = H
 def writer(store: Store, limits: SegmentLimits) -> SegmentWriter:
     count = itertools.count()
     return SegmentWriter(store, folder="f", partition=3, limits=limits, new_id=lambda: f"id{next(count)}")
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["id", "x y", "é"], ["id", "x y", "é"]),
+        (["c1", "c0"], ["c1", "c0"]),
+        ([], []),
+        (["a", "b.c"], ["c0", "c1"]),
+        (["a", ""], ["c0", "c1"]),
+        (["a", "a"], ["c0", "c1"]),
+        (["a", "A"], ["c0", "c1"]),
+    ],
+)
+def test_columns_of_a_segment_have_their_real_names_unless_a_reader_could_not_tell_them_apart(
+    columns: list[str], expected: list[str]
+) -> None:
+    assert segment_names(columns) == expected
 
 
 def rows(count: int, width: int = 3) -> pa.RecordBatch:

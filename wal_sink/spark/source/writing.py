@@ -22,7 +22,6 @@ from wal_sink.spark.session.versions import Version
 from wal_sink.spark.source.batches import BegunBatch, begin_batch, end_batch, only_batch
 from wal_sink.spark.source.options import WriteOptions
 from wal_sink.spark.staging.empty_lists import with_offsets
-from wal_sink.spark.staging.schema import positional_names
 from wal_sink.stores.opening import open_store
 from wal_sink.two_phase.prepare import stage_partition
 from wal_sink.wal.log import Log
@@ -71,7 +70,7 @@ class WalSinkWriter(DataSourceStreamArrowWriter):
         if begun is None or task is None:
             raise HistoryError("a task of format('wal_sink') got no batch: Spark did not pickle the writer for it")
         self._check(begun, task)
-        counted = _Counted(iterator, positional_names(self._schema))
+        counted = _Counted(iterator)
         partition = task.partitionId()
         if begun.context is None:
             for _ in counted:
@@ -116,17 +115,16 @@ class WalSinkWriter(DataSourceStreamArrowWriter):
 
 
 class _Counted:
-    """Record batches under positional names, counted as they are taken."""
+    """Record batches, counted as they are taken."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
-        self._names = list(names)
         self.rows = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
             self.rows += batch.num_rows
-            yield with_offsets(batch).rename_columns(self._names)
+            yield with_offsets(batch)
 
 
 def _results(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[StagedMessage]:

@@ -75,8 +75,7 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
     """
     schema = df.schema
     check_schema(schema)
-    names = tuple(positional_names(schema))
-    task = _StagingTask(store, context, names)
+    task = _StagingTask(store, context)
     not_null = ", ".join(not_null_paths(schema))
     with (
         described(df.sparkSession.sparkContext, description),
@@ -84,7 +83,7 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
         _lasting_shuffles(df.sparkSession),
         surfaced_errors(description, not_null, in_stream=True),
     ):
-        resolved = df if are_resolved_by_name(schema) else df.toDF(*names)
+        resolved = df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
         collected = resolved.mapInArrow(task, _RESULT)
         rows = collected.collect()
     in_order = _in_order(rows, description)
@@ -131,19 +130,17 @@ class _StagingTask:
 
     store: StoreSpec
     staging: StagingContext
-    names: tuple[str, ...]
-    """The names of the columns inside a segment, in place of those in the record batches."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task()
         partition = context.partitionId()
-        names = list(self.names)
-        renamed = (with_offsets(batch).rename_columns(names) for batch in batches)
         counts = RequestCounts()
         opened: list[Log] = []
         with marked_errors():
             log = partial(self._log, counts, opened)
-            staged = stage_partition(self.staging, renamed, log, partition=partition, on_executor=True)
+            staged = stage_partition(
+                self.staging, map(with_offsets, batches), log, partition=partition, on_executor=True
+            )
         settle(self.store if opened else None)
         staged = msgspec.structs.replace(staged, requests=counts.counted())
         result: list[pa.Array[Any]] = [

@@ -1,6 +1,6 @@
-"""The schemas that can be staged, checked before the query starts, and the names of columns inside a segment.
+"""The schemas that can be staged, checked before the query starts, and names that Spark resolves.
 
-Segments hold Arrow data under positional names. Real names, nullability and metadata lie in the manifest.
+Real names, nullability and metadata lie in the manifest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def positional_names(schema: StructType) -> list[str]:
-    """`c0`, `c1`, …: the names of the columns inside a segment."""
+    """`c0`, `c1`, …: names that Spark resolves, whatever the real ones are."""
     return [f"c{place}" for place in range(len(schema.fields))]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.lifecycle.run import Run
@@ -17,9 +16,6 @@ from wal_sink.staging.manifests import Attempt, Staged
 from wal_sink.stores.base import Store
 from wal_sink.testing.data.tables import Partitions, spark_schema_of
 from wal_sink.two_phase.prepare import packed, stage_partition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
 _FIRST_PLAN_MS = 1_767_225_600_000
@@ -129,7 +125,7 @@ def stage_tables(
     tasks = [
         stage_partition(
             context,
-            _positional(table).to_batches(),
+            table.to_batches(),
             lambda: run.log,
             partition=number,
             on_executor=False,
@@ -139,7 +135,3 @@ def stage_tables(
     ]
     staged = packed(context, tasks, run.log, side_by_side=_SLOTS)
     return Staged(staged.segments, columns, schema, staged.prepared, staged.timing)
-
-
-def _positional(table: pa.Table) -> pa.Table:
-    return table.rename_columns([f"c{index}" for index in range(table.num_columns)])
