@@ -16,11 +16,14 @@ from wal_sink.recovery.sink_changes import (
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.repair.changes import Order, read_changes, write_down
 from wal_sink.repair.skip import keep_in_flight
+from wal_sink.reporting.logs import logger_of
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.holders import TakeOver, refuse_held
 from wal_sink.wal.log import Log
 from wal_sink.wal.sink_records import RetiredRecord
+
+_logger = logger_of(__name__)
 
 
 def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: TakeOver, why: str) -> Retirement:
@@ -42,6 +45,10 @@ def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: Take
     for batch_id in done.dropped[:1]:  # a sink gets batches in order
         newest = max(log.numbers(paths.terms(role)), default=0)  # lost terms do no harm: nobody serves the sink again
         keep_in_flight(log, folder, batch_id, Term(role, newest))
+    begun = paths.begun_folder(folder)
+    if count := len([file for file in log.store.list(begun) if paths.parse_begun(begun, file)]):
+        text = "sink %s: up to %d transactions may be open in its target, and no start aborts them any more: see %s"
+        _logger.warning(text, name, count, log.store.url_of(begun))
     return done
 
 

@@ -12,6 +12,7 @@ from tests.house.operate import changes_of, read_changes, retire_as_ordered, wri
 from tests.house.protocol import read_names
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
+from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, CorruptError, HeldError
 from wal_sink.repair.changes import Order, command_of, who
 from wal_sink.repair.sinks import rename_as_ordered
@@ -51,6 +52,21 @@ def test_a_retirement_is_written_down() -> None:
     assert change.command == "wal-sink sinks retire WAL b --drop-pending 1 --why old"
     assert retired(place, drop_pending=1) == (1, 2)
     assert outcomes(place) == ["done"]
+
+
+def test_the_transactions_that_a_retired_sink_leaves_open_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """No later start serves the sink, so nobody aborted them."""
+    place, vault = Place(), Vault()
+    run = place.open({"b": VaultSink(vault)})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    end_roles(place.wal)
+
+    retired(place, drop_pending=1)
+
+    assert "up to 1 transactions may be open in its target" in caplog.text
+    assert f"see {place.wal.url_of('sinks/b/begun')}" in caplog.text
 
 
 def test_a_rename_is_written_down_each_time() -> None:
