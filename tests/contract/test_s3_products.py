@@ -14,6 +14,7 @@ from tests.house.support import SYSTEM
 from tests.support.servers.minio import MinioServer
 from tests.support.servers.s3_product import ACCESS_KEY, SECRET_KEY, S3Product
 from tests.support.servers.seaweedfs import READER_KEY, SeaweedServer
+from tests.support.small_run import Place, Recorder
 from wal_sink.errors import HandleGoneError, StoreError
 from wal_sink_backends import TwoPhaseFilesSink
 
@@ -124,3 +125,18 @@ def test_rows_of_an_upload_that_is_gone_are_not_taken_for_delivered(minio: Minio
     found = [entry["Key"] for entry in client.list_objects_v2(Bucket=minio.bucket, Prefix=key).get("Contents", [])]
     assert found == ([place["Key"]] if taken else [])
     assert not taken or client.get_object(**place)["Body"].read() == b"mine"
+
+
+def test_a_wal_begins_anew_in_a_versioned_bucket(minio: MinioServer) -> None:
+    """MinIO lists the folders of deleted objects for ever. It was taken for a WAL that lost its wal.json."""
+    client, bucket = minio.client(), f"versioned-{next(_numbers)}"
+    client.create_bucket(Bucket=bucket)
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    wal = open_store(StoreSpec(url_in(minio, bucket), minio.storage_options))
+    for _ in range(2):
+        place = Place(wal=wal)  # type: ignore[arg-type]
+        sink = Recorder()
+        place.stream(place.open({"a": sink}), 1)
+        assert sink.batches == [0, 1]
+        wal.delete(wal.list("", recursive=True))
+    assert "batches/" in wal.list("")

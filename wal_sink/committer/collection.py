@@ -36,6 +36,8 @@ class Collector:
         self._log = shared.log
         self._retention = retention_batches
         self._low_water: int | None = None
+        self._cleared = NOTHING
+        """This run deleted batches up to this one twice. A versioned bucket may list their empty folders for ever."""
         self._put_off_at = NOTHING
         self._sinks: set[str] = set()
         self._served: set[str] = set()
@@ -74,7 +76,8 @@ class Collector:
             return present
         term.check(self._log.store)
         self._log.raise_low_water(target, self._marked)
-        self._delete_through(min(target, self._delivered_everywhere()))
+        self._delete_through(through := min(target, self._delivered_everywhere()))
+        self._cleared = min(present, through)
         return target
 
     def _delivered_everywhere(self) -> int:
@@ -132,9 +135,9 @@ class Collector:
 
     def _doomed_in(self, root: str, batch_id: int) -> Iterator[str]:
         """The objects in the folders of batches in `root` that are to be deleted."""
-        store = self._log.store
-        folders = (f"{root}/{name}" for name in store.list(root) if _is_through(name, batch_id))
-        return (folder + name for folder in folders for name in store.list(folder.removesuffix("/"), recursive=True))
+        numbers = (number for number in self._log.numbers(root, after=self._cleared) if number <= batch_id)
+        folders = (f"{root}/{paths.batch_name(number)}" for number in numbers)
+        return (f"{each}/{name}" for each in folders for name in self._log.store.list(each, recursive=True))
 
     def _first_batch(self) -> int:
         wal = self._shared.history.wal

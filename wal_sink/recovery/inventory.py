@@ -92,7 +92,7 @@ TABLE: dict[Lost, Rule] = {
 may be absent: then its delivery was not begun.
 """
 
-_MADE_AFTER_WAL = ("batches/", "low-water/", "moves/")
+MADE_AFTER_WAL = ("batches/", "low-water/", "moves/")
 """Folders in a WAL's root that are made only once the WAL has its record."""
 _OF_A_CHECKPOINT = frozenset({"metadata", "offsets/", "commits/"})
 """Names that Spark makes in a checkpoint, and that no version of wal-sink makes in a WAL."""
@@ -367,7 +367,7 @@ def _explained_wal(
 
     `terms`: the numbers of each role's terms, ascending. `beside`: the objects of each sink beside its record.
     """
-    younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None)
+    younger = first_held(log, top, MADE_AFTER_WAL)
     because = _made_later(terms, beside) if younger is None else _after(younger)
     return None if because is None else _find_again(log, WalRecord, paths.WAL, Lost.WAL, because)
 
@@ -392,7 +392,7 @@ def _refuse_without_every_sink(log: Log, inventory: Inventory, oldest_batch: int
 
     One listing.
     """
-    younger = f"{paths.LOW_WATER}/" if f"{paths.LOW_WATER}/" in inventory.top else None
+    younger = first_held(log, inventory.top, (f"{paths.LOW_WATER}/",))
     if younger is None and "release.json" in log.store.list(paths.batch(oldest_batch)):
         younger = paths.release(oldest_batch)
     # Another process may have registered its first sink and claimed its term since the inventory was taken.
@@ -401,7 +401,12 @@ def _refuse_without_every_sink(log: Log, inventory: Inventory, oldest_batch: int
 
 
 def _beside_record(log: Log, name: str) -> Sequence[str]:
-    return [found for found in log.store.list(f"{paths.SINKS}/{name}") if found != paths.SINK_RECORD]
+    return [found for found in log.store.list(f"{paths.SINKS}/{name}", recursive=True) if found != paths.SINK_RECORD]
+
+
+def first_held(log: Log, listed: Collection[str], folders: Iterable[str]) -> str | None:
+    """The first of these folders that is listed and holds an object: its name alone proves nothing. A listing each."""
+    return next((each for each in folders if each in listed and log.store.list(each[:-1], recursive=True)), None)
 
 
 def _look_at_batches(log: Log) -> tuple[int, list[int]]:

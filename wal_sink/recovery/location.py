@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from wal_sink.errors import ConfigError, CorruptError, StoreError, WalSinkError
-from wal_sink.recovery.inventory import find_wal
+from wal_sink.recovery.inventory import MADE_AFTER_WAL, find_wal, first_held
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
@@ -37,8 +37,6 @@ _ONE_NAME = {
 _EXACT = frozenset({S3, _GOOGLE, _AZURE, MEMORY})
 """Schemes whose locations are the same for every process. With others, mounts and hosts differ: there it is a hint."""
 
-_MADE_AFTER_WAL = frozenset(f"{name}/" for name in (paths.BATCHES, paths.LOW_WATER, paths.MOVES))
-"""Folders that show that a WAL without `wal.json` once had it."""
 _NOT_COPIED = (paths.WAL, f"{paths.TERMS}/", f"{paths.MOVES}/", f"{paths.PROBE}/")
 """Objects that a copy may lack: they end the WAL at its earlier place, or hold nothing."""
 
@@ -218,7 +216,7 @@ def _look_there(log: Log, wal: WalRecord, said: str, there: Log) -> EarlierPlace
         return EarlierPlace(Earlier.GONE, "another WAL lies there now")
     if found is not None and _is_one_folder(here, said):
         return EarlierPlace(Earlier.OVER)
-    if found is None and not _MADE_AFTER_WAL.intersection(names := there.store.list("")):
+    if found is None and first_held(there, names := there.store.list(""), MADE_AFTER_WAL) is None:
         return EarlierPlace(Earlier.GONE, "nothing of this WAL lies there" if names else "nothing lies there")
     now = current_location(there, wal, moved=True)
     if now == said:

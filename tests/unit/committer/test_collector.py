@@ -304,3 +304,32 @@ def test_a_run_that_ends_leaves_the_rest_to_the_next_collection(monkeypatch: pyt
     mark(place, "a", 40)
     collector.collect(run.committers[0].term)
     assert place.wal.list(paths.BATCHES) == []
+
+
+def test_a_batch_that_was_deleted_twice_is_not_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A versioned bucket of MinIO lists its folder for ever, so each collection listed all batches that ever were."""
+    place = Place()
+    run, collector = collecting(place, "a")
+    found = place.wal.list
+    monkeypatch.setattr(
+        place.wal,
+        "list",
+        lambda prefix, *, after="", recursive=False: (
+            [
+                name
+                for name in map("{}/".format, map(paths.batch_name, range(40)))
+                if prefix == paths.BATCHES and not recursive and name > after
+            ]
+            or found(prefix, after=after, recursive=recursive)
+        ),
+    )
+    term = run.committers[0].term
+
+    listed = []
+    for marked in (10, 20, 30, 40):
+        mark(place, "a", marked)
+        place.requests.clear()
+        collector.collect(term)
+        listed.append(sum(request.startswith(f"list {paths.BATCHES}/") for request in place.requests))
+
+    assert listed == [7, 17, 20, 20]

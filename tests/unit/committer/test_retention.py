@@ -65,7 +65,7 @@ def test_what_a_crash_left_of_a_collection_goes_with_the_next() -> None:
     leftover = f"{paths.batch(0)}/left.parquet"
     place.wal.create(leftover, b"")
 
-    place.stream(run, 7)
+    place.stream(place.open({"a": Recorder()}, settings=lower_retention(KEPT)), 7)
 
     assert leftover not in place.wal.list("", recursive=True)
 

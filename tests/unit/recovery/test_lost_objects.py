@@ -97,6 +97,24 @@ def test_objects_that_belong_to_no_sink_and_no_role_are_no_trace() -> None:
     assert require_wal(early.log, "").sinks == ("a",)
 
 
+def test_folders_that_hold_no_object_are_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MinIO lists the folders of deleted objects of a versioned bucket for ever: a WAL could not begin anew there."""
+    place = Place()
+    found = place.wal.list
+    empty = {"": ["batches/", "low-water/", "moves/", "sinks/"], "sinks": ["a/"], "sinks/a": ["markers/", "progress/"]}
+
+    def listed(prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        there = found(prefix, after=after, recursive=recursive)
+        return there if recursive or after else sorted({*there, *empty.get(prefix, ())})
+
+    monkeypatch.setattr(place.wal, "list", listed)
+
+    first, second = Recorder(), Recorder()
+    place.stream(place.open({}), 0)
+    place.stream(place.open({"a": first, "b": second}, start_from="earliest"), 1)
+    assert first.batches == second.batches == [0, 1]
+
+
 def test_a_folder_that_became_a_checkpoint_meanwhile_is_no_wal() -> None:
     place = Place()
     early = place.open({"a": Recorder()})
