@@ -54,7 +54,7 @@ def settle_verb(*, wal: str, folder: str, newest: str | None, as_json: bool, **m
         print_json({"wal": log.store.root, "folder": there.root, "through": through, "offsets": offsets})
         return
     if done is None:
-        print_text("every sink has every batch that counts: there is nothing to settle. Begin with a new WAL")
+        print_text("no batch of this WAL counts: there is nothing to settle. Begin with a new WAL")
         return
     print_text(
         f"{there.root} is a checkpoint for drains. With it, a drain delivers every batch up to {done.through}. For "

@@ -95,10 +95,11 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where a sink stands: the first batch that it must get, and the time of its last delivery."""
+    """Where a sink stands: the first and the last batch that it must get, and the time of its last delivery."""
 
     status: SinkStatus
     expected: int
+    last: int
     delivered_at: str | None
 
 
@@ -121,8 +122,8 @@ def read_health(store: Store, status: Status, spark: SparkCommit, *, now: dateti
     found = []
     for each in standings:
         gets_all = each in active and not each.status.is_holder
-        batches = [batch_id for batch_id in held if batch_id >= each.expected] if gets_all else []
-        committed = spark.newest if gets_all else None
+        batches = [batch_id for batch_id in held if each.expected <= batch_id <= each.last] if gets_all else []
+        committed = min(spark.newest, each.last) if gets_all and spark.newest is not None else None
         pending = backlog_of(batches, expected=each.expected, committed=committed, most=most, look=look)
         found.append(_health(log, each, pending, spark, now=now, keeps_back=_kept_back(each, active, held)))
     return Health(looked_at=now.isoformat(timespec="seconds"), spark=spark, sinks=tuple(found))
@@ -136,7 +137,8 @@ def _standing(log: Log, sink: SinkStatus, status: Status) -> _Standing:
         first = max(registered.first_batch if registered else 0, status.low_water + 1)
     through = marker.batch_id if marker else NOTHING
     expected = max(through + 1, first, status.first_batch or 0)
-    return _Standing(sink, expected, marker.created if marker else None)
+    last = sys.maxsize if sink.last_batch is None else sink.last_batch
+    return _Standing(sink, expected, last, marker.created if marker else None)
 
 
 def _health(
@@ -160,7 +162,7 @@ def _health(
         pending_age_s=pending_age_s,
         behind_spark=None
         if spark.newest is None or is_retired or sink.is_holder
-        else max(0, spark.newest - standing.expected + 1),
+        else max(0, min(spark.newest, standing.last) - standing.expected + 1),
         lag_s=None if is_retired else lag_s,
         lag_note="" if is_retired else note,
         last_error=read_error(log, sink.folder, expected=expected, lacks_none=lacks_none, now=now),

@@ -25,7 +25,7 @@ class SinkStatus:
     delivered_through: int
     """The newest batch that the sink has; -1 if none."""
     pending_batches: int
-    """Number of later batches in the WAL, complete or not."""
+    """Number of later batches in the WAL that it still gets, complete or not."""
     term: int
     held_by: str
     """Host and process id of the last committer."""
@@ -39,6 +39,8 @@ class SinkStatus:
     """Whether it is the sink of a catch-up: it gets nothing, and keeps batches from being deleted."""
     first_batch: int = 0
     """The batch with which the sink begins."""
+    last_batch: int | None = None
+    """The last batch that it gets (`through`); None if it has no last one."""
 
     def __repr__(self) -> str:
         return (
@@ -135,7 +137,9 @@ def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
     sink = find_registration(log, name, paths.term(role, term) if term else None)
     holder = holder_of(log, role, term) if term else None
     first = max(through + 1, sink.first_batch if sink else 0)
-    pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest_batch]
+    last = sink.through if sink else None
+    newest = NOTHING if known.is_retired else newest_batch if last is None else min(newest_batch, last)
+    pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest]
     return SinkStatus(
         name=known.name,
         kind=sink.sink_kind if sink else "?",
@@ -149,4 +153,5 @@ def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
         folder=name,
         is_holder=sink is not None and sink.is_holder,
         first_batch=sink.first_batch if sink else 0,
+        last_batch=last,
     )

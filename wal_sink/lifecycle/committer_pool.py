@@ -177,14 +177,17 @@ class CommitterPool:
         return {thread.committer.shown: thread.error for thread in self._threads if thread.parked and thread.error}
 
     def refuse_parked(self, wal: str) -> None:
-        """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
+        """Raise `UndeliveredError` if sinks are parked; it names each. `wal`: the URL of the log, for the message."""
+        told = []
         for name, error in self.parked.items():
             said = f"sink {name!r} of {wal} is parked, because its delivery failed: {_said(name, error)}"
             if isinstance(error, DeliveryError) and "start the query or command again" not in said:
                 said += (
                     ". The WAL keeps the rows of this sink. Repair the target, then start the query or command again"
                 )
-            raise UndeliveredError(said) from None  # the error's text is in this one
+            told.append(said)
+        if told:
+            raise UndeliveredError("; and ".join(told)) from None  # the errors' texts are in this one
 
     def has_room(self, batch_id: int, wal: str) -> bool:
         """Whether the undelivered batches before this one are within the limits.

@@ -121,6 +121,7 @@ class ThreadCall:
         self._requests.put(None)
 
     def _work(self) -> None:
+        process = os.getpid()
         while (request := self._requests.get()) is not None:
             about, function, args = request
             try:
@@ -130,6 +131,8 @@ class ThreadCall:
                 answer = (False, error)
             except BaseException as error:  # noqa: BLE001 - no other code would see it
                 answer = (False, _exit_error(error))
+                if os.getpid() != process:  # a child that the sink forked: nobody there reads the answer
+                    os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
             self._answers.put(answer)
 
 

@@ -29,7 +29,6 @@ from wal_sink.reporting.counts import counted, in_ranges
 from wal_sink.settling.ending import Ending, ending_of, manifest_of
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
-from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver, refuse_served
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, WalRecord
@@ -51,7 +50,7 @@ class Settled:
 def settle(
     log: Log, checkpoint: Checkpoint, folder: Store, newest: str | None, *, take_over: TakeOver
 ) -> Settled | None:
-    """Make a checkpoint in an empty folder; None if every sink has every batch. If it is interrupted, repeat it.
+    """Make a checkpoint in an empty folder; None if no batch counts. If it is interrupted, repeat it.
 
     `checkpoint`: the query's own, or what lies in its place. `newest`: `complete` or `incomplete`, the user's decision
     about the batch of which nobody knows whether Spark completed it.
@@ -63,10 +62,10 @@ def settle(
     refuse_served(log, take_over)
     wal = require_wal(log, "the WAL")
     low_water, held = held_batches(log, wal)
-    through = [marked_through(log, name) for name in _sinks(log)]
+    through = [marked_through(log, sink.folder) for sink in read_names(log).sinks]
     ending = ending_of(log, held, marked=max([low_water, *through]), first_batch=wal.first_batch)
     last = ending.through if ending.undecided is None else ending.undecided
-    if last == NOTHING or (through and min(through) >= last):
+    if last == NOTHING:
         return None
     _refuse_own(wal, checkpoint, ending)
     last = _decided(log, ending, newest)
@@ -78,12 +77,6 @@ def settle(
         if not create_once(folder, path, data, runtime=log.runtime):
             raise ConfigError(f"{folder.root}: another process has just written {path} there. Give another folder")
     return Settled(last, _offsets(manifest))
-
-
-def _sinks(log: Log) -> list[str]:
-    """Folders of the sinks that the WAL still serves."""
-    known = [sink.folder for sink in read_names(log).sinks if not sink.is_retired]
-    return [folder for folder in known if paths.FORGOTTEN not in log.store.list(f"{paths.SINKS}/{folder}")]
 
 
 def _refuse_own(wal: WalRecord, checkpoint: Checkpoint, ending: Ending) -> None:

@@ -94,6 +94,8 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     sentence = _sentence(ability, kept)
     if delivery.on_rejected == "dead_letter":
         sentence += "; rows that it refuses are kept as dead letters and are not in the target"
+    if delivery.on_gone == "prepare_again":
+        sentence += "; a transaction that the target lost is prepared again, which repeats it if it had been committed"
     return Promise(ability, kept, sentence)
 
 

@@ -93,7 +93,10 @@ def _normalised(url: str) -> str:
         _refuse_local(url, scheme)
         return _known(url, scheme)
     if scheme == LOCAL:
-        return f"{LOCAL}://{_absolute(url if written is None else url[len(written) + 1 :])}"
+        path = url if written is None else url[len(written) + 1 :]
+        if written and re.match("//[^/]", path):
+            raise ConfigError(f"{mask_url(url)}: a local folder has no host. Expected file:/// and an absolute path")
+        return f"{LOCAL}://{_absolute(path)}"
     location = url[len(written or "") + 1 :].removeprefix("//").rstrip("/")
     if scheme == S3:
         _check_s3(url, location)

@@ -165,6 +165,17 @@ def test_the_sink_that_is_behind_all_others_keeps_batches_back() -> None:
     assert found.kept_back_by == ("slow",)
 
 
+def test_a_sink_with_a_last_batch_lacks_no_later_one() -> None:
+    """It counted as late, and the batches that it never gets as pending, for ever."""
+    place = staged(2, drained=2)
+    run = place.open({"b": Delivery(Recorder(), start_from=0, through=0, same_target=True)}, stages=False)
+    list(place.query().batches(place.open({"a": Recorder()}), 5))
+    found = {sink.name: sink for sink in health(place).sinks}["b"]
+    assert (found.pending.batches, found.behind_spark) == (1, 1)
+    run.deliver_all()
+    assert {sink.name: sink.pending_batches for sink in read_status(place.wal).sinks} == {"a": 3, "b": 0}
+
+
 def test_a_retired_sink_is_never_late_and_keeps_nothing_back() -> None:
     place = staged(3, drained=1)
     log = Log(place.wal, place.open({}).log.runtime, "r" * 32)

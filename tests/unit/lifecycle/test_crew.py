@@ -332,13 +332,13 @@ def test_of_time_that_is_over_nothing_is_left() -> None:
 
 def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     error = DeliveryError("sink 'a': the target is full; free some space, then start the query or command again")
-    monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error}))
+    monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error, "b": ValueError("no")}))
     team = Team({"a": Delivery(Recorder())})
     with pytest.raises(UndeliveredError) as caught:
         team.pool.refuse_parked("memory://wal")
     assert str(caught.value) == (
         "sink 'a' of memory://wal is parked, because its delivery failed: the target is full; free some space, then "
-        "start the query or command again"
+        "start the query or command again; and sink 'b' of memory://wal is parked, because its delivery failed: no"
     )
     team.end()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import queue
 import signal
 import sys
@@ -300,3 +301,20 @@ def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -
 
 def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCall) -> None:
     assert caller.call(lambda: threading.current_thread().name, timeout_s=60) == "wal-sink-call"
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (7, 7), ("a text", 1)])
+def test_a_child_that_a_sink_forks_ends_when_it_exits(
+    caller: ThreadCall, monkeypatch: pytest.MonkeyPatch, code: object, status: int
+) -> None:
+    """The child waited for the next call for ever, one process for each chunk."""
+    ended: list[int] = []
+
+    def forked() -> None:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        sys.exit(code)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with pytest.raises(ProgramExitError):
+        caller.call(forked, timeout_s=60)
+    assert ended == [status]

@@ -18,6 +18,7 @@ from tests.house.sinks import (
     as_sink,
     promise,
 )
+from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.sinks.base import idempotent
@@ -193,6 +194,11 @@ def test_that_refused_rows_are_kept_aside_is_said() -> None:
     halting = promise(Plain(), Delivery(Plain()), "orders").sentence
     keeping = promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders").sentence
     assert keeping == f"{halting}; rows that it refuses are kept as dead letters and are not in the target"
+
+
+def test_a_transaction_that_is_prepared_again_is_said_with_the_guarantee() -> None:
+    again = promise(VaultSink(Vault()), Delivery(None, on_gone="prepare_again"), "orders").sentence
+    assert again.endswith("is prepared again, which repeats it if it had been committed")
 
 
 def test_what_holds_for_a_target_that_stores_its_position_is_said_in_one_sentence() -> None:

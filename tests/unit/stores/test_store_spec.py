@@ -153,3 +153,10 @@ def test_an_error_of_s3_shows_no_secret_that_its_client_tells() -> None:
     told = str(store._failure("read", "wal.json", OSError("the signature of hunter22secret does not match")))
     assert "s3://bucket/wal/wal.json" in told
     assert "hunter22secret" not in told
+
+
+@pytest.mark.parametrize("url", ["file://relative/wal", "local://host/wal", "file://~/wal"])
+def test_a_host_before_a_local_path_is_refused(url: str) -> None:
+    """The folder would lie in the root of the disk."""
+    with pytest.raises(ConfigError, match="Expected file:/// and an absolute path"):
+        StoreSpec(url)
