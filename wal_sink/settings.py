@@ -150,7 +150,8 @@ class Delivery:
     """
     same_target: bool = False
     """True permits a number for `start_from` although another sink of the WAL has the same target, retired ones
-    included. A batch that both deliver is there twice, unless the target ignores the keys that it knows.
+    included. A batch that both deliver is there twice, unless the target ignores the keys that it knows. Also permits a
+    known transactional sink whose table or topic has another name than at its registration.
     """
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ def test_a_healthy_wal_and_a_segment_that_is_gone(verb: str, place: str, s3_serv
     wal = f"{place}/wal"
     compared = ["--checkpoint", f"{place}/checkpoint"] if verb == "audit" else []
     with s3_server.counting() as requests:
-        assert invoke(s3_server, verb, wal, *compared).stdout.endswith("no fault found\n")
+        assert "no fault found" in invoke(s3_server, verb, wal, *compared).stdout
     assert {request.split()[0] for request in requests} <= {"GET", "HEAD"}
     found: Any = json.loads(invoke(s3_server, verb, wal, *compared, "--json").stdout)
     assert (found["faults"], found["through"], found["complete"]) == ([], 4, True)

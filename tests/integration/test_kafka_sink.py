@@ -567,6 +567,17 @@ def test_a_topic_that_was_created_again_is_refused_or_accepted(kafka: KafkaBroke
     assert sorted(stored_ids(kafka, topic)) == [2, 3, 4, 5]
 
 
+def test_another_topic_than_that_of_the_ledger_is_refused_or_accepted(kafka: KafkaBroker, topic: str) -> None:
+    """A known sink given another topic went on there, and the audit of an empty topic found no fault."""
+    deliver(sink_of(kafka, topic), [batch(0)])
+    other = new_topic(kafka.address)
+    sink = sink_of(kafka, other, ledger_topic=f"{topic}-ledger")
+    with opened(sink, batch(1)), pytest.raises(HistoryError, match=f"is '{other}', but '{topic}' has the rows to"):
+        sink.last(slot())
+    deliver(sink_of(kafka, other, ledger_topic=f"{topic}-ledger", recreated_topic="accept"), [batch(1)])
+    assert sorted(stored_ids(kafka, other)) == [2, 3]
+
+
 # A topic that is altered while the sink is open.
 
 

@@ -16,6 +16,7 @@ from wal_sink.checking.opened_target import opened_target, released_manifest
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.messages import LastDelivered
 from wal_sink.recovery.inventory import newest_marked, newest_marker
+from wal_sink.recovery.registration import described_elsewhere
 from wal_sink.recovery.sink_names import read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import name_of
@@ -57,6 +58,8 @@ class AgainstTarget:
             self._why_not = f"its newest marker cannot be read: {error}"  # the marker itself is a finding
             return
         _Slots(look, sink, self._sink, marker, self._timeout_s).compare()
+        if sink.record and (said := described_elsewhere(sink.record, name_of(self._sink), self._sink)):
+            self._why_not = f"only its ledger was compared, not whether its rows are there: the sink {said}"
 
     def batch(self, look: Look, facts: BatchFacts) -> None:
         """Do nothing: a slot holds only the newest position."""

@@ -151,6 +151,7 @@ def _print(store: Store, report: Report, *, as_json: bool) -> None:
     for line in _summary(store, check, elsewhere):
         print_text(line, hang=_INDENT)
     found = f"{counted(report.faults, 'fault')} found" if report.faults else "no fault found"
+    found += " in what was compared" if check.left_out() and not report.faults else ""
     print_text(found if check.is_complete else f"{found} so far")
 
 

@@ -79,7 +79,8 @@ class _Start(click.ParamType[str | int]):
 @click.option(
     "--through", type=click.IntRange(min=0), metavar="BATCH", help="The last batch of a new sink name, then it retires."
 )
-@click.option("--yes", is_flag=True, help="Begin with a number although another sink of the WAL has the same target.")
+@click.option("--yes", is_flag=True, help="Begin with a number although another sink of the WAL has the same target; "
+              "go on although the table or topic of a known sink has a new name.")  # fmt: skip
 @options.take_over
 @options.delivery_policies
 @click.option(

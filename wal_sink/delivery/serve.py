@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wal_sink.delivery.local import copier
 from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
 from wal_sink.messages import Preparation
@@ -28,6 +30,7 @@ def serve(
     None: a copy of the sink, or the sink itself if it cannot be copied. `promised`: its promise, if that is known.
     """
     promised, identity = promised or promise(sink, delivery, name), name_of(sink)
+    delivery = replace(delivery, to=sink)  # it may be a URL
     if not isinstance(sink, TwoPhaseSink):
         return ServedSink(name, delivery, promised, dispatcher, identity)
     make = travels or here or copier(sink) or (lambda: sink)

@@ -90,6 +90,21 @@ def _refuse_unfit(log: Log, record: SinkRecord, sink: Registration) -> None:
     _refuse_holder(log, record)
     _refuse_other_kind(log, record, sink)
     _refuse_other_range(log, record, sink)
+    if said := described_elsewhere(record, sink.identity, sink.delivery.to):
+        said = f"sink {sink.name!r} of {log.store.root} {said}. For another table or topic, give the sink a new name"
+        if getattr(sink.delivery.to, "target_name", "") and not sink.delivery.same_target:
+            raise ConfigError(f"{said}. If the table or topic was renamed, pass same_target=True (--yes)")
+        _logger.warning("%s", said)
+
+
+def described_elsewhere(record: SinkRecord, identity: str, to: object) -> str:
+    """A text if a transactional sink may have been registered for another table or topic. Two of them may share a
+    ledger, which knows the sink's positions and no tables. Empty if the description or the name in it is the same.
+    """
+    known, name = record.identity, getattr(to, "target_name", "")
+    if record.sink_kind != Ability.TRANSACTIONAL.value or known == redacted(identity) or (name and repr(name) in known):
+        return ""
+    return f"was registered for {known}, which has its earlier rows, and is given {redacted(identity)}"
 
 
 def _refuse_holder(log: Log, record: SinkRecord) -> None:

@@ -182,6 +182,11 @@ class TransactionalSink(Sink):
     positions that another one moves. So neither `open` nor `last` may lock others out.
     """
 
+    target_name: str = ""
+    """The table or topic, as `describe` quotes it. A start refuses another one than that of the sink's registration,
+    since both may share a ledger, which knows no tables. Empty: another description is only a warning.
+    """
+
     @abstractmethod
     def last(self, slot: str) -> Position | None:
         """The position that the target stores for this slot; None if it has none."""

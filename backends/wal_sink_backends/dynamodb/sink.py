@@ -72,7 +72,7 @@ class DynamoDbSink(TransactionalSink):
         recreated_table: RecreatedTable = "refuse",
     ) -> None:
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
-        self._ledger_table = ledger_table
+        self._ledger_table, self.target_name = ledger_table, table
         self._create_ledger = create_ledger
         self._calls: Calls | None = None
         self._recreated_table = recreated_table

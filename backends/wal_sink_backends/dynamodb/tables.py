@@ -98,23 +98,22 @@ class Identity:
         return {"table": {"S": self.table}, "table_id": {"S": self.id}}
 
     def check(self, item: Mapping[str, Any], what: str) -> None:
-        """Raise `HistoryError` if an item of the ledger names a former table of this name.
-
-        An item with another name is about the table that the sink had before.
-        """
+        """Raise `HistoryError` if an item of the ledger names another table, or a former one of this name."""
         if "table" not in item or "table_id" not in item:
             raise PermanentError(
                 f"{what}: the ledger item for slot {item['slot']} is damaged. Expected the attributes 'table' and "
                 f"'table_id', found {sorted(item)}. Restore the item"
             )
         noted = item["table_id"]
-        if item["table"] != {"S": self.table} or noted == {"S": self.id}:
+        if item["table"] == {"S": self.table} and noted == {"S": self.id}:
             return
+        other = f"is given, but {item['table']['S']!r} has the rows to" if item["table"] != {"S": self.table} else ""
         raise HistoryError(
-            f"{what}, slot {item['slot']['S']!r}: table {self.table!r} was deleted and created again after batch "
-            f"{item['batch_id']['N']}, row {item['rows']['N']}. Expected the table id {noted['S']}, found {self.id}. "
-            "The rows delivered before that are gone. Restore the table and its ledger. Or pass "
-            "recreated_table='accept' to continue without those rows"
+            f"{what}, slot {item['slot']['S']!r}: table {self.table!r} "
+            f"{other or 'was deleted and created again after'} batch {item['batch_id']['N']}, row {item['rows']['N']}. "
+            f"Expected the table id {noted['S']}, found {self.id}. The rows delivered before that are not in it. "
+            "Restore the table and its ledger, or give the sink a new name. Or pass recreated_table='accept' to "
+            "continue without those rows"
         )
 
 

@@ -74,13 +74,14 @@ class LedgerRecord(msgspec.Struct, frozen=True):
         return LedgerEntry(self.term, Position(slot, self.batch_id, self.rows, self.segment_id))
 
     def check_topic(self, now: Topic, what: str) -> None:
-        """Raise `HistoryError` if the topic was deleted and created again."""
-        if self.topic != now.name or self.topic_id == now.id or "" in (self.topic_id, now.id):
+        """Raise `HistoryError` if the rows are in another topic, or if the topic was deleted and created again."""
+        if self.topic == now.name and (self.topic_id == now.id or "" in (self.topic_id, now.id)):
             return
+        other = f"is {now.name!r}, but {self.topic!r} has the rows to" if self.topic != now.name else ""
         raise HistoryError(
-            f"{what}: the topic was deleted and created again after batch {self.batch_id}, row {self.rows}. The rows "
-            "delivered before that are gone. Nothing was sent. Restore the topic. Or pass recreated_topic='accept' to "
-            "continue without those rows"
+            f"{what}: the topic {other or 'was deleted and created again after'} batch {self.batch_id}, row "
+            f"{self.rows}. The rows delivered before that are not in it. Nothing was sent. Restore the topic, or give "
+            "the sink a new name. Or pass recreated_topic='accept' to continue without those rows"
         )
 
 

@@ -86,7 +86,7 @@ class KafkaSink(TransactionalSink):
         by_name = dict(named) if isinstance(named, Mapping) else {name: name for name in named}
         self._format = MessageFormat(value, key, by_name, partition, tombstones)
         self._spec = ClusterSpec(bootstrap_servers, dict(conf or {}), dict(conf_from_env or {}), transaction_timeout_s)
-        self._topic = topic
+        self._topic = self.target_name = topic
         self._maps: Maps = maps
         self._ledger_topic = ledger_topic
         self._ledger_replication = ledger_replication

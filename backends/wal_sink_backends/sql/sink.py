@@ -102,7 +102,7 @@ class SqlSink(TransactionalSink):
         self._maps: Maps = maps
         limits = Limits(busy_timeout_s, connect_timeout_s, statement_timeout_s)
         self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)
-        self._table = table
+        self._table = self.target_name = table
         self._mode = mode
         self.replaces_rows = mode == "upsert"
         self._key = (key,) if isinstance(key, str) else tuple(key)

@@ -304,12 +304,15 @@ def test_a_damaged_item_of_the_ledger_is_refused(server: DynamoDbServer, damage:
     assert server.ids(table) == [1]
 
 
-def test_a_ledger_that_tells_of_another_table_is_as_it_was(server: DynamoDbServer) -> None:
-    """A sink that was given another table goes on there."""
+def test_another_table_than_that_of_the_ledger_is_refused_or_accepted(server: DynamoDbServer) -> None:
+    """A start with another table of the same ledger went on there, and the audit of an empty table found no fault."""
     table, other = server.new_table(), server.new_table()
     with opened(server, table) as sink:
         sink.write(chunk(ids(1)))
-    with opened(server, other, ledger_table=f"{table}-ledger") as sink:
+    told = f"'{other}' is given, but '{table}' has the rows to batch 0, row 1"
+    with opened(server, other, ledger_table=f"{table}-ledger") as sink, pytest.raises(HistoryError, match=told):
+        sink.last(SLOT)
+    with opened(server, other, ledger_table=f"{table}-ledger", recreated_table="accept") as sink:
         assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
 
 

@@ -63,6 +63,13 @@ def test_a_target_that_is_right(world: World) -> None:
     assert [batch for _, batch, _, _ in world.target.ledger.values()] == [2, 0]
 
 
+def test_another_table_of_the_ledger_is_no_target_that_is_right(world: World) -> None:
+    """The ledger has all positions, and the table may be empty."""
+    world.sink.describe = lambda: "Transactional('db', 'other')"
+    assert world.faults() == []
+    assert "was registered for Transactional, which has its earlier rows" in world.left_out()
+
+
 def test_a_target_that_is_behind(world: World) -> None:
     """It was restored from a backup: it lacks a batch that is marked."""
     manifest = read_manifest(world.wal, 0)

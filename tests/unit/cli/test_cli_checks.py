@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,20 @@ def test_comparisons_that_were_not_made_are_named(place: Path) -> None:
     assert "not compared: the checkpoint (give its address with --checkpoint)" in text
     assert "not compared: the positions of targets (give one with --to, and its sink with --name)" in text
     assert len(invoke_json("audit", str(place / "wal"))["not_compared"]) == 2
+
+
+def test_a_known_sink_is_not_given_an_empty_table_of_the_same_database(place: Path) -> None:
+    """The database has one ledger. The audit of the empty table found no fault, and a drain went on there."""
+    other = table(place).replace("table=t", "table=u")
+    with sqlite3.connect(place / "t.db") as database:
+        database.execute("CREATE TABLE u (id INTEGER)")
+    audit, drain = (("audit", str(place / "wal")), ("drain", str(place / "wal")))
+    given = ("--to", other, "--name", "table")
+    text = invoke(*audit, "--checkpoint", str(place / "checkpoint"), *given).stdout
+    assert "only its ledger was compared" in text
+    assert text.endswith("no fault found in what was compared\n")
+    assert "'t', mode='append'), which has its earlier rows" in invoke(*drain, *given, exit_code=2).stderr
+    assert "nothing is missing" in invoke(*drain, *given, "--yes").stdout
 
 
 def test_a_damaged_segment(place: Path) -> None:

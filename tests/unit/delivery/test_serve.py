@@ -32,8 +32,9 @@ def make() -> Sink:
 def test_a_sink_is_served_under_its_name_with_its_promise_and_its_own_dispatcher() -> None:
     sink = Plain()
     delivery = delivery_to(sink, guarantee="at_most_once")
+    by_url = delivery_to("plain://there", guarantee="at_most_once")
 
-    served = serve("a", sink, delivery, DISPATCHER, travels=make)
+    served = serve("a", sink, by_url, DISPATCHER, travels=make)
 
     assert served == ServedSink("a", delivery, promise(sink, delivery, "a"), DISPATCHER, "Plain")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.house.log import SinkRecord, decode, encode, paths
-from tests.house.sinks import Chunk, Sink
+from tests.house.sinks import Chunk, Position, Sink, TransactionalSink
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.settings import Delivery
@@ -156,3 +156,31 @@ def test_the_earliest_batch_is_the_one_above_low_water(caplog: pytest.LogCapture
 
     assert record_of(place, "b").first_batch == 2
     assert "begins with batch 2: batches 0 to 1 were delivered to other sinks and deleted here" in caplog.text
+
+
+class Table(TransactionalSink):
+    """A table of a database with one ledger."""
+
+    def __init__(self, host: str, name: str) -> None:
+        self.host, self.target_name = host, name
+
+    def describe(self) -> str:
+        return f"Table({self.host!r}, {self.target_name!r})"
+
+    def last(self, slot: str) -> Position | None: ...
+
+    def write(self, chunk: Chunk) -> None: ...
+
+
+def test_a_known_sink_is_given_its_own_table_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The ledger of a database knows positions and no tables, so the rest of the rows went to the other table."""
+    place = Place()
+    place.open({"a": Table("db", "orders")})
+
+    place.open({"a": Table("db.example", "orders")})
+    assert "was registered for" not in caplog.text
+
+    with pytest.raises(ConfigError, match=r"registered for Table\('db', 'orders'\), .* same_target=True"):
+        place.open({"a": Table("db", "other")})
+    place.open({"a": Delivery(Table("db", "other"), same_target=True)})
+    assert "and is given Table('db', 'other')" in caplog.text
