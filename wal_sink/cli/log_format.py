@@ -15,7 +15,6 @@ import click
 
 from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import FIELDS, RAISED_TOO
-from wal_sink.reporting.texts import text_of
 
 LogFormat = Literal["text", "json"]
 OWN_LOGGER = "wal_sink"
@@ -104,4 +103,4 @@ def say(text: str, level: int = logging.INFO, *, as_json: bool | None = None) ->
 
 
 def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, int) else redacted(text_of(value))
+    return value if value is None or isinstance(value, int) else redacted(value)

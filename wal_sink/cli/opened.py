@@ -11,7 +11,6 @@ from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.inspection import SparkCommit, Status, read_commit, read_status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url, redacted
-from wal_sink.reporting.texts import text_of
 from wal_sink.spark.session.checkpoint_files import checkpoint_files
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
@@ -47,7 +46,7 @@ def commit_of(status: Status, spec: StoreSpec, more: dict[str, Any]) -> SparkCom
     try:
         return read_commit(checkpoint_of(status.checkpoint, spec, more), status.query_id)
     except WalSinkError as error:
-        return SparkCommit(None, redacted(text_of(error)))
+        return SparkCommit(None, redacted(error))
 
 
 def checkpoint_of(recorded: str | None, spec: StoreSpec, more: dict[str, Any]) -> CheckpointFiles:

@@ -10,9 +10,8 @@ import re
 
 from wal_sink.delivery.retry import AttemptFailedError
 from wal_sink.errors import ConfigError, CorruptError, FencedError, WalSinkError
-from wal_sink.redaction import redacted_head
+from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import text_of
 from wal_sink.stores.base import ObjectExists
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
@@ -65,7 +64,8 @@ class LastError:
 
     def _note(self, error: BaseException, term: int) -> None:
         name = error.kind if isinstance(error, AttemptFailedError) else type(error).__name__
-        text = redacted_head(text_of(error), LONGEST_TEXT)
+        text = redacted(error)
+        text = text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
         told = (name, _CHANGING.sub("#", text), self._failing)
         if told == self._told:
             return

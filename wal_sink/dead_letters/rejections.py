@@ -21,7 +21,6 @@ from wal_sink.dead_letters.files import DeadLetter, find_dead_letter, keep_rejec
 from wal_sink.redaction import redacted
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import text_of
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk, refusal_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -103,7 +102,7 @@ class Rejections:
         """
         indices = sorted(rejected.reasons)
         refused = refused_rows(sent, indices, self._next)
-        reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
+        reasons = [redacted(rejected.reasons[index]) for index in indices]
         path = self._create(refused, reasons, answered=answered)
         _logger.warning(
             "sink %s: %s refused, kept as %s; the first: %s",

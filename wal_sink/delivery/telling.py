@@ -8,7 +8,6 @@ from wal_sink.delivery.retry import OnFailure, kind_of_failure
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.messages import SegmentResult
 from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import epoch_s
 from wal_sink.telemetry.events import AttemptFailed, Marked, Rejected, Released, Sent
 from wal_sink.telemetry.hooks import Events
@@ -30,7 +29,7 @@ def failure_teller(events: Events, served_sink: ServedSink, batch: Callable[[], 
             max_attempts=served_sink.delivery.max_attempts,
             next_in_s=next_in_s,
             kind=kind_of_failure(error),
-            error=redacted(text_of(error)),
+            error=redacted(error),
         )
 
     return tell

@@ -8,7 +8,6 @@ from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +54,4 @@ def read_commit(files: CheckpointFiles, query_id: str | None) -> SparkCommit:
             return SparkCommit(None, f"{checkpoint.root} belongs to another query ({found})")
         return SparkCommit(checkpoint.newest_commit())
     except WalSinkError as error:
-        return SparkCommit(None, redacted(text_of(error)))
+        return SparkCommit(None, redacted(error))

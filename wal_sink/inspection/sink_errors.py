@@ -8,7 +8,6 @@ from datetime import datetime
 from wal_sink.errors import ConfigError, CorruptError, OutcomeUnknownError, StoreError
 from wal_sink.inspection.ages import age_s
 from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import text_of
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.sink_records import ErrorRecord
@@ -54,7 +53,7 @@ def read_error(log: Log, folder: str, *, expected: int, lacks_none: bool, now: d
         try:
             record = log.find(ErrorRecord, paths.error(folder, number))
         except (CorruptError, ConfigError) as error:
-            return SinkError(-1, 0, type(error).__name__, redacted(text_of(error)), "", "", None, 0, is_over=False)
+            return SinkError(-1, 0, type(error).__name__, redacted(error), "", "", None, 0, is_over=False)
         if record is not None:
             return _of(record, expected, now, lacks_none=lacks_none)
     return None

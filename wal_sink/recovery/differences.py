@@ -14,7 +14,6 @@ from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.redaction import redacted
 from wal_sink.reporting.counts import counted
-from wal_sink.reporting.texts import text_of
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
@@ -36,7 +35,7 @@ def difference(log: Log, checkpoint: Checkpoint, batch_id: int, held: tuple[int,
             return f"{_rows(manifest)}. The checkpoint has no entry of the batch any more"
         return redacted(_compared(manifest, text, checkpoint))
     except WalSinkError as error:
-        return f"The difference cannot be shown: {redacted(text_of(error))}"
+        return f"The difference cannot be shown: {redacted(error)}"
 
 
 def _compared(manifest: Manifest, text: str, checkpoint: Checkpoint) -> str:

@@ -17,7 +17,6 @@ from wal_sink.recovery.inventory import MADE_AFTER_WAL, find_wal, first_held
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import text_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 from wal_sink.wal import paths
@@ -207,7 +206,7 @@ def look_at_earlier(log: Log, wal: WalRecord, said: str, *, address: str | None 
             return EarlierPlace(Earlier.UNKNOWN, "it is on another kind of store, for which no options are given")
         return _look_there(log, wal, said, Log(open_store(spec), log.runtime, log.run_id))
     except WalSinkError as error:
-        return EarlierPlace(Earlier.UNKNOWN, redacted(text_of(error)))
+        return EarlierPlace(Earlier.UNKNOWN, redacted(error))
 
 
 def _look_there(log: Log, wal: WalRecord, said: str, there: Log) -> EarlierPlace:
@@ -233,7 +232,7 @@ def _leave(log: Log, wal: WalRecord, said: str, address: str, take_over: TakeOve
         try:
             earlier = _end_there(earlier.there, log, said, take_over)
         except (CorruptError, StoreError) as error:
-            earlier = EarlierPlace(Earlier.UNKNOWN, redacted(text_of(error)))
+            earlier = EarlierPlace(Earlier.UNKNOWN, redacted(error))
     if earlier.state is Earlier.ELSEWHERE:
         raise _third_place(here, said, earlier.moved_to)
     if earlier.state is Earlier.LIVES and earlier.there is not None:
@@ -287,7 +286,7 @@ def _compared(there: Log, log: Log, said: str) -> str:
     try:
         lacks = _only_there(there, log)
     except WalSinkError as error:
-        return f"It is not known whether this copy is complete: {redacted(text_of(error))}"
+        return f"It is not known whether this copy is complete: {redacted(error)}"
     if not lacks:
         return f"This copy has every object of {said}"
     return f"Only there: {counted(len(lacks), 'object')}, first {lacks[0]}. So this copy is too old, or not whole"

@@ -11,14 +11,16 @@ the process that served the sink stops, and create records that such a process c
 from __future__ import annotations
 
 import getpass
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
-from wal_sink.redaction import mask_typed, redacted
+from wal_sink.redaction import MASK, is_secret_name, mask_url, redacted
 from wal_sink.runtime.clock import process_identity
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
@@ -26,6 +28,7 @@ from wal_sink.wal.sink_records import ChangeRecord
 
 TARGET = "(target)"
 """Argument that nobody types: the description of the target that `--to` named. Another one makes another command."""
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +130,20 @@ def _without_secrets(value: Any) -> Any:
         return {name: _without_secrets(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_without_secrets(each) for each in value]
-    return mask_typed(value) if isinstance(value, str) else value
+    return _typed(value) if isinstance(value, str) else value
+
+
+def _typed(text: str) -> str:
+    """An argument without secrets, so that it can be typed again. A URL keeps its options up to the first one that may
+    be secret: an unencoded secret may go on behind any mark. In an `http` URL these are the ones behind `#`.
+    """
+    if not (url := _URL.match(text)):
+        return redacted(text)
+    masked = mask_url(text)
+    _, begin, options = text.partition("#" if url["scheme"].lower().startswith("http") else "?")
+    for option in () if masked.endswith(MASK) else re.findall(r"[?&#][^?&#]*", begin + options):
+        name, _, value = option.partition("=")
+        if is_secret_name(name[1:]) or "@" in unquote(option) or "://" in unquote(value):
+            return f"{masked}{name}={MASK}"
+        masked += option
+    return masked

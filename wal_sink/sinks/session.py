@@ -67,7 +67,7 @@ def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *arg
         raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         term = error.term if isinstance(error, FencedError) else 0
-        raise SinkFailedError(kind_of(error), redacted(text_of(error)), term=term) from error
+        raise SinkFailedError(kind_of(error), redacted(error), term=term) from error
     except ProgramExitError as error:
         message = redacted(f"{what} {error}: expected the call to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error

@@ -31,17 +31,13 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.redaction import (
-    HEAD_PER_CHARACTER,
     MASK,
     SHORTEST_SECRET,
     Redactor,
     is_secret_name,
-    mask_typed,
     mask_url,
-    may_hold_secret,
     named_secrets,
     redacted,
-    redacted_head,
     secrets_in_options,
     secrets_in_url,
 )
@@ -101,8 +97,7 @@ def shown(text: str, secret: str) -> set[str]:
 def test_no_part_of_a_password_in_a_url(scheme: str, user: str, password: str, host: str, path: str) -> None:
     url = f"{scheme}://{user}:{password}@{host}{path}"
     assert not shown(mask_url(url), password)
-    assert not shown(mask_typed(url), password)
-    assert mask_typed(mask_typed(url)) == mask_typed(url)
+    assert mask_url(mask_url(url)) == mask_url(url)
     assert not shown(redacted(f"cannot open {url} today"), password)
     assert not shown(redacted(f"tried {url!r}, then {url}"), repr(password)[1:-1])
     assert mask_url(url).startswith("jdbc:…" if scheme.startswith("jdbc") else f"{scheme}://")
@@ -113,7 +108,6 @@ def test_no_part_of_a_password_in_a_url(scheme: str, user: str, password: str, h
 def test_no_token_in_the_place_of_a_user(scheme: str, token: str, host: str) -> None:
     if not scheme.startswith("abfs"):  # there it is a container
         assert not shown(mask_url(f"{scheme}://{token}@{host}/db"), token)
-        assert not shown(mask_typed(f"{scheme}://{token}@{host}/db?table=t"), token)
         assert not shown(redacted(f"to {scheme}://{token}@{host}/db go"), token)
 
 
@@ -127,8 +121,6 @@ def test_no_secret_in_a_query(name: str, secret: str, spelling: str) -> None:
     value = SPELLINGS[spelling](secret)
     url = f"https://host/path?sv=1&{name}={value}&se=2"
     assert not shown(mask_url(url), value)
-    assert not shown(mask_typed(url), value)
-    assert not shown(mask_typed(url.replace("https", "postgresql")), value)
     if not re.search(r"\s", value):  # in a text of others it ends there
         assert not shown(redacted(f"GET {url} failed"), value)
 
@@ -172,16 +164,12 @@ def test_no_value_of_a_secret_name_whoever_shows_it(name: str, secret: str) -> N
         f"jdbc:sqlserver://db;user=me;{name}={secret} {secret};encrypt=true",
         f"host=db {name} = {secret} user=me",
         f"db: {name}='{secret}",
+        f"db: {name}: {secret}",
+        f"db; Authorization: Bearer {secret}",
+        f"{{'Authorization': 'Basic {secret}', 'host': 'db'}}",
     ):
         assert not shown(redacted(text), secret), redacted(text)
         assert "db" in redacted(text)
-
-
-@quick
-@given(st.sampled_from(["Basic ", "Bearer ", ""]), tokens)
-def test_no_header_of_authorization(kind: str, secret: str) -> None:
-    for text in (f"Authorization: {kind}{secret}", f"{{'Authorization': '{kind}{secret}'}}", f"authorization={secret}"):
-        assert not shown(redacted(text), secret), redacted(text)
 
 
 @pytest.mark.parametrize(
@@ -204,13 +192,10 @@ def test_no_header_of_authorization(kind: str, secret: str) -> None:
         ("relative/path", "relative/path"),
         ("sftp://u:line\nfeed@host/x", "sftp://host/x"),
         ("HTTP://host/path#token=x", "HTTP://host/path"),
-        ("http://host/path#token=x", "http://host/path"),
         ("sqlite:///a#b.db", "sqlite:///a#b.db"),
-        ("sftp://host/line\nfeed", "sftp://host/line feed"),
-        ("abfss://container@other:hush@account/x", "abfss://container@account/x"),
+        ("hdfs://secret:8020/a", "hdfs://secret:8020/a"),
         ("https://me:pw#x@host/y", "https://***"),
         ("https://me:pw?x://y@host/z", "https://***"),
-        ("https://host/a://b#token=x", "https://host/a://b"),
     ],
 )
 def test_what_is_no_secret_stays(url: str, expected: str) -> None:
@@ -224,7 +209,8 @@ def test_what_is_no_secret_stays(url: str, expected: str) -> None:
         "cannot create s3://bucket/x: AccessDenied (arn:aws:sts::1:assumed-role/a/bob@corp.com may not)",
         "RedisSink('redis://host:6379/0', kind='hash', key='orders:{id}')",
         "give them as password_env='ORDERS', or ?env.sasl.password=VARIABLE",
-        "set storage_options key and secret: the token expired",
+        "set storage_options key and secret, since the token expired",
+        "chunk key=orders/7, position {'key': 'orders/7'}, design=4, sas_token_file=x",
         "the signature does not fit; basic authentication failed",
         "batch 3: expected 4 rows, found 5",
     ],
@@ -233,31 +219,12 @@ def test_our_own_messages_stay_as_they_are(text: str) -> None:
     assert redacted(text) == text
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sasl.password",
-        "ssl.key.pem",
-        "X-Amz-Signature",
-        "sig",
-        "key",
-        "SAS",
-        "shared.sas",
-        "x-amz-unheard-of",
-        "Authorization",
-        "spark.account.key",
-        "pw",
-    ],
-)
-def test_names_of_secrets(name: str) -> None:
-    assert is_secret_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["topic", "ssl.key.location", "ssl.ca.pem", "key.serializer", "password_env", "host", "monkey", "design"]
-)
-def test_names_of_what_is_public(name: str) -> None:
-    assert not is_secret_name(name)
+def test_names_of_secrets_and_of_what_is_public() -> None:
+    hidden = "sasl.password ssl.key.pem X-Amz-Signature sig key SAS Authorization spark.account.key pw sasl.jaas.config"
+    hidden += " fs.azure.account.key.a.dfs.core.windows.net sasl.oauthbearer.config AWS_SECRET_ACCESS_KEY"
+    public = "topic ssl.key.location ssl.ca.pem key.serializer password_env host monkey design oauthbearer.client.id"
+    assert [name for name in hidden.split() if not is_secret_name(name)] == []
+    assert [name for name in public.split() if is_secret_name(name)] == []
 
 
 def test_a_redactor_shows_nothing_itself() -> None:
@@ -274,37 +241,36 @@ def test_a_redactor_shows_nothing_itself() -> None:
         ("QX Z/q:x", "QX%20Z%2Fq%3Ax"),
         ("QX Z/q:x", "QX%20Z/q%3Ax"),
         ("QX Z/q:x", "QX%20Z/q:x"),
-        ("QX Z/q:x", "QX+Z%2Fq%3Ax"),
-        ("QX Z/q:x", "QX%20Z%2fq%3ax"),
         ("QX Z/q:x", "QX+Z%2fq%3ax"),
         ("QX%20Z%2Fq", "QX Z/q"),
         ("QX+Z%2Fq", "QX Z/q"),
-        ("QX+Z%2Fq", "QX+Z/q"),
         ('QX"Z\x01é', r"QX\"Z\u0001\u00e9"),
         ('QX"Z\x01é', r"QX\"Z\u0001é"),
         ('QX"Z\x01é', r'QX"Z\x01é'),
-        (" QXZ\t", "QXZ"),
         (" QXZq\t", "QXZq"),
-        ("\tQXZq ", "QXZq"),
     ],
 )
 def test_each_spelling_of_a_known_secret_goes_as_a_whole(secret: str, echoed: str) -> None:
-    expected = MASK if len(echoed) >= SHORTEST_SECRET else echoed
-    assert Redactor({secret}).known(f"wrong: {echoed}.") == f"wrong: {expected}."
+    assert Redactor({secret}).known(f"wrong: {echoed}.") == f"wrong: {MASK}."
 
 
 def test_a_secret_within_another_leaves_no_rest_of_it() -> None:
     assert Redactor(["QXZq", "QXZq-xz01", "xz01"]).known("QXZq-xz01, QXZq") == f"{MASK}, {MASK}"
 
 
-def test_only_a_text_of_asterisks_is_taken_for_a_mask() -> None:
-    assert [Redactor({secret}).known(secret) for secret in ("*****", "X*X*", "XXXX")] == ["*****", MASK, MASK]
-
-
-def test_options_of_other_kinds() -> None:
-    options = {"secret": b"QXZqxz", "timeout": 3, "endpoint_url": "http://me:hush-hush@host:1/x", "anon": None}
-    assert {"QXZqxz", "hush-hush"} <= secrets_in_options(options)
-    assert "http://me:hush-hush@host:1/x" not in secrets_in_options(options)
+def test_the_secrets_among_options_of_a_store_are_these_and_no_others() -> None:
+    options = {
+        "secret": b"QXZ\xff",
+        "own": [{"deep": ["hush-1"], "anon": None}],
+        "token": 31415,
+        "timeout": 3,
+        "password": True,
+        "endpoint_url": "http://me:hush-2@host:1/x",
+        "host": ["http://host", b"http://other"],
+        "connection_string": "Name=x;AccountKey=hush=3;End=y",
+    }
+    whole = "Name=x;AccountKey=hush=3;End=y"
+    assert secrets_in_options(options) == {"QXZ\ufffd", "31415", "hush-1", "hush-2", "hush=3", whole}
 
 
 @pytest.mark.parametrize(
@@ -323,14 +289,6 @@ def test_options_of_other_kinds() -> None:
         ),
         ("sftp://me:all&cdefg hijk@host", {"all&cdefg hijk", "cdefg", "hijk"}),
     ],
-    ids=[
-        "a token as the user, and a query",
-        "a user with an @",
-        "neither",
-        "a short user with a password",
-        "a longer user, and a password like a query",
-        "a password of parts",
-    ],
 )
 def test_the_secrets_of_a_url_are_these_and_no_others(url: str, secrets: set[str]) -> None:
     assert secrets_in_url(url) == secrets
@@ -346,16 +304,6 @@ def test_the_secrets_among_public_options_are_these_and_no_others() -> None:
         "proxy": "http://someone:hush-3@proxy",
     }
     assert named_secrets(options) == {"hush-1", "31415", "hush=2", "someone", "hush-3"}
-
-
-@pytest.mark.parametrize("value", ["http://host", ["http://host"], ("http://host",), b"http://host", [b"http://host"]])
-def test_what_a_public_option_names_is_no_secret(value: object) -> None:
-    assert secrets_in_options({"endpoint_url": value}) == set()
-    assert secrets_in_options({"other": value}) != set()
-
-
-def test_a_secret_of_odd_bytes_is_one() -> None:
-    assert secrets_in_options({"key": b"QXZ\xff"}) == {"QXZ\ufffd"}
 
 
 def test_the_cause_of_an_error_shows_none_either() -> None:
@@ -478,51 +426,6 @@ def test_no_log_and_no_traceback_of_a_failed_delivery_shows_one(
         assert not shown(told, secret)
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("prod:send", "prod:send"),
-        ("sqlite:///orders.db?table=orders", "sqlite:///orders.db?table=orders"),
-        ("sqlite:orders.db?table=orders", "sqlite:orders.db?table=orders"),
-        ("sqlite:///a#b.db?table=orders", "sqlite:///a#b.db?table=orders"),
-        ("postgresql://etl@db/shop?table=orders", "postgresql://***@db/shop?table=orders"),
-        ("postgresql://etl:hush@db/shop?table=o&sslpassword=hush", "postgresql://***@db/shop?table=o&sslpassword=***"),
-        ("kafka://one:9092,two:9092?topic=orders", "kafka://one:9092,two:9092?topic=orders"),
-        ("redis://host/0?stream=http://u:hush@x", "redis://***@host/0?stream=***"),
-        ("sqlite:////tmp/a b.db?table=t", "sqlite:////tmp/a b.db?table=t"),
-        ("redis://host/0?stream=a%3A%2F%2Fu%3Ahush%40x", "redis://host/0?stream=***"),
-        ("abfss://container:hush@account/x?format=csv", "abfss://container@account/x?format=csv"),
-        ("https://host/path?tenant=7#idempotent=true&header=hush&x=1", None),
-        ("https://host/path?abcdefgh", "https://host/path?***"),
-        ("redis://host/0?fast", "redis://host/0?fast"),
-        ("https://me:pw?x@host/y", "https://***"),
-        ("jdbc:sqlserver://db;password=hush", "jdbc:…"),
-        ("see https://u:hush@host/x?y=z", "see https://host/x"),
-    ],
-)
-def test_an_argument_stays_as_it_was_typed_but_for_its_secrets(typed: str, expected: str | None) -> None:
-    expected = expected or "https://host/path?tenant=7#idempotent=true&header=***"
-    assert mask_typed(typed) == expected
-    assert mask_typed(expected) == expected
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("hdfs://spark@name-node:8020/wal", False),
-        ("swebhdfs://etl-user@host/wal", False),
-        ("/local/wal", False),
-        ("hdfs://spark:secret@name-node/wal", True),
-        ("hdfs://spark@name-node/wal?delegation=abc", True),
-        ("hdfs://8f14e45fceea167a5a36dedd4bea2543@name-node/wal", True),
-        ("sftp://spark@host/wal", True),
-        ("https://spark@host/wal", True),
-    ],
-)
-def test_only_the_plain_user_of_a_hadoop_file_system_is_no_secret(url: str, expected: bool) -> None:
-    assert may_hold_secret(url) is expected
-
-
 COSTLY = {
     "urls": "row failed: http://host:9000/a/b, " * 4000,
     "urls behind a user": "me@host " + "http://host:9000/a/b, " * 4000,
@@ -532,6 +435,8 @@ COSTLY = {
     "one url": "http://u:p" * 12_500 + "@host",
     "names": "https://x " + "password " * 14_000,
     "one word of names": "https://x " + "password" * 15_500,
+    "lists": "https://x " + ";  password  " * 9_000,
+    "quotes": "https://x " + "password='" * 12_500,
 }
 
 
@@ -541,61 +446,3 @@ def test_the_cost_of_masking_grows_with_the_length_of_a_text_only(kind: str) -> 
     began_s = time.process_time()
     redacted(COSTLY[kind])
     assert time.process_time() - began_s < 1.5
-
-
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        ("1http://me:QXZQ@host", "1http://host"),
-        ("see +s3://QXZQ@bucket/x", "see +s3://bucket/x"),
-        ("2abfs://lake:QXZQ@a.b/c", "2abfs://lake@a.b/c"),
-        ("9a://me:QXZQ", f"9a://{MASK}"),
-        ("x http://me:QX?ZQ@host/z y", f"x http://{MASK} y"),
-    ],
-)
-def test_what_stands_before_a_scheme_stays(text: str, masked: str) -> None:
-    assert redacted(text) == masked
-
-
-SPREAD = "QXZQxz01 89QXzx@QZX/0189qxz"
-HOLDERS = {
-    "password": f"postgresql://me:{SPREAD}@host/db",
-    "token": f"https://{SPREAD.replace(' ', '').replace('/', '')}@host/db",
-    "query": f"https://host/db?sig={SPREAD.replace(' ', '')}",
-    "quoted": f"password='{SPREAD}'",
-    "bare": f"password={SPREAD.replace(' ', '')}",
-    "in a list": f"Server=x;Password={SPREAD};Database=y",
-    "header": f"Authorization: Bearer {SPREAD.replace(' ', '')}",
-    "container": f"abfss://lake:{SPREAD}@account/x",
-}
-
-
-@pytest.mark.parametrize("blanks", [True, False], ids=["words", "one word"])
-@pytest.mark.parametrize("holder", HOLDERS)
-def test_a_cut_before_the_mask_lets_no_part_of_a_secret_escape(holder: str, blanks: bool) -> None:
-    """The cut moves through the secret. All before it is removed, so that the place of the cut is in the result."""
-    text, longest = HOLDERS[holder], 60
-    far = longest * HEAD_PER_CHARACTER
-    for at in range(len(text) + 1):
-        before = "https://host/?" + "q" * (far - at - 15) + (" " if blanks else "\n")
-        whole = f"{before}{text} and more {'words ' * far}\nme@host"
-        head = redacted_head(whole, longest)
-        assert len(head) <= longest
-        assert not [part for part in parts(SPREAD.replace(" ", "").replace("/", "")) if part in head], (at, head)
-        assert not [part for part in parts(SPREAD) if part in head], (at, head)
-
-
-def test_a_cut_text_ends_with_an_ellipsis_and_a_short_one_is_whole() -> None:
-    assert redacted_head("see password=QXZQ", 40) == f"see password={MASK}"
-    assert redacted_head("word " * 20, 11) == "word word …"
-    assert redacted_head("https://h/?" + "q" * 1000 + " end", 20) == "https://h/…"
-    assert redacted_head("word " * 1000 + "\nme@host", 20) == "word word word word…"
-    assert redacted_head("a:// " + "?q" * 50 + " x" * 50 + "@", 10) == "a://…"
-    assert redacted_head("", 20) == ""
-
-
-def test_the_mark_of_a_later_sign_does_not_stay() -> None:
-    """A `@` stands for those behind the cut, so that a password which reaches beyond it is found."""
-    text = "https://h/?" + "q" * 130 + "\nab cd efghijklmnopqrs t@u"
-    assert redacted_head(text, 20) == "https://h/\nab cd…"
-    assert redacted_head(" " * 1000, 20) == "…"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import text_of
 from wal_sink.spark.session.remote_query import asked, is_answer
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def _found_after(error: Exception, writer: DataStreamWriter, query_id: Callable[
 
 
 def _line(error: Exception) -> str:
-    return redacted(text_of(error)).partition("\n")[0]
+    return redacted(error).partition("\n")[0]
 
 
 def _refuse_leftovers(writer: DataStreamWriter, checkpoint: str) -> None:

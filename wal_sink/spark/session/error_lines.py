@@ -17,15 +17,10 @@ def telling_line(error: BaseException | str) -> str:
     Of a Python worker's traceback it is the exception; of a Java trace the first line and the last cause. Any other
     text gives its first line. Passwords are masked.
     """
-    text = redacted(error if isinstance(error, str) else _text_of(error))  # first: a cut password cannot be recognised
+    text = redacted(error)  # first: a cut password cannot be recognised
+    if isinstance(error, BaseException) and not text:
+        text = type(error).__name__
     return (_of_traceback(text) or _of_java(text)).rstrip(".")
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001 - py4j asks the JVM for the text, and the JVM may be gone
-        return type(error).__name__
 
 
 def _of_traceback(text: str) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from wal_sink.errors import WalSinkError
 from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class RemoteQuery:
             except Exception as error:  # noqa: BLE001 - errors of gRPC and of PySpark
                 self._note_problem(error)
         if self._failure is not None and not self._is_awaited:
-            said = redacted(text_of(self._failure)).partition("\n")[0]
+            said = redacted(self._failure).partition("\n")[0]
             _logger.error("the query %s has ended on its server of Spark Connect: %s", self._query.id, said)
 
     def _await(self) -> None:
@@ -168,7 +167,7 @@ class RemoteQuery:
             failure = self._query.exception()  # now: a long delivery may follow, and servers forget queries
         except Exception as error:  # noqa: BLE001 - errors of gRPC and of PySpark
             if not self._note_problem(error):
-                self._refused = self._unconfirmed(redacted(text_of(error)))
+                self._refused = self._unconfirmed(redacted(error))
                 self._refused.__cause__ = error
         else:
             self._note_end(failure)
@@ -202,7 +201,7 @@ class RemoteQuery:
                 "the server of Spark Connect does not say whether the query %s runs: %s. The client asks again. "
                 "Delivery goes on",
                 self._query.id,
-                redacted(text_of(error)).partition("\n")[0],
+                redacted(error).partition("\n")[0],
             )
         return False
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import is_plain_user, is_secret_name, mask_url, may_hold_secret, secrets_in_options
+from wal_sink.redaction import mask_url, secrets_in_options
 from wal_sink.settings import Settings
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
 from wal_sink.stores.spec import StoreSpec
@@ -22,6 +23,9 @@ _QUERY_NAME = "queryName"
 """Spark passes the name of the query on. It means nothing here."""
 _SIZES = {"chunkRows": "chunk_rows", "chunkBytes": "chunk_bytes", "segmentBytes": "segment_bytes"}
 _USER = "user"
+_PLAIN_USER = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
+_HADOOP_USER = re.compile(rf"^((?:s?web)?hdfs|viewfs)://{_PLAIN_USER}@", re.IGNORECASE)
+"""A name of a user of an operating system has no password there. The user of any other service may be a token."""
 _FROM, _TO = "fromBatch", "toBatch"
 
 TO_WRITE = (WAL, CHECKPOINT, STORAGE_OPTIONS, *_SIZES)
@@ -143,7 +147,7 @@ def _refuse_secrets(options: Mapping[str, object]) -> None:
     secret = sorted(
         name
         for name, value in options.items()
-        if not _is_user(name, value) and (secrets_in_options({name: value}) or _is_named(name, value))
+        if not (name == _USER and re.fullmatch(_PLAIN_USER, str(value))) and secrets_in_options({name: value})
     )
     if secret:
         raise ConfigError(
@@ -153,20 +157,9 @@ def _refuse_secrets(options: Mapping[str, object]) -> None:
         )
 
 
-def _is_user(name: str, value: object) -> bool:
-    """Whether an option is a plain user name, as WebHDFS takes it."""
-    return name == _USER and isinstance(value, str) and is_plain_user(value)
-
-
-def _is_named(name: str, value: object) -> bool:
-    """Whether the name of an option says that it holds a secret, at any depth: a secret may be a number, too."""
-    if isinstance(value, Mapping):
-        return any(_is_named(str(inner), each) for inner, each in value.items())
-    return is_secret_name(name) and value is not None and not isinstance(value, bool)
-
-
 def _refuse_secret_url(option: str, url: str) -> None:
-    if may_hold_secret(url):
+    url = _HADOOP_USER.sub(r"\1://", url)
+    if mask_url(url) != url:
         raise ConfigError(
             f'format("wal_sink"): option {option} is {mask_url(url)} with a part that may be a secret, and Spark shows '
             "the options of a query in its UI and its event log. Let the environment of driver and executors provide "
