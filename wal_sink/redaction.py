@@ -10,6 +10,7 @@ ends in a word such as password, secret, token, signature or api_key. Rather too
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -125,7 +126,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def secrets_in_url(url: str) -> set[str]:
-    """The secrets in a URL: the password and its parts, the user if it may be a token, and every value of the query.
+    """The secrets in a URL: the password and its parts, the user if it may be a token, and every value of the query;
+    user and password as HTTP sends them (Base64), too.
 
     Parts count because a library that fails on a character of a password shows the text before or after it.
     """
@@ -135,6 +137,7 @@ def secrets_in_url(url: str) -> set[str]:
     user, _, password = head.partition(":")
     query = (behind if match else rest).partition("?")[2]
     found = {password} | {pair.partition("=")[2] for pair in re.split(r"[&;]", query)}
+    found |= {base64.b64encode(unquote(f"{user}:{password}").encode()).decode()} if head else set()
     found |= {part for ends in _ENDS for text in (password, unquote(password)) for part in ends.split(text)}
     # A short user name is not a secret, and is part of many words. Without a password it may be a token.
     found |= {user} if not password or len(user) > SHORTEST_SECRET + 1 else set()

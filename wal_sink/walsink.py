@@ -10,10 +10,9 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from wal_sink.arguments import check_bool, check_text, check_timeout
-from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
+from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.ended import raise_again
 from wal_sink.lifecycle.given import (
     check_arguments,
     deliveries_of,
@@ -302,7 +301,7 @@ class WalSink:
 
     def _close(self, timeout_s: float | None) -> None:
         if self._closed:
-            raise_again(self._failure, repr(self))
+            _raise_again(self._failure, repr(self))
             return
         try:
             self._own_query.refuse_inside(self._is_complete)
@@ -585,3 +584,19 @@ class WalSink:
 
 def _nothing() -> None:
     return
+
+
+def _raise_again(failure: BaseException | None, owner: str) -> None:
+    """Raise the error that ended `owner`, so that a second `close` does not look like a success.
+
+    Nothing happens for None. Ctrl-C and other exits become an `UndeliveredError`: raised again, they would end the
+    program a second time.
+    """
+    if failure is None:
+        return
+    if isinstance(failure, Exception):
+        raise failure
+    raise UndeliveredError(
+        f"{owner} was ended by {type(failure).__name__} before all complete batches were delivered. The other batches "
+        "stay in the WAL. Start the query or command again"
+    ) from failure

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.batch_ranges import BatchRange
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.output import plain, print_json, size
 from wal_sink.cli.repairing import confirm, log_of, repair_options
@@ -32,6 +31,24 @@ from wal_sink.sinks.held import holding
 
 MOST_SHOWN = 20
 """Batches that are shown one a line. More are shown as ranges; `--json` has each."""
+MOST_BATCHES = 1_000_000
+
+
+class BatchRange(click.ParamType[range]):
+    """A batch id, or a range such as `12-20`."""
+
+    name = "batch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
+        if isinstance(value, range):
+            return value
+        first, dash, last = str(value).partition("-")
+        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+            self.fail(f"{value!r}: expected a batch id such as 12, or a range such as 12-20", param, ctx)
+        found = range(int(first), int(last or first) + 1)
+        if not 0 < len(found) <= MOST_BATCHES:
+            self.fail(f"{value!r}: expected a range of 1 to {MOST_BATCHES:,} batches, the lower one first", param, ctx)
+        return found
 
 
 @click.command("catch-up", short_help="Send what a restored target lost since its backup.")

@@ -1,7 +1,7 @@
 """Rows to a web API: `HttpSink`, by idempotency keys, and `HttpLookupSink`, by look-ups.
 
 `api` sends one request and interprets its answer, `answers` reads bodies and runs a user's check, `ends` finds out
-where an answer ends, `secrets` finds the texts that no message may show. Only `api` knows httpx.
+where an answer ends. Only `api` knows httpx.
 """
 
 from wal_sink_backends.common.pacing import Pacing

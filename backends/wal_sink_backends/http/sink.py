@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
-from wal_sink.redaction import mask_url
+from wal_sink.redaction import Redactor, mask_url, secrets_in_url
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
@@ -19,7 +19,6 @@ from wal_sink_backends.common.pacing import Pacing, Patience, own_pause_s, pace_
 from wal_sink_backends.common.url_options import refuse_braces
 from wal_sink_backends.http.answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http.api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
-from wal_sink_backends.http.secrets import hider_of
 
 __all__ = ["HttpSink", "Pacing", "Statuses", "TargetFailedError"]
 
@@ -123,12 +122,13 @@ class HttpSink(Sink):
         """Read the environment and make a client; nothing is sent. `PermanentError` if a variable is not set."""
         headers = {**self._headers, **self._environment()}
         client = self._client(headers)
+        secrets = {part for value in headers.values() for part in (value, *value.split())}
         self._api = Api(
             client=client,
             statuses=self._statuses,
             pace=pace_of(self._url, self._pacing),
             repeats_are_harmless=self.idempotent,
-            redactor=hider_of(self._urls(), headers),
+            redactor=Redactor(secrets.union(*map(secrets_in_url, self._urls()))),
             most_bytes=self._max_answer_bytes,
             check=self._check,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import re
@@ -270,28 +271,28 @@ def test_the_secrets_among_options_of_a_store_are_these_and_no_others() -> None:
         "connection_string": "Name=x;AccountKey=hush=3;End=y",
     }
     whole = "Name=x;AccountKey=hush=3;End=y"
-    assert secrets_in_options(options) == {"QXZ\ufffd", "31415", "hush-1", "hush-2", "hush=3", whole}
+    sent = base64.b64encode(b"me:hush-2").decode()
+    assert secrets_in_options(options) == {"QXZ\ufffd", "31415", "hush-1", "hush-2", "hush=3", whole, sent}
 
 
 @pytest.mark.parametrize(
-    ("url", "secrets"),
+    ("url", "login", "secrets"),
     [
+        ("https://mine@host/p?x=1&sv=value-one;sig=two=a?b#f", "mine:", {"mine", "value-one", "two=a?b#f"}),
+        ("https://me@corp-name@host/x", "me@corp-name:", {"me@corp-name"}),
+        ("https://host/path@of-all", "", set()),
+        ("https://abcde:hush-%20@host/?u=http://org", "abcde:hush- ", {"hush-%20", "hush- ", "hush-", "http://org"}),
         (
-            "https://mine@host/p?x=1&sv=value-one;sig=value=two?three#f",
-            {"mine", "value-one", "value=two?three#f"},
+            "https://abcdef:p?pw=word@host/p?token=val-x",
+            "abcdef:p?pw=word",
+            {"abcdef", "p?pw=word", "pw=word", "val-x"},
         ),
-        ("https://me@corp-name@host/x", {"me@corp-name"}),
-        ("https://host/path@of-all", set()),
-        ("https://abcde:hush-hush@host/?u=http://other.org", {"hush-hush", "http://other.org"}),
-        (
-            "https://abcdef:hush?hush=word@host/p?token=value-x",
-            {"abcdef", "hush", "hush=word", "hush?hush=word", "value-x"},
-        ),
-        ("sftp://me:all&cdefg hijk@host", {"all&cdefg hijk", "cdefg", "hijk"}),
+        ("sftp://me:all&cdefg hijk@host", "me:all&cdefg hijk", {"all&cdefg hijk", "cdefg", "hijk"}),
     ],
 )
-def test_the_secrets_of_a_url_are_these_and_no_others(url: str, secrets: set[str]) -> None:
-    assert secrets_in_url(url) == secrets
+def test_the_secrets_of_a_url_are_these_and_no_others(url: str, login: str, secrets: set[str]) -> None:
+    sent = {base64.b64encode(login.encode()).decode()} if login else set()
+    assert secrets_in_url(url) == secrets | sent
 
 
 def test_the_secrets_among_public_options_are_these_and_no_others() -> None:
@@ -303,7 +304,8 @@ def test_the_secrets_among_public_options_are_these_and_no_others() -> None:
         "url": "jdbc:sqlserver://db;user=someone;password=hush=2 ;encrypt=true",
         "proxy": "http://someone:hush-3@proxy",
     }
-    assert named_secrets(options) == {"hush-1", "31415", "hush=2", "someone", "hush-3"}
+    sent = base64.b64encode(b"someone:hush-3").decode()
+    assert named_secrets(options) == {"hush-1", "31415", "hush=2", "someone", "hush-3", sent}
 
 
 def test_the_cause_of_an_error_shows_none_either() -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
+from wal_sink.errors import PermanentError
 from wal_sink.sinks.arrow_types import retyped, viewed
 from wal_sink.spark.session.versions import version_of
-from wal_sink.spark.writers.time_zones import zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +24,7 @@ Convert = Callable[[Any], Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _AS_BYTES = version_of(pyspark.__version__) >= (4, 1)
 """Binary values were `bytearray`s before (measured: 3.5.9, 4.0.1; since: 4.1.1, 4.3.0)."""
@@ -37,7 +39,7 @@ def rows_of(table: pa.Table, schema: t.StructType, zone: str | None = None) -> I
     Instants become naive, in this process's time zone (or in `zone`), with the `fold` of a repeated hour. Bytes that
     are not UTF-8 become U+FFFD, as Java has them.
     """
-    local = _local if zone is None else _in_zone(zone_of(zone))
+    local = _local if zone is None else _in_zone(_zone_of(zone))
     converts = [_convert(field.dataType, local) for field in schema.fields]
     values = [map(convert, _values(column)) for convert, column in zip(converts, table.columns, strict=True)]
     return (_row(schema.names, one) for one in zip(*values, strict=True))
@@ -99,6 +101,26 @@ def _local(instant: datetime) -> datetime:
 
 def _in_zone(zone: tzinfo) -> Convert:
     return lambda instant: instant.astimezone(zone).replace(tzinfo=None)
+
+
+def _zone_of(name: str) -> tzinfo:
+    """The time zone of a name that Spark takes, such as `GMT+8` or `Asia/Tokyo`; UTC if it is empty.
+
+    Raises `PermanentError` if Python does not know it. Java knows more names, such as `PST`.
+    """
+    if name in {"", "Z", "UTC", "GMT", "UT"}:
+        return UTC
+    if found := _OFFSET.fullmatch(name):
+        hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
+        ahead = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        return timezone(ahead if found[1] == "+" else -ahead)
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, LookupError) as error:
+        raise PermanentError(
+            f"time zone {name!r} of the session that staged the rows: this Python does not know it. Install tzdata, or "
+            "deliver on executors, whose own time zone counts"
+        ) from error
 
 
 def _list(kind: t.ArrayType, local: Convert) -> Convert:
