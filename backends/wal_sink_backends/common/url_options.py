@@ -1,9 +1,10 @@
-"""The options in the URL of a sink: each backend declares them as dataclasses, and msgspec converts the texts.
+"""The options in the URL of a sink: the arguments of its constructor, or fields of dataclasses. msgspec converts them.
 
 A field of such a dataclass is the option of the same name. Its type says how the text is read:
 
 - `bool` is true or false (also 1 or 0, in any case), `int` and `float` are numbers as Python writes them.
-- `tuple[…, ...]` is a list with commas, `Mapping[str, str]` is NAME:VALUE pairs with commas, none of them as `%2C`.
+- `tuple[…, ...]` and `Sequence[…]` are lists with commas, `Mapping[str, str]` is NAME:VALUE pairs with commas. A comma
+  as `%2C` is part of a value.
 - `Literal[…]` is one of these words, `str` is any text. In a union, the first type that can read the text does.
 
 `None` as the default means that the option is not in the URL, so that the default of the sink holds.
@@ -12,8 +13,9 @@ A field of such a dataclass is the option of the same name. Its type says how th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field, fields, make_dataclass
+from inspect import signature
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
@@ -34,6 +36,17 @@ _BOOLEANS: Mapping[str, bool] = MappingProxyType({"true": True, "1": True, "fals
 def family(prefix: str) -> Any:
     """A field for all options whose names begin with `prefix`: a mapping from the rest of each name to its text."""
     return field(default_factory=dict, metadata={_PREFIX: prefix})
+
+
+def options_of(sink: type[Any], *, without: Collection[str] = (), **prefixes: str) -> type[Any]:
+    """The arguments of `sink` that a URL may hold, as a dataclass: all but the first, which is its address, and
+    `without`. `prefixes`: for an argument that is a family of options, with what their names begin.
+    """
+    given = [each for each in [*signature(sink).parameters.values()][1:] if each.name not in without]
+    named: list[Any] = [
+        (each.name, each.annotation, family(prefixes[each.name]) if each.name in prefixes else None) for each in given
+    ]
+    return make_dataclass(f"{sink.__name__}Options", named, namespace={"__module__": sink.__module__})
 
 
 class UrlOptions:
@@ -88,7 +101,7 @@ class UrlOptions:
         return [(unquote(name), text) for name, _, text in parts]
 
     def _check_names(self, names: list[str], kinds: Iterable[type[Any]]) -> None:
-        known = [name for kind in kinds for name in names_of(kind)]
+        known = list(dict.fromkeys(name for kind in kinds for name in names_of(kind)))
         prefixes = tuple(each.metadata[_PREFIX] for kind in kinds for each in fields(kind) if each.metadata)
         if unknown := sorted({name for name in names if name not in known and not name.startswith(prefixes)}):
             listed = ", ".join((*known, *(f"{prefix}NAME" for prefix in prefixes)))
@@ -124,7 +137,7 @@ def _plain(text: str, hint: Any) -> object:
         return _boolean(unquote(text))
     if hint in (int, float):
         return hint(unquote(text))
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, Sequence):
         return [_plain(part, get_args(hint)[0]) for part in text.split(",") if part]
     if get_origin(hint) is Mapping:
         pairs = [pair.split(":") for pair in text.split(",")]

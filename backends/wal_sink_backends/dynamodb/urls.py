@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink_backends.common.url_options import UrlOptions, names_of
-from wal_sink_backends.dynamodb.items import Nulls
-from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, RecreatedTable
+from wal_sink_backends.common.url_options import UrlOptions, names_of, options_of
+from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +19,8 @@ class ModeOption:
     mode: Literal["transactional", "put"] = "transactional"
 
 
-@dataclass(frozen=True, slots=True)
-class TableOptions:
-    """The arguments of both sinks that a URL may hold."""
-
-    row_key: str | None = None
-    nulls: Nulls | None = None
-    region: str | None = None
-    endpoint_url: str | None = None
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionalOptions:
-    """The arguments of `DynamoDbSink` alone that a URL may hold."""
-
-    ledger_table: str | None = None
-    create_ledger: bool | None = None
-    recreated_table: RecreatedTable | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PutOptions:
-    """The arguments of `DynamoDbPutSink` alone that a URL may hold."""
-
-    max_wait_s: float | None = None
-    idempotent: bool | None = None
+_TRANSACTIONAL = options_of(DynamoDbSink)
+_PUT = options_of(DynamoDbPutSink)
 
 
 def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
@@ -54,16 +29,16 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
     Further options are the arguments of both sinks, by their names.
     """
     bare, _, query = url.partition("?")
-    options = UrlOptions(query, url, ModeOption, TableOptions, TransactionalOptions, PutOptions)
+    options = UrlOptions(query, url, ModeOption, _TRANSACTIONAL, _PUT)
     mode = options.read(ModeOption).mode
-    own: type[Any] = PutOptions if mode == "put" else TransactionalOptions
-    if unfit := options.not_of(ModeOption, TableOptions, own):
-        known = ", ".join((*names_of(TableOptions), *names_of(own)))
+    own = _PUT if mode == "put" else _TRANSACTIONAL
+    if unfit := options.not_of(ModeOption, own):
         raise ConfigError(
-            f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; options of this mode: {known}"
+            f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; options of this mode: "
+            f"{', '.join(names_of(own))}"
         )
     parts = urlsplit(bare)
     if not parts.netloc or parts.path.strip("/") or "#" in bare:
         raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
-    arguments = {**options.arguments(TableOptions), **options.arguments(own)}
+    arguments = options.arguments(own)
     return DynamoDbPutSink(parts.netloc, **arguments) if mode == "put" else DynamoDbSink(parts.netloc, **arguments)

@@ -7,30 +7,21 @@ from typing import Literal
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink.sinks.json_rows import Maps
-from wal_sink_backends.common.url_options import UrlOptions
+from wal_sink_backends.common.url_options import UrlOptions, options_of
 from wal_sink_backends.files.chunk_sink import FilesSink
-from wal_sink_backends.files.formats import Format
 from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
 
 
 @dataclass(frozen=True, slots=True)
-class FilesOptions:
-    """The arguments of both sinks that a URL may hold."""
+class CommitOption:
+    """Which of the two sinks a URL names: `chunk` is `FilesSink`, `two-phase` is `TwoPhaseFilesSink`."""
 
-    format: Format | None = None
-    commit: Literal["chunk", "two-phase"] | None = None
-    """Names the sink: `chunk` (the default) is `FilesSink`, `two-phase` is `TwoPhaseFilesSink`."""
-    maps: Maps | None = None
+    commit: Literal["chunk", "two-phase"] = "chunk"
 
 
-@dataclass(frozen=True, slots=True)
-class TwoPhaseOptions:
-    """The arguments of `TwoPhaseFilesSink` alone that a URL may hold."""
-
-    name_template: str | None = None
-    part_bytes: int | None = None
-    held_folder: str | None = None
+_STORE = {"storage_options", "options_from_env"}
+_CHUNK = options_of(FilesSink, without={*_STORE, "name_template"})
+_TWO_PHASE = options_of(TwoPhaseFilesSink, without=_STORE)
 
 
 def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
@@ -42,14 +33,13 @@ def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     bare, _, query = url.partition("?")
     if "=" in bare.partition("#")[2]:
         raise ConfigError(f"{mask_url(url)}: expected '?' before the options, not '#'")
-    options = UrlOptions(query, url, FilesOptions, TwoPhaseOptions)
+    options = UrlOptions(query, url, CommitOption, _CHUNK, _TWO_PHASE)
     address = bare.removeprefix("files+").replace("files://", "file://", 1)
-    arguments, of_two_phase = options.arguments(FilesOptions), options.arguments(TwoPhaseOptions)
-    if arguments.pop("commit", "chunk") == "two-phase":
-        return TwoPhaseFilesSink(address, **arguments, **of_two_phase)
-    if of_two_phase:
+    if options.read(CommitOption).commit == "two-phase":
+        return TwoPhaseFilesSink(address, **options.arguments(_TWO_PHASE))
+    if of_two_phase := options.not_of(CommitOption, _CHUNK):
         raise ConfigError(
-            f"{mask_url(url)}: {', '.join(sorted(of_two_phase))} needs commit=two-phase. Add commit=two-phase, or omit "
+            f"{mask_url(url)}: {', '.join(of_two_phase)} needs commit=two-phase. Add commit=two-phase, or omit "
             "the options that need it"
         )
-    return FilesSink(address, **arguments)
+    return FilesSink(address, **options.arguments(_CHUNK))

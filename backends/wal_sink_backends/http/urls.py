@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink.sinks.json_rows import Maps
 from wal_sink_backends.common.pacing import Pacing
-from wal_sink_backends.common.url_options import UrlOptions, names_of
+from wal_sink_backends.common.url_options import UrlOptions, names_of, options_of
 from wal_sink_backends.http.api import Statuses
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import Body, HttpSink, Method
+from wal_sink_backends.http.sink import HttpSink
 
-
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """The arguments of `HttpSink` and `HttpLookupSink` that a URL may hold. `Pacing` and `Statuses` add theirs."""
-
-    body: Body | None = None
-    method: Method | None = None
-    idempotent: bool | None = None
-    idempotency_header: str | None = None
-    lookup_url: str | None = None
-    maps: Maps | None = None
-    headers_from_env: Mapping[str, str] | None = None
-    timeout_s: float | None = None
-    verify: bool | str | None = None
+_OPTIONS = options_of(HttpSink, without={"headers", "statuses", "pacing", "check", "max_answer_bytes"})
+_LOOKUP = options_of(HttpLookupSink, without={"more"})
 
 
 def http_sink(url: str) -> HttpSink:
@@ -44,13 +28,13 @@ def http_sink(url: str) -> HttpSink:
         raise ConfigError(
             f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
         )
-    ours = {name for kind in (HttpOptions, Pacing, Statuses) for name in names_of(kind)}
+    ours = {name for kind in (_OPTIONS, _LOOKUP, Pacing, Statuses) for name in names_of(kind)}
     if misplaced := ours.intersection(part.partition("=")[0] for part in urlsplit(address).query.split("&")):
         raise ConfigError(
             f"{mask_url(url)}: {', '.join(sorted(misplaced))} stands before '#'. Options of wal-sink stand after it, "
             "https://…#idempotent=true. If this is an option of the API, pass HttpSink('https://…') instead of the URL"
         )
-    options = UrlOptions(fragment, address, HttpOptions, Pacing, Statuses)
-    arguments: dict[str, Any] = options.arguments(HttpOptions)
+    options = UrlOptions(fragment, address, _OPTIONS, _LOOKUP, Pacing, Statuses)
+    arguments = options.arguments(_OPTIONS) | options.arguments(_LOOKUP)
     kind = HttpLookupSink if "lookup_url" in arguments else HttpSink
     return kind(address, pacing=options.read(Pacing), statuses=options.read(Statuses), **arguments)

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import is_secret_name, mask_url
-from wal_sink.sinks.json_rows import Maps
-from wal_sink_backends.common.url_options import UrlOptions, family
-from wal_sink_backends.kafka.sink import KafkaSink, Partitioner, RecreatedTopic
+from wal_sink_backends.common.url_options import UrlOptions, options_of
+from wal_sink_backends.kafka.sink import KafkaSink
 
-
-@dataclass(frozen=True, slots=True)
-class KafkaOptions:
-    """The arguments of `KafkaSink` that a URL may hold."""
-
-    value: str | None = None
-    key: str | None = None
-    headers: tuple[str, ...] | None = None
-    partition: str | None = None
-    partitioner: Partitioner | None = None
-    tombstones: bool | None = None
-    maps: Maps | None = None
-    ledger_topic: str | None = None
-    ledger_replication: int | None = None
-    transaction_timeout_s: float | None = None
-    recreated_topic: RecreatedTopic | None = None
-    conf: Mapping[str, str] = family("conf.")
-    conf_from_env: Mapping[str, str] = family("env.")
+_OPTIONS = options_of(KafkaSink, without={"topic"}, conf="conf.", conf_from_env="env.")
 
 
 def kafka_sink(url: str) -> KafkaSink:
@@ -45,7 +25,7 @@ def kafka_sink(url: str) -> KafkaSink:
     if parts.fragment:
         raise ConfigError(f"{parts.scheme}://…: the URL has a '#'; write it as %23")
     servers, topic = parts.netloc, parts.path.strip("/")
-    arguments = UrlOptions(parts.query, url, KafkaOptions).arguments(KafkaOptions)
+    arguments = UrlOptions(parts.query, url, _OPTIONS).arguments(_OPTIONS)
     secret = next(filter(is_secret_name, arguments["conf"]), "sasl.password" if "@" in servers + topic else None)
     if secret is not None:
         raise ConfigError(

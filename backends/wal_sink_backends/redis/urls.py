@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink.sinks.json_rows import Maps
-from wal_sink_backends.common.url_options import UrlOptions
+from wal_sink_backends.common.url_options import UrlOptions, options_of
 from wal_sink_backends.redis.addresses import refuse_sentinel
-from wal_sink_backends.redis.sink import Kind, RedisSink
+from wal_sink_backends.redis.sink import RedisSink
 
-
-@dataclass(frozen=True, slots=True)
-class RedisOptions:
-    """The arguments of `RedisSink` that a URL may hold."""
-
-    key: str | None = None
-    kind: Kind | None = None
-    maxlen: int | None = None
-    password_env: str | None = None
-    ca_file: str | None = None
-    wait_replicas: int | None = None
-    timeout_s: float | None = None
-    maps: Maps | None = None
+_OPTIONS = options_of(RedisSink)
 
 
 def redis_sink(url: str) -> RedisSink:
@@ -33,7 +18,7 @@ def redis_sink(url: str) -> RedisSink:
     """
     refuse_sentinel(url)
     bare, _, query = url.removeprefix("redis+").partition("?")
-    arguments = UrlOptions(query, url, RedisOptions).arguments(RedisOptions)
+    arguments = UrlOptions(query, url, _OPTIONS).arguments(_OPTIONS)
     if "key" not in arguments:
         raise ConfigError(f"{mask_url(url)}: expected the key of each row. Add ?key=, for example ?key=orders:{{id}}")
     return RedisSink(bare, **arguments)

@@ -10,6 +10,7 @@ This module is the same for every database; code that knows a driver is in its `
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -36,8 +37,6 @@ from wal_sink_backends.sql.base.values import kind_of, refuse_nulls
 from wal_sink_backends.sql.dialects import dialect_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from wal_sink.sinks.base import SinkContext
     from wal_sink.sinks.chunk import Chunk, Position
     from wal_sink_backends.sql.base.values import Rows

@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink.sinks.json_rows import Maps
-from wal_sink_backends.common.url_options import UrlOptions, names_of
+from wal_sink_backends.common.url_options import UrlOptions, names_of, options_of
 from wal_sink_backends.sql.base.address import refuse_at_behind_host, refuse_blanks, shown_scheme
 from wal_sink_backends.sql.mariadb.options import MariadbOptions
 from wal_sink_backends.sql.postgresql.options import PostgresqlOptions
-from wal_sink_backends.sql.sink import Mode, RecreatedTable, SqlSink
+from wal_sink_backends.sql.sink import SqlSink
 
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """The arguments of `SqlSink` that the URL of a server may hold."""
-
-    table: str | None = None
-    schema: str | None = None
-    mode: Mode | None = None
-    key: tuple[str, ...] | None = None
-    newer_by: str | None = None
-    create_table: bool | None = None
-    may_drop_rows: bool | None = None
-    recreated_table: RecreatedTable | None = None
-    password_env: str | None = None
-    maps: Maps | None = None
-    busy_timeout_s: float | None = None
-    connect_timeout_s: float | None = None
-    statement_timeout_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SqliteOptions:
-    """The arguments of `SqlSink` that the URL of an SQLite file may hold."""
-
-    table: str | None = None
-    mode: Mode | None = None
-    key: tuple[str, ...] | None = None
-    newer_by: str | None = None
-    create_table: bool | None = None
-    may_drop_rows: bool | None = None
-    recreated_table: RecreatedTable | None = None
-    busy_timeout_s: float | None = None
-    maps: Maps | None = None
+_OPTIONS = options_of(SqlSink)
+_SQLITE = options_of(SqlSink, without={"schema", "password_env", "connect_timeout_s", "statement_timeout_s"})
 
 
 def sqlite_sink(url: str) -> SqlSink:
@@ -57,7 +24,7 @@ def sqlite_sink(url: str) -> SqlSink:
     `maps`.
     """
     bare, _, query = url.partition("?")
-    return _sink(bare, UrlOptions(query, url, SqliteOptions).arguments(SqliteOptions), url)
+    return _sink(bare, UrlOptions(query, url, _SQLITE).arguments(_SQLITE), url)
 
 
 def postgresql_sink(url: str) -> SqlSink:
@@ -76,10 +43,10 @@ def _server_sink(url: str, driver_options: type[Any]) -> SqlSink:
     bare, _, query = url.partition("?")
     if "@" in query:
         refuse_at_behind_host(url, shown_scheme(url))
-    options = UrlOptions(query, url, ServerOptions, driver_options)
+    options = UrlOptions(query, url, _OPTIONS, driver_options)
     for_driver = names_of(driver_options)
     kept = [part for part in query.split("&") if unquote(part.partition("=")[0]) in for_driver]
-    return _sink(f"{bare}?{'&'.join(kept)}" if kept else bare, options.arguments(ServerOptions), url)
+    return _sink(f"{bare}?{'&'.join(kept)}" if kept else bare, options.arguments(_OPTIONS), url)
 
 
 def _sink(address: str, arguments: dict[str, Any], url: str) -> SqlSink:

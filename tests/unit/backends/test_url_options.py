@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.sinks import sink_from_url
 from wal_sink.errors import ConfigError
-from wal_sink_backends.common.url_options import UrlOptions, family, names_of
+from wal_sink_backends.common.url_options import UrlOptions, family, names_of, options_of
 
 URL = "x://user:hunter2@host/a"
 
@@ -76,6 +76,21 @@ def test_each_kind_gets_its_own_options_and_keeps_its_defaults() -> None:
     assert dict(options.texts) == {"speed": "2", "count": "3"}
     empty = UrlOptions("", URL, Other)
     assert (empty.read(Other), empty.arguments(Other), names_of(Other)) == (Other(), {}, ["speed"])
+
+
+class Taken:
+    """A sink whose constructor has arguments of each kind."""
+
+    def __init__(self, url: str, *, columns: Sequence[str] = (), conf: Mapping[str, str] | None = None) -> None: ...
+
+
+def test_the_arguments_of_a_constructor_are_options() -> None:
+    kind = options_of(Taken, without={"conf"})
+    assert UrlOptions("columns=id,day", URL, kind).arguments(kind) == {"columns": ["id", "day"]}
+    with pytest.raises(ConfigError, match=r"unknown options conf; known are columns$"):
+        UrlOptions("conf=a", URL, kind)
+    family_too = options_of(Taken, without={"columns"}, conf="conf.")
+    assert UrlOptions("conf.a=1", URL, family_too).arguments(family_too) == {"conf": {"a": "1"}}
 
 
 @pytest.mark.parametrize(

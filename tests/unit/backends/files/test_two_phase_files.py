@@ -411,7 +411,7 @@ def test_by_url(tmp_path: Path) -> None:
     [
         (
             "commit=two-phase&fromat=csv",
-            "unknown options fromat; known are format, commit, maps, name_template, part_bytes, held_folder",
+            "unknown options fromat; known are commit, format, maps, name_template, part_bytes, held_folder",
         ),
         ("format=csv&format=json", "options given twice: format"),
         ("commit=2pc", "commit='2pc': expected one of 'chunk', 'two-phase'"),

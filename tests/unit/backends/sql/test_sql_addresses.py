@@ -82,7 +82,7 @@ def test_an_option_file_may_tell_the_port() -> None:
     ("url", "message"),
     [
         ("postgresql://u:hunter2@db/shop", "expected the name of a table"),
-        ("postgresql://u:hunter2@db/shop?table=t&tabel=x&a=b", "unknown options a, tabel; known are table, schema"),
+        ("postgresql://u:hunter2@db/shop?table=t&tabel=x&a=b", "unknown options a, tabel; known are table, mode"),
         ("postgresql://u:hunter2@db/shop?table=t&table=x", "given twice: table"),
         ("postgresql://db/shop?table=t&may_drop_rows=no", "may_drop_rows='no': expected true or false"),
         ("postgresql://u:hunter2@db/shop?table=t&create_table=no", "create_table='no': expected true or false"),
