@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Any, Literal
 
 import pytest
 
 from tests.house.sinks import sink_from_url
+from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError
 from wal_sink_backends.common.url_options import UrlOptions, family, names_of, options_of
 
+GROUP = "wal_sink.backends"
 URL = "x://user:hunter2@host/a"
 
 
@@ -67,6 +71,23 @@ def test_a_text_is_read_by_the_type_of_its_option(query: str, name: str, value: 
     options = UrlOptions(query, URL, Sample)
     assert getattr(options.read(Sample), name) == value
     assert options.arguments(Sample) == {"conf": {}, name: value}
+
+
+def test_every_scheme_of_the_ready_sinks_is_an_entry_point() -> None:
+    """Of this checkout: what is installed may be another one."""
+    declared = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
+    made = {
+        scheme: type(EntryPoint(scheme, declared[scheme], GROUP).load()(f"{scheme}://{rest}")).__name__
+        for scheme, rest in {
+            **dict.fromkeys(("http", "https"), "host/orders"),
+            **dict.fromkeys(("redis", "rediss", "redis+unix"), "host/0?key={id}"),
+            **dict.fromkeys(("mariadb", "mysql", "postgres", "postgresql", "sqlite"), "/shop?table=orders"),
+            "kafka": "host/orders",
+            **dict.fromkeys(("dynamodb", "files", "files+s3"), "orders"),
+        }.items()
+    }
+    assert made.keys() == declared.keys()
+    assert sorted(set(made.values())) == ["DynamoDbSink", "FilesSink", "HttpSink", "KafkaSink", "RedisSink", "SqlSink"]
 
 
 def test_each_kind_gets_its_own_options_and_keeps_its_defaults() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.house.kit import served_sink
 from tests.house.protocol import Run, canonical
-from tests.house.sinks import Chunk, Sink, SinkFailedError, sink_from_url
+from tests.house.sinks import Chunk, Sink, sink_from_url
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import (
@@ -43,7 +43,6 @@ from wal_sink.redaction import (
     secrets_in_url,
 )
 from wal_sink.settings import Delivery, Settings
-from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.testing import FakeQuery, simulated_runtime
 
 quick = settings(max_examples=60)
@@ -320,11 +319,6 @@ def test_the_cause_of_an_error_shows_none_either() -> None:
     assert redactor.cause(plain) is None
 
 
-def test_a_long_line_is_masked_before_it_is_cut() -> None:
-    line = telling_line(f"java.io.IOException: sftp://me:{'QXZ0' * 200}@host refused")
-    assert not shown(line, "QXZ0QXZ0")
-
-
 # Their ports have no digit of `LETTERS`.
 SINKS = [
     "postgresql://me:{0}@host/db?table=t",
@@ -378,14 +372,6 @@ def test_no_store_shows_its_password_and_none_is_recorded(url: str, password: st
     given_url = url.format(SPELLINGS[spelling](password))
     for text in texts_of_store(given_url, password):
         assert not shown(text, password), text
-
-
-def test_failures_of_sinks_show_none() -> None:
-    from tests.house.sinks import check_returned  # noqa: PLC0415 - beside the one test of it
-
-    with pytest.raises(SinkFailedError) as caught:
-        check_returned("post", "redis://me:QXZ/ qxz0@host")
-    assert not shown(str(caught.value), "QXZ/ qxz0")
 
 
 def test_there_is_one_place_that_redacts() -> None:

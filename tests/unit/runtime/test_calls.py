@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.house.sinks import FailureKind, Rejected, SinkFailedError, check_returned
+from tests.house.sinks import FailureKind, SinkFailedError
 from tests.house.support import CallTimedOutError, DirectCall, ThreadCall
 from tests.support.hanging_calls import Hangs
 from wal_sink.arguments import LONGEST_S
@@ -272,31 +272,6 @@ def test_the_direct_caller_stays_on_the_callers_thread() -> None:
 
     assert caller.call(threading.get_ident, timeout_s=1) == threading.get_ident()
     caller.close()
-
-
-def test_what_a_sink_returned_is_shown_without_secrets_and_shortened() -> None:
-    answer = "postgres://user:hush@host/db?password=hush " + "x" * 10_000
-    with pytest.raises(SinkFailedError, match=r"returned 'postgres://host/db xxx.*…: expected None") as raised:
-        check_returned("post", answer)
-    assert "hush" not in str(raised.value)
-    assert len(str(raised.value)) < 400
-
-
-def test_why_a_row_was_rejected_is_shown_without_secrets_and_shortened() -> None:
-    reason = "http://user:hush@host/db says " + "x" * 10_000
-    with pytest.raises(SinkFailedError, match=r"row 3 of the chunk: http://host/db says xxx") as raised:
-        check_returned("post", Rejected({3: reason}))
-    assert "hush" not in str(raised.value)
-    assert len(str(raised.value)) < 400
-
-
-def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -> None:
-    class Shy:
-        def __repr__(self) -> str:
-            raise RuntimeError("do not look at me")
-
-    with pytest.raises(SinkFailedError, match=r"returned <a Shy without text: .*>: expected None"):
-        check_returned("post", Shy())
 
 
 def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCall) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from tests.house.sinks import promise
 from tests.support.chunks import chunk, ids
 from tests.support.dynamodb_tools import KINDS
-from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
@@ -90,10 +87,7 @@ def test_two_arns_of_one_name_are_two_tables_in_other_regions_and_accounts(ledge
             "dynamodb://orders?mode=put&ledger_table=x",
             "mode=put has no options ledger_table; options of this mode: row_key",
         ),
-        ("dynamodb://orders?region=x&region=y", "options given twice: region"),
         ("dynamodb://orders?mode=both", "mode='both': expected one of 'transactional', 'put'"),
-        ("dynamodb://orders?timeout_s=long", "timeout_s='long': expected a number, such as timeout_s=30"),
-        ("dynamodb://orders?create_ledger=maybe", "create_ledger='maybe': expected true or false"),
     ],
 )
 def test_urls_that_cannot_work(url: str, message: str) -> None:
@@ -115,12 +109,6 @@ def test_puts_are_exactly_once_only_where_no_older_row_can_replace_a_newer_one(o
     sink = dynamodb_sink(f"dynamodb://orders?mode=put&region=x{options}")
 
     assert promise(sink, Delivery(sink), "sink").guarantee == guarantee
-
-
-def test_it_is_an_entry_point() -> None:
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    value = project["entry-points"]["wal_sink.backends"]["dynamodb"]
-    assert EntryPoint("dynamodb", value, "wal_sink.backends").load() is dynamodb_sink
 
 
 @pytest.mark.parametrize("kind", KINDS)

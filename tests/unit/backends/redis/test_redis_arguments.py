@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
 from tests.support.chunks import chunk, ids
-from tests.support.processes import CHECKOUT
 from wal_sink.errors import (
     ConfigError,
 )
@@ -53,7 +50,6 @@ def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message
     ("query", "message"),
     [
         ("key=a:{id}&kond=set", "unknown options kond; known are key, kind, maxlen"),
-        ("key=a:{id}&kind=set&key=b:{id}", "options given twice: key"),
         ("kind=set", "expected the key of each row"),
         ("key=a&kind=stream&maxlen=many", "maxlen='many': expected a whole number, such as maxlen=100"),
     ],
@@ -62,13 +58,6 @@ def test_urls_that_cannot_work(query: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         redis_sink(f"redis://:hunter2@host/0?{query}")
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+unix"])
-def test_it_is_an_entry_point(scheme: str) -> None:
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    value = project["entry-points"]["wal_sink.backends"][scheme]
-    assert EntryPoint(scheme, value, "wal_sink.backends").load() is redis_sink
 
 
 def test_write_before_open_says_so() -> None:
