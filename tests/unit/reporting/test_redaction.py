@@ -237,11 +237,6 @@ def test_a_redactor_shows_nothing_itself() -> None:
 @pytest.mark.parametrize(
     ("secret", "echoed"),
     [
-        ("QX Z/q:x", "QX Z/q:x"),
-        ("QX Z/q:x", "QX%20Z%2Fq%3Ax"),
-        ("QX Z/q:x", "QX%20Z/q%3Ax"),
-        ("QX Z/q:x", "QX%20Z/q:x"),
-        ("QX Z/q:x", "QX+Z%2fq%3ax"),
         ("QX%20Z%2Fq", "QX Z/q"),
         ("QX+Z%2Fq", "QX Z/q"),
         ('QX"Z\x01é', r"QX\"Z\u0001\u00e9"),
