@@ -1,7 +1,7 @@
-"""Removes secrets from texts: of URLs, options, headers, and errors of libraries. Only this module does so.
+"""Removes secrets from URLs, options, headers, and errors of libraries. Only this module does so.
 
-What is removed: secrets that we were given, in every spelling; user, password and query of URLs; and values whose name
-ends in a word such as password, secret, token, signature or api_key. Rather too much is removed than too little.
+It removes secrets that we were given, in every spelling; user, password and query of URLs; and values whose name ends
+in a word such as password, secret, token, signature or api_key. Rather too much is removed than too little.
 
 - `mask_url`: the text is one URL.
 - `redacted`: any text, with nothing known.

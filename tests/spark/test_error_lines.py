@@ -101,7 +101,7 @@ def test_errors_tell_by_their_text_or_by_what_they_are() -> None:
     assert telling_line(OSError("broken pipe")) == "broken pipe"
     assert telling_line(OSError()) == "OSError"
     assert telling_line(OfJava(CANCELLED)).startswith("org.apache.spark.SparkException: [SPARK_JOB_CANCELLED]")
-    assert telling_line(OfJava(None)) == "OfJava"
+    assert telling_line(OfJava(None)) == "<a OfJava without text: str() raised ConnectionError>"
 
 
 def surfaced(error: Exception, not_null: str = "") -> Exception:

@@ -170,12 +170,17 @@ def test_two_that_begin_at_once_have_a_record_each() -> None:
 def test_a_record_holds_no_secret_of_a_command() -> None:
     place = two_sinks()
     url = "postgresql://etl:hunter2secret@db/shop?table=orders&password=abcdef99"
-    order = Order("catch-up", "b", {"--to": url, "--empty": True, "--leave-out": ["1", "3-4"]}, why=f"see {url}")
+    order = Order(
+        "catch-up",
+        "b",
+        {"--to": url, "--empty": True, "--like": "sqlite:///orders.db?table=a%26b", "--leave-out": ["1", "3-4"]},
+        why=f"see {url}",
+    )
 
     record = write_down(log_on(place.wal), order, {"target": [url]})
 
     assert order.is_same(record)
-    command = "catch-up WAL --name b --to 'postgresql://db/shop?table=orders&password=***' --empty"
+    command = "catch-up WAL --name b --to 'postgresql://db/shop?table=orders&password=***' --empty --like 'sqlite:///orders.db?table=a%26b'"
     assert f"{command} --leave-out 1 --leave-out 3-4 --why" in command_of(record, "b")
     stored = place.wal.read(paths.change("b", 1))
     assert [secret for secret in (b"hunter2secret", b"abcdef99") if secret in stored] == []
