@@ -180,7 +180,8 @@ def test_a_record_holds_no_secret_of_a_command() -> None:
     record = write_down(log_on(place.wal), order, {"target": [url]})
 
     assert order.is_same(record)
-    command = "catch-up WAL --name b --to 'postgresql://db/shop?table=orders&password=***' --empty --like 'sqlite:///orders.db?table=a%26b'"
+    command = "catch-up WAL --name b --to 'postgresql://db/shop?table=orders&password=***' --empty"
+    command += " --like 'sqlite:///orders.db?table=a%26b'"
     assert f"{command} --leave-out 1 --leave-out 3-4 --why" in command_of(record, "b")
     stored = place.wal.read(paths.change("b", 1))
     assert [secret for secret in (b"hunter2secret", b"abcdef99") if secret in stored] == []
