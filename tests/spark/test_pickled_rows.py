@@ -17,7 +17,7 @@ from tests.house.spark import version_of
 from wal_sink.errors import PermanentError
 from wal_sink.spark.session.versions import SPARK_3_5
 from wal_sink.spark.writers.pickled_rows import rows_of
-from wal_sink.spark.writers.rows import conversion
+from wal_sink.spark.writers.rows import conversion, readable, spark_rows
 
 pytestmark = pytest.mark.skipif(
     version_of(pyspark.__version__) == SPARK_3_5, reason="PySpark 3.5 has no converter to compare with"
@@ -107,3 +107,21 @@ def test_rows_of_another_process_have_the_zone_of_the_session(zone: str, shown: 
 def test_a_zone_that_only_java_knows_is_refused_by_name() -> None:
     with pytest.raises(PermanentError, match=r"time zone 'PST' .*Install tzdata, or deliver on executors"):
         rows_of(pa.table({"at": [1]}), t.StructType([t.StructField("at", t.LongType())]), "PST")
+
+
+@pytest.mark.parametrize("make", [rows_of, spark_rows])
+def test_a_value_that_python_cannot_hold_is_told_with_its_row_and_column(make: Any) -> None:
+    fine = pa.table({"n": [1, 2], "at": pa.array([INSTANT, None], pa.timestamp("us", "UTC"))})
+    late = pa.table({"n": [3, 4], "at": pa.array([0, 2**62], pa.timestamp("us", "UTC"))})
+    schema = t.StructType([t.StructField("n", t.LongType()), t.StructField("at", t.TimestampType())])
+    rows = readable(make, [fine, late], schema)
+    assert [row.n for row in (next(rows), next(rows))] == [1, 2]
+    with pytest.raises(PermanentError, match=r"^row 3 of the segment, column 'at': Python cannot hold .*Error: "):
+        list(rows)
+
+
+def test_a_variant_holds_bytearrays_as_with_spark_alone() -> None:
+    table = pa.table({"v": pa.array([{"value": b"\x0c\x01", "metadata": b"\x01\0\0"}, None])})
+    first, second = rows_of(table, t.StructType([t.StructField("v", t.VariantType())]))
+    assert (type(first.v.value), type(first.v.metadata), str(first.v)) == (bytearray, bytearray, "1")
+    assert second.v is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
-from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException, PySparkValueError
 
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url
@@ -49,8 +49,14 @@ def check_classic(thing: object) -> None:
 
 
 def schema_of(writer: DataStreamWriter) -> StructType:
-    """The schema of the batches that a query will have."""
-    return cast("StructType", cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
+    """The schema of the batches that a query will have. Raises `ConfigError` for a type that PySpark lacks."""
+    df = cast("Any", writer)._df  # noqa: SLF001 - PySpark has no public way
+    try:
+        return cast("StructType", df.schema)
+    except PySparkValueError as error:  # PySpark 3.5 has no class for Spark's calendar interval
+        columns = df._jdf.schema().catalogString()  # noqa: SLF001
+        said = f"PySpark lacks a type of {columns} ({error}). Cast the column to a string"
+        raise ConfigError(f"This DataFrame cannot be staged: {said}") from error
 
 
 def start_query(

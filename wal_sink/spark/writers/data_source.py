@@ -20,8 +20,8 @@ from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.session.job_properties import thread_properties
 from wal_sink.spark.session.task_errors import surfaced_errors
-from wal_sink.spark.staging.schema import positional_names
-from wal_sink.spark.writers.rows import spark_rows
+from wal_sink.spark.staging.schema import arrow_schema, positional_names
+from wal_sink.spark.writers.rows import readable, spark_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -37,12 +37,6 @@ _RESULT = StructType(
         StructField("permanent", BooleanType()),
     ]
 )
-_ARROW_TYPES: dict[str, pa.DataType] = {
-    "partition": pa.int32(),
-    "message": pa.binary(),
-    "error": pa.string(),
-    "permanent": pa.bool_(),
-}
 _ARROW_WRITER = "DataSourceStreamArrowWriter"
 """The class exists since PySpark 4.1. It is recognised by name: if it moved, it would otherwise get rows instead of
 record batches."""
@@ -139,7 +133,7 @@ class _WritingTask:
             permanent = isinstance(raised, PermanentError)
         context = cast("TaskContext", TaskContext.get())
         row = {"partition": context.partitionId(), "message": message, "error": error, "permanent": permanent}
-        yield pa.RecordBatch.from_pylist([row], pa.schema(_ARROW_TYPES))
+        yield pa.RecordBatch.from_pylist([row], arrow_schema(_RESULT))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> bytes:
         writer = _unpickled(self.payload)
@@ -152,10 +146,9 @@ class _WritingTask:
         return _dumped(returned)
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        schema = self.schema
         if _takes_batches(writer):
-            return (batch.rename_columns(schema.names) for batch in batches)
-        return (row for batch in batches for row in spark_rows(pa.Table.from_batches([in_utc(batch, set())]), schema))
+            return (batch.rename_columns(self.schema.names) for batch in batches)
+        return readable(spark_rows, (pa.Table.from_batches([in_utc(batch, set())]) for batch in batches), self.schema)
 
 
 def _no_messages(df: DataFrame) -> list[WriterCommitMessage | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import cloudpickle
@@ -14,6 +15,7 @@ from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import SegmentSink, SinkContext
 from wal_sink.spark.delivery.manifest_schema import schema_from_json, type_modules
 from wal_sink.spark.writers.pickled_rows import rows_of
+from wal_sink.spark.writers.rows import readable
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -73,17 +75,13 @@ class ForeachWriterSink(SegmentSink):
     def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
         """Call `open`, `process` for each row, and `close`. An error is raised after `close` got it."""
         writer = self._writer if self._payload is None else _unpickled(self._payload)
-        rows = self._rows(chunks, batch_id)
+        schema = schema_from_json(self._schema_json, what=f"batch {batch_id}", modules=self._type_modules)
+        rows = readable(partial(rows_of, zone=self._zone), (chunk.table for chunk in chunks), schema)
         if callable(writer):
             for row in rows:
                 check_ran("the function", writer(row))
         else:
             _process(writer, ordinal, batch_id, rows)
-
-    def _rows(self, chunks: Iterable[Chunk], batch_id: int) -> Iterator[Row]:
-        schema = schema_from_json(self._schema_json, what=f"batch {batch_id}", modules=self._type_modules)
-        for chunk in chunks:
-            yield from rows_of(chunk.table, schema, self._zone)
 
 
 def _process(writer: Any, ordinal: int, batch_id: int, rows: Iterable[Row]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _AS_BYTES = version_of(pyspark.__version__) >= (4, 1)
 """Binary values were `bytearray`s before (measured: 3.5.9, 4.0.1; since: 4.1.1, 4.3.0)."""
-_OWN = {"VariantType", "GeometryType", "GeographyType"}
+_OWN = {"GeometryType", "GeographyType"}
 """Types that only PySpark 4 has, and whose values PySpark's converter makes of Arrow's structs."""
 
 
@@ -86,11 +86,13 @@ def _convert(kind: t.DataType, local: Convert) -> Convert:
         if isinstance(kind, known):
             convert = make(kind)
             return lambda value: None if value is None else convert(value)
+    if type(kind).__name__ == "VariantType":  # of `bytearray`s in every version
+        variant: Any = t.VariantVal
+        return lambda value: value and variant(bytearray(value["value"]), bytearray(value["metadata"]))
     if type(kind).__name__ in _OWN:
         from wal_sink.spark.writers.rows import conversion  # noqa: PLC0415 - PySpark 3.5 has no such types
 
-        own: Convert = conversion()._create_converter(kind)  # noqa: SLF001 - PySpark has no public way
-        return own
+        return cast("Convert", conversion()._create_converter(kind))  # noqa: SLF001 - PySpark has no public way
     return lambda value: value
 
 
