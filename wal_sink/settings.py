@@ -116,7 +116,7 @@ class Delivery:
     """
     rows_per_s: float | None = None
     """Maximum average rows per second over all tasks together. None: no limit. Each task sends one chunk at once and
-    then waits; a sink of whole segments or batches waits between those. A `TwoPhaseSink` does not support it.
+    then waits; a sink of whole segments or batches waits between batches. A `TwoPhaseSink` does not support it.
     """
     max_attempts: int = 8
     """Number of consecutive attempts of a batch without any progress before the committer gives up."""

@@ -8,7 +8,7 @@ import re
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -220,6 +220,15 @@ def test_a_damaged_segment_is_corruption_for_its_reader(
     file.unlink() if damage is None else file.write_bytes(damage)
     with pytest.raises(CorruptError, match=f"{refs[0].id}.*expected"), surfaced_errors("reading"):
         read(spark, tmp_path, refs, df.schema).collect()
+
+
+def test_the_optimizer_never_takes_a_batch_for_small(spark: SparkSession, tmp_path: Path) -> None:
+    """Otherwise a join in the function broadcasts the batch, however large it is, and not the small table."""
+    df = spark.range(10)
+    joined = read(spark, tmp_path, stage(df, tmp_path), df.schema).join(spark.range(100), "id")
+    jdf: Any = joined._jdf
+    assert "BuildRight" in jdf.queryExecution().executedPlan().toString()
+    assert joined.count() == 10
 
 
 def test_secrets_do_not_show_in_the_plan(

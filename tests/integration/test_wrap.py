@@ -17,6 +17,7 @@ from tests.support.streams import Home, Lines
 from tests.support.waiting import PATIENCE_S
 from tests.support.writers import Notes, NotingForeachWriter, noting
 from wal_sink import (
+    Chunk,
     ConfigError,
     Delivery,
     DeliveryError,
@@ -159,6 +160,25 @@ def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Home) -> 
     with pytest.raises(DeliveryError, match=r"wrap.foreach_batch\(.*write\) refused permanently: no such table"):
         run(spark, place, wrap.foreach_batch(write))
     assert calls == [0]
+
+
+@pytest.mark.parametrize("kind", ["rows", "chunks"])
+def test_a_broadcast_variable_reaches_a_writer_with_every_batch(
+    spark: SparkSession, place: Home, notes: Notes, kind: str
+) -> None:
+    names: Any = spark.sparkContext.broadcast({0: "none", 1: "one"})
+
+    def row(given: Row) -> None:
+        notes.note("row", name=names.value[given.id])
+
+    def chunk(given: Chunk) -> None:
+        for each in given.table["id"].to_pylist():
+            notes.note("row", name=names.value[each])
+
+    to = wrap.foreach_writer(row) if kind == "rows" else chunk
+    place.feed.add(range(1), range(1, 2))
+    run(spark, place, to)
+    assert [each["name"] for each in notes.all("row")] == ["none", "one"]
 
 
 @pytest.mark.parametrize("runs", ["driver", "executors", "auto"])

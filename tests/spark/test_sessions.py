@@ -15,7 +15,7 @@ from wal_sink import wrap
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
 from wal_sink.spark.placement import Placement
-from wal_sink.spark.session.private import cloned
+from wal_sink.spark.session.private import cloned, of_unknown_size
 
 
 class Jvm:
@@ -75,6 +75,20 @@ def test_a_spark_that_clones_no_session_is_named() -> None:
     for other in (Older(), SimpleNamespace()):
         with pytest.raises(ConfigError, match=r"Spark 4\.3\.0 does not let wal-sink read a clone of a session"):
             cloned(session(other))
+
+
+def test_a_spark_that_makes_no_dataframe_of_rows_is_named() -> None:
+    df: Any = SimpleNamespace(sparkSession=session(SimpleNamespace()), _jdf=None)
+    with pytest.raises(ConfigError, match=r"Spark 4\.3\.0 does not let wal-sink read the rows of a plan"):
+        of_unknown_size(df)
+
+
+def test_a_spark_that_notes_no_broadcasts_is_named() -> None:
+    log: Any = SimpleNamespace(run_id="run", runtime=None)
+    made = Placement(log, StoreSpec("memory://nowhere"), None, 1, lambda: False)
+    made.spark = session()
+    with pytest.raises(ConfigError, match="SimpleNamespace has no _pickled_broadcast_vars in PySpark"):
+        made.serve("a", wrap.foreach_writer(print), Delivery(print))
 
 
 def test_a_row_writer_without_a_session_says_whose_time_zone_its_rows_have(caplog: pytest.LogCaptureFixture) -> None:

@@ -90,6 +90,11 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             "written while Spark stages them. Limit the rows of a batch instead (maxOffsetsPerTrigger, "
             "maxFilesPerTrigger)"
         )
+    if ability is Ability.BATCH_WRITER and (delivery.order == "total" or delivery.max_concurrency is not None):
+        raise ConfigError(
+            f"sink {name!r}: {'order' if delivery.order == 'total' else 'max_concurrency'} needs a sink that is called "
+            f"for each segment. A {ability.value} gets the batch as one DataFrame: repartition or sort that"
+        )
     kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
     sentence = _sentence(ability, kept)
     if delivery.on_rejected == "dead_letter":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher, copier
@@ -129,8 +130,11 @@ class Placement:
     ) -> tuple[SegmentDispatcher, str, PickledSink]:
         from wal_sink.spark.delivery.executors import AutoDispatcher, ExecutorDispatcher  # noqa: PLC0415 - see below
         from wal_sink.spark.delivery.pickling import check_on_executor, pickled  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.session.private import private  # noqa: PLC0415
 
+        # Its broadcasts stay noted for this thread until a job takes them along.
         make = pickled(sink, name)
+        make = replace(make, broadcasts=tuple(private(spark.sparkContext, "_pickled_broadcast_vars")))
         check_on_executor(spark, make, sink, name)
         executors = ExecutorDispatcher(
             spark,
@@ -143,7 +147,7 @@ class Placement:
             threads_per_task=delivery.threads_per_task,
             should_stop=self.should_stop,
         )
-        if delivery.where == "executors" or sink.needs_tasks:
+        if delivery.where == "executors" or sink.needs_tasks or make.broadcasts:
             return executors, "on executors", make
         copies = LocalDispatcher(make, self.log, should_stop=self.should_stop, copy_sink=make)
         return AutoDispatcher(copies, executors), "on executors, for small batches as a copy in the driver", make
@@ -151,7 +155,8 @@ class Placement:
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchDispatcher:
         if self.spark is None:
             raise ConfigError(
-                f"sink {name!r}: {name_of(sink)} receives whole batches as DataFrames, so it needs a Spark session"
+                f"sink {name!r}: {name_of(sink)} receives whole batches as DataFrames, so it needs a classic Spark "
+                "session: drain in a process that has one"
             )
         if delivery.where == "executors":
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -188,6 +189,13 @@ class Whole(Plain):
 def test_whoever_names_no_rows_cannot_have_them_kept_aside(to: Sink | BatchSink) -> None:
     with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' needs a sink that is called chunk"):
         promise(to, Delivery(to, on_rejected="dead_letter"), "orders")
+
+
+@pytest.mark.parametrize("policy", [{"order": "total"}, {"max_concurrency": 1}])
+def test_a_policy_for_segments_is_refused_where_a_batch_is_written_in_one_call(policy: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"{next(iter(policy))} needs a sink that is called for each segment"):
+        promise(Batches(), Delivery(Batches(), **policy), "orders")
+    promise(Segments(), Delivery(Segments(), **policy), "orders")
 
 
 def test_that_refused_rows_are_kept_aside_is_said() -> None:

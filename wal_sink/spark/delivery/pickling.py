@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from pyspark import cloudpickle
+from pyspark import Broadcast, cloudpickle
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.texts import name_of, told
@@ -30,6 +30,8 @@ class PickledSink:
     """A sink as bytes for the executors. Each call returns a fresh copy of the sink."""
 
     payload: bytes = field(repr=False)
+    broadcasts: tuple[Broadcast[Any], ...] = field(default=(), repr=False)
+    """Those that the sink refers to. Spark ships a broadcast with the jobs whose function it is pickled with."""
 
     def __call__(self) -> Sink:
         """Unpickle the sink. Raises `PermanentError` if it cannot be unpickled: a retry would not help."""

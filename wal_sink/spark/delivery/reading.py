@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wal_sink.spark.session.private import of_unknown_size
 from wal_sink.spark.session.task_errors import marked_errors
 from wal_sink.spark.staging.schema import positional, positional_names
 from wal_sink.stores.opening import open_store
@@ -35,7 +36,7 @@ def read_segments(
     """
     task = _ReadingTask(store, tuple(segments), chunk_rows, tuple(positional_names(schema)))
     ordinals = spark.range(0, len(segments), 1, max(1, len(segments)))  # one ordinal a partition (measured)
-    return ordinals.mapInArrow(task, positional(schema)).toDF(*schema.names)
+    return of_unknown_size(ordinals).mapInArrow(task, positional(schema)).toDF(*schema.names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from wal_sink.redaction import redacted
 from wal_sink.spark.session.versions import KNOWN_VERSIONS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @contextmanager
@@ -56,6 +56,18 @@ def cloned(spark: SparkSession) -> SparkSession:
     """
     with understood(spark.version, "a clone of a session"):
         return type(spark)(spark.sparkContext, private(spark, "_jsparkSession").cloneSession())
+
+
+def of_unknown_size(df: DataFrame) -> DataFrame:
+    """The same rows, of a size that Spark's optimizer does not know, like those of the DataFrame that it gives to
+    `foreachBatch`: so it never broadcasts them. Raises `ConfigError` if this version of Spark has no such call.
+    """
+    spark = df.sparkSession
+    with understood(spark.version, "the rows of a plan"):
+        plan, is_streaming = private(df, "_jdf"), False
+        rows = plan.queryExecution().toRdd()
+        made = private(spark, "_jsparkSession").internalCreateDataFrame(rows, plan.schema(), is_streaming)
+        return type(df)(made, spark)
 
 
 @contextmanager
