@@ -48,6 +48,8 @@ class Judge:
         """Number of objects that the WAL lost. A process may then raise an error, or still deliver every row once."""
         self.alone = True
         """Whether only one process lives."""
+        self.errors: list[tuple[int, str]] = []
+        """The errors that ended a process or its query early: its number, the name of the class."""
 
     def copy(self) -> Self:
         """A judge that knows the same and watches another future."""

@@ -292,6 +292,7 @@ class HistoryProcess:
 
     def _ended_by(self, error: WalSinkError) -> None:
         self.errors.append(error)
+        self.world.judge.errors.append((self.number, type(error).__name__))
         self.world.note(f"{self.number}:      !! {type(error).__name__}: {error}")
         if isinstance(error, FencedError):
             self.world.hits["fenced"] += 1

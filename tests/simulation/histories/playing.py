@@ -37,6 +37,8 @@ class Played:
     violations: list[str]
     hits: dict[str, int]
     points: int
+    world: HistoryWorld
+    """The world as the history left it."""
     trace: list[str] = field(default_factory=list)
 
     @property
@@ -128,7 +130,7 @@ class Playing:
         world = self.world
         finished = self.alone(world.plan.last).came_to_its_end
         world.judge.judge_end(finished=finished, ends=world.ends())
-        played = Played(world.judge.violations, self._hits(), self._points, world.trace or [])
+        played = Played(world.judge.violations, self._hits(), self._points, world, world.trace or [])
         world.close()
         return played
 
