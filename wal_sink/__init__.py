@@ -26,7 +26,7 @@ from wal_sink.errors import (
     UndeliveredError,
     WalSinkError,
 )
-from wal_sink.inspection import SinkStatus, Status
+from wal_sink.inspection.status import SinkStatus, Status
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.settings import Delivery, Settings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from wal_sink.arguments import check_bool, check_text, check_timeout
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
-from wal_sink.inspection import Status, read_status
+from wal_sink.inspection.status import Status, read_status
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.given import (
     check_arguments,

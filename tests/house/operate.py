@@ -8,7 +8,10 @@ from wal_sink.checking.findings import Fault, Finding
 from wal_sink.checking.kinds import KINDS
 from wal_sink.checking.verify import Check
 from wal_sink.estimation import Plan, Requests
-from wal_sink.inspection import SparkCommit, read_batch, read_batches, read_commit, read_health, read_status
+from wal_sink.inspection.batches import read_batch, read_batches
+from wal_sink.inspection.commits import SparkCommit, read_commit
+from wal_sink.inspection.health import read_health
+from wal_sink.inspection.status import read_status
 from wal_sink.repair.changes import read_changes, write_down
 from wal_sink.repair.outcomes import changes_of
 from wal_sink.repair.sinks import retire_as_ordered

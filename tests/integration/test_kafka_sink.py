@@ -568,7 +568,7 @@ def test_a_topic_that_was_created_again_is_refused_or_accepted(kafka: KafkaBroke
 
 
 def test_another_topic_than_that_of_the_ledger_is_refused_or_accepted(kafka: KafkaBroker, topic: str) -> None:
-    """A known sink given another topic went on there, and the audit of an empty topic found no fault."""
+    """A known sink given another topic went on there, and a check of an empty topic found no fault."""
     deliver(sink_of(kafka, topic), [batch(0)])
     other = new_topic(kafka.address)
     sink = sink_of(kafka, other, ledger_topic=f"{topic}-ledger")

@@ -85,29 +85,29 @@ class Live:
     def will(self, deed: Deed) -> bool:
         return deed is None
 
-    def check(self, *, audits: str = "") -> list[Finding]:
-        """Check the WAL. It changes before each request. `audits`: the kind of the sink, for an audit."""
+    def check(self, *, kind: str = "") -> list[Finding]:
+        """Check the WAL. It changes before each request. `kind`: of the sink whose target is compared."""
         process: Any = self  # stores and sinks need no more of a process
         log = Log(SimulatedStore(self.world.wal, process), self.world.runtime, "")
         comparisons: list[Comparison] = []
-        if audits:
+        if kind:
             comparisons.append(AgainstCheckpoint(SimulatedStore(self.world.checkpoint, process)))
-        if audits == "transactional":
+        if kind == "transactional":
             target: Any = self.world.target
             comparisons.append(AgainstTarget(LedgerSink(process, target), NAMES[0]))
-        return list(Check(log, comparisons=comparisons).run())
+        return Check(log, comparisons=comparisons).run()
 
-    def check_until_it_ends(self, *, audits: str = "") -> int:
+    def check_until_it_ends(self, *, kind: str = "") -> int:
         """Check again and again. Return the number of checks."""
         checks = 0
         while not self.done:
-            found = self.check(audits=audits if self.is_registered else "")
+            found = self.check(kind=kind if self.is_registered else "")
             assert [(each.fault, each.where, each.what) for each in found] == []
             checks += 1
             self.go(1 + checks % 7)
         for process in self.processes:
             assert process.error is None or isinstance(process.error, FencedError), process.error
-        assert self.check(audits=audits) == []
+        assert self.check(kind=kind) == []
         assert self.world.wal.list(paths.LOW_WATER), "nothing was collected meanwhile"
         return checks
 
@@ -121,11 +121,11 @@ class Live:
 def test_a_wal_that_changes_between_any_two_requests_has_no_finding(kind: str, steps: int) -> None:
     with small_world():
         live = Live(World(kind, batches=BATCHES, retention=1), steps, CRASHES)
-        assert live.check_until_it_ends(audits=kind) > 1
+        assert live.check_until_it_ends(kind=kind) > 1
 
 
-def audit_from_many_points(kind: str, *, every: int = 5) -> Finding | None:
-    """Audit WALs that stood still at another point each, and then go on. Return the first finding."""
+def check_from_many_points(kind: str, *, every: int = 5) -> Finding | None:
+    """Check WALs that stood still at another point each, and then go on. Return the first finding."""
     with small_world():
         begin = 0
         while True:
@@ -133,14 +133,14 @@ def audit_from_many_points(kind: str, *, every: int = 5) -> Finding | None:
             live.go(begin)
             if live.done:
                 return None
-            if found := live.check(audits=kind if live.is_registered else ""):
+            if found := live.check(kind=kind if live.is_registered else ""):
                 return found[0]
             begin += every
 
 
 @pytest.mark.parametrize("kind", SENDING)
-def test_an_audit_that_begins_at_any_point_has_no_finding(kind: str) -> None:
-    assert audit_from_many_points(kind) is None
+def test_a_check_that_begins_at_any_point_has_no_finding(kind: str) -> None:
+    assert check_from_many_points(kind) is None
 
 
 @pytest.mark.parametrize("kind", SENDING)
@@ -149,7 +149,7 @@ def test_listings_that_take_two_looks_and_come_in_any_order(kind: str) -> None:
         live = Live(World(kind, batches=BATCHES, retention=1), 1, CRASHES)
         live.world.wal.two_looks = live.world.checkpoint.two_looks = True
         live.world.wal.disorder = live.world.checkpoint.disorder = 3
-        assert live.check_until_it_ends(audits=kind) > 1
+        assert live.check_until_it_ends(kind=kind) > 1
 
 
 @pytest.mark.parametrize("kind", SENDING)
@@ -157,7 +157,7 @@ def test_listings_that_take_two_looks_and_come_in_any_order(kind: str) -> None:
 def test_two_processes_that_fence_each_other(kind: str, steps: int) -> None:
     with small_world():
         live = Live(World(kind, batches=BATCHES, retention=1, zombies=True), steps, CRASHES, CRASHES[:1], ())
-        assert live.check_until_it_ends(audits=kind) > 1
+        assert live.check_until_it_ends(kind=kind) > 1
 
 
 def test_the_test_finds_a_check_that_does_not_read_low_water_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,11 @@ def is_tampered(plan: Plan) -> bool:
 
 def audited(world: HistoryWorld) -> list[Finding]:
     log = Log(world.wal, world.runtime, "", read_parquet if world.plan.parquet else read_numbered)
-    return list(Check(log, comparisons=[AgainstCheckpoint(world.checkpoint)]).run())
+    return Check(log, comparisons=[AgainstCheckpoint(world.checkpoint)]).run()
 
 
 def findings_of(plan: Plan) -> Iterator[Finding]:
-    """Play a history, and audit its WAL after each act and at its end."""
+    """Play a history, and check its WAL after each act and at its end."""
     playing = Playing(HistoryWorld(plan))
     world, close = playing.world, playing.world.close
     for act in plan.acts:
@@ -76,7 +76,7 @@ def test_what_vanishes_is_told_in_most_histories(tell: Callable[[str], None]) ->
             for act in plan.acts:
                 playing.act(act)
             world.close()
-    tell(f"objects vanished {len(told)} times, and an audit right after that told it {sum(told)} times")
+    tell(f"objects vanished {len(told)} times, and a check right after that told it {sum(told)} times")
     assert len(told) > 30
     assert sum(told) > len(told) * 2 // 3
 

@@ -129,8 +129,7 @@ ROWS: Mapping[str, Row] = {
         lambda place: [place.wal, "--to", place.module("take"), "--name", "letters"], writes=True
     ),
     "dead-letters delete": Row(lambda place: [place.wal, "--name", "letters", "--all", "--yes"], writes=True),
-    "verify": Row(lambda place: [place.wal]),
-    "audit": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]),
+    "verify": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]),
     "doctor": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table], needs_wal=False),
     "skip": Row(lambda place: [place.wal, "1", "--name", "late", *WHY], writes=True),
     "catch-up": Row(

@@ -124,8 +124,7 @@ def _check_runs(look: Look, facts: BatchFacts) -> None:
     for name, manifest in facts.manifests.items():
         if manifest is None or manifest.passed_over:
             continue
-        path = paths.manifest(facts.batch_id, *name)
-        check_term(look, paths.STAGER_ROLE, manifest.term, manifest.run_id, path)
+        look.check_term(paths.STAGER_ROLE, manifest, paths.manifest(facts.batch_id, *name))
     release = facts.release
     if release is None or release.sink not in look.known.sinks:
         return
@@ -133,16 +132,6 @@ def _check_runs(look: Look, facts: BatchFacts) -> None:
     if not look.may_be_holder(role, release.run_id):
         path, folder = paths.release(facts.batch_id), paths.terms(role)
         look.fault(Fault.FOREIGN, path, f"run {release.run_id} made this release, but it claimed no term in {folder}/")
-
-
-def check_term(look: Look, role: str, term: int, run_id: str, path: str) -> None:
-    """Compare a record's term and run with the role's terms."""
-    found = look.run_of(role, term)
-    if found is None:
-        look.fault(Fault.LOST, paths.term(role, term), f"{path} names this term")
-    elif found not in {"", run_id}:
-        look.fault(Fault.FOREIGN, path, f"run {run_id} wrote it under term {term}, but {paths.term(role, term)} says "
-                   f"that run {found} held the term")  # fmt: skip
 
 
 def _check_release(look: Look, release: Release, manifest: Manifest) -> None:

@@ -74,6 +74,10 @@ NEXT = {
 """The next step for each sort of fault."""
 
 
+MOST_KEPT = 1000
+"""Findings that are kept. More are counted, so that a WAL with a fault in every object needs no more memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that is wrong."""
@@ -128,6 +132,33 @@ class Seen:
         """Add the counts of another part."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+@dataclass(slots=True)
+class Findings:
+    """The result of a check, or of a part of it. `--json` prints these fields."""
+
+    wal: str
+    exists: bool = False
+    """Whether the WAL has a `wal.json` that can be read."""
+    recorded_location: str | None = None
+    """The place that the WAL records, if it is another one: then this is a copy, or the WAL was moved."""
+    faults: list[Finding] = field(default_factory=list)
+    """The first `MOST_KEPT`."""
+    faults_left_off: int = 0
+    seen: Seen = field(default_factory=Seen)
+    through: int | None = None
+    """The newest batch that was checked. To go on: pass the batches after it."""
+    complete: bool = False
+    """Whether every part was looked at."""
+    not_compared: list[str] = field(default_factory=list)
+    """Parts that were not compared, each with the reason."""
+
+    def add(self, found: Iterable[Finding]) -> None:
+        """Add the findings of another part."""
+        self.faults += found
+        self.faults_left_off += len(self.faults[MOST_KEPT:])
+        del self.faults[MOST_KEPT:]
 
 
 def in_both(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:

@@ -8,18 +8,34 @@ deleted, or the mark that a sink was forgotten.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from wal_sink.checking.findings import Fault, Finding, Seen
 from wal_sink.checking.kinds import Lives, kind_of
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import LowWater, Record, SinkRecord, TermRecord, WalRecord, decode
+from wal_sink.wal.log import NOTHING, Log, belongs
+from wal_sink.wal.records import (
+    LowWater,
+    Manifest,
+    Marker,
+    PreparedRecord,
+    Progress,
+    Record,
+    Release,
+    Replayed,
+    SinkRecord,
+    TermRecord,
+    WalRecord,
+    decode,
+)
 
 R = TypeVar("R", bound=Record)
+OfATerm: TypeAlias = Manifest | Marker | PreparedRecord | Progress | Replayed
+"""A record that names the term and the run under which it was written."""
 
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
@@ -38,8 +54,8 @@ class SinkFacts:
     """Batches that have a marker."""
     marked_through: int = NOTHING
     """The newest of them."""
-    progress: dict[int, list[str]] = field(default_factory=dict)
-    """Folders with progress, by batch."""
+    progress: frozenset[int] = frozenset()
+    """Batches of which it has progress."""
 
     @property
     def first_batch(self) -> int:
@@ -163,9 +179,46 @@ class Look:
         for name in self.log.store.list(folder, recursive=True):
             self.object(f"{folder}/{name}")
 
+    def numbers(self, folder: str, *, of_folders: bool = False) -> list[int]:
+        """The numbers in the names of records (or folders) in a folder, ascending. One listing. Other names are noted
+        as unknown.
+        """
+        found: list[int] = []
+        for name in self.log.store.list(folder):
+            path, number = f"{folder}/{name}", paths.parse_number(name)
+            if number is None or not (_is_folder_of(name, number) if of_folders else kind_of(path)):
+                self.unknown(path)
+            else:
+                found.append(number)
+        return sorted(found)
+
+    def series(self, kind: type[R], folder: str, path_of: Callable[[int], str]) -> Iterator[R | None]:
+        """Each record of a series that is numbered from 1, as `listed` gives it. It ends at the first that is gone."""
+        for expected, number in enumerate(self.numbers(folder), 1):
+            if number != expected:
+                self.fault(Fault.LOST, path_of(expected), f"{path_of(number)} is made after it")
+                return
+            yield self.listed(kind, path_of(number))
+
+    def released(self, batch_id: int) -> Manifest | None:
+        """The released manifest of a batch, if the WAL holds it. Faults of both records are told with their batch."""
+        quiet = Look(self.known)
+        release = quiet.find(Release, paths.release(batch_id))
+        path = paths.manifest(batch_id, release.term, release.attempt) if release else None
+        return quiet.find(Manifest, path) if path else None
+
     def unknown(self, path: str) -> None:
         """Note an object, or a folder that ends in `/`, that this version does not know."""
         self.fault(Fault.UNKNOWN, path, "wal-sink makes no object with such a name")
+
+    def check_term(self, role: str, record: OfATerm, path: str) -> None:
+        """Compare the term and the run of a record with the role's terms."""
+        term, found = paths.term(role, record.term), self.run_of(role, record.term)
+        if found is None:
+            self.fault(Fault.LOST, term, f"{path} names this term")
+        elif found not in {"", record.run_id}:
+            what = f"run {record.run_id} wrote it under term {record.term}, but {term} says that run {found} held it"
+            self.fault(Fault.FOREIGN, path, what)
 
     def run_of(self, role: str, term: int) -> str | None:
         """The run that claimed a term, empty if that is not certain; None if there is no such term.
@@ -217,14 +270,11 @@ class Look:
         except ConfigError as error:
             self.fault(Fault.NEWER, path, str(error))
             return None
-        if not _belongs(record, path):
+        if not belongs(record, path):
             self.fault(Fault.MISPLACED, path, f"this {kind.kind} record (id {record.id}) was written for another path")
             return None
         return record
 
 
-def _belongs(record: Record, path: str) -> bool:
-    try:
-        return record.belongs_at(path)
-    except ConfigError:  # it has a number that no path can hold
-        return False
+def _is_folder_of(name: str, batch_id: int) -> bool:
+    return name == f"{batch_id:0{paths.BATCH_DIGITS}d}/"

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from wal_sink.checking.findings import Fault
-from wal_sink.checking.kinds import TOP
+from wal_sink.checking.kinds import TOP, kind_of
 from wal_sink.checking.look import Look
 from wal_sink.errors import ObjectLost
 from wal_sink.recovery.inventory import take
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MOST_FILLED
-from wal_sink.wal.log import NOTHING
 from wal_sink.wal.records import LowWater, Move, WalRecord
 from wal_sink.wal.sink_records import EndedRecord
 
@@ -54,14 +53,14 @@ def _check_terms(look: Look) -> None:
     numbers: dict[str, list[int]] = {}
     ended: list[tuple[str, int]] = []
     for name in look.log.store.list(paths.TERMS, recursive=True):
-        role, _, file = name.partition("/")
-        number, end = paths.parse_number(file), paths.parse_number(file.replace(".ended.json", ".json"))
-        if number is not None and name == paths.term(role, number).partition("/")[2]:
-            numbers.setdefault(role, []).append(number)
-        elif end is not None and name == paths.ended(role, end).partition("/")[2]:
-            ended.append((role, end))
+        kind, (role, _, file) = kind_of(f"{paths.TERMS}/{name}"), name.partition("/")
+        number = paths.parse_number(file.removesuffix(".ended.json"))
+        if kind is None or number is None:
+            look.unknown(f"{paths.TERMS}/{name}")
+        elif kind.record is EndedRecord:
+            ended.append((role, number))
         else:
-            look.object(f"{paths.TERMS}/{name}")
+            numbers.setdefault(role, []).append(number)
     for role, found in numbers.items():
         for number in found:
             look.note_term(role, number)
@@ -97,57 +96,32 @@ def _check_ended(look: Look, role: str, number: int) -> None:
 
 
 def _check_moves(look: Look) -> None:
-    """The records of moves: numbered from 1, each from where the one before led to."""
-    numbers: list[int] = []
-    for name in look.log.store.list(paths.MOVES, recursive=True):
-        number = paths.parse_number(name)
-        if number is None or f"{paths.MOVES}/{name}" != paths.move(number):
-            look.unknown(f"{paths.MOVES}/{name}")
-        else:
-            numbers.append(number)
+    """The records of moves: each from where the one before led to."""
     at = look.known.wal.location if look.known.wal else ""
-    for expected, number in enumerate(sorted(numbers), 1):
-        if number != expected:
-            look.fault(Fault.LOST, paths.move(expected), f"{paths.move(number)} is made after it")
-            return
-        record = look.listed(Move, paths.move(number))
+    for record in look.series(Move, paths.MOVES, paths.move):
         if record is None:
             return
         if at and record.moved_from != at:
             what = f"the WAL was moved from {record.moved_from}, but it lay at {at} by the record before this one"
-            look.fault(Fault.CONTRADICTION, paths.move(number), what)
+            look.fault(Fault.CONTRADICTION, paths.move(record.number), what)
         at = record.location
 
 
 def _check_low_water(look: Look) -> None:
     """Every low-water record. The newest says which batches each sink had."""
-    known, newest = look.known, NOTHING
-    for name in look.log.store.list(paths.LOW_WATER, recursive=True):
-        path, number = f"{paths.LOW_WATER}/{name}", paths.parse_number(name)
-        if number is None or path != paths.low_water(number):
-            look.unknown(path)
-            continue
-        record = look.listed(LowWater, path)
-        newest = max(newest, number)
-        if record is not None and number == newest:
-            known.low_record = record
-    known.low_water = max(known.low_water, newest)
+    known = look.known
+    for number in look.numbers(paths.LOW_WATER):
+        known.low_record = look.listed(LowWater, paths.low_water(number)) or known.low_record
+        known.low_water = max(known.low_water, number)
 
 
 def check_batches(look: Look) -> None:
     """Which batches there are: from the one after low water on, without a gap. Up to 2 listings."""
-    known = look.known
-    known.batches = []
-    for name in look.log.store.list(paths.BATCHES):
-        number = _batch_of(name)
-        if number is None:
-            look.unknown(f"{paths.BATCHES}/{name}")
-        else:
-            known.batches.append(number)
-    low_water = known.low_water
-    look.seen.leftovers = sum(number <= low_water for number in known.batches)
-    known.batches = [number for number in known.batches if number > low_water]
+    known, low_water = look.known, look.known.low_water
+    found = look.numbers(paths.BATCHES, of_folders=True)
+    known.batches = [number for number in found if number > low_water]
     known.held = frozenset(known.batches)
+    look.seen.leftovers = len(found) - len(known.batches)
     if known.wal is None or not known.batches:
         return
     before = max(low_water, known.wal.first_batch - 1)
@@ -166,9 +140,3 @@ def _tell_gap(look: Look, first: int, later: int) -> None:
         f"{which} must exist, since {paths.batch(later)}/ is younger and low water is at {look.known.low_water}, or "
         f"the newest record of {paths.LOW_WATER}/ is gone",
     )
-
-
-def _batch_of(name: str) -> int | None:
-    """The batch whose folder has this name; None for any other name."""
-    stem = name.removesuffix("/")
-    return int(stem) if name != stem and len(stem) == paths.BATCH_DIGITS and stem.isdigit() else None

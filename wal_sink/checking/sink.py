@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from wal_sink.checking.batch import check_term
+from wal_sink.checking.deliveries import check_progress
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.kinds import OF_A_SINK, kind_of
 from wal_sink.checking.look import Look, SinkFacts
-from wal_sink.checking.sink_batch import check_progress
 from wal_sink.recovery.inventory import sink_folders
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING
@@ -43,34 +43,12 @@ def _facts(look: Look, folder: str, names: frozenset[str]) -> SinkFacts:
     younger = sorted(names - {paths.SINK_RECORD})
     because = f"{paths.SINKS}/{folder}/{younger[0]} is made after it" if younger else "a listing showed it"
     sink.record = look.required(SinkRecord, paths.sink(folder), because)
-    sink.markers = frozenset(_markers(look, folder) if "markers/" in names else ())
-    sink.marked_through = max(sink.markers, default=NOTHING)
+    if "markers/" in names:
+        sink.markers = frozenset(look.numbers(paths.markers(folder)))
+        sink.marked_through = max(sink.markers, default=NOTHING)
     if "progress/" in names:
-        _list_progress(look, sink)
+        sink.progress = frozenset(look.numbers(paths.progress_batches(folder), of_folders=True))
     return sink
-
-
-def _markers(look: Look, folder: str) -> list[int]:
-    """The batches that have a marker. One listing."""
-    numbers = []
-    for name in look.log.store.list(paths.markers(folder)):
-        path, number = f"{paths.markers(folder)}/{name}", paths.parse_number(name)
-        if kind_of(path) is None or number is None:
-            look.unknown(path)
-        else:
-            numbers.append(number)
-    return numbers
-
-
-def _list_progress(look: Look, sink: SinkFacts) -> None:
-    root = paths.progress_batches(sink.folder)
-    names = look.log.store.list(root)
-    for name in names:
-        number = paths.parse_number(name)
-        if number is None or not name.endswith("/"):
-            look.unknown(f"{root}/{name}")
-        else:
-            sink.progress.setdefault(number, []).append(f"{root}/{name.rstrip('/')}")
 
 
 def _check_claimed(look: Look, found: Mapping[str, frozenset[str]]) -> None:
@@ -138,15 +116,14 @@ def _check_newest_marker(look: Look, sink: SinkFacts) -> None:
         _require_marked(look, sink, known, paths.low_water(low.batch_id))
     for number in sorted(sink.markers - look.known.held):  # the others were checked with their batches
         path = paths.marker(sink.folder, number)
-        marker = look.listed(Marker, path)
-        if marker is not None:
-            check_term(look, paths.committer_role(sink.folder), marker.term, marker.run_id, path)
+        if (marker := look.listed(Marker, path)) is not None:
+            look.check_term(paths.committer_role(sink.folder), marker, path)
     if sink.marked_through > max([look.known.low_water, *look.known.batches[-1:]]):
         _require_batch(look, sink.marked_through, paths.marker(sink.folder, sink.marked_through))
-    for batch_id in sorted(sink.progress.keys() - look.known.held):
+    for batch_id in sorted(sink.progress - look.known.held):
         if not look.known.is_collected(batch_id):
             check_progress(look, sink, batch_id, None)
-            _require_batch(look, batch_id, f"{sink.progress[batch_id][0]}/")
+            _require_batch(look, batch_id, f"{paths.progress_folder(sink.folder, batch_id)}/")
 
 
 def _require_marked(look: Look, sink: SinkFacts, through: int, because: str) -> None:
@@ -163,21 +140,10 @@ def _require_batch(look: Look, batch_id: int, because: str) -> None:
 
 
 def _check_names(look: Look, folder: str) -> None:
-    """The names of a sink, numbered from 1. The newest must be its own."""
-    numbers = []
-    for name in look.log.store.list(paths.sink_names(folder), recursive=True):
-        path, number = f"{paths.sink_names(folder)}/{name}", paths.parse_number(name)
-        if kind_of(path) is None or number is None:
-            look.unknown(path)
-        else:
-            numbers.append(number)
+    """The names of a sink. The newest must be its own."""
     record = None
-    for expected, number in enumerate(sorted(numbers), 1):
-        if number != expected:
-            younger = paths.sink_name(folder, number)
-            look.fault(Fault.LOST, paths.sink_name(folder, expected), f"{younger} is made after it")
-            return
-        record = look.listed(NameRecord, paths.sink_name(folder, number))
+    for record in look.series(NameRecord, paths.sink_names(folder), partial(paths.sink_name, folder)):  # noqa: B007
+        pass
     if record is not None and record.name != folder:
         path = paths.owner(record.name)
         owner = look.required(OwnerRecord, path, f"{paths.sink_name(folder, record.number)} gives the sink this name")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from wal_sink.checking.batch import BatchFacts, check_batch
-from wal_sink.checking.findings import Finding, Seen, in_both
+from wal_sink.checking.deliveries import check_deliveries, check_letters
+from wal_sink.checking.findings import Finding, Findings, in_both
 from wal_sink.checking.kinds import TOP
-from wal_sink.checking.letters import check_letters, letter_batches
 from wal_sink.checking.look import Known, Look
 from wal_sink.checking.root import check_root
 from wal_sink.checking.sink import check_sink, check_sinks
-from wal_sink.checking.sink_batch import check_deliveries
+from wal_sink.errors import WalSinkError
 from wal_sink.recovery.inventory import take
 from wal_sink.recovery.location import canonical, current_location
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
-from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
 
 
 class Comparison(Protocol):
@@ -38,32 +40,19 @@ class Comparison(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The batches to check. Those that the WAL does not hold are left out."""
-
-    first: int = 0
-    last: int | None = None
-    after: int = NOTHING
-    """The newest batch that an earlier check looked at."""
-
-    def __contains__(self, batch_id: int) -> bool:
-        return batch_id >= self.first and batch_id > self.after and (self.last is None or batch_id <= self.last)
-
-
 OnBatch = Callable[[int, int], None]
 
 
 class Check:
     """A check of one WAL. It reads only, and claims nothing.
 
-    `through` is the newest batch that was checked: pass it as `Range.after` to go on there.
+    `batches`: those to check, as far as the WAL holds them. `left_out`: what the caller does not compare.
     """
 
     def __init__(
         self,
         store: Store | Log,
-        batches: Range = Range(),
+        batches: range = range(sys.maxsize),
         *,
         reads_segments: bool = True,
         comparisons: Sequence[Comparison] = (),
@@ -72,46 +61,50 @@ class Check:
     ) -> None:
         self.log = store if isinstance(store, Log) else Log(store, SYSTEM, run_id="")
         self.known = Known(self.log)
-        self.seen = Seen()
-        self.through = batches.after
-        self.is_complete = False
-        """Whether every part was looked at."""
+        self.found = Findings(self.log.store.root)
         self._range = batches
         self._reads_segments = reads_segments
         self._comparisons = comparisons
         self._left_out = left_out
         self._on_batch = on_batch
 
-    def run(self) -> Iterator[Finding]:
-        """Every finding, part by part. Raises `StoreError`, and `ConfigError` for the folder of a checkpoint."""
-        yield from self._confirmed(check_root)
-        yield from self._confirmed(check_sinks)
+    def run(self) -> list[Finding]:
+        """Check part by part, and return `found.faults`. If it ends early, `found` holds what it found before.
+
+        Raises `StoreError`, and `ConfigError` for the folder of a checkpoint.
+        """
+        try:
+            self._run()
+        finally:
+            told = (line for comparison in self._comparisons for line in comparison.left_out())
+            self.found.not_compared = [*self._left_out, *told]
+        return self.found.faults
+
+    def _run(self) -> None:
+        self._look(check_root)
+        self._locate()
+        self._look(check_sinks)
         for comparison in self._comparisons:
-            yield from self._confirmed(comparison.whole)
+            self._look(comparison.whole)
         wanted = [batch_id for batch_id in self.known.batches if batch_id in self._range]
         self._on_batch(0, len(wanted))
         for done, batch_id in enumerate(wanted, 1):
-            yield from self._confirmed(partial(self._batch, batch_id=batch_id))
-            self.through = batch_id
+            self._look(partial(self._batch, batch_id=batch_id))
+            self.found.through = batch_id
             self._on_batch(done, len(wanted))
         for folder in list(self.known.sinks):
-            yield from self._confirmed(partial(check_sink, folder=folder))
-            yield from self._letters(folder)
-        self.is_complete = True
+            self._look(partial(check_sink, folder=folder))
+            self._letters(folder)
+        self.found.complete = True
 
-    def elsewhere(self) -> str:
-        """The place that the WAL records, if it is another one: then this is a copy, or the WAL was moved. Else empty.
-
-        One listing, and a read if there are moves.
-        """
+    def _locate(self) -> None:
+        """Compare the place that the WAL records with its own. One listing, and a read if there are moves."""
         if self.known.wal is None:
-            return ""
-        said = current_location(self.log, self.known.wal, moved=True)
-        return "" if said == canonical(self.log.store.root) else said
-
-    def left_out(self) -> list[str]:
-        """Parts that were not compared, each with the reason."""
-        return [*self._left_out, *(line for comparison in self._comparisons for line in comparison.left_out())]
+            return
+        self.found.exists = True
+        with contextlib.suppress(WalSinkError):  # the check itself tells of damaged records
+            said = current_location(self.log, self.known.wal, moved=True)
+            self.found.recorded_location = None if said == canonical(self.log.store.root) else said
 
     def _batch(self, look: Look, batch_id: int) -> None:
         facts = check_batch(look, batch_id, reads_segments=self._reads_segments)
@@ -119,26 +112,27 @@ class Check:
         for comparison in self._comparisons:
             comparison.batch(look, facts)
 
-    def _letters(self, folder: str) -> Iterator[Finding]:
+    def _letters(self, folder: str) -> None:
         batches: list[int] = []
 
         def listed(look: Look) -> None:
-            batches[:] = letter_batches(look, folder) if "dead-letters/" in self.known.sinks[folder].names else []
+            batches[:] = look.numbers(paths.dead_letter_batches(folder), of_folders=True)
 
-        yield from self._confirmed(listed)
+        if "dead-letters/" in self.known.sinks[folder].names:
+            self._look(listed)
         for batch_id in [number for number in batches if number in self._range]:
-            yield from self._confirmed(partial(check_letters, folder=folder, batch_id=batch_id))
+            self._look(partial(check_letters, folder=folder, batch_id=batch_id))
 
-    def _confirmed(self, check: Callable[[Look], None]) -> list[Finding]:
-        """The findings of a part that two looks agree on."""
+    def _look(self, check: Callable[[Look], None]) -> None:
+        """Look at a part. Its findings are those that two looks agree on."""
         look = Look(self.known)
         check(look)
         first = look.found
         if first:
             look = Look(self.known)
             check(look)
-        self.seen.add(look.seen)
-        return in_both(first, look.found)
+        self.found.seen.add(look.seen)
+        self.found.add(in_both(first, look.found))
 
 
 def holds_wal(store: Store) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from wal_sink.cli import options
@@ -9,7 +11,7 @@ from wal_sink.cli.opened import opened, require_wal
 from wal_sink.cli.output import print_json, size
 from wal_sink.cli.tables import Listing
 from wal_sink.cli.working import working
-from wal_sink.inspection import BatchView, read_batches
+from wal_sink.inspection.batches import BatchView, read_batches
 from wal_sink.reporting.counts import counted
 from wal_sink.wal.log import NOTHING
 
@@ -19,13 +21,13 @@ from wal_sink.wal.log import NOTHING
 @click.option("--after", type=int, default=NOTHING, metavar="BATCH", help="Only batches after this one.")
 @options.storage_options
 @options.as_json
-def batches(*, wal: str, after: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool) -> None:
+def batches(*, wal: str, after: int, as_json: bool, **more: Any) -> None:
     """Every batch the WAL still holds, oldest first.
 
     Each line shows rows, segments and size, the number of staging attempts, whether the batch is released for delivery,
     and the sinks that have it.
     """
-    store = opened(options.wal_spec(wal, option, storage_options_json))
+    store = opened(options.wal_spec(wal, more))
     sinks = {sink.name for sink in require_wal(store).sinks}
     with working(f"reading the batches of {store.root}") as work:
         found = read_batches(store, after=after, on_batch=work.count)

@@ -19,7 +19,7 @@ from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError
-from wal_sink.inspection import plain_rows
+from wal_sink.inspection.rows import plain_rows
 from wal_sink.repair.letters import (
     Chosen,
     DeletePlan,
@@ -70,7 +70,7 @@ def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> N
     """Every dead letter of every sink, oldest batch first. A row that was rejected again is listed once, under its
     newest dead letter.
     """
-    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    spec = options.wal_spec(wal, more)
     status = require_wal(opened(spec))
     names = [sink.name for sink in status.sinks] if name is None else [name]
     with working("reading dead letters") as work:
@@ -238,7 +238,7 @@ def _counted(letters: Iterator[KeptLetter], work: Work) -> Iterator[KeptLetter]:
 
 
 def _letters(wal: str, name: str, more: dict[str, Any]) -> _Letters:
-    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    spec = options.wal_spec(wal, more)
     require_wal(opened(spec))
     return _dead_letters(spec, name)
 

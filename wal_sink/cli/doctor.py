@@ -20,7 +20,7 @@ from wal_sink.doctor.store_probes import probe_store
 from wal_sink.doctor.target_checks import NO_ROWS, newest_schema, target_findings
 from wal_sink.doctor.wal_checks import checkpoint_findings, recorded_checkpoint, wal_findings
 from wal_sink.errors import WalSinkError
-from wal_sink.inspection import Status
+from wal_sink.inspection.status import Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted
@@ -95,17 +95,14 @@ class _Examination:
     given: dict[str, Any]
     spec: StoreSpec | None = None
     checkpoint_options: dict[str, object] | None = None
-    """None: those of the WAL."""
     store: Store | None = None
     status: Status | None = None
 
     def __post_init__(self) -> None:
         given = self.given
         if given["wal"] is not None:
-            self.spec = options.wal_spec(given["wal"], given["option"], given["storage_options_json"])
-        pairs, text = given["checkpoint_option"], given["checkpoint_options_json"]
-        if pairs or text:
-            self.checkpoint_options = options.merged_options(pairs, text, "--checkpoint-option")
+            self.spec = options.wal_spec(given["wal"], given)
+        self.checkpoint_options = options.of_checkpoint(given)
 
     def findings(self) -> Iterator[Finding]:
         """Examine all parts that the options name."""

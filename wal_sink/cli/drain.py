@@ -11,7 +11,7 @@ import click
 
 from wal_sink.cli import options
 from wal_sink.cli.log_format import say, without_raised_errors
-from wal_sink.cli.opened import NoWal, no_wal, opened, status_of
+from wal_sink.cli.opened import NoWal, checkpoint_url, no_wal, opened, status_of
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.sources import config_option
 from wal_sink.cli.tables import print_text
@@ -19,10 +19,8 @@ from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order, signal_of
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
-from wal_sink.inspection import SinkStatus, Status
+from wal_sink.inspection.status import SinkStatus, Status
 from wal_sink.metrics.prometheus import Metrics
-from wal_sink.recovery.location import is_plain
-from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.bounded import within
@@ -115,7 +113,7 @@ def drain(*, wal: str, to: str, name: str, as_json: bool, **more: Any) -> None:
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
         wal-sink drain s3://lake/wal/orders --to mypackage.targets:post --name api --follow
     """
-    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    spec = options.wal_spec(wal, more)
     store = opened(spec)
     before = status_of(store)
     if before.wal_id is None and not more["follow"]:
@@ -170,14 +168,12 @@ class _Drained:
     def sink(self) -> WalSink:
         """A new `WalSink`. It does nothing yet."""
         more = self.options
-        pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
-        own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
         return WalSink(
             {self.name: self.delivery},
             wal=self.spec.url,
-            checkpoint=more["checkpoint"] or _recorded_checkpoint(self.before),
+            checkpoint=checkpoint_url(self.before.checkpoint, more),
             storage_options=self.spec.options,
-            checkpoint_options=own,
+            checkpoint_options=options.of_checkpoint(more),
             settings=Settings(retention_batches=more["retention_batches"]),
             moved_from=more["moved_from"],
             moved_from_gone=more["moved_from_gone"],
@@ -222,23 +218,6 @@ def _metrics(address: str | None) -> Iterator[Metrics | None]:
     with Metrics() as metrics:
         say(f"metrics: http://{metrics.serve(address)}/metrics")
         yield metrics
-
-
-def _recorded_checkpoint(status: Status) -> str:
-    """The checkpoint's address as the WAL records it; only of a plain kind of store.
-
-    The record of a WAL must not choose which code runs: fsspec has schemes that fetch other addresses and fill in
-    templates.
-    """
-    found = status.checkpoint
-    if found is None:
-        raise ConfigError(f"{status.wal} does not record a checkpoint yet: give --checkpoint")
-    if not is_plain(found):
-        raise ConfigError(
-            f"{status.wal} records the checkpoint {mask_url(found)}. wal-sink opens an address of this kind only if "
-            "you pass it yourself. Pass it with --checkpoint"
-        )
-    return found
 
 
 def _deliver(sink: WalSink, name: str, more: dict[str, Any]) -> _Stopped | None:

@@ -11,7 +11,6 @@ from typing import get_args
 import click
 
 import wal_sink
-from wal_sink.cli.audit import audit
 from wal_sink.cli.batches import batches
 from wal_sink.cli.catch_up import catch_up_verb
 from wal_sink.cli.dead_letters import dead_letters
@@ -69,7 +68,6 @@ _VERBS = (
     sinks,
     dead_letters,
     verify,
-    audit,
     doctor,
     skip_verb,
     catch_up_verb,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.cli import options
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.inspection import SparkCommit, Status, read_commit, read_status
+from wal_sink.inspection.commits import SparkCommit, read_commit
+from wal_sink.inspection.status import Status, read_status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.spark.session.checkpoint_files import checkpoint_files
@@ -50,10 +52,17 @@ def commit_of(status: Status, spec: StoreSpec, more: dict[str, Any]) -> SparkCom
 
 
 def checkpoint_of(recorded: str | None, spec: StoreSpec, more: dict[str, Any]) -> CheckpointFiles:
-    """The files of the checkpoint that was given, else of the one that the WAL records.
+    """The files of the checkpoint at the address that `checkpoint_url` finds. Raises `ConfigError`."""
+    url = checkpoint_url(recorded, more)
+    with working(f"opening the checkpoint {mask_url(url)}"):
+        return checkpoint_files(url, options.of_checkpoint(more), spec, None)
 
-    The record of a WAL must not choose which code runs, so only a plain kind of address is opened unasked. Raises
-    `ConfigError` if there is none to open.
+
+def checkpoint_url(recorded: str | None, more: Mapping[str, Any]) -> str:
+    """The checkpoint that was given, else the one that the WAL records. Raises `ConfigError` if there is none to open.
+
+    The record of a WAL must not choose which code runs: fsspec has schemes that fetch other addresses and fill in
+    templates. So only a plain kind of address is opened if nobody passed it.
     """
     url = more["checkpoint"] or recorded
     if url is None:
@@ -62,10 +71,7 @@ def checkpoint_of(recorded: str | None, spec: StoreSpec, more: dict[str, Any]) -
         raise ConfigError(
             f"the WAL records the checkpoint {mask_url(url)}. Pass this kind of address yourself with --checkpoint"
         )
-    pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
-    own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
-    with working(f"opening the checkpoint {mask_url(url)}"):
-        return checkpoint_files(url, own, spec, None)
+    return str(url)
 
 
 def no_wal(status: Status) -> str:

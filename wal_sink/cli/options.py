@@ -102,9 +102,17 @@ def merged_options(pairs: tuple[str, ...], text: str | None, named: str) -> dict
     return options
 
 
-def wal_spec(wal: str, option: tuple[str, ...], storage_options_json: str | None) -> StoreSpec:
+def wal_spec(wal: str, more: Mapping[str, Any]) -> StoreSpec:
     """The address of the WAL with the options of its store."""
-    return StoreSpec(wal, merged_options(option, storage_options_json, f"--option or {STORAGE_VARIABLE}"))
+    return StoreSpec(
+        wal, merged_options(more["option"], more["storage_options_json"], f"--option or {STORAGE_VARIABLE}")
+    )
+
+
+def of_checkpoint(more: Mapping[str, Any]) -> dict[str, object] | None:
+    """The options of the checkpoint's store; None: those of the WAL."""
+    pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
+    return merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
 
 
 def _parsed(text: str, named: str) -> dict[str, object]:

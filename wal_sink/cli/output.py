@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from typing import IO, Any
+from typing import Any
 
 import click
 import msgspec
@@ -38,15 +38,14 @@ def plain(value: object) -> Any:
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
 
 
-def console(stream: IO[str] | None = None) -> Console:
-    """A console on `stream` (default: stdout) that never cuts text in a pipe. rich reads `COLUMNS` itself."""
-    file = stream or sys.stdout
-    return Console(file=file, width=None if has_width(file) else PIPE_WIDTH, highlight=False)
+def console() -> Console:
+    """A console on stdout that never cuts text in a pipe. rich reads `COLUMNS` itself."""
+    return Console(file=sys.stdout, width=None if has_width() else PIPE_WIDTH, highlight=False)
 
 
-def has_width(file: IO[str]) -> bool:
-    """Whether lines must fit a width: on a terminal, or if `COLUMNS` says how wide the output is."""
-    return file.isatty() or os.environ.get("COLUMNS", "").isdigit()
+def has_width() -> bool:
+    """Whether lines on stdout must fit a width: on a terminal, or if `COLUMNS` says how wide the output is."""
+    return sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
 
 
 def clean(value: object) -> str:

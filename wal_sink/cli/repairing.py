@@ -69,7 +69,7 @@ def log_of(wal: str, more: dict[str, Any]) -> Log:
 
     One read.
     """
-    store = opened(wal_spec(wal, more["option"], more["storage_options_json"]))
+    store = opened(wal_spec(wal, more))
     log = Log(store, SYSTEM, SYSTEM.new_id())
     with working(f"reading {store.root}"):
         if find_wal(log) is None:

@@ -14,7 +14,7 @@ from wal_sink.cli.opened import commit_of, opened, require_wal
 from wal_sink.cli.output import print_json
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError
-from wal_sink.inspection import read_health
+from wal_sink.inspection.health import read_health
 from wal_sink.report.collect import NEWEST
 from wal_sink.report.page import page_of, read_report
 from wal_sink.reporting.counts import counted
@@ -43,7 +43,7 @@ def report(*, wal: str, output: str | None, newest: int, as_json: bool, **more: 
     """
     if output is None and not as_json:
         raise click.UsageError("Missing option '-o' / '--output': the HTML file to write, or - for stdout")
-    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    spec = options.wal_spec(wal, more)
     store = opened(spec)
     status = require_wal(store)
     spark = commit_of(status, spec, more)

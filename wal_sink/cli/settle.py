@@ -43,7 +43,7 @@ def settle_verb(*, wal: str, folder: str, newest: str | None, as_json: bool, **m
         wal-sink settle wal/orders checkpoint/rest
         wal-sink settle wal/orders checkpoint/rest --newest complete
     """
-    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    spec = options.wal_spec(wal, more)
     log = log_of(wal, more)
     checkpoint = Checkpoint(checkpoint_of(require_wal(log, "the WAL").checkpoint, spec, more))
     there = opened(_spec_of(folder, spec, more))
@@ -67,8 +67,7 @@ def settle_verb(*, wal: str, folder: str, newest: str | None, as_json: bool, **m
 
 def _spec_of(folder: str, spec: StoreSpec, more: dict[str, Any]) -> StoreSpec:
     """The folder's address. By default it has the options of the WAL, if it is on the same kind of store."""
-    pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
-    if pairs or text:
-        return StoreSpec(folder, options.merged_options(pairs, text, "--checkpoint-option"))
-    found = StoreSpec(folder)
-    return StoreSpec(folder, spec.options) if found.scheme == spec.scheme else found
+    own = options.of_checkpoint(more)
+    return StoreSpec(
+        folder, own if own is not None else spec.options if StoreSpec(folder).scheme == spec.scheme else {}
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from wal_sink.cli import options
@@ -9,7 +11,9 @@ from wal_sink.cli.opened import NoWal, opened, require_wal
 from wal_sink.cli.output import cell, clean, plain, print_json, size
 from wal_sink.cli.tables import Listing, print_facts, print_rows
 from wal_sink.cli.working import working
-from wal_sink.inspection import BatchDetail, SinkTimeline, StagedRows, Timeline, read_batch, read_rows, read_timeline
+from wal_sink.inspection.batches import BatchDetail, read_batch
+from wal_sink.inspection.rows import StagedRows, read_rows
+from wal_sink.inspection.timeline import SinkTimeline, Timeline
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
 from wal_sink.wal.timings import StagingTiming
@@ -24,20 +28,17 @@ NOT_RECORDED = "not recorded"
 @click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="How many rows to show.")
 @options.storage_options
 @options.as_json
-def show(
-    *, wal: str, batch: int, rows: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool
-) -> None:
+def show(*, wal: str, batch: int, rows: int, as_json: bool, **more: Any) -> None:
     """One batch: manifest, release and segments, where its time went, the sinks that have it, and its first rows."""
-    store = opened(options.wal_spec(wal, option, storage_options_json))
+    store = opened(options.wal_spec(wal, more))
     detail = _require_batch(store, batch)
     with working(f"reading rows of batch {batch}"):
         staged = read_rows(store, detail.manifest, rows)
-    timeline = read_timeline(store, detail)
     if as_json:
-        print_json({**plain(detail), "timeline": plain(timeline), "rows": plain(staged)})
+        print_json({**plain(detail), "rows": plain(staged)})
         return
     _print_records(detail)
-    _print_timeline(timeline)
+    _print_timeline(detail.timeline)
     _print_segments(detail)
     _print_sinks(detail)
     if rows:

@@ -12,7 +12,7 @@ from wal_sink.cli.output import batch_text, plain, print_json
 from wal_sink.cli.repairing import dry_run_option, optional_why
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
-from wal_sink.inspection import SinkStatus
+from wal_sink.inspection.status import SinkStatus
 from wal_sink.recovery.sink_changes import RetirePlan, check_rename, plan_retire
 from wal_sink.repair.outcomes import Change, changes_of
 from wal_sink.repair.sinks import rename_as_ordered, retire_as_ordered
@@ -37,7 +37,7 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     """Every sink that the WAL knows, including retired ones: its newest delivered batch, and the process that serves
     it, if one is known. Then every skip, catch-up, retirement and renaming: who, when and why.
     """
-    store = opened(options.wal_spec(wal, more["option"], more["storage_options_json"]))
+    store = opened(options.wal_spec(wal, more))
     status, log = require_wal(store), Log(store, SYSTEM, SYSTEM.new_id())
     changes = {sink.name: changes_of(log, sink.folder, sink.name) for sink in status.sinks}
     if as_json:
@@ -174,6 +174,6 @@ def _way_on(sink: SinkStatus) -> str:
 
 
 def _log(wal: str, more: dict[str, Any]) -> Log:
-    store = opened(options.wal_spec(wal, more["option"], more["storage_options_json"]))
+    store = opened(options.wal_spec(wal, more))
     require_wal(store)
     return Log(store, SYSTEM, SYSTEM.new_id())

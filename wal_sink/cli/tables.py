@@ -44,9 +44,9 @@ class Listing:
         """Add a row. Each value is shown as `clean` shows it."""
         self._rows.append([clean(value) for value in values])
 
-    def print(self, out: Console | None = None) -> None:
-        """Print to stdout, or to another console."""
-        out = out or console()
+    def print(self) -> None:
+        """Print to stdout."""
+        out = console()
         whole = _grid(self._headings, self._rows, right=self._is_number)
         if _fits(whole, out):
             out.print(whole)
@@ -88,9 +88,9 @@ class Listing:
         return (" " * GAP).join(padded).rstrip()
 
 
-def print_facts(rows: Iterable[tuple[str, object]], out: Console | None = None, *, indent: str = "") -> None:
+def print_facts(rows: Iterable[tuple[str, object]], *, indent: str = "") -> None:
     """Print names and values, one below the other."""
-    out = out or console()
+    out = console()
     shown = [(name, clean(value)) for name, value in rows]
     left = max((cell_len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -115,7 +115,7 @@ def print_rows(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], 
         return
     for number, row in enumerate(rows):
         out.print(Text(f"{title} {number}", "bold"))
-        print_facts(zip(names, row, strict=True), out, indent=INDENT)
+        print_facts(zip(names, row, strict=True), indent=INDENT)
 
 
 def _grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[bool] = ()) -> Table:
@@ -132,10 +132,10 @@ def _fits(table: Table, out: Console) -> bool:
     return Measurement.get(out, out.options.update(width=_WIDEST), table).maximum <= out.width
 
 
-def print_text(said: str, out: Console | None = None, *, hang: str = "") -> None:
+def print_text(said: str, *, hang: str = "") -> None:
     """Print a sentence: on a terminal in lines of whole words, with `hang` before further ones; in a pipe as one."""
-    out = out or console()
-    if not has_width(out.file):
+    out = console()
+    if not has_width():
         out.print(Text(clean(said)), soft_wrap=True)
         return
     first, *others = broken(clean(said), out.width - len(hang))

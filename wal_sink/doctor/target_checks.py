@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wal_sink.errors import WalSinkError
-from wal_sink.inspection import Status, read_manifest
+from wal_sink.inspection.batches import read_manifest
+from wal_sink.inspection.status import Status
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import name_of, told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.inspection import Status, read_status
+from wal_sink.inspection.status import Status, read_status
 from wal_sink.lifecycle.given import refuse_shared_folder
 from wal_sink.recovery.location import canonical, check_location
 from wal_sink.reporting.findings import Finding, fault, fine, risk

@@ -6,10 +6,11 @@ batches are read, so with a long backlog the sums are lower bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from wal_sink.inspection.staged import Found, StagedBatch
+from wal_sink.inspection.batches import StagedBatch
 
 MOST_READ = 64
 """The most batches whose manifest is read, shared by all sinks."""
@@ -64,7 +65,7 @@ def backlog_of(
 
 def _is_being_staged(newest: StagedBatch, committed: int | None) -> bool:
     """Whether the newest batch has no manifest yet. Spark completes no batch before that."""
-    return newest.found is Found.UNSTAGED and (committed is None or committed < newest.batch_id)
+    return newest.manifest is None and newest.error is None and (committed is None or committed < newest.batch_id)
 
 
 def _first_missing(
@@ -72,10 +73,6 @@ def _first_missing(
 ) -> int | None:
     present = set(batches)
     gaps = (batch_id for batch_id in range(expected, batches[-1]) if batch_id not in present)
-    unfit = (each.batch_id for each in read if each.found is not Found.STAGED)
+    unfit = (each.batch_id for each in read if each.manifest is None)
     beyond = (batches[-1] + 1,) if committed is not None and committed > batches[-1] else ()
-    return min((*_first(gaps), *_first(unfit), *beyond), default=None)
-
-
-def _first(found: Iterator[int]) -> tuple[int, ...]:
-    return next(((each,) for each in found), ())
+    return min((*islice(gaps, 1), *islice(unfit, 1), *beyond), default=None)

@@ -33,7 +33,7 @@ def older_checkpoint(spark: SparkCommit, *, newest_batch: int, delivered_through
         known = f"holds batches through {newest_batch}"
     return (
         f"the checkpoint is older than the WAL, which {known}, while Spark completed {completed}. It was restored to "
-        "an older state, or is another copy. Before the query starts, run wal-sink audit WAL --checkpoint URL, and "
+        "an older state, or is another copy. Before the query starts, run wal-sink verify WAL --checkpoint URL, and "
         "restore a newer checkpoint if you can. If the query reads the same input under the same batch ids as before, "
         "wal-sink recognises these batches. An option such as maxFilesPerTrigger that was changed since makes it read "
         "other input (DivergentReplay)"

@@ -12,21 +12,52 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
+from wal_sink.errors import ConfigError, CorruptError, OutcomeUnknownError, StoreError
 from wal_sink.inspection.ages import age_s
 from wal_sink.inspection.backlog import MOST_READ, Backlog, backlog_of
-from wal_sink.inspection.commits import SparkCommit
+from wal_sink.inspection.batches import find_staged
+from wal_sink.inspection.commits import SparkCommit, older_checkpoint
 from wal_sink.inspection.letters import NOT_COUNTED, Letters, read_letters
-from wal_sink.inspection.registrations import find_registration, reading_log
-from wal_sink.inspection.sink_errors import SinkError, read_error
-from wal_sink.inspection.staged import find_staged
-from wal_sink.inspection.status import SinkStatus, Status
-from wal_sink.inspection.take_overs import take_overs
+from wal_sink.inspection.status import SinkStatus, Status, reading_log
 from wal_sink.recovery.inventory import newest_marker
+from wal_sink.redaction import redacted
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
+from wal_sink.wal.holders import Holding, state_of
 from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import TermRecord
+from wal_sink.wal.sink_records import EndedRecord, ErrorRecord
 
+_LOOKS = 3
+"""How often the newest record is looked for: between listing and read, a newer one may replace it."""
+_OUTAGES = frozenset({StoreError.__name__, OutcomeUnknownError.__name__})
+"""Errors of a store that did not answer. A committer with nothing to do meets them when it looks for its next batch."""
+LOOKED_AT = 5
+"""Newest terms of a sink that are looked at."""
+WITHIN_S = 3600.0
+"""Time in which so many terms are suspicious."""
 _NO_LAG = "a sink of an unfinished catch-up has no lag. To complete or end that: wal-sink sinks list WAL"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkError:
+    """The last error that a committer left."""
+
+    batch_id: int
+    """The batch that the sink lacked; -1 if the record cannot be read."""
+    attempts: int
+    """Failed attempts in a row when it was recorded; there may have been more since."""
+    error_class: str
+    text: str
+    since: str
+    """When the first of these attempts failed."""
+    at: str
+    """When it was recorded."""
+    age_s: float | None
+    """Seconds since `since`."""
+    term: int
+    is_over: bool
+    """Whether the sink has the batch by now. Also if only the store failed, and there is no batch that it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +91,7 @@ class SinkHealth:
     """Batches that stay in the WAL because only this sink lacks them, or sinks that are as far."""
     is_retired: bool
     take_overs: int
-    """How many of its newest processes were fenced by the next one within an hour; see `inspection.take_overs`."""
+    """How many of its newest processes were fenced by the next one within an hour; see `take_overs`."""
     is_holder: bool = False
     """Whether it is the sink of a catch-up: then it has no backlog and no lag."""
 
@@ -85,12 +116,11 @@ class Health:
     looked_at: str
     """The time at which it was read, by the clock of this process."""
     spark: SparkCommit
+    checkpoint_fault: str | None
+    """Why the checkpoint is older than the WAL; None if it is not, or if that is unknown."""
     sinks: tuple[SinkHealth, ...]
-
-    @property
-    def kept_back_by(self) -> tuple[str, ...]:
-        """The sinks that keep batches from deletion."""
-        return tuple(sink.name for sink in self.sinks if sink.keeps_back)
+    kept_back_by: tuple[str, ...]
+    """The sinks that keep batches from deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +156,21 @@ def read_health(store: Store, status: Status, spark: SparkCommit, *, now: dateti
         committed = min(spark.newest, each.last) if gets_all and spark.newest is not None else None
         pending = backlog_of(batches, expected=each.expected, committed=committed, most=most, look=look)
         found.append(_health(log, each, pending, spark, now=now, keeps_back=_kept_back(each, active, held)))
-    return Health(looked_at=now.isoformat(timespec="seconds"), spark=spark, sinks=tuple(found))
+    through = max((sink.delivered_through for sink in status.sinks), default=NOTHING)
+    return Health(
+        looked_at=now.isoformat(timespec="seconds"),
+        spark=spark,
+        checkpoint_fault=older_checkpoint(spark, newest_batch=status.newest_batch, delivered_through=through) or None,
+        sinks=tuple(found),
+        kept_back_by=tuple(sink.name for sink in found if sink.keeps_back),
+    )
 
 
 def _standing(log: Log, sink: SinkStatus, status: Status) -> _Standing:
     marker = newest_marker(log, sink.folder)
-    first = 0
-    if marker is None:
-        registered = find_registration(log, sink.folder, None)
-        first = max(registered.first_batch if registered else 0, status.low_water + 1)
-    through = marker.batch_id if marker else NOTHING
-    expected = max(through + 1, first, status.first_batch or 0)
+    first = max(sink.first_batch, status.low_water + 1) if marker is None else marker.batch_id + 1
     last = sys.maxsize if sink.last_batch is None else sink.last_batch
-    return _Standing(sink, expected, last, marker.created if marker else None)
+    return _Standing(sink, max(first, status.first_batch or 0), last, marker.created if marker else None)
 
 
 def _health(
@@ -194,3 +226,72 @@ def _kept_back(standing: _Standing, active: Sequence[_Standing], held: Sequence[
         return 0
     end = min((each.expected for each in active if each.expected > standing.expected), default=None)
     return sum(1 for batch_id in held if batch_id >= standing.expected and (end is None or batch_id < end))
+
+
+def read_error(log: Log, folder: str, *, expected: int, lacks_none: bool, now: datetime) -> SinkError | None:
+    """The last error of a sink whose next batch is `expected`; None if there is none. One listing, and perhaps a read.
+
+    `lacks_none`: no batch is known that the sink lacks. Then nobody will deliver one and end the error of an outage.
+
+    A damaged record is an answer too: an error that cannot be read must not look like none.
+    """
+    for _ in range(_LOOKS):
+        number = max(log.numbers(paths.errors(folder)), default=None)
+        if number is None:
+            return None
+        try:
+            record = log.find(ErrorRecord, paths.error(folder, number))
+        except (CorruptError, ConfigError) as error:
+            return SinkError(-1, 0, type(error).__name__, redacted(error), "", "", None, 0, is_over=False)
+        if record is not None:
+            return _error_of(record, expected, now, lacks_none=lacks_none)
+    return None
+
+
+def _error_of(record: ErrorRecord, expected: int, now: datetime, *, lacks_none: bool) -> SinkError:
+    was_outage = lacks_none and record.error_class in _OUTAGES
+    return SinkError(
+        batch_id=record.batch_id,
+        attempts=record.attempts,
+        error_class=record.error_class,
+        text=record.text,
+        since=record.since,
+        at=record.created,
+        age_s=age_s(record.since, now),
+        term=record.term,
+        is_over=record.batch_id < expected or was_outage,
+    )
+
+
+# --- starts of a sink one after the other, each before the process before it recorded its end: processes that end each
+# other in turn, or one that is killed again and again
+
+
+def take_overs(log: Log, folder: str, newest: int, now: datetime) -> int:
+    """How many of a sink's newest terms began before the process that held the one before had recorded its end. 0 if
+    these terms are not of the last hour. A process that is known to be gone without that record was killed.
+
+    No request for a sink with few terms, one read for any other, and two for each term only if they are so young.
+    """
+    role, first = paths.committer_role(folder), newest - LOOKED_AT + 1
+    if first < 1:
+        return 0
+    try:
+        began = log.find(TermRecord, paths.term(role, first))
+        age = age_s(began.created, now) if began else None
+        if age is None or age > WITHIN_S:
+            return 0
+        return sum(_was_fenced(log, role, number) for number in range(first, newest))
+    except CorruptError:
+        return 0  # terms count by their names; a record that cannot be read tells nothing
+
+
+def _was_fenced(log: Log, role: str, number: int) -> bool:
+    held = log.find(TermRecord, paths.term(role, number))
+    following = log.find(TermRecord, paths.term(role, number + 1))
+    if held is None or following is None or held.run_id == following.run_id:
+        return False  # one process claims several terms to fence its requests
+    ended = log.find(EndedRecord, paths.ended(role, number))
+    if ended is None:
+        return state_of(held.holder) is not Holding.GONE  # it was killed: one that is fenced records its end
+    return ended.created > following.created

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice
+from itertools import dropwhile, groupby, islice
+from operator import itemgetter
 from typing import TypeAlias
 
 from wal_sink.dead_letters.files import find_dead_letter
@@ -48,20 +49,14 @@ class Letters:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """A file of a dead letter. The rows that count depend on the newer files of its chunk."""
-
-    path: str
-    was_sent: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Content:
     rows: frozenset[int]
     created: str
     bytes: int
 
 
+_File: TypeAlias = tuple[str, bool]
+"""A file's path, and whether it was sent again. Which of its rows count depends on the newer files of its chunk."""
 _Seen: TypeAlias = "Mapping[str, _Content | str | None]"
 """Of each file that was read its content, or why it cannot be read. None: it was deleted meanwhile."""
 
@@ -75,10 +70,9 @@ def read_letters(store: Store, folder: str, side_by_side: SideBySide, *, most: i
     replayed = {name.removesuffix(paths.REPLAYED) for name in names if name.endswith(paths.REPLAYED)}
     chunks: list[list[_File]] = []
     for files in _by_chunk(names):
-        is_sent = [file.removesuffix(_LETTER) in replayed for file in files]
-        due = list(zip(files, is_sent, strict=True))[_first_due(is_sent) :]
-        chunks.append([_File(f"{root}/{file}", was_sent) for file, was_sent in reversed(due)])
-    seen = _seen(store, [file.path for files in chunks for file in files], side_by_side, most)
+        found = [(f"{root}/{file}", file.removesuffix(".parquet") in replayed) for file in files]
+        chunks.append(list(dropwhile(itemgetter(1), found))[::-1])
+    seen = _seen(store, [path for files in chunks for path, _ in files], side_by_side, most)
     counted = [each for files in chunks for each in _due(files, seen)]
     note = _note(seen, sum(map(len, chunks)))
     return Letters(
@@ -87,7 +81,7 @@ def read_letters(store: Store, folder: str, side_by_side: SideBySide, *, most: i
         since=min((created for _, created in counted), default=None),
         replayed=len(replayed),
         is_exact=not note,
-        files=sum(not file.was_sent and seen.get(file.path, "") is not None for files in chunks for file in files),
+        files=sum(not was_sent and seen.get(path, "") is not None for files in chunks for path, was_sent in files),
         note=note,
     )
 
@@ -118,14 +112,14 @@ def _due(files: Sequence[_File], seen: _Seen) -> Iterator[tuple[int, str]]:
     content is not known: it may have the same rows as the older ones.
     """
     newer: frozenset[int] = frozenset()
-    for file in files:
-        content = seen.get(file.path, "not read")
+    for path, was_sent in files:
+        content = seen.get(path, "not read")
         if isinstance(content, str):
             return
         if content is not None:
             own = content.rows - newer
             newer |= own
-            if own and not file.was_sent:
+            if own and not was_sent:
                 yield len(own), content.created
 
 
@@ -135,14 +129,6 @@ def _note(seen: _Seen, files: int) -> str:
     if len(seen) < files:
         parts.append(f"read: {len(seen)} of {files} files")
     return "; ".join(parts)
-
-
-_LETTER = ".parquet"
-
-
-def _first_due(is_sent: Sequence[bool]) -> int:
-    """The index of the first file that was not sent again: which rows it has depends on the files after it alone."""
-    return is_sent.index(False) if False in is_sent else len(is_sent)
 
 
 def _by_chunk(names: Sequence[str]) -> Iterator[list[str]]:

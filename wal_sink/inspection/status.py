@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.inspection.registrations import find_registration, reading_log
-from wal_sink.recovery.inventory import Inventory, check_unserved_sinks, held_batches, marked_through, take
+from wal_sink.recovery.inventory import (
+    Inventory,
+    Lost,
+    check_unserved_sinks,
+    find_again,
+    held_batches,
+    marked_through,
+    take,
+)
 from wal_sink.recovery.location import current_location
 from wal_sink.recovery.sink_names import KnownSink, read_names
 from wal_sink.reporting.tables import text_table
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.holders import holder_of
 from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import SinkRecord
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -101,6 +112,19 @@ def _batch_text(batch_id: int) -> str:
     return str(batch_id) if batch_id > NOTHING else "none"
 
 
+def reading_log(store: Store) -> Log:
+    """A log for reading only: it claims nothing, and its run id stands in no record."""
+    return Log(store, SYSTEM, run_id="")
+
+
+def find_registration(log: Log, name: str, younger: str | None) -> SinkRecord | None:
+    """A sink's registration; None if there is none. Raises `ObjectLost` if `younger` exists, which is made after it."""
+    record = log.find(SinkRecord, paths.sink(name))
+    if record is None and younger is not None:
+        return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)
+    return record
+
+
 def read_status(store: Store) -> Status:
     """Read the state of a WAL and its sinks. Raises `CorruptError`, also as `ObjectLost`, or `StoreError`."""
     log = reading_log(store)
@@ -118,7 +142,7 @@ def read_status(store: Store) -> Status:
         newest_batch=newest,
         low_water=low_water,
         stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
-        sinks=tuple(_sink_status(log, sink, newest) for sink in _present_sinks(log, inventory)),
+        sinks=tuple(_sink_status(log, sink, held) for sink in _present_sinks(log, inventory)),
     )
 
 
@@ -129,7 +153,7 @@ def _present_sinks(log: Log, inventory: Inventory) -> list[KnownSink]:
     return [sink for sink in read_names(log).sinks if sink.folder not in forgotten]
 
 
-def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
+def _sink_status(log: Log, known: KnownSink, held: Sequence[int]) -> SinkStatus:
     name = known.folder
     through = marked_through(log, name)
     role = paths.committer_role(name)
@@ -138,14 +162,14 @@ def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
     holder = holder_of(log, role, term) if term else None
     first = max(through + 1, sink.first_batch if sink else 0)
     last = sink.through if sink else None
-    newest = NOTHING if known.is_retired else newest_batch if last is None else min(newest_batch, last)
-    pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest]
+    end = NOTHING if known.is_retired else sys.maxsize if last is None else last
+    pending = sum(first <= batch <= end for batch in held)
     return SinkStatus(
         name=known.name,
         kind=sink.sink_kind if sink else "?",
         identity=sink.identity if sink else "?",
         delivered_through=through,
-        pending_batches=len(pending),
+        pending_batches=pending,
         term=term,
         held_by=holder.process if holder else "",
         held_since=holder.since if holder else "",

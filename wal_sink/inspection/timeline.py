@@ -9,13 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wal_sink.inspection.ages import moment_of, seconds_between
-from wal_sink.inspection.batches import BatchDetail
-from wal_sink.inspection.registrations import reading_log
-from wal_sink.recovery.sink_names import read_names
-from wal_sink.stores.base import Store
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker
+from wal_sink.wal.records import Manifest, Marker, Release
 from wal_sink.wal.timings import SegmentTiming, StagingTiming
 
 
@@ -58,10 +52,8 @@ class Timeline:
     sinks: tuple[SinkTimeline, ...]
 
 
-def read_timeline(store: Store, detail: BatchDetail) -> Timeline:
-    """The timeline of a batch. For each sink a listing and a read, and those of its name."""
-    log = reading_log(store)
-    manifest, release = detail.manifest, detail.release
+def whole_timeline(manifest: Manifest, release: Release | None, sinks: tuple[SinkTimeline, ...]) -> Timeline:
+    """The timeline of a batch, with those of its sinks."""
     timing = manifest.timing
     return Timeline(
         staged_at=manifest.created,
@@ -69,17 +61,8 @@ def read_timeline(store: Store, detail: BatchDetail) -> Timeline:
         tasks=timing,
         released_at=release.created if release else None,
         release_s=seconds_between(manifest.created, release.created) if release else None,
-        sinks=tuple(
-            timeline_of(sink.name, manifest.created, _marker_of(log, sink.folder, manifest.batch_id), manifest.batch_id)
-            for sink in read_names(log).sinks
-        ),
+        sinks=sinks,
     )
-
-
-def _marker_of(log: Log, folder: str, batch_id: int) -> Marker | None:
-    """The first marker that stands for a batch; None if there is none."""
-    first = next(iter(log.numbers(paths.markers(folder), after=batch_id - 1)), None)
-    return None if first is None else log.find(Marker, paths.marker(folder, first))
 
 
 def timeline_of(sink: str, staged_at: str, marker: Marker | None, batch_id: int) -> SinkTimeline:

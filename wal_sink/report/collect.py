@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wal_sink.inspection.ages import moment_of, seconds_between
+from wal_sink.inspection.batches import StagedBatch, find_staged
 from wal_sink.inspection.health import Health
-from wal_sink.inspection.registrations import reading_log
-from wal_sink.inspection.staged import StagedBatch, find_staged
-from wal_sink.inspection.status import SinkStatus, Status
+from wal_sink.inspection.status import SinkStatus, Status, reading_log
 from wal_sink.inspection.timeline import SinkTimeline, timeline_of
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
@@ -111,12 +110,8 @@ def read_letters(store: Store, sink: SinkStatus) -> list[tuple[int, int]]:
     """The newest batches with dead letters of a sink, and the number of their files. One listing."""
     names = store.list(paths.dead_letter_batches(sink.folder), recursive=True)
     letters = Counter(name.partition("/")[0] for name in names if name.endswith(".parquet"))
-    counted = sorted((number, count) for name, count in letters.items() if (number := _number(name)) is not None)
-    return counted[-MOST_LETTER_BATCHES:]
-
-
-def _number(name: str) -> int | None:
-    return paths.parse_number(name)
+    found = ((paths.parse_number(name), count) for name, count in letters.items())
+    return sorted((number, count) for number, count in found if number is not None)[-MOST_LETTER_BATCHES:]
 
 
 def _batch_data(each: StagedBatch, manifest: Manifest) -> Data:

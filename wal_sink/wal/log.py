@@ -68,7 +68,7 @@ class Log:
         except ObjectMissing:
             return None
         record = decode(kind, data, self.store.url_of(path))
-        if not _belongs(record, path):
+        if not belongs(record, path):
             raise CorruptError(
                 f"{self.store.url_of(path)}: this {kind.kind} record (id {record.id}) was written for another path; "
                 "restore the object that belongs here"
@@ -113,7 +113,7 @@ def numbers_of(names: Iterable[str]) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
-def _belongs(record: Record, path: str) -> bool:
+def belongs(record: Record, path: str) -> bool:
     """Return whether a record was written for this path. A record with a number that no path can hold was not."""
     try:
         return record.belongs_at(path)

@@ -305,7 +305,7 @@ def test_a_damaged_item_of_the_ledger_is_refused(server: DynamoDbServer, damage:
 
 
 def test_another_table_than_that_of_the_ledger_is_refused_or_accepted(server: DynamoDbServer) -> None:
-    """A start with another table of the same ledger went on there, and the audit of an empty table found no fault."""
+    """A start with another table of the same ledger went on there, and a check of an empty table found no fault."""
     table, other = server.new_table(), server.new_table()
     with opened(server, table) as sink:
         sink.write(chunk(ids(1)))

@@ -138,8 +138,8 @@ def test_a_restored_database_gets_wednesday_again_with_one_command(site: Site) -
     refused = site.drain(code=1).stderr
     assert "The target was restored to an older state" in refused
     assert "wal-sink catch-up WAL --name SINK --to TARGET --why TEXT" in refused
-    audit = site.json("audit", "--checkpoint", str(site.folder / "checkpoint"), code=1)
-    assert {each["fault"] for each in audit["faults"]} == {"target-behind"}
+    found = site.json("verify", "--checkpoint", str(site.folder / "checkpoint"), code=1)
+    assert {each["fault"] for each in found["faults"]} == {"target-behind"}
 
     plan = site.json("catch-up", "--dry-run", *WHY)
     assert plan["batches"] == [[3, 10], [4, 10], [5, 10]]
@@ -148,7 +148,7 @@ def test_a_restored_database_gets_wednesday_again_with_one_command(site: Site) -
     assert (done["batches"], done["rows"], done["through"]) == (3, 30, 5)
     assert site.rows() == list(range(6 * ROWS))
 
-    site.json("audit", "--checkpoint", str(site.folder / "checkpoint"))
+    site.json("verify", "--checkpoint", str(site.folder / "checkpoint"))
     site.stage(8)
     site.drain()
     assert site.rows() == list(range(8 * ROWS))
@@ -172,8 +172,8 @@ def test_killed_half_way_the_same_command_completes_it_and_no_row_is_doubled(sit
     sinks = site.json("sinks list", to=False)
     assert [change["outcome"] for sink in sinks for change in sink["changes"]] == ["unfinished"]
     assert "unfinished catch-up" in site.run("status", to=False).stdout
-    audit = site.json("audit", "--checkpoint", str(site.folder / "checkpoint"), code=1)
-    assert {each["fault"] for each in audit["faults"]} == {"target-behind"}
+    found = site.json("verify", "--checkpoint", str(site.folder / "checkpoint"), code=1)
+    assert {each["fault"] for each in found["faults"]} == {"target-behind"}
     assert "catch-up" in site.drain(code=1).stderr
     assert site.rows() == half
 

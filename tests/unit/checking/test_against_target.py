@@ -16,9 +16,9 @@ from tests.house.stores import MemoryStore
 from tests.support.golden.targets import LookedUp, Plain, Target, Transactional
 from tests.support.golden.wals import GoldenWal
 from tests.unit.checking.worlds import copied, replaced, world_of
-from wal_sink.checking import against_keys
+from wal_sink.checking import against_target
 from wal_sink.errors import ConfigError
-from wal_sink.inspection import read_manifest
+from wal_sink.inspection.batches import read_manifest
 
 
 def hook(_what: str) -> None:
@@ -43,7 +43,7 @@ class World:
 
     def found(self, name: str = "ledger") -> list[Finding]:
         self.comparison = AgainstTarget(self.sink, name)
-        return list(Check(self.wal, comparisons=[self.comparison]).run())
+        return Check(self.wal, comparisons=[self.comparison]).run()
 
     def faults(self, name: str = "ledger") -> list[tuple[Fault, int | None, str | None]]:
         return [(found.fault, found.batch_id, found.sink) for found in self.found(name)]
@@ -113,10 +113,10 @@ def test_a_target_that_is_behind_a_batch_that_was_collected() -> None:
     collected = world_of("collected")
     check = AgainstTarget(Transactional(collected.targets["ledger"], hook), "ledger")
     wal = copied(collected.wal)
-    assert list(Check(wal, comparisons=[check]).run()) == []
+    assert Check(wal, comparisons=[check]).run() == []
     (slot,) = collected.targets["ledger"].ledger
     old = Target(ledger={slot: (1, 2, 2, "e" * 32)})
-    found = list(Check(wal, comparisons=[AgainstTarget(Transactional(old, hook), "ledger")]).run())
+    found = Check(wal, comparisons=[AgainstTarget(Transactional(old, hook), "ledger")]).run()
     assert [each.fault for each in found] == [Fault.TARGET_BEHIND]
 
 
@@ -205,7 +205,7 @@ def test_a_sink_that_has_nothing_yet() -> None:
     world.batch(run, 2, is_completed=False)
     target = world.targets["ledger"]
     comparison = AgainstTarget(Transactional(target, hook), "ledger")
-    assert list(Check(world.wal, comparisons=[comparison]).run()) == []
+    assert Check(world.wal, comparisons=[comparison]).run() == []
     wal_id = Check(world.wal).log.store.read("wal.json").split(b'"wal_id":"')[1][:32].decode()
     target.ledger[f"{wal_id}/ledger/0"] = (1, 0, 2, "a" * 32)
     (found,) = Check(world.wal, comparisons=[comparison]).run()
@@ -258,7 +258,7 @@ def test_a_chunk_with_dead_letters_is_left_out(lookup: LookupWorld, monkeypatch:
 
 
 def test_more_chunks_than_are_looked_up(lookup: LookupWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(against_keys, "MOST_CHUNKS", 2)
+    monkeypatch.setattr(against_target, "MOST_CHUNKS", 2)
     lookup.lose(0)
     assert lookup.faults("looked-up") == []
     assert "1 of 3 chunks of batch 1" in lookup.left_out()

@@ -16,7 +16,6 @@ from tests.house.operate import AgainstCheckpoint, Check
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.house.support import process_identity
 from tests.unit.checking.worlds import copied, world_of
-from wal_sink.checking.verify import Range
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.testing import FaultyStore
 
@@ -78,10 +77,10 @@ def test_requests_and_memory_are_bounded(backlog: tuple[MemoryStore, MemoryStore
     wal, checkpoint = (FaultyStore(store, lambda what, _: requests.update([what])) for store in backlog)
     tracemalloc.start()
     check = Check(wal, comparisons=[AgainstCheckpoint(checkpoint)])
-    assert list(check.run()) == []
+    assert check.run() == []
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (check.seen.batches, check.seen.segments, check.through) == (BACKLOG, BACKLOG, BACKLOG - 1)
+    assert (check.found.seen.batches, check.found.seen.segments, check.found.through) == (BACKLOG, BACKLOG, BACKLOG - 1)
     assert set(requests) == {"before list", "before read"}
     assert BACKLOG <= requests["before list"] < BACKLOG + 20  # a listing a batch
     assert 3 * BACKLOG <= requests["before read"] < 3 * BACKLOG + 20  # manifest, segment, entry of the checkpoint
@@ -91,9 +90,9 @@ def test_requests_and_memory_are_bounded(backlog: tuple[MemoryStore, MemoryStore
 def test_without_segments_each_batch_costs_a_listing_and_a_read(backlog: tuple[MemoryStore, MemoryStore]) -> None:
     requests: Counter[str] = Counter()
     wal = FaultyStore(backlog[0], lambda what, _: requests.update([what]))
-    check = Check(wal, Range(first=BACKLOG - 200), reads_segments=False)
-    assert list(check.run()) == []
-    assert check.seen.segments == 0
+    check = Check(wal, range(BACKLOG - 200, BACKLOG), reads_segments=False)
+    assert check.run() == []
+    assert check.found.seen.segments == 0
     assert requests["before list"] + requests["before read"] < 2 * 200 + 20
 
 
@@ -112,11 +111,11 @@ def test_no_permission_to_list_ends_the_check_with_the_error_of_the_store(refuse
 
     check = Check(FaultyStore(world_of("kinds").wal, hook))
     with pytest.raises(StoreError, match="access denied"):
-        list(check.run())
-    assert not check.is_complete
-    assert check.through == (0 if refused == paths.batch(1) else -1)
+        check.run()
+    assert not check.found.complete
+    assert check.found.through == (0 if refused == paths.batch(1) else None)
 
 
 def test_the_folder_of_a_checkpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match="it is the checkpoint of a query"):
-        list(Check(world_of("kinds").checkpoint).run())
+        Check(world_of("kinds").checkpoint).run()

@@ -98,9 +98,9 @@ def kind_named(pattern: str) -> Kind:
 
 
 def findings(wal: MemoryStore, checkpoint: MemoryStore | None = None, *more: Comparison) -> list[Finding]:
-    """The findings of an audit."""
+    """The findings of a check with these comparisons."""
     comparisons = [*([] if checkpoint is None else [AgainstCheckpoint(checkpoint)]), *more]
-    return list(Check(wal, comparisons=comparisons).run())
+    return Check(wal, comparisons=comparisons).run()
 
 
 def replaced(store: MemoryStore, path: str, data: bytes) -> None:

@@ -213,7 +213,7 @@ def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_pa
     into = ["--to", f"sqlite:///{tmp_path / 'orders.db'}?table=orders", "--start-from", "earliest"]
     result = invoke("drain", wal, *into, exit_code=2)
     assert f"records the checkpoint {recorded}" in " ".join(result.output.split())
-    assert "Pass it with --checkpoint" in result.output
+    assert "Pass this kind of address yourself with --checkpoint" in result.output
     invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
 
 

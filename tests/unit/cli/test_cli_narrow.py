@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
-from rich.console import Console
 
 import wal_sink.walsink
 from tests.house.cli import main
@@ -28,7 +27,8 @@ from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli.batches import print_batches
 from wal_sink.cli.status import print_status
 from wal_sink.cli.tables import Listing, broken, print_text
-from wal_sink.inspection import BatchView, SinkStatus, Status
+from wal_sink.inspection.batches import BatchView
+from wal_sink.inspection.status import SinkStatus, Status
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 
@@ -169,10 +169,6 @@ def test_a_dead_letter_shows_its_reason_and_its_file(wal: str) -> None:
     assert f"reason {REASON}" in flat(shown("dead-letters", "show", wal, "1", "--name", "api"))
 
 
-def _console(width: int, *, terminal: bool = True) -> Console:
-    return Console(width=width, force_terminal=terminal, color_system=None, highlight=False)
-
-
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
@@ -191,11 +187,14 @@ def test_a_line_breaks_between_words_and_after_slashes(text: str, lines: list[st
     assert broken(text, 10) == lines
 
 
-def test_columns_that_move_stand_below_their_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_that_move_stand_below_their_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
     listing = Listing("name", "+long", ">n", "~m")
     listing.add("a", "x" * 30, 1, 22)
     listing.add("[b]", None, 1234, None)
-    listing.print(_console(30))
+    listing.print()
     assert capsys.readouterr().out.splitlines() == [
         "name      n",
         "a         1",
@@ -210,7 +209,7 @@ def test_columns_that_move_stand_below_their_row(capsys: pytest.CaptureFixture[s
 def test_a_table_that_fits_is_not_changed(capsys: pytest.CaptureFixture[str]) -> None:
     listing = Listing("name", "+long", ">n")
     listing.add("a", "x" * 10, 1)
-    listing.print(_console(80))
+    listing.print()
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "name  long        n",
         "a     xxxxxxxxxx  1",
@@ -220,10 +219,11 @@ def test_a_table_that_fits_is_not_changed(capsys: pytest.CaptureFixture[str]) ->
 def test_a_sentence_is_wrapped_on_a_terminal_and_whole_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_text("a sentence of some words", _console(12), hang="  ")
+    monkeypatch.setenv("COLUMNS", "12")
+    print_text("a sentence of some words", hang="  ")
     assert capsys.readouterr().out.splitlines() == ["a sentence", "  of some", "  words"]
     monkeypatch.delenv("COLUMNS")
-    print_text("a sentence of some words", _console(12, terminal=False))
+    print_text("a sentence of some words")
     assert capsys.readouterr().out.splitlines() == ["a sentence of some words"]
 
 

@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_older_than_the_wal_is_an_error_line(wal: str, tmp_
     output = invoke("status", wal, "--max-lag", "1h", exit_code=1).stdout
     assert "Spark completed batches through 0" in output
     assert "ERROR: the checkpoint is older than the WAL, which was delivered through 1, while Spark" in output
-    assert "wal-sink audit" in output
+    assert "wal-sink verify" in output
     invoke("status", wal)
     assert "Spark completed batches through 0 only" in invoke_json("status", wal)["checkpoint_fault"]
     invoke("status", wal, "--max-lag", "1h", "--json", exit_code=1)

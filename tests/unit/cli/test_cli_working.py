@@ -21,6 +21,7 @@ import wal_sink.cli.opened
 import wal_sink.inspection.batches
 import wal_sink.walsink
 from tests.house.cli import main, working
+from tests.house.operate import read_status
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from tests.support.noted_reports import noting_reports
@@ -238,7 +239,7 @@ def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(
     verb, number = (args[:-1], args[-1:]) if args[-1].isdigit() else (args, ())
     usual = invoke(*verb, wal, *number, "--json")
     monkeypatch.setattr(wal_sink.cli.opened, "open_store", slowly(open_store))
-    monkeypatch.setattr(wal_sink.cli.opened, "read_status", slowly(wal_sink.inspection.read_status))
+    monkeypatch.setattr(wal_sink.cli.opened, "read_status", slowly(read_status))
     slow = invoke(*verb, wal, *number, "--json")
     assert f"wal-sink: opening file://{wal} (" in slow.stderr
     assert f"wal-sink: reading the state of file://{wal} (" in slow.stderr
@@ -271,8 +272,8 @@ def ageless(found: Any) -> Any:
 
 @pytest.mark.usefixtures("often")
 def test_listing_many_batches_counts_them(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_view = slowly(wal_sink.inspection.batches._batch_view)
-    monkeypatch.setattr(wal_sink.inspection.batches, "_batch_view", slow_view)
+    slow_view = slowly(wal_sink.inspection.batches._view)
+    monkeypatch.setattr(wal_sink.inspection.batches, "_view", slow_view)
     found = invoke("batches", wal).stderr
     assert f"wal-sink: reading the batches of file://{wal}: 0 of {BATCHES} (" in found
     assert f"wal-sink: reading the batches of file://{wal}: 2 of {BATCHES} (" in found

@@ -115,4 +115,4 @@ def test_few_batches_are_looked_at_however_many_are_pending(batches: int) -> Non
     status = read_status(wal)
     newest_schema(counted, status)
     requests = counted.taken()
-    assert requests.gets + requests.lists == 8 * 3
+    assert requests.gets + requests.lists == 8 * 2

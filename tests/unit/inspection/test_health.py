@@ -12,9 +12,10 @@ from tests.house.operate import SparkCommit, read_commit, read_health, read_stat
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, Rejected
 from wal_sink.errors import StoreError
-from wal_sink.inspection import Health, SinkHealth
 from wal_sink.inspection.ages import age_s, moment_of, seconds_between
 from wal_sink.inspection.backlog import MOST_READ
+from wal_sink.inspection.commits import older_checkpoint
+from wal_sink.inspection.health import Health, SinkHealth
 from wal_sink.inspection.letters import NOT_COUNTED
 from wal_sink.testing import FaultyStore
 
@@ -280,3 +281,22 @@ def test_a_time_that_is_none_has_no_age(text: str | None) -> None:
 def test_a_time_without_a_zone_is_utc() -> None:
     assert age_s("2026-01-01T00:00:00", LATER) == 1200.0
     assert seconds_between("2026-01-01T00:00:00", "2026-01-01T00:00:01+00:00") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("spark", "newest_batch", "delivered_through", "told"),
+    [
+        (SparkCommit(6), 13, 13, "was delivered through 13, while Spark completed batches through 6 only"),
+        (SparkCommit(6), 8, 6, "holds batches through 8, while Spark completed batches through 6 only"),
+        (SparkCommit(-1), 1, -1, "holds batches through 1, while Spark completed no batch"),
+        (SparkCommit(6), 7, 6, ""),
+        (SparkCommit(-1), 0, -1, ""),
+        (SparkCommit(9), 7, 6, ""),
+        (SparkCommit(None, "no rights"), 13, 13, ""),
+    ],
+)
+def test_a_checkpoint_is_older_if_the_wal_knows_more_than_it_completed(
+    spark: SparkCommit, newest_batch: int, delivered_through: int, told: str
+) -> None:
+    found = older_checkpoint(spark, newest_batch=newest_batch, delivered_through=delivered_through)
+    assert (told in found) if told else found == ""

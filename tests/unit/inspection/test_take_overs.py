@@ -11,7 +11,7 @@ from tests.house.log import Log, claim, note_end, paths
 from tests.house.support import process_identity
 from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
-from wal_sink.inspection.take_overs import LOOKED_AT, take_overs
+from wal_sink.inspection.health import LOOKED_AT, take_overs
 from wal_sink.testing import FaultyStore
 from wal_sink.wal.fencing import renew
 

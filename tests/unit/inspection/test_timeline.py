@@ -13,8 +13,7 @@ from tests.house.protocol import Run
 from tests.house.support import Runtime
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, idempotent
-from wal_sink.inspection import Timeline, read_timeline
-from wal_sink.inspection.timeline import timeline_of
+from wal_sink.inspection.timeline import Timeline, timeline_of
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal.timings import StagingTiming, TaskTiming, combined
 
@@ -22,7 +21,7 @@ from wal_sink.wal.timings import StagingTiming, TaskTiming, combined
 def timeline(place: Place, batch_id: int) -> Timeline:
     detail = read_batch(place.wal, batch_id)
     assert detail is not None
-    return read_timeline(place.wal, detail)
+    return detail.timeline
 
 
 def taking(runtime: Runtime, *seconds: float) -> Callable[[Chunk], None]:

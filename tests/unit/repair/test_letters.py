@@ -143,7 +143,7 @@ def test_letters_that_were_refused_again_go_together_with_the_records() -> None:
 
     assert (plan.letters, plan.rows) == (2, 2)
     assert files(place) == []
-    assert list(Check(place.wal).run()) == []
+    assert Check(place.wal).run() == []
 
 
 def test_rows_of_a_chunk_whose_other_rows_are_not_chosen_stay() -> None:

@@ -86,7 +86,7 @@ def test_what_is_left_is_delivered_once_without_the_checkpoint() -> None:
     assert drained(place, folder) == []
     assert drained(place, folder, "b") == [1, 2]
     assert settled(place, memory()).through == settled(place, folder).through, "a new sink may be served later"
-    assert list(Check(place.wal, comparisons=[AgainstCheckpoint(folder)]).run()) == []
+    assert Check(place.wal, comparisons=[AgainstCheckpoint(folder)]).run() == []
 
 
 def test_the_batch_of_which_nobody_knows_is_left_alone_if_the_new_query_reads_it_again() -> None:
@@ -248,7 +248,7 @@ def assert_as_before_or_after(place: Place, folder: Store) -> None:
     else:
         with pytest.raises(HistoryError, match="no query yet"):
             drained(place, folder)
-    assert list(Check(place.wal, comparisons=[AgainstCheckpoint(place.checkpoint)]).run()) == []
+    assert Check(place.wal, comparisons=[AgainstCheckpoint(place.checkpoint)]).run() == []
 
 
 def test_a_query_whose_checkpoint_came_back_loses_and_doubles_nothing() -> None:

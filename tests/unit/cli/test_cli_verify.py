@@ -1,11 +1,10 @@
-"""`wal-sink verify` and `wal-sink audit`: reports, exit codes, going on, narrow terminals, and no change of a WAL."""
+"""`wal-sink verify`: reports, comparisons, exit codes, going on, narrow terminals, and no change of a WAL."""
 
 from __future__ import annotations
 
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from tests.house.log import paths
 from tests.house.operate import Check, Fault, Finding
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
+from wal_sink.checking import findings
 from wal_sink.checking.findings import NEXT
-from wal_sink.cli import checks
+from wal_sink.cli import verify as verify_module
 from wal_sink.errors import StoreError
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
@@ -66,7 +66,7 @@ def invoke_json(*args: str, exit_code: int = 0) -> Any:
 
 
 def everything(place: Path) -> list[str]:
-    """Arguments of an audit that compares all there is."""
+    """Arguments that compare all there is."""
     return [str(place / "wal"), "--checkpoint", str(place / "checkpoint"), "--to", table(place), "--name", "table"]
 
 
@@ -78,32 +78,32 @@ def test_a_healthy_wal(place: Path) -> None:
     before = files(place)
     text = invoke("verify", str(place / "wal")).stdout
     assert re.search(r"^checked through batch 3: 4 batches, \d+ records, 4 segments \(.* KiB, 12 rows\)", text)
-    assert text.endswith("no fault found\n")
-    found = invoke_json("verify", str(place / "wal"))
+    assert text.endswith("no fault found in what was compared\n")
+    found = invoke_json("verify", *everything(place))
     assert (found["faults"], found["through"], found["complete"], found["not_compared"]) == ([], 3, True, [])
-    assert found["seen"]["segments"] == BATCHES
-    text = invoke("audit", *everything(place)).stdout
+    assert (found["exists"], found["seen"]["segments"]) == (True, BATCHES)
+    text = invoke("verify", *everything(place)).stdout
     assert text.endswith("no fault found\n")
     assert "not compared" not in text
     assert files(place) == before
 
 
 def test_comparisons_that_were_not_made_are_named(place: Path) -> None:
-    text = invoke("audit", str(place / "wal"), "--no-segments").stdout
+    text = invoke("verify", str(place / "wal"), "--no-segments").stdout
     assert "not compared: the bytes of segments (--no-segments)" in text
     assert "not compared: the checkpoint (give its address with --checkpoint)" in text
     assert "not compared: the positions of targets (give one with --to, and its sink with --name)" in text
-    assert len(invoke_json("audit", str(place / "wal"))["not_compared"]) == 2
+    assert len(invoke_json("verify", str(place / "wal"))["not_compared"]) == 2
 
 
 def test_a_known_sink_is_not_given_an_empty_table_of_the_same_database(place: Path) -> None:
-    """The database has one ledger. The audit of the empty table found no fault, and a drain went on there."""
+    """The database has one ledger. A comparison with the empty table found no fault, and a drain went on there."""
     other = table(place).replace("table=t", "table=u")
     with sqlite3.connect(place / "t.db") as database:
         database.execute("CREATE TABLE u (id INTEGER)")
-    audit, drain = (("audit", str(place / "wal")), ("drain", str(place / "wal")))
+    verify, drain = (("verify", str(place / "wal")), ("drain", str(place / "wal")))
     given = ("--to", other, "--name", "table")
-    text = invoke(*audit, "--checkpoint", str(place / "checkpoint"), *given).stdout
+    text = invoke(*verify, "--checkpoint", str(place / "checkpoint"), *given).stdout
     assert "only its ledger was compared" in text
     assert text.endswith("no fault found in what was compared\n")
     assert "'t', mode='append'), which has its earlier rows" in invoke(*drain, *given, exit_code=2).stderr
@@ -120,15 +120,15 @@ def test_a_damaged_segment(place: Path) -> None:
     assert "expected CRC-32" in result.stdout
     assert f"next: {NEXT[Fault.DAMAGED]}" in result.stdout
     assert result.stdout.endswith("1 fault found\n")
-    (fault,) = invoke_json("audit", *everything(place), exit_code=1)["faults"]
+    (fault,) = invoke_json("verify", *everything(place), exit_code=1)["faults"]
     assert (fault["fault"], fault["batch_id"], fault["sink"]) == ("damaged", 2, None)
     assert fault["next_step"] == NEXT[Fault.DAMAGED]
-    invoke("audit", str(place / "wal"), "--no-segments")
+    invoke("verify", str(place / "wal"), "--no-segments")
 
 
 def test_a_target_that_was_restored_from_a_backup(place: Path) -> None:
     (place / "t.db").unlink()
-    (fault,) = invoke_json("audit", *everything(place), exit_code=1)["faults"]
+    (fault,) = invoke_json("verify", *everything(place), exit_code=1)["faults"]
     assert (fault["fault"], fault["batch_id"], fault["sink"]) == ("target-behind", 3, "table")
     assert "3 rows of batch 3 were delivered and marked" in fault["what"]
 
@@ -136,31 +136,30 @@ def test_a_target_that_was_restored_from_a_backup(place: Path) -> None:
 def test_a_checkpoint_that_was_rolled_back(place: Path) -> None:
     for folder in ("offsets", "commits"):
         (place / "checkpoint" / folder / "3").unlink()
-    faults = invoke_json("audit", *everything(place), exit_code=1)["faults"]
+    faults = invoke_json("verify", *everything(place), exit_code=1)["faults"]
     assert {fault["fault"] for fault in faults} == {"rolled-back"}
 
 
 def test_a_check_of_some_batches(place: Path) -> None:
     wal = str(place / "wal")
-    assert invoke_json("verify", wal, "--from", "1", "--to", "2")["seen"]["batches"] == 2
-    assert invoke_json("audit", wal, "--from-batch", "1", "--to-batch", "2")["seen"]["batches"] == 2
-    assert invoke_json("verify", wal, "--resume-after", "2")["seen"]["batches"] == 1
+    assert invoke_json("verify", wal, "--from-batch", "1", "--to-batch", "2")["seen"]["batches"] == 2
+    assert invoke_json("verify", wal, "--from-batch", "3")["seen"]["batches"] == 1
 
 
 def ending(monkeypatch: pytest.MonkeyPatch, after: int, error: BaseException) -> None:
     """Let a check end by an error once it has looked at this batch."""
     whole = Check.run
 
-    def run(self: Check) -> Iterator[Finding]:
+    def run(self: Check) -> list[Finding]:
         inner = self._on_batch
 
         def on_batch(done: int, total: int) -> None:
             inner(done, total)
-            if self.through >= after:
+            if (-1 if self.found.through is None else self.found.through) >= after:
                 raise error
 
         self._on_batch = on_batch
-        yield from whole(self)
+        return whole(self)
 
     monkeypatch.setattr(Check, "run", run)
 
@@ -170,10 +169,10 @@ def test_ctrl_c_tells_how_to_go_on(place: Path, monkeypatch: pytest.MonkeyPatch)
     ending(monkeypatch, 1, KeyboardInterrupt())
     result = invoke("verify", str(place / "wal"), exit_code=130)
     wal = f"file://{place}/wal"
-    assert result.stderr == f"stopped after batch 1. To go on there: wal-sink verify {wal} … --resume-after 1\n"
+    assert result.stderr == f"stopped after batch 1. To go on there: wal-sink verify {wal} … --from-batch 2\n"
     assert "checked through batch 1: 2 batches" in result.stdout
-    assert result.stdout.endswith("no fault found so far\n")
-    result = invoke("audit", str(place / "wal"), "--json", exit_code=130)
+    assert result.stdout.endswith("no fault found in what was compared so far\n")
+    result = invoke("verify", str(place / "wal"), "--json", exit_code=130)
     assert (json.loads(result.stdout)["through"], json.loads(result.stdout)["complete"]) == (1, False)
     assert files(place) == before
 
@@ -185,18 +184,17 @@ def test_ctrl_c_before_the_first_batch(place: Path, monkeypatch: pytest.MonkeyPa
     assert "checked through batch none" in result.stdout
 
 
-@pytest.mark.parametrize("verb", ["verify", "audit"])
 @pytest.mark.parametrize("what", ["opened", "holds_wal"])
-def test_ctrl_c_while_the_wal_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, what: str) -> None:
+def test_ctrl_c_while_the_wal_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """Without this, click ended the command with exit code 1 and "Aborted!"."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checks, what, interrupted)
-    result = invoke(verb, str(place / "wal"), exit_code=130)
-    said = "stopped before the first batch was checked. Repeat the command: wal-sink"
-    assert result.stderr == f"{said} {verb} …\n"
+    monkeypatch.setattr(verify_module, what, interrupted)
+    result = invoke("verify", str(place / "wal"), exit_code=130)
+    said = "stopped before the first batch was checked. Repeat the command: wal-sink verify …\n"
+    assert result.stderr == said
 
 
 def test_an_error_of_the_store_tells_how_to_go_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,15 +204,14 @@ def test_an_error_of_the_store_tells_how_to_go_on(place: Path, monkeypatch: pyte
     assert "access denied" in result.stderr
 
 
-@pytest.mark.parametrize("verb", ["verify", "audit"])
-def test_a_foreign_folder(verb: str, place: Path, tmp_path: Path) -> None:
+def test_a_foreign_folder(place: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    result = invoke(verb, str(tmp_path / "photos"), exit_code=1)
+    result = invoke("verify", str(tmp_path / "photos"), exit_code=1)
     assert "holds nothing that wal-sink makes: this folder is not a WAL" in result.output
-    assert "holds nothing that wal-sink makes" in invoke(verb, str(tmp_path / "nothing"), exit_code=1).output
+    assert "holds nothing that wal-sink makes" in invoke("verify", str(tmp_path / "nothing"), exit_code=1).output
     assert not (tmp_path / "nothing").exists()
-    assert "it is the checkpoint of a query" in invoke(verb, str(place / "checkpoint"), exit_code=2).output
+    assert "it is the checkpoint of a query" in invoke("verify", str(place / "checkpoint"), exit_code=2).output
 
 
 def test_half_deleted_batches(place: Path) -> None:
@@ -244,7 +241,7 @@ def test_a_copy_is_told(place: Path) -> None:
 def test_more_faults_than_are_shown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (place / "wal").rglob("*.parquet"):
         path.unlink()
-    monkeypatch.setattr(checks, "MOST_SHOWN", 3)
+    monkeypatch.setattr(findings, "MOST_KEPT", 3)
     text = invoke("verify", str(place / "wal"), exit_code=1).stdout
     assert (text.count("FAULT"), "1 more fault of the same check" in text) == (3, True)
     assert text.endswith("4 faults found\n")
@@ -254,7 +251,7 @@ def test_more_faults_than_are_shown(place: Path, monkeypatch: pytest.MonkeyPatch
 def test_no_line_is_longer_than_a_terminal_of_40_columns(place: Path) -> None:
     for path in (place / "wal").rglob("*.parquet"):
         path.unlink()
-    for args in (["verify", str(place / "wal")], ["audit", *everything(place)], ["audit", str(place / "wal")]):
+    for args in (["verify", str(place / "wal")], ["verify", *everything(place)]):
         text = invoke(*args, exit_code=1, env={"COLUMNS": "40"}).stdout
         assert [line for line in text.splitlines() if cell_len(line) > 40] == []
         assert "next: " in text
@@ -262,4 +259,4 @@ def test_no_line_is_longer_than_a_terminal_of_40_columns(place: Path) -> None:
 
 def test_an_unknown_sink(place: Path) -> None:
     args = everything(place)[:-1]
-    assert "has no sink 'other'; it has 'table'" in invoke("audit", *args, "other", exit_code=2).output
+    assert "has no sink 'other'; it has 'table'" in invoke("verify", *args, "other", exit_code=2).output

@@ -1,13 +1,20 @@
-"""Checks of what the sinks recorded of one batch: progress, prepared transactions, and markers."""
+"""Checks of what the sinks recorded of one batch: progress, prepared transactions, markers, and dead letters."""
 
 from __future__ import annotations
 
-from wal_sink.checking.batch import BatchFacts, check_term, is_passed_over
+from collections.abc import Sequence
+
+from wal_sink.checking.batch import BatchFacts, is_passed_over
 from wal_sink.checking.findings import Fault
+from wal_sink.checking.kinds import kind_of
 from wal_sink.checking.look import Look, SinkFacts
+from wal_sink.dead_letters.files import DeadLetter, read_dead_letter
 from wal_sink.errors import CorruptError
+from wal_sink.sinks.chunk import refusal_key
+from wal_sink.sinks.positions import slot_name
+from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal import paths
-from wal_sink.wal.records import Manifest, Marker, PreparedRecord, Progress, Release, SegmentRef
+from wal_sink.wal.records import Manifest, Marker, PreparedRecord, Progress, Release, Replayed, SegmentRef
 from wal_sink.wal.segment_reader import chunk_ends
 
 
@@ -26,16 +33,15 @@ def check_deliveries(look: Look, facts: BatchFacts) -> None:
 
 def check_progress(look: Look, sink: SinkFacts, batch_id: int, manifest: Manifest | None) -> str | None:
     """Check all progress of a batch. Return the path of any record of it."""
-    path = None
-    for folder in sink.progress.get(batch_id, ()):
-        for name in look.log.store.list(folder, recursive=True):
-            path = f"{folder}/{name}"
-            if paths.parse_progress(name) is not None:
-                _check_progress(look, sink, path, manifest)
-            elif paths.parse_prepared(name) is not None:
-                _check_prepared(look, sink, path, manifest)
-            else:
-                look.unknown(path)
+    path, folder = None, paths.progress_folder(sink.folder, batch_id)
+    for name in look.log.store.list(folder, recursive=True) if batch_id in sink.progress else ():
+        path = f"{folder}/{name}"
+        if paths.parse_progress(name) is not None:
+            _check_progress(look, sink, path, manifest)
+        elif paths.parse_prepared(name) is not None:
+            _check_prepared(look, sink, path, manifest)
+        else:
+            look.unknown(path)
     return path
 
 
@@ -43,7 +49,7 @@ def _check_progress(look: Look, sink: SinkFacts, path: str, manifest: Manifest |
     record = look.listed(Progress, path)
     if record is None:
         return
-    check_term(look, paths.committer_role(sink.folder), record.term, record.run_id, path)
+    look.check_term(paths.committer_role(sink.folder), record, path)
     segment = _segment(look, path, record.ordinal, record.segment_id, manifest)
     if segment is None or manifest is None:
         return
@@ -59,7 +65,7 @@ def _check_prepared(look: Look, sink: SinkFacts, path: str, manifest: Manifest |
     record = look.listed(PreparedRecord, path)
     if record is None:
         return
-    check_term(look, paths.committer_role(sink.folder), record.term, record.run_id, path)
+    look.check_term(paths.committer_role(sink.folder), record, path)
     _segment(look, path, record.ordinal, record.segment_id, manifest)
     number = record.number - 1
     if number > 0:
@@ -89,7 +95,7 @@ def _check_marker(look: Look, sink: SinkFacts, facts: BatchFacts) -> str | None:
         return _unmarked(look, sink, batch_id)
     marker = look.listed(Marker, path)
     if marker is not None:
-        check_term(look, paths.committer_role(sink.folder), marker.term, marker.run_id, path)
+        look.check_term(paths.committer_role(sink.folder), marker, path)
         look.seen.skipped_batches += marker.skipped
         if facts.manifest is not None:
             _compare(look, sink, marker, facts.manifest)
@@ -130,3 +136,78 @@ def _compare(look: Look, sink: SinkFacts, marker: Marker, manifest: Manifest) ->
     rows = tuple(segment.rows for segment in manifest.segments)
     if marker.last_delivered_batch == marker.batch_id and marker.last_delivered_rows != rows:
         look.fault(Fault.CONTRADICTION, path, "the rows of its segments are not those of the manifest")
+
+
+# --- dead letters
+
+
+def check_letters(look: Look, folder: str, batch_id: int) -> None:
+    """Check the dead letters of one batch. One listing, a read for each, and up to two for its manifest."""
+    root = paths.dead_letter_folder(folder, batch_id)
+    files = look.log.store.list(root, recursive=True)
+    letters: list[DeadLetter] = []
+    for name in files:
+        path = f"{root}/{name}"
+        if kind_of(path) is None:
+            look.unknown(path)
+        elif name.endswith(paths.REPLAYED):
+            _check_replayed(look, folder, path, files)
+        elif (letter := _letter(look, path)) is not None:
+            letters.append(letter)
+    manifest = look.released(batch_id) if letters and batch_id > look.known.low_water else None
+    for letter in letters:
+        _check_letter(look, folder, batch_id, letter, manifest)
+
+
+def _check_replayed(look: Look, sink: str, path: str, files: Sequence[str]) -> None:
+    """Check the record that a dead letter was sent again. The letter itself may have been deleted since."""
+    record = look.listed(Replayed, path)
+    if record is None:
+        return
+    look.check_term(paths.replayer_role(sink), record, path)
+    letter = path.replace(paths.REPLAYED, ".parquet")
+    folder, _, file = letter.rpartition("/")
+    if file in files:
+        return
+    left = look.log.store.list(folder)
+    if file not in left and path.rpartition("/")[2] in left:
+        look.fault(Fault.DANGLING, path, f"the dead letter {letter} does not exist")
+
+
+def _letter(look: Look, path: str) -> DeadLetter | None:
+    try:
+        letter = read_dead_letter(look.log.store, path)
+    except ObjectMissing:
+        return None  # a user may delete it at any time
+    except CorruptError as error:
+        look.fault(Fault.DAMAGED, path, str(error))
+        return None
+    look.seen.dead_letters += 1
+    return letter
+
+
+def _check_letter(look: Look, folder: str, batch_id: int, letter: DeadLetter, manifest: Manifest | None) -> None:
+    """Compare what a dead letter says with its path, with the WAL's id, and with the segment of its rows."""
+    path, chunk, name, wal = letter.path, letter.chunk, letter.name, look.known.wal
+    slot = slot_name(wal.wal_id if wal else "", folder, name.ordinal)
+    if wal is not None and chunk.position.slot.partition("/")[0] != wal.wal_id:
+        look.fault(Fault.FOREIGN, path, f"its rows are of slot {chunk.position.slot}, not of {slot}")
+        return
+    is_of_path = (
+        (chunk.batch_id, chunk.position.rows) == (batch_id, name.end_row)
+        and (wal is None or chunk.position.slot == slot)
+        and all(name.first_row <= row < name.end_row for row in chunk.rows)
+        and (letter.kept == "unknown") == (name.number is None)
+        and (name.number is None or not chunk.rows or _has_key_of(letter, name.number))
+    )
+    if not is_of_path:
+        look.fault(Fault.MISPLACED, path, "this dead letter was written for another path")
+    elif manifest is not None:
+        segment = manifest.segments[name.ordinal] if name.ordinal < len(manifest.segments) else None
+        if segment is None or segment.id != chunk.segment_id:
+            what = f"its rows are of segment {chunk.segment_id}, but segment {name.ordinal} of the batch is "
+            look.fault(Fault.FOREIGN, path, what + (segment.id if segment else "none"))
+
+
+def _has_key_of(letter: DeadLetter, number: int) -> bool:
+    return letter.chunk.key == refusal_key(letter.chunk.position, letter.chunk.rows, number)
