@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.arrow_types import viewed
 
@@ -51,8 +52,7 @@ def to_json_lines(table: pa.Table) -> bytes:
 
 def check_maps(maps: object) -> None:
     """Raise `ConfigError` if `maps` is not a known form of maps."""
-    if maps not in _WAYS:
-        raise ConfigError(f"maps={maps!r}: expected one of {', '.join(map(repr, _WAYS))}")
+    one_of("maps", maps, _WAYS)
 
 
 def maps_as(maps: Maps, table: pa.Table) -> pa.Table:

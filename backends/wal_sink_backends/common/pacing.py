@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from wal_sink.arguments import check_seconds
 from wal_sink.errors import ConfigError, PermanentError, RetryLaterError
 from wal_sink.redaction import mask_url
 from wal_sink.runtime.clock import SYSTEM, Runtime
@@ -42,8 +43,7 @@ class Pacing:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}={value!r}: expected a number above 0")
-        if not 0 <= self.max_wait_s < math.inf:
-            raise ConfigError(f"max_wait_s={self.max_wait_s!r}: expected a number of seconds, 0 or more")
+        check_seconds("max_wait_s", self.max_wait_s)
 
 
 class Patience:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
+from wal_sink.arguments import check_seconds, one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import mask_url
 from wal_sink.sinks.certificates import is_certificate_error
@@ -57,12 +58,10 @@ class Target:
 
     def __post_init__(self) -> None:
         check_name(self.table, "table")
-        if self.nulls not in ("null", "omit"):
-            raise ConfigError(f"nulls={self.nulls!r}: expected 'null' or 'omit'")
+        one_of("nulls", self.nulls, get_args(Nulls))
         if self.row_key == "":
             raise ConfigError("row_key='': expected the name of the table's partition key")
-        if not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s={self.timeout_s!r}: expected a number of seconds above 0")
+        check_seconds("timeout_s", self.timeout_s, above_0=True)
         if self.endpoint_url is not None and not self.endpoint_url.startswith(("http://", "https://")):
             raise ConfigError(f"endpoint_url={mask_url(self.endpoint_url)!r}: expected http://… or https://…")
 

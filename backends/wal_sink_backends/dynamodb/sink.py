@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
@@ -31,7 +32,31 @@ _PUTS = 25
 """Most items of one BatchWriteItem."""
 
 
-class DynamoDbSink(TransactionalSink):
+class _OneTable:
+    """The part of a sink that is the same for both ways to write to a table."""
+
+    _target: Target
+    _calls: Calls | None = None
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._target!r})"
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+
+    def _opened(self) -> Calls:
+        if self._calls is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._calls
+
+
+class DynamoDbSink(_OneTable, TransactionalSink):
     """A DynamoDB table that gets rows and position in one transaction (`TransactWriteItems`). Runs anywhere.
 
     A chunk has to fit into one transaction: at most 99 rows and 4 MB. Stage with
@@ -74,19 +99,11 @@ class DynamoDbSink(TransactionalSink):
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._ledger_table, self.target_name = ledger_table, table
         self._create_ledger = create_ledger
-        self._calls: Calls | None = None
         self._recreated_table = recreated_table
         check_name(ledger_table, "ledger_table")
-        if recreated_table not in ("refuse", "accept"):
-            raise ConfigError(f"recreated_table={recreated_table!r}: expected 'refuse' or 'accept'")
+        one_of("recreated_table", recreated_table, get_args(RecreatedTable))
         if is_same_table(ledger_table, table):
             raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
-
-    def describe(self) -> str:
-        return repr(self)
-
-    def __repr__(self) -> str:
-        return f"DynamoDbSink({self._target!r})"
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs no context
         """Check both tables; make a missing ledger. `PermanentError`, or an error that a retry may help."""
@@ -98,12 +115,6 @@ class DynamoDbSink(TransactionalSink):
             raise
         calls.recreated_is_fine = self._recreated_table == "accept"
         self._calls = calls
-
-    def close(self) -> None:
-        """Close the connections."""
-        if self._calls is not None:
-            self._calls.close()
-            self._calls = None
 
     def examine(self, schema: Any) -> Sequence[Finding]:
         """Describe both tables, and compare the key with these columns. A missing ledger is not made."""
@@ -161,13 +172,8 @@ class DynamoDbSink(TransactionalSink):
             f"{what}: other processes write to the ledger item for slot {chunk.position.slot} at the same time"
         )
 
-    def _opened(self) -> Calls:
-        if self._calls is None:
-            raise RuntimeError(f"{self!r} is not open: call open() first")
-        return self._calls
 
-
-class DynamoDbPutSink(Sink):
+class DynamoDbPutSink(_OneTable, Sink):
     """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
 
     Repeats put the same items again. That is exactly once in effect with `row_key`, or if no key occurs twice, which
@@ -195,13 +201,6 @@ class DynamoDbPutSink(Sink):
         self.replaces_rows = row_key is None
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._max_wait_s = max_wait_s
-        self._calls: Calls | None = None
-
-    def describe(self) -> str:
-        return repr(self)
-
-    def __repr__(self) -> str:
-        return f"DynamoDbPutSink({self._target!r})"
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - puts need no context
         """Check the table. `PermanentError`, or an error that a retry may help."""
@@ -213,28 +212,21 @@ class DynamoDbPutSink(Sink):
         calls.close()
         return [fine("target", f"{self!r} can be reached"), _key_finding(calls, schema, self._target)]
 
-    def close(self) -> None:
-        """Close the connections."""
-        if self._calls is not None:
-            self._calls.close()
-            self._calls = None
-
     def write(self, chunk: Chunk) -> Rejected | None:
         """Put every row that DynamoDB can hold, 25 in a request, and return the others.
 
         Raises `PermanentError` if no retry can help, `TryAgainError` if DynamoDB leaves items unprocessed for too
         long; anything else may be tried again.
         """
-        if self._calls is None:
-            raise RuntimeError(f"{self!r} is not open: call open() first")
+        calls = self._opened()
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
-        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, self._calls.keys, what)
+        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.keys, what)
         patience = Patience(self._max_wait_s)
         told: dict[int, str] = {}
         for start in range(0, len(items), _PUTS):
-            told |= self._put_or_tell(self._calls, items[start : start + _PUTS], patience, what)
+            told |= self._put_or_tell(calls, items[start : start + _PUTS], patience, what)
         if told:
-            self._calls.check_unchanged(what)
+            calls.check_unchanged(what)
         return Rejected(refused | told) if refused or told else None
 
     def _put_or_tell(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> dict[int, str]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
+from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError, StoreError
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.local import LocalStore
 from wal_sink_backends.files.folder import Folder
-from wal_sink_backends.files.formats import Format, check_format, encoded, written_as
+from wal_sink_backends.files.formats import Format, encoded, written_as
 from wal_sink_backends.files.names import CHUNK_TEMPLATE, check_chunk_template, check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from wal_sink.reporting.findings import Finding
     from wal_sink.sinks.base import SinkContext
     from wal_sink.sinks.chunk import Chunk
@@ -60,7 +60,7 @@ class FilesSink(Sink):
         name_template: str = CHUNK_TEMPLATE,
         maps: Maps = "object",
     ) -> None:
-        check_format(format)
+        one_of("format", format, get_args(Format))
         check_maps(maps)
         check_chunk_template(name_template)
         self._folder = Folder(url, storage_options, options_from_env)

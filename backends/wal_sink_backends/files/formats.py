@@ -65,12 +65,6 @@ def written_as(format: Format, chunk: Chunk, maps: Maps) -> Chunk:  # noqa: A002
     return chunk.maps_as(maps) if format in ("json", "jsonl") else chunk
 
 
-def check_format(format: str) -> None:  # noqa: A002
-    """Raise `ConfigError` for an unknown format."""
-    if format not in _FILES:
-        raise ConfigError(f"format={format!r}: expected one of {', '.join(map(repr, _FILES))}")
-
-
 class _JsonLines(RowsFile):
     def add(self, chunk: Chunk) -> None:
         self._write(chunk.to_json(lines=True))

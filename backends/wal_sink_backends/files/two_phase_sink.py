@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
+from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.base import TwoPhaseSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.spec import LOCAL, S3, StoreSpec
 from wal_sink_backends.files.folder import Folder
-from wal_sink_backends.files.formats import Format, RowsFile, check_format, new_file, written_as
+from wal_sink_backends.files.formats import Format, RowsFile, new_file, written_as
 from wal_sink_backends.files.local import LocalHolder
 from wal_sink_backends.files.names import SEGMENT_TEMPLATE, SegmentNames, check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from wal_sink.reporting.findings import Finding
     from wal_sink.sinks.base import SinkContext, Transaction
     from wal_sink.sinks.chunk import Chunk
@@ -66,7 +66,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         maps: Maps = "object",
         held_folder: str | None = None,
     ) -> None:
-        check_format(format)
+        one_of("format", format, get_args(Format))
         check_maps(maps)
         self._names = SegmentNames(name_template, ext=format)
         self._folder = Folder(url, storage_options, options_from_env)

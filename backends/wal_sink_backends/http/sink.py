@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from wal_sink.arguments import check_seconds, one_of
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import Redactor, mask_url, secrets_in_url
 from wal_sink.reporting.findings import Finding, fine
@@ -270,13 +271,10 @@ class HttpSink(Sink):
         return values
 
     def _check_arguments(self) -> None:
-        if self._body not in _CONTENT_TYPES:
-            raise ConfigError(f"body={self._body!r}: expected one of {', '.join(map(repr, _CONTENT_TYPES))}")
-        if self._method not in get_args(Method):
-            raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, get_args(Method)))}")
+        one_of("body", self._body, get_args(Body))
+        one_of("method", self._method, get_args(Method))
         check_maps(self._maps)
-        if not self._timeout_s > 0:
-            raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
+        check_seconds("timeout_s", self._timeout_s, above_0=True)
         if self._check is not None and not callable(self._check):
             raise ConfigError(f"check={self._check!r}: expected a function of status, headers and body")
         if not (type(self._max_answer_bytes) is int and self._max_answer_bytes > 0):

@@ -7,13 +7,14 @@ from urllib.parse import urlsplit
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
 from wal_sink_backends.common.pacing import Pacing
-from wal_sink_backends.common.url_options import UrlOptions, names_of, options_of
+from wal_sink_backends.common.url_options import options_in, options_of, taken
 from wal_sink_backends.http.api import Statuses
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink
 
-_OPTIONS = options_of(HttpSink, without={"headers", "statuses", "pacing", "check", "max_answer_bytes"})
-_LOOKUP = options_of(HttpLookupSink, without={"more"})
+# `headers` would show secrets, and `max_answer_bytes` means nothing without a function that checks answers.
+_OPTIONS = options_of(HttpSink, "url", "headers", "max_answer_bytes") | options_of(HttpLookupSink, "url")
+_PACING, _STATUSES = options_of(Pacing), options_of(Statuses)
 
 
 def http_sink(url: str) -> HttpSink:
@@ -28,13 +29,13 @@ def http_sink(url: str) -> HttpSink:
         raise ConfigError(
             f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
         )
-    ours = {name for kind in (_OPTIONS, _LOOKUP, Pacing, Statuses) for name in names_of(kind)}
-    if misplaced := ours.intersection(part.partition("=")[0] for part in urlsplit(address).query.split("&")):
+    known = _OPTIONS | _PACING | _STATUSES
+    if misplaced := known.keys() & {part.partition("=")[0] for part in urlsplit(address).query.split("&")}:
         raise ConfigError(
             f"{mask_url(url)}: {', '.join(sorted(misplaced))} stands before '#'. Options of wal-sink stand after it, "
             "https://…#idempotent=true. If this is an option of the API, pass HttpSink('https://…') instead of the URL"
         )
-    options = UrlOptions(fragment, address, _OPTIONS, _LOOKUP, Pacing, Statuses)
-    arguments = options.arguments(_OPTIONS) | options.arguments(_LOOKUP)
-    kind = HttpLookupSink if "lookup_url" in arguments else HttpSink
-    return kind(address, pacing=options.read(Pacing), statuses=options.read(Statuses), **arguments)
+    values = options_in(fragment, address, known)
+    pacing, statuses = Pacing(**taken(values, _PACING)), Statuses(**taken(values, _STATUSES))
+    kind = HttpLookupSink if "lookup_url" in values else HttpSink
+    return kind(address, pacing=pacing, statuses=statuses, **values)

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
@@ -80,8 +81,7 @@ class KafkaSink(TransactionalSink):
     ) -> None:
         self._check_arguments(topic, ledger_topic, partitioner, ledger_replication, transaction_timeout_s)
         check_maps(maps)
-        if recreated_topic not in ("refuse", "accept"):
-            raise ConfigError(f"recreated_topic={recreated_topic!r}: expected 'refuse' or 'accept'")
+        one_of("recreated_topic", recreated_topic, get_args(RecreatedTopic))
         named = {headers: headers} if isinstance(headers, str) else headers or {}
         by_name = dict(named) if isinstance(named, Mapping) else {name: name for name in named}
         self._format = MessageFormat(value, key, by_name, partition, tombstones)
@@ -195,8 +195,7 @@ class KafkaSink(TransactionalSink):
                 raise ConfigError(f"{name}={value!r}: expected 1 to 249 letters, digits or any of ._-")
         if topic == ledger_topic:
             raise ConfigError(f"topic and ledger_topic are both {topic!r}: expected two different topics")
-        if partitioner not in get_args(Partitioner):
-            raise ConfigError(f"partitioner={partitioner!r}: expected one of {', '.join(get_args(Partitioner))}")
+        one_of("partitioner", partitioner, get_args(Partitioner))
         if replication != -1 and replication < 1:
             raise ConfigError(f"ledger_replication={replication}: expected a number of brokers, or -1")
         if not 1 <= timeout_s <= _MOST_TIMEOUT_S:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import is_secret_name, mask_url
-from wal_sink_backends.common.url_options import UrlOptions, options_of
+from wal_sink_backends.common.url_options import options_in, options_of
 from wal_sink_backends.kafka.sink import KafkaSink
 
-_OPTIONS = options_of(KafkaSink, without={"topic"}, conf="conf.", conf_from_env="env.")
+_OPTIONS = {
+    **options_of(KafkaSink, "bootstrap_servers", "topic", "conf_from_env"),
+    "conf.": [str],
+    "env.": [str],
+}
 
 
 def kafka_sink(url: str) -> KafkaSink:
@@ -25,8 +30,9 @@ def kafka_sink(url: str) -> KafkaSink:
     if parts.fragment:
         raise ConfigError(f"{parts.scheme}://…: the URL has a '#'; write it as %23")
     servers, topic = parts.netloc, parts.path.strip("/")
-    arguments = UrlOptions(parts.query, url, _OPTIONS).arguments(_OPTIONS)
-    secret = next(filter(is_secret_name, arguments["conf"]), "sasl.password" if "@" in servers + topic else None)
+    values = options_in(parts.query, url, _OPTIONS)
+    conf, from_env = _family(values, "conf."), _family(values, "env.")
+    secret = next(filter(is_secret_name, conf), "sasl.password" if "@" in servers + topic else None)
     if secret is not None:
         raise ConfigError(
             f"{mask_url(url)}: expected no secrets in the URL. Write ?env.{secret}=VARIABLE: the sink reads this "
@@ -34,4 +40,8 @@ def kafka_sink(url: str) -> KafkaSink:
         )
     if not servers or not topic:
         raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")
-    return KafkaSink(servers, topic, **arguments)
+    return KafkaSink(servers, topic, conf=conf, conf_from_env=from_env, **values)
+
+
+def _family(values: dict[str, Any], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): values.pop(name) for name in [*values] if name.startswith(prefix)}

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from wal_sink.arguments import check_seconds, one_of
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.findings import Finding, fine
@@ -249,8 +250,7 @@ class RedisSink(TransactionalSink):
     def _check_arguments(self) -> None:
         parts = urlsplit(self._url)
         check_address(self._url)
-        if self._kind not in get_args(Kind):
-            raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, get_args(Kind)))}")
+        one_of("kind", self._kind, get_args(Kind))
         if self._kind == "hash" and not self._template.columns:
             raise ConfigError(
                 f"key={self._template.text!r}: expected a column in it, as in 'orders:{{id}}', for kind='hash'"
@@ -259,11 +259,9 @@ class RedisSink(TransactionalSink):
             raise ConfigError(f"key={self._template.text!r}: keys that begin with {LEDGER} belong to the ledger")
         if self._maxlen is not None and (self._kind != "stream" or self._maxlen < 1):
             raise ConfigError(f"maxlen={self._maxlen!r}: expected a number above 0, and kind='stream'")
-        if self._wait_replicas < 0 or not self._timeout_s > 0:
-            raise ConfigError(
-                f"wait_replicas={self._wait_replicas!r}, timeout_s={self._timeout_s!r}: expected wait_replicas of 0 or "
-                "more, and timeout_s above 0"
-            )
+        check_seconds("timeout_s", self._timeout_s, above_0=True)
+        if self._wait_replicas < 0:
+            raise ConfigError(f"wait_replicas={self._wait_replicas!r}: expected 0 or more")
         if self._password_env is not None and parts.password:
             raise ConfigError(
                 f"{mask_url(self._url)}: the URL holds a password, but password_env is given too. Use only one of them"

@@ -11,8 +11,20 @@ from wal_sink.redaction import mask_url
 from wal_sink_backends.common.url_options import refuse_braces
 from wal_sink_backends.sql.base.address import BLANK, address_in, shown_scheme
 from wal_sink_backends.sql.base.dialect import Dialect, Limits
-from wal_sink_backends.sql.mariadb.options import MariadbOptions
-from wal_sink_backends.sql.postgresql.options import PostgresqlOptions
+
+_TEXT = (str,)
+OF_LIBPQ = dict.fromkeys(
+    (
+        *("application_name", "channel_binding", "gssencmode", "krbsrvname", "passfile", "require_auth", "service"),
+        *("sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert", "target_session_attrs"),
+    ),
+    _TEXT,
+)
+"""Options that the URL of a PostgreSQL database may hold, under libpq's names."""
+OF_PYMYSQL = dict.fromkeys(("read_default_file", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "unix_socket"), _TEXT)
+"""The same of MariaDB, under PyMySQL's names. With `ssl_ca` the server has to prove its name. Without it, TLS is used
+if the server offers it.
+"""
 
 
 def dialect_of(url: str, limits: Limits, *, schema: str | None, password_env: str | None) -> Dialect:
@@ -43,14 +55,14 @@ def _sqlite(url: str, limits: Limits, schema: str | None, password_env: str | No
 def _postgresql(url: str, limits: Limits, schema: str | None, password_env: str | None) -> Dialect:
     from wal_sink_backends.sql.postgresql.dialect import Postgresql  # noqa: PLC0415 - as above
 
-    address = address_in(url, "postgresql", PostgresqlOptions, schema=schema, password_env=password_env)
+    address = address_in(url, "postgresql", OF_LIBPQ, schema=schema, password_env=password_env)
     return Postgresql(address, limits)
 
 
 def _mariadb(url: str, limits: Limits, schema: str | None, password_env: str | None) -> Dialect:
     from wal_sink_backends.sql.mariadb.dialect import Mariadb  # noqa: PLC0415 - as above
 
-    address = address_in(url, "mariadb", MariadbOptions, schema=schema, password_env=password_env)
+    address = address_in(url, "mariadb", OF_PYMYSQL, schema=schema, password_env=password_env)
     if len(address.hosts) > 1 or not address.database:
         raise ConfigError(f"{mask_url(url)}: expected one host and a database, mariadb://user@host/database")
     if address.options.get("ssl_disabled", "true") != "true":

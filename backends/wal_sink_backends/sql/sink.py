@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from wal_sink.arguments import check_bool
+from wal_sink.arguments import check_bool, one_of
 from wal_sink.errors import ConfigError, ForgottenError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
@@ -108,8 +108,7 @@ class SqlSink(TransactionalSink):
         self._replacing = Replacing(self._key, newer_by)
         check_bool("may_drop_rows", may_drop_rows)
         self._may_drop_rows = may_drop_rows
-        if recreated_table not in ("refuse", "accept"):
-            raise ConfigError(f"recreated_table={recreated_table!r}: expected 'refuse' or 'accept'")
+        one_of("recreated_table", recreated_table, get_args(RecreatedTable))
         self._recreated_table = recreated_table
         self._target = TargetTable(self._dialect, table, self._key, create=create_table)
         self._connection: Connection | None = None
@@ -273,8 +272,7 @@ class SqlSink(TransactionalSink):
             raise RowsRefused(refused)
 
     def _check_arguments(self) -> None:
-        if self._mode not in ("append", "upsert"):
-            raise ConfigError(f"mode={self._mode!r}: expected 'append' or 'upsert'")
+        one_of("mode", self._mode, get_args(Mode))
         if (self._mode == "upsert") != bool(self._key):
             raise ConfigError(
                 f"mode={self._mode!r} with key={self._key!r}: expected key columns for 'upsert', and only there"

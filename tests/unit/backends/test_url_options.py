@@ -1,10 +1,10 @@
-"""Options in URLs: read by their declared types, refused by name, and never a way to show a secret."""
+"""Options in URLs: read by the types of the sink's arguments, refused by name, and never a way to show a secret."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 from typing import Any, Literal
 
@@ -13,33 +13,35 @@ import pytest
 from tests.house.sinks import sink_from_url
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError
-from wal_sink_backends.common.url_options import UrlOptions, family, names_of, options_of
+from wal_sink_backends.common.pacing import Pacing
+from wal_sink_backends.common.url_options import options_in, options_of
 
 GROUP = "wal_sink.backends"
 URL = "x://user:hunter2@host/a"
 
 
-@dataclass(frozen=True, slots=True)
 class Sample:
-    """One option of each type."""
+    """One argument of each type, and three that no text can hold or that are no options."""
 
-    text: str | None = None
-    flag: bool | None = None
-    count: int | None = None
-    wait_s: float | None = None
-    columns: tuple[str, ...] | None = None
-    numbers: tuple[int, ...] | None = None
-    pairs: Mapping[str, str] | None = None
-    mode: Literal["put", "append"] | None = None
-    trust: bool | str | None = None
-    conf: Mapping[str, str] = family("conf.")
+    def __init__(
+        self,
+        url: str,
+        *,
+        text: str | None = None,
+        flag: bool = False,
+        count: int = 1,
+        wait_s: float | None = None,
+        columns: Sequence[str] | Mapping[str, str] = (),
+        numbers: tuple[int, ...] = (),
+        pairs: Mapping[str, str] | None = None,
+        mode: Literal["put", "append"] = "put",
+        trust: bool | str = True,
+        check: Callable[[str], bool] | None = None,
+        storage: Mapping[str, object] | None = None,
+    ) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
-    """Options that another part of the sink takes."""
-
-    speed: float = 1.5
+KNOWN = {**options_of(Sample, "url"), **options_of(Pacing), "conf.": (str,)}
 
 
 @pytest.mark.parametrize(
@@ -51,26 +53,25 @@ class Other:
         ("flag=true", "flag", True),
         ("flag=FALSE", "flag", False),
         ("flag=0", "flag", False),
-        ("count=1_000", "count", 1000),
-        ("count=-1", "count", -1),
+        ("count=1000", "count", 1000),
         ("wait_s=1e3", "wait_s", 1000.0),
         ("wait_s=inf", "wait_s", float("inf")),
-        ("columns=id,day,", "columns", ("id", "day")),
-        ("columns=", "columns", ()),
-        ("columns=a%2Cb,c+d%20e", "columns", ("a,b", "c+d e")),
+        ("columns=id,day,", "columns", ["id", "day"]),
+        ("columns=", "columns", []),
+        ("columns=a%2Cb,c+d%20e", "columns", ["a,b", "c+d e"]),
         ("pairs=a%3Ab:c%2Cd", "pairs", {"a:b": "c,d"}),
         ("numbers=409,410", "numbers", (409, 410)),
         ("pairs=a:b,c:d", "pairs", {"a": "b", "c": "d"}),
         ("mode=append", "mode", "append"),
         ("trust=1", "trust", True),
         ("trust=/ca.pem", "trust", "/ca.pem"),
-        ("conf.a.b=1&conf.c=2", "conf", {"a.b": "1", "c": "2"}),
+        ("conf.a.b=1", "conf.a.b", "1"),
     ],
 )
-def test_a_text_is_read_by_the_type_of_its_option(query: str, name: str, value: Any) -> None:
-    options = UrlOptions(query, URL, Sample)
-    assert getattr(options.read(Sample), name) == value
-    assert options.arguments(Sample) == {"conf": {}, name: value}
+def test_a_text_is_read_by_the_type_of_its_argument(query: str, name: str, value: Any) -> None:
+    found = options_in(query, URL, KNOWN)
+    assert found == {name: value}
+    assert type(found[name]) is type(value)
 
 
 def test_every_scheme_of_the_ready_sinks_is_an_entry_point() -> None:
@@ -90,41 +91,26 @@ def test_every_scheme_of_the_ready_sinks_is_an_entry_point() -> None:
     assert sorted(set(made.values())) == ["DynamoDbSink", "FilesSink", "HttpSink", "KafkaSink", "RedisSink", "SqlSink"]
 
 
-def test_each_kind_gets_its_own_options_and_keeps_its_defaults() -> None:
-    options = UrlOptions("speed=2&count=3", URL, Sample, Other)
-    assert (options.read(Sample).count, options.read(Other).speed) == (3, 2.0)
-    assert options.not_of(Other) == ["count"]
-    assert dict(options.texts) == {"speed": "2", "count": "3"}
-    empty = UrlOptions("", URL, Other)
-    assert (empty.read(Other), empty.arguments(Other), names_of(Other)) == (Other(), {}, ["speed"])
-
-
-class Taken:
-    """A sink whose constructor has arguments of each kind."""
-
-    def __init__(self, url: str, *, columns: Sequence[str] = (), conf: Mapping[str, str] | None = None) -> None: ...
-
-
-def test_the_arguments_of_a_constructor_are_options() -> None:
-    kind = options_of(Taken, without={"conf"})
-    assert UrlOptions("columns=id,day", URL, kind).arguments(kind) == {"columns": ["id", "day"]}
-    with pytest.raises(ConfigError, match=r"unknown options conf; known are columns$"):
-        UrlOptions("conf=a", URL, kind)
-    family_too = options_of(Taken, without={"columns"}, conf="conf.")
-    assert UrlOptions("conf.a=1", URL, family_too).arguments(family_too) == {"conf": {"a": "1"}}
+def test_arguments_that_a_text_can_hold_are_options() -> None:
+    assert [*KNOWN] == [
+        *("text", "flag", "count", "wait_s", "columns", "numbers", "pairs", "mode", "trust"),
+        *(each.name for each in fields(Pacing)),
+        "conf.",
+    ]
+    assert options_in("", URL, KNOWN) == {}
 
 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
         ("flag=yes", "x://host/a: flag='yes': expected true or false$"),
-        ("flag=null", "flag='null': expected true or false"),
+        ("count=1_000", "count='1_000': expected a whole number"),
         ("count=1.5", "count='1.5': expected a whole number, such as count=100"),
         ("wait_s=soon", "wait_s='soon': expected a number, such as wait_s=30"),
         ("numbers=1,b", "numbers='1,b': expected whole numbers with commas, such as numbers=409,410"),
         ("pairs=a", "pairs='a': expected NAME:VALUE pairs with commas, such as pairs=NAME:VALUE,NAME:VALUE"),
         ("mode=apend", r"mode='apend': expected one of 'put', 'append'; did you mean append\?"),
-        ("tekst=a&b=c", r"unknown options b, tekst; known are text, flag, .*, trust, speed, conf\.NAME"),
+        ("tekst=a&b=c", r"unknown options b, tekst; known are text, flag, .*, trust, rows_per_s, .*, conf\.NAME"),
         ("flagg=true", r"unknown options flagg; known are .*; did you mean flag\?"),
         ("flag=true&flag=true", "options given twice: flag. Give each option only once"),
         ("flag", "expected options as name=value&name=value"),
@@ -132,21 +118,21 @@ def test_the_arguments_of_a_constructor_are_options() -> None:
 )
 def test_a_wrong_option_is_named_with_what_it_takes(query: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        UrlOptions(query, URL, Sample, Other).read(Sample)
+        options_in(query, URL, KNOWN)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("query", ["count=hunter2@host", "hunter2=1@host", "ter2&hun=@host/a"])
 def test_a_part_of_a_password_that_holds_a_question_mark_does_not_show(query: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        UrlOptions(query, f"x://user:pw?{query}", Sample).read(Sample)
+        options_in(query, f"x://user:pw?{query}", KNOWN)
     assert "hun" not in str(caught.value)
     assert "ter2" not in str(caught.value)
 
 
 def test_an_unknown_secret_is_named_and_hides_the_names_beside_it() -> None:
     with pytest.raises(ConfigError, match="unknown options password; known are") as caught:
-        UrlOptions("password=a&hunter2=1", URL, Sample)
+        options_in("password=a&hunter2=1", URL, KNOWN)
     assert "hunter2" not in str(caught.value)
 
 

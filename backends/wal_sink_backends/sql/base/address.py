@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink_backends.common.url_options import UrlOptions
+from wal_sink_backends.common.url_options import Options, options_in
 
 BLANK = re.compile(r"\s")
 
@@ -38,12 +37,10 @@ class Address:
         return f"{self.scheme}://{hosts}/{self.database}"
 
 
-def address_in(
-    url: str, scheme: str, driver_options: type[Any], *, schema: str | None, password_env: str | None
-) -> Address:
+def address_in(url: str, scheme: str, of_driver: Options, *, schema: str | None, password_env: str | None) -> Address:
     """The address in a URL `scheme://user:password@host:port/database?option=value`.
 
-    `driver_options` declares the options that may follow. Raises `ConfigError` for a URL that cannot work.
+    `of_driver` are the options that may follow. Raises `ConfigError` for a URL that cannot work.
     """
     refuse_blanks(url)
     refuse_at_behind_host(url, scheme)
@@ -66,7 +63,7 @@ def address_in(
         password=unquote(password) if colon else None,
         password_env=password_env,
         schema=schema,
-        options=UrlOptions(query, url, driver_options).texts,
+        options=options_in(query, url, of_driver),
     )
 
 

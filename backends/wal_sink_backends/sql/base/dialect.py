@@ -7,7 +7,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.arguments import check_seconds
+from wal_sink.errors import PermanentError
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.sql.base.dropped import reason_of
@@ -50,8 +51,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("busy_timeout_s", "connect_timeout_s", "statement_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
+            check_seconds(name, getattr(self, name), above_0=True)
 
     @property
     def silence_s(self) -> float:

@@ -19,9 +19,9 @@ from wal_sink_backends.dynamodb.urls import dynamodb_sink
     ("table", "arguments", "message"),
     [
         ("", {}, "expected the name of a DynamoDB table"),
-        ("orders", {"nulls": "drop"}, "expected 'null' or 'omit'"),
+        ("orders", {"nulls": "drop"}, "expected one of 'null', 'omit'"),
         ("orders", {"row_key": ""}, "expected the name of the table's partition key"),
-        ("orders", {"recreated_table": "nix"}, "recreated_table='nix': expected 'refuse' or 'accept'"),
+        ("orders", {"recreated_table": "nix"}, "recreated_table='nix': expected one of 'refuse', 'accept'"),
         ("orders", {"timeout_s": 0}, "timeout_s=0"),
         ("orders", {"endpoint_url": "ftp://u:hunter2@x"}, "endpoint_url='ftp://x': expected http"),
         ("orders", {"ledger_table": "orders"}, "a table other than 'orders'"),

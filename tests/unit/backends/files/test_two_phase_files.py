@@ -411,10 +411,11 @@ def test_by_url(tmp_path: Path) -> None:
     [
         (
             "commit=two-phase&fromat=csv",
-            "unknown options fromat; known are commit, format, maps, name_template, part_bytes, held_folder",
+            "unknown options fromat; known are commit, format, options_from_env, name_template, maps, part_bytes, held",
         ),
         ("commit=2pc", "commit='2pc': expected one of 'chunk', 'two-phase'"),
-        ("name_template=x", "name_template needs commit=two-phase"),
+        ("part_bytes=6000000", "commit=chunk has no options part_bytes; options of this mode: format, "),
+        ("name_template=x", "expected {key} in it"),
         ("commit=two-phase&part_bytes=1", "part_bytes=1: expected a whole number from 5242880"),
         ("commit=two-phase&format=orc", "format='orc': expected one of"),
         ("commit=two-phase&name_template=x", "is missing"),

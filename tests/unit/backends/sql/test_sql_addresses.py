@@ -79,7 +79,6 @@ def test_an_option_file_may_tell_the_port() -> None:
     [
         ("postgresql://u:hunter2@db/shop", "expected the name of a table"),
         ("postgresql://u:hunter2@db/shop?table=t&tabel=x&a=b", "unknown options a, tabel; known are table, mode"),
-        ("postgresql://db/shop?table=t&may_drop_rows=no", "may_drop_rows='no': expected true or false"),
         ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=nan", "busy_timeout_s=nan: expected a number"),
         ("postgresql://u:hunter2@db/shop/more?table=t", "expected postgresql://user@host:port/database"),
         ("postgresql://u:hunter2@db/shop?table=t&mode=replace", "mode='replace': expected one of 'append', 'upsert'"),
@@ -140,14 +139,7 @@ def test_all_of_an_sqlite_url(tmp_path: Path) -> None:
     assert sink._target.creates is False
     assert isinstance(sink._dialect, Sqlite)
     assert sink._dialect.busy_timeout_s == 2.5
-    for wrong in (
-        "create_table=no",
-        "may_drop_rows=no",
-        "busy_timeout_s=soon",
-        "busy_timeout_s=0",
-        "schema=x",
-        "table=u",
-    ):
+    for wrong in ("busy_timeout_s=0", "schema=x"):
         with pytest.raises(ConfigError, match=wrong.partition("=")[0]):
             sqlite_sink(f"sqlite:///{tmp_path}/x.db?table=t&{wrong}")
 

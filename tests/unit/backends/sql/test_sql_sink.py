@@ -609,7 +609,7 @@ def test_a_table_that_is_gone_in_the_middle_of_a_segment_is_not_made_again(path:
 
 def test_recreated_table_is_refuse_or_accept() -> None:
     wrong: Any = "yes"
-    with pytest.raises(ConfigError, match="recreated_table='yes': expected 'refuse' or 'accept'"):
+    with pytest.raises(ConfigError, match="recreated_table='yes': expected one of 'refuse', 'accept'"):
         SqlSink("sqlite:////data/shop.db", "t", recreated_table=wrong)
 
 
@@ -814,7 +814,7 @@ def test_write_before_open_says_so(path: Path) -> None:
         ("rows.db", {}, "expected sqlite:///file.db"),
         ("sqlite:///{env}.db", {}, r"url='sqlite:///\{env\}.db': expected no braces"),
         ("sqlite:///x.db", {"table": "{day}"}, r"table='\{day\}': expected no braces"),
-        ("sqlite:///x.db", {"mode": "replace"}, "expected 'append' or 'upsert'"),
+        ("sqlite:///x.db", {"mode": "replace"}, "expected one of 'append', 'upsert'"),
         ("sqlite:///x.db", {"mode": "upsert"}, "expected key columns"),
         ("sqlite:///x.db", {"key": ("id",)}, "expected key columns"),
         ("sqlite:///x.db", {"table": LEDGER}, "other than wal_sink_ledger"),
