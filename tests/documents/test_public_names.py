@@ -28,7 +28,7 @@ PUBLIC = {
     """,
     "wal_sink.wrap": "SparkWriterError data_source_writer foreach_batch foreach_writer spark_writer",
     "wal_sink.sinks": """
-        Maps Redactor check_maps decimal_texts did_you_mean is_certificate_error is_secret_name logger_of mask_url
+        Maps Redactor check_maps decimal_texts is_certificate_error is_secret_name logger_of mask_url
         named_secrets plain_values secrets_in_url to_json_lines
     """,
     "wal_sink.spark": "check_java prepare_python",

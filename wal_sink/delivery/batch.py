@@ -14,7 +14,7 @@ from wal_sink.delivery.stopwatch import Stopwatch
 from wal_sink.delivery.telling import failure_teller, tell_sent
 from wal_sink.errors import DeliveryError
 from wal_sink.messages import NO_SEGMENT, DeliveryContext, LastDelivered, SegmentResult, SegmentTask, failed_as_a_whole
-from wal_sink.reporting.layers import said_once
+from wal_sink.reporting.texts import said_once
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.sinks.failures import Failure, FailureKind, failure_error

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
-from wal_sink.reporting.layers import said_once
 from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import said_once
 from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery
 

@@ -17,7 +17,7 @@ from wal_sink.recovery.inventory import (
 )
 from wal_sink.recovery.location import current_location
 from wal_sink.recovery.sink_names import KnownSink, read_names
-from wal_sink.reporting.tables import text_table
+from wal_sink.reporting.counts import text_table
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths

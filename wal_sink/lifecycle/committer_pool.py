@@ -10,9 +10,8 @@ from wal_sink.errors import DeliveryError, UndeliveredError
 from wal_sink.lifecycle.committer_thread import CommitterThread
 from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
-from wal_sink.reporting.layers import said_once
 from wal_sink.reporting.logs import RAISED_TOO, logger_of
-from wal_sink.reporting.texts import text_of, told
+from wal_sink.reporting.texts import said_once, text_of, told
 from wal_sink.runtime.bounded import within
 from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 

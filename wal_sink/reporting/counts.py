@@ -28,3 +28,11 @@ def pending_text(batches: int) -> str:
     if not batches:
         return "no batch is pending"
     return f"{counted(batches, 'batch')} pending, delivered at the next start"
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as plain text: columns of equal width, two blanks apart. Without headings if each heading is empty."""
+    lines = [headings, *rows] if any(headings) else list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ["  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)) for line in lines]
+    return "\n".join(line.rstrip() for line in padded)

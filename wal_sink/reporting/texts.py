@@ -6,11 +6,14 @@ gone), or return text that UTF-8 cannot hold. Such an exception would escape fro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Protocol
 
 _LONGEST = 200_000
 """Maximum length of a text. Masking secrets in a text of megabytes would take minutes."""
+_NAME = r"(?:batch \d+|sink '[^']*'|chunk [\w-]+|segment [\w-]+)"
+_NAMES = re.compile(rf"(?<!\w){_NAME}(?:, {_NAME})*: ")
 
 
 class Described(Protocol):
@@ -39,6 +42,21 @@ def told(error: BaseException) -> str:
 def name_of(sink: Described) -> str:
     """`sink.describe()`, or a text that says why it failed."""
     return _made("describe()", _describe, sink)
+
+
+def said_once(text: str) -> str:
+    """The text with each batch, sink, chunk and segment named once, at its first mention.
+
+    `batch 3, sink 'a': gave up: batch 3, chunk k: no route` becomes `batch 3, sink 'a': gave up: chunk k: no route`.
+    """
+    said: set[str] = set()
+
+    def rest(names: re.Match[str]) -> str:
+        new = [name for name in names[0].removesuffix(": ").split(", ") if name not in said]
+        said.update(new)
+        return f"{', '.join(new)}: " if new else ""
+
+    return _NAMES.sub(rest, text)
 
 
 def _describe(sink: Described) -> object:

@@ -3,11 +3,10 @@
 The ready-made sinks are in `wal_sink_backends`, not here; `urls` finds them by the scheme of a URL.
 
 The names below are tools that the ready-made sinks share, for authors of a backend: rows as plain values and as JSON,
-removal of secrets from texts, loggers, suggestions for misspelled options. A sink for one program needs none of
-them, so they are not in `wal_sink`. `wal_sink` holds the classes that a sink implements and the errors that it raises.
+removal of secrets from texts, loggers. A sink for one program needs none of them, so they are not in `wal_sink`, which
+holds the classes that a sink implements and the errors that it raises.
 """
 
-from wal_sink.arguments import did_you_mean
 from wal_sink.redaction import Redactor, is_secret_name, mask_url, named_secrets, secrets_in_url
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.certificates import is_certificate_error
@@ -18,7 +17,6 @@ __all__ = [
     "Redactor",
     "check_maps",
     "decimal_texts",
-    "did_you_mean",
     "is_certificate_error",
     "is_secret_name",
     "logger_of",

@@ -15,7 +15,7 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.reporting.layers import said_once
+from wal_sink.reporting.texts import said_once
 
 
 class FailureKind(StrEnum):

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.logged import said_here
 from wal_sink.delivery.retry import FIRST_WAIT_S, LONGEST_WAIT_S, WAIT_GROWTH, AttemptFailedError, Budget
-from wal_sink.reporting.layers import said_once
 from wal_sink.settings import Delivery
 from wal_sink.testing import simulated_runtime
 
@@ -257,20 +256,6 @@ def test_a_failed_attempt_tells_when_it_failed_and_when_the_next_of_how_many_com
     first, _, last = said_here(caplog)
     assert first == "batch 7, sink 'a': attempt 1 of 3 failed at 12:03:00Z, next in 4.0 s at 12:03:04Z: busy"
     assert last == "batch 7, sink 'a': attempt 3 of 3 failed at 12:03:00Z, no further attempt follows: gone"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("batch 3, sink 'a': gave up: batch 3, chunk k-1: no route", "batch 3, sink 'a': gave up: chunk k-1: no route"),
-        ("sink 'a': batch 3, sink 'a': refused: batch 3, chunk k: x", "sink 'a': batch 3: refused: chunk k: x"),
-        ("batch 3, chunk k: A: batch 3, chunk k: busy", "batch 3, chunk k: A: busy"),
-        ("batch 3: found batch 4: old", "batch 3: found batch 4: old"),
-        ("expected 3: found 3: batch 3", "expected 3: found 3: batch 3"),
-    ],
-)
-def test_a_text_names_each_thing_once(text: str, said: str) -> None:
-    assert said_once(text) == said
 
 
 @pytest.mark.parametrize("asked_s", [0.0, -0.0, -1.0, float("-inf"), float("nan")])

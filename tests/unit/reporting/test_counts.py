@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.reporting.counts import counted, pending_text
+from wal_sink.reporting.counts import counted, pending_text, text_table
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,20 @@ def test_a_number_stands_with_its_noun(count: int, thing: str, told: str) -> Non
 )
 def test_what_a_signal_left_is_one_line(batches: int, told: str) -> None:
     assert pending_text(batches) == told
+
+
+def test_columns_stand_in_line_and_no_line_ends_in_blanks() -> None:
+    assert text_table(("name", "n"), [("a", "1"), ("longer", "22")]) == "name    n\na       1\nlonger  22"
+
+
+def test_empty_headings_are_left_out() -> None:
+    assert text_table(("", ""), [("a", "1"), ("longer", "22")]) == "a       1\nlonger  22"
+
+
+def test_a_table_without_rows_shows_its_headings() -> None:
+    assert text_table(("name", "n"), []) == "name  n"
+
+
+def test_a_row_that_lacks_a_column_makes_no_table() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        text_table(("name", "n"), [("a",)])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.house.sinks import Chunk, FailureKind, Rejected, Sink
 from tests.support.one_segment import Stage
-from wal_sink.reporting.texts import name_of, repr_of, text_of, told
+from wal_sink.reporting.texts import name_of, repr_of, said_once, text_of, told
 
 
 class Odd(Exception):
@@ -112,3 +112,20 @@ def test_a_sink_that_cannot_say_what_it_is_fails_by_its_own_error_alone() -> Non
     assert "describe() raised ValueError" in failure.message
     assert "OSError: 2 rows are too many" in failure.message
     assert name_of(Nameless()).startswith("<a Nameless")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("batch 3, sink 'a': gave up: batch 3, chunk k: no route", "batch 3, sink 'a': gave up: chunk k: no route"),
+        ("batch 3: batch 3, sink 'a': batch 3, sink 'a': no route", "batch 3: sink 'a': no route"),
+        ("segment s-1, chunk k: segment s-1, sink 'b c': lost", "segment s-1, chunk k: sink 'b c': lost"),
+        ("sink 'a': sink 'b': lost", "sink 'a': sink 'b': lost"),
+        ("a minibatch 3: batch 3: lost", "a minibatch 3: batch 3: lost"),
+        ("batch 3 was lost: batch 3", "batch 3 was lost: batch 3"),
+        ("batch 3, chunk k: A: batch 3, chunk k: busy", "batch 3, chunk k: A: busy"),
+        ("batch 3: found batch 4: old", "batch 3: found batch 4: old"),
+    ],
+)
+def test_each_name_is_said_where_it_comes_first(text: str, said: str) -> None:
+    assert said_once(text) == said
