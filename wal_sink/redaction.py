@@ -37,9 +37,11 @@ _WORDS = (
     r"passw(?:or)?d|passphrase|pwd|secret|token|signature|credentials?|authorization"
     r"|(?:access|account|api|private|secret)[_.-]?key|(?<![a-z])(?:sig|sas)"
 )
+_PUBLIC = r"location|file|url|id|keytab|algorithm|env|(?:de)?serializer|(?:ca|certificate)\.pem"
+"""Endings of names that contain such a word but are public, or only tell where a secret is."""
 _SECRET_NAME = re.compile(
-    r"(?!.*[._](?:location|file|url|id|keytab|algorithm|env|(?:de)?serializer)$)"  # public, or where a secret is
-    rf".*(?:{_WORDS}|(?<![a-z])(?:key|pass|pw|auth|jaas|cookie|assertion|oauthbearer\.config)(?![a-z]))",
+    rf"(?!.*[._](?:{_PUBLIC})$)"
+    rf".*(?:{_WORDS}|jaas|cookie|assertion|oauthbearer\.config|(?<![a-z])(?:key|pass|pw|auth|pem)(?![a-z]))",
     re.IGNORECASE,
 )
 _VALUE = re.compile(
@@ -157,7 +159,7 @@ def named_secrets(options: Mapping[str, object]) -> set[str]:
 def _secrets_in(value: object, name: str, is_secret: Callable[[str], bool]) -> set[str]:
     """The secrets in the value of an option. A number counts only if its name says so."""
     if isinstance(value, Mapping):
-        return {found for inner, each in value.items() for found in _secrets_in(each, inner, is_secret)}
+        return {found for inner, each in value.items() for found in _secrets_in(each, str(inner), is_secret)}
     if isinstance(value, (list, tuple)):
         return {found for each in value for found in _secrets_in(each, name, is_secret)}
     if isinstance(value, bytes):

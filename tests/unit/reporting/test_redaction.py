@@ -221,8 +221,10 @@ def test_our_own_messages_stay_as_they_are(text: str) -> None:
 
 def test_names_of_secrets_and_of_what_is_public() -> None:
     hidden = "sasl.password ssl.key.pem X-Amz-Signature sig key SAS Authorization spark.account.key pw sasl.jaas.config"
-    hidden += " fs.azure.account.key.a.dfs.core.windows.net sasl.oauthbearer.config AWS_SECRET_ACCESS_KEY"
-    public = "topic ssl.key.location ssl.ca.pem key.serializer password_env host monkey design oauthbearer.client.id"
+    hidden += " fs.azure.account.key.a.dfs.core.windows.net sasl.oauthbearer.config"
+    hidden += " AWS_SECRET_ACCESS_KEY sessionCookie client_pem"
+    public = "topic ssl.key.location ssl.ca.pem ssl.certificate.pem key.serializer password_env host monkey design"
+    public += " oauthbearer.client.id"
     assert [name for name in hidden.split() if not is_secret_name(name)] == []
     assert [name for name in public.split() if is_secret_name(name)] == []
 
@@ -256,7 +258,7 @@ def test_a_secret_within_another_leaves_no_rest_of_it() -> None:
 def test_the_secrets_among_options_of_a_store_are_these_and_no_others() -> None:
     options = {
         "secret": b"QXZ\xff",
-        "own": [{"deep": ["hush-1"], "anon": None}],
+        "own": [{"deep": ["hush-1"], "anon": None, 7: 8}],
         "token": 31415,
         "timeout": 3,
         "password": True,
