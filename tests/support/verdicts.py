@@ -120,7 +120,9 @@ def compare_histories(recorded: Mapping[str, Any], step: int = 1) -> Differences
                 yield "law", f"{kind} {seed}, law: {played.violations[0]}"
             facts, before = facts_of(played), recorded[kind][str(seed)]
             is_full = isinstance(before, dict)
-            was = before if is_full else dict(zip(FIELDS, before.split(" ", len(FIELDS) - 1), strict=True))
+            was: dict[str, str] = (
+                before if is_full else dict(zip(FIELDS, before.split(" ", len(FIELDS) - 1), strict=True))
+            )
             for field, now in (facts if is_full else _short(facts)).items():
                 if was[field] != now:
                     yield field, f"{kind} {seed}, {field}: {was[field]} -> {facts[field]}"
