@@ -80,6 +80,7 @@ KEYS = (
     "null",
     "csv",
     "small",
+    "small-rows",
     "latency",
     "sql",
     "postgresql-path",
@@ -106,6 +107,7 @@ _OTHER_UNITS = {
     "staging": Unit.SECONDS,
     "staging-flights": Unit.SECONDS,
     "small": Unit.MILLISECONDS,
+    "small-rows": Unit.MILLISECONDS,
     "latency": Unit.MILLISECONDS,
 }
 UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in (*KEYS, *OBJECT_KEYS)}
@@ -148,6 +150,8 @@ def _on_spark(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
     yield _contest("csv", "The table to CSV files", ours.csv(table), spark.csv(table), *to_csv)
     small = f"Micro-batches of {sizes.small_rows:,} rows"
     yield _contest("small", small, ours.batch_time(work.small), spark.batch_time(work.small))
+    rows = (*ours.row_writer(work.small), spark.foreach(work.small))
+    yield _contest("small-rows", f"{small} to a row writer: time from plan to end, a batch", *rows)
     yield _contest(
         "latency", f"From commits/N to the sink, {sizes.small_rows:,} rows a batch", *ours.latency(work.small)
     )

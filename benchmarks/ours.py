@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from benchmarks.backends.sql import TABLE, SqlBackend
 from benchmarks.clock import Stopwatch, batch_ms, planned_s
 from benchmarks.measure import NAME, Contestant
-from benchmarks.sinks import CsvSink, NullSink, StampSink
+from benchmarks.sinks import CsvSink, NullSink, StampSink, skip
 from benchmarks.workloads import Workload
-from wal_sink import Settings, Sink, WalSink
+from wal_sink import Delivery, Settings, Sink, WalSink, wrap
 from wal_sink.messages import StagingContext
 from wal_sink.spark.staging.job import stage_dataframe
 from wal_sink.stores.opening import open_store
@@ -63,6 +63,16 @@ class Ours:
     def batch_time(self, work: Workload) -> Contestant:
         return Contestant(NAME, partial(self._batch_ms, work))
 
+    def row_writer(self, work: Workload) -> tuple[Contestant, Contestant]:
+        """The same function of a row, called by a Spark job and by the driver."""
+
+        def time_ms(where: Literal["auto", "driver"], place: Path) -> float:
+            return work.batch_ms(self._seconds(work, Delivery(wrap.foreach_writer(skip), where=where), place))
+
+        return Contestant(NAME, partial(time_ms, "auto")), Contestant(
+            f"{NAME}, in the driver", partial(time_ms, "driver")
+        )
+
     def latency(self, work: Workload) -> tuple[Contestant, Contestant]:
         return (
             Contestant("batches back to back", partial(self._latency_ms, work, None)),
@@ -86,11 +96,11 @@ class Ours:
     def _query(self, work: Workload, sink: Callable[[Path], Sink]) -> Contestant:
         return Contestant(NAME, lambda place: work.rows / self._seconds(work, sink(place), place))
 
-    def _seconds(self, work: Workload, sink: Sink, place: Path) -> float:
+    def _seconds(self, work: Workload, sink: Sink | Delivery, place: Path) -> float:
         ended_s = self._run(work, sink, place)
         return ended_s - planned_s(place / "checkpoint")
 
-    def _run(self, work: Workload, sink: Sink, place: Path) -> float:
+    def _run(self, work: Workload, sink: Sink | Delivery, place: Path) -> float:
         """Run a whole query until everything is delivered; return the time of its end."""
         with self._wal(sink, place) as wal:
             wal.run(work.stream(self.spark).writeStream.trigger(availableNow=True))
@@ -121,7 +131,7 @@ class Ours:
         ]
         return statistics.median(waits)
 
-    def _wal(self, sink: Sink, place: Path) -> WalSink:
+    def _wal(self, sink: Sink | Delivery, place: Path) -> WalSink:
         self.session()  # the session must exist before a log is opened
         return WalSink(sink, wal=str(place / "wal"), checkpoint=str(place / "checkpoint"))
 

@@ -63,6 +63,10 @@ class StampSink(Sink):
         (self.folder / str(chunk.batch_id)).write_text(str(time.time_ns()))
 
 
+def skip(_: object) -> None:
+    """A row writer that does nothing."""
+
+
 @dataclass(frozen=True)
 class Direct:
     """The function for `mapInArrow` in a plain `foreachBatch`: it passes each record batch directly to the sink."""

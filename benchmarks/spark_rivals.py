@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchmarks.backends.sql import TABLE, SqlBackend
 from benchmarks.clock import Stopwatch, batch_ms, planned_s
 from benchmarks.measure import Contestant
-from benchmarks.sinks import TAKEN, Consume, CsvSink, Direct, DirectSql, NullSink
+from benchmarks.sinks import TAKEN, Consume, CsvSink, Direct, DirectSql, NullSink, skip
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ class SparkRivals:
             return batch_ms(query)
 
         return Contestant(FOREACH_PARQUET, time_ms)
+
+    def foreach(self, work: Workload) -> Contestant:
+        """Measure the time of a query with Spark's `foreach`, over its batches."""
+        name = "Spark's foreach"
+        return Contestant(
+            name, lambda place: work.batch_ms(_seconds(work.stream(self.spark).writeStream.foreach(skip), place))
+        )
 
     def _write_parquet(self, work: Workload, place: Path) -> float:
         df = work.batch(self.spark)

@@ -41,6 +41,10 @@ class Workload:
         """The number of micro-batches."""
         return -(-len(list(self.folder.iterdir())) // self.files_per_batch)
 
+    def batch_ms(self, seconds: float) -> float:
+        """The time of one micro-batch, if all take `seconds`."""
+        return 1000 * seconds / self.batches
+
     def require_all(self, found: int) -> None:
         """Raise `RuntimeError` if `found` is not the number of rows."""
         if found != self.rows:

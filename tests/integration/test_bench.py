@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MACHINE = {"cores": "2", "Python": "3.11"}
-SPARK_CONTESTS = ("staging", "csv-flights", "sql", "parquet", "small", "latency")
+SPARK_CONTESTS = ("staging", "csv-flights", "sql", "parquet", "small", "small-rows", "latency")
 """Each way a contestant measures, once."""
 LIMIT_MIN = 60
 """More than a test may take: a contest that a slow machine left out would be missed."""
@@ -119,7 +119,7 @@ def test_contests_that_only_report_have_fewer_rounds(tmp_path: Path) -> None:
     assert "".join(seen) == "abaa"
     plan = run.Plan(SIZES["full"])
     assert set(plan.fewer) == FEWER_ROUNDS == WITHOUT_TARGET | set(OBJECT_KEYS[2:])
-    assert {"parquet", *BACKENDS}.difference(("postgresql", "kafka")) == WITHOUT_TARGET
+    assert {"small-rows", "parquet", *BACKENDS}.difference(("postgresql", "kafka")) == WITHOUT_TARGET
     assert run.Plan(SIZES["full"], rounds=9).fewer == {}
 
 
