@@ -847,6 +847,21 @@ class TestS3:
         with pytest.raises(StoreError, match=r"cannot list s3://.*/n/.*expected a listing"):
             s3.list("n")
 
+    def test_an_answer_without_an_etag_is_no_success(self, s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So botocore parses the page of a proxy with status 200."""
+        page = {"ResponseMetadata": {"HTTPStatusCode": 200}}
+        monkeypatch.setattr(s3._fs, "call_s3", lambda *_, **__: page)  # type: ignore[attr-defined]
+        stream = s3.segment("s")
+        stream.write(b"x")
+        steps: list[Callable[[], object]] = [
+            *(lambda: s3.create("a", b"x"), stream.commit, lambda: s3.delete(["a"])),
+            lambda: s3.request("upload_part", "a"),  # type: ignore[attr-defined]
+        ]
+        for step in steps:
+            with pytest.raises(StoreError, match="does not answer like S3") as caught:
+                step()
+            assert not isinstance(caught.value, ObjectExists)
+
     @pytest.mark.processes
     def test_an_unreachable_endpoint_fails_soon_and_shows_no_secret(self) -> None:
         options = {"key": "the-access-key", "secret": "the-secret-key", "endpoint_url": "http://user:pass@127.0.0.1:1"}

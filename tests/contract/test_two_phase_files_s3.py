@@ -15,7 +15,7 @@ import pytest
 from tests.house.kit import Held, chunks_of, commit, opened, prepare, three_batches
 from tests.house.stores import S3Store
 from tests.support.programs.two_phase_lives import live, place_of
-from tests.support.servers.s3_server import S3Server
+from tests.support.servers.s3_server import Fault, S3Server
 from wal_sink import Chunk, Delivery, DeliveryError, HandleGoneError, PermanentError, StoreError
 from wal_sink.stores.s3 import S3Error
 from wal_sink.testing import query_into
@@ -162,6 +162,32 @@ def test_a_commit_whose_answer_was_lost(prefix: Prefix, memory: str, monkeypatch
     for _ in range(2):
         prefix.committed(held)
     assert prefix.rows() == TABLE.to_pylist(), memory
+
+
+def test_a_commit_that_a_proxy_answers_is_tried_again(prefix: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = prefix.prepared()
+    answers = iter([Fault(200, "")])
+
+    def page(*given: Any) -> list[bytes]:
+        given[-1]("200 OK", [("Content-Type", "text/html")])
+        return [b"<html><body>Sign in</body></html>"]
+
+    monkeypatch.setattr(prefix.server, "fault", lambda *_: next(answers, None))
+    monkeypatch.setattr(prefix.server, "_faulty", page)
+    with pytest.raises(StoreError, match=r"complete multipart upload of.* does not answer like S3"):
+        prefix.committed(held)
+    assert prefix.rows() == []
+    prefix.committed(held)
+    assert prefix.rows() == TABLE.to_pylist()
+
+
+def test_a_checksum_algorithm_is_refused_by_name(prefix: Prefix) -> None:
+    options = {**prefix.server.storage_options, "s3_additional_kwargs": {"ChecksumAlgorithm": "SHA256"}}
+    with (
+        prefix.opened(storage_options=options) as sink,
+        pytest.raises(PermanentError, match="takes no ChecksumAlgorithm"),
+    ):
+        prepare(sink, CHUNKS)
 
 
 def test_an_object_of_that_name_is_not_replaced(prefix: Prefix, memory: str) -> None:

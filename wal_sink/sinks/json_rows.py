@@ -203,8 +203,11 @@ def _moments(array: Array, numbers: Array, per_second: int | Fraction, numpy_typ
         if pa.types.is_timestamp(array.type):
             texts = pc.binary_replace_slice(texts, 10, 11, "T")
         return _same(texts, "")
-    far = np.datetime_as_string(numbers.fill_null(0).to_numpy().astype(np.int64).astype(numpy_type)).tolist()
-    return [_signed_year(text) if valid else None for text, valid in zip(far, _valid(array), strict=True)]
+    raw = numbers.fill_null(0).to_numpy().astype(np.int64)
+    least = raw == np.iinfo(np.int64).min  # no time to numpy; ends in 2 in each unit, one below the next time
+    far = np.datetime_as_string((raw + least).astype(numpy_type)).tolist()
+    texts = [f"{text[:-1]}2" if is_least else text for text, is_least in zip(far, least.tolist(), strict=True)]
+    return [_signed_year(text) if valid else None for text, valid in zip(texts, _valid(array), strict=True)]
 
 
 def _signed_year(text: str) -> str:

@@ -28,10 +28,6 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.spooled import SpooledSegment
 
 _T = TypeVar("_T")
-_PUT_LIMIT = 5 << 30
-"""Largest object of a single PUT in S3, 5 GiB. Without this, s3fs would split from 100 MiB on, into five requests or
-more.
-"""
 _PAGE = 1000
 _CLIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standard", "total_max_attempts": 4}}
 """Limits of the client. A dead endpoint costs at most half a minute, one that never answers a minute and a half.
@@ -40,6 +36,12 @@ _CLIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standa
 
 _FAILURES = (OSError, BotoCoreError, ClientError, aiohttp.ClientError, http.client.HTTPException)
 _EXISTS = {"PreconditionFailed", "412"}
+_ALWAYS = dict.fromkeys(("put_object", "upload_part", "complete_multipart_upload", "head_object"), "ETag") | {
+    "create_multipart_upload": "UploadId",
+    "list_parts": "IsTruncated",
+    "delete_objects": "Deleted",
+}
+"""A field that S3's answer to an operation always has."""
 _RIGHTS = "check which rights these credentials have"
 _CONDITIONS = (
     "If the credentials have it, something narrows it: a condition of their policy (on s3:prefix, an address or a tag) "
@@ -132,7 +134,7 @@ class S3Store(Store):
         return self._root
 
     def create(self, path: str, data: bytes) -> None:
-        self._put(path, data, action="create", mode="create")
+        self._put(path, data, action="create", IfNoneMatch="*")
 
     def read(self, path: str) -> bytes:
         try:
@@ -157,7 +159,7 @@ class S3Store(Store):
 
     def segment(self, path: str) -> SegmentStream:
         check_path(path)
-        return SpooledSegment(self.url_of(path), partial(self._put, path, action="write", mode="overwrite"))
+        return SpooledSegment(self.url_of(path), partial(self._put, path, action="write"))
 
     def request(self, operation: str, path: str, **arguments: Any) -> Mapping[str, Any]:
         """Send one request about the object at `path`, for operations that `Store` does not have. Returns S3's answer
@@ -170,6 +172,7 @@ class S3Store(Store):
             answer: Mapping[str, Any] = self._ask(
                 lambda fs: fs.call_s3(operation, Bucket=self._bucket, Key=key, **arguments)
             )
+            _check_is_of_s3(answer, operation)
         except _FAILURES as error:
             failure = self._failure(operation.replace("_", " ") + " of", path, error)
             raise S3Error(str(failure), code=_code(error)) from self._spec.cause(error)
@@ -187,9 +190,10 @@ class S3Store(Store):
             text = self._spec.scrub(str(error) or type(error).__name__)
             return Answer({}, _code(error) or type(error).__name__, text)
 
-    def _put(self, path: str, data: bytes, *, action: str, mode: str) -> None:
+    def _put(self, path: str, data: bytes, *, action: str, **condition: str) -> None:
+        given = {"Bucket": self._bucket, "Key": self._prefix + check_path(path), "Body": data, **condition}
         try:
-            self._ask(lambda fs: fs.pipe_file(self._target(path), data, chunksize=_PUT_LIMIT, mode=mode))
+            _check_is_of_s3(self._ask(lambda fs: fs.call_s3("put_object", **given)), "put_object")
         except _FAILURES as error:
             if isinstance(error, FileExistsError) or _code(error) in _EXISTS:
                 raise ObjectExists(f"{self.url_of(path)} exists already") from self._spec.cause(error)
@@ -213,9 +217,10 @@ class S3Store(Store):
             question["ContinuationToken"] = page["NextContinuationToken"]
 
     def _delete(self, keys: Sequence[str]) -> None:
-        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        wanted = {"Objects": [{"Key": key} for key in keys]}
         try:
             answer = self._ask(lambda fs: fs.call_s3("delete_objects", Bucket=self._bucket, Delete=wanted))
+            _check_is_of_s3(answer, "delete_objects")
         except _FAILURES as error:
             raise self._failure("delete objects under", "", error) from self._spec.cause(error)
         failed = answer.get("Errors", ())
@@ -308,6 +313,16 @@ def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
         raise OSError(
             f"expected a listing of {head!r}, found an answer with the fields {sorted(page)} for "
             f"{page.get('Prefix')!r}. The server at this endpoint does not answer like S3"
+        )
+
+
+def _check_is_of_s3(answer: Mapping[str, Any], operation: str) -> None:
+    """Raise `OSError` if an answer is not of S3: a proxy's page with status 200 is parsed into nothing."""
+    field = _ALWAYS.get(operation)
+    if field is not None and answer.get(field) is None and not answer.get("Errors"):
+        raise OSError(
+            f"expected an answer to {operation} with {field}, found the fields {sorted(answer)}. The server at this "
+            "endpoint, or a proxy before it, does not answer like S3"
         )
 
 

@@ -12,7 +12,9 @@ from wal_sink.errors import ConfigError, PermanentError, StoreError
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.base import ObjectExists, ObjectMissing
+from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore
+from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.files.folder import Folder
 from wal_sink_backends.files.formats import Format, encoded, written_as
 from wal_sink_backends.files.names import CHUNK_TEMPLATE, check_chunk_template, check_columns
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class FilesSink(Sink):
-    """A folder on any fsspec store, to which each chunk is written as one object, whole or not at all.
+    """A folder on any fsspec store, to which each chunk is written as one object. A warning names a store that may
+    show parts of it to readers.
 
     `url`: a local folder (on a cluster one that every machine mounts), `s3://…`, or any that fsspec knows.
     `storage_options`: for fsspec, as it names them. They travel to the executors with the sink, secrets included, but
@@ -77,7 +80,12 @@ class FilesSink(Sink):
 
     def open(self, context: SinkContext) -> None:
         """Read the environment and open the store. Raises `PermanentError` if either lacks something."""
-        self._folder.open(repr(self), context)
+        store = self._folder.open(repr(self), context)
+        if isinstance(store, GenericStore) and store.create_doubt:
+            warn_once(
+                f"{store.root}: readers may see a part of a file while it is written, or after a crash until its chunk "
+                f"comes again: {store.create_doubt}. If this hurts, use a local folder, S3, HDFS, gs or abfs"
+            )
         self._own_key = context.own_key
 
     def examine(self, schema: Any) -> Sequence[Finding]:  # noqa: ARG002 - files take any columns

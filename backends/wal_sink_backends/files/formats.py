@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.json_rows import Maps, decimal_texts, plain_values
 from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from wal_sink_backends.common.columns import array_of
+from wal_sink_backends.common.texts import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -180,6 +182,7 @@ def _csv_cells(column: Any, name: str) -> Any:
     A quote within quotes is doubled, as in RFC 4180; pandas, Arrow and DuckDB read it so.
     """
     types: Any = pa.types
+    column = array_of(column)
     kind = column.type
     if types.is_nested(kind):
         raise ConfigError(
@@ -190,10 +193,10 @@ def _csv_cells(column: Any, name: str) -> Any:
         return _cells(column)
     if types.is_floating(kind):
         return _float_cells(column)
-    if types.is_string(kind):
+    if is_text(kind):
         return _in_quotes(column)
     if types.is_decimal(kind):
-        texts = [text for part in column.chunks for text in decimal_texts(part)]
+        texts = decimal_texts(column)
     else:
         texts = [_base64(value) if isinstance(value, bytes) else value for value in plain_values(column, name)]
     return _in_quotes(pa.array(texts, pa.string()))
@@ -201,8 +204,7 @@ def _csv_cells(column: Any, name: str) -> Any:
 
 def _cells(texts: Any) -> Any:
     compute: Any = pc
-    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    return compute.fill_null(whole.cast(pa.large_string()), "")
+    return compute.fill_null(texts.cast(pa.large_string()), "")
 
 
 def _float_cells(column: Any) -> Any:

@@ -49,10 +49,13 @@ class S3Holder:
     def __init__(self, store: S3Store, part_bytes: int) -> None:
         self._store = store
         self._part_bytes = part_bytes
+        options: Mapping[str, Any] = store.spec.options
+        self._given = options.get("s3_additional_kwargs") or {}
+        if "ChecksumAlgorithm" in self._given:  # a completion would need the checksum of each part
+            raise PermanentError(f"{store.root}: two-phase commit on S3 takes no ChecksumAlgorithm. Use FilesSink")
 
     def hold(self, transaction_id: str, name: str) -> HeldUpload:
-        given: Any = self._store.spec.options.get("s3_additional_kwargs") or {}
-        metadata = {**given.get("Metadata", {}), METADATA_KEY: transaction_id}
+        metadata = {**self._given.get("Metadata", {}), METADATA_KEY: transaction_id}
         answer = self._store.request("create_multipart_upload", name, Metadata=metadata)
         return HeldUpload(self._store, _Upload(name, answer["UploadId"]), self._part_bytes)
 

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.json_rows import plain_values, to_json_lines
+from wal_sink_backends.common.columns import array_of
+from wal_sink_backends.common.texts import is_text
 
 _VALUE = re.compile(r"(json)|(json|bytes|string):(.+)", re.DOTALL)
 _OVERHEAD_BYTES = 61 + 7
@@ -128,7 +130,7 @@ class MessageFormat:
             lines.pop()  # the empty text behind the last newline
             return lines
         column = _column(table, name)
-        expected = _is_binary if kind == "bytes" else _is_text
+        expected = _is_binary if kind == "bytes" else is_text
         if not expected(column.type) and not _TYPES.is_null(column.type):
             raise PermanentError(
                 f"value={self.value!r}: column {name!r} has the type {column.type}, expected "
@@ -160,8 +162,7 @@ def _longest(texts: Sequence[Bytes]) -> int:
 
 
 def _column(table: pa.Table, name: str) -> Any:
-    column = table.column(_index(table, name))
-    return column.cast(column.type.value_type) if _TYPES.is_dictionary(column.type) else column
+    return array_of(table.column(_index(table, name)))
 
 
 def _index(table: pa.Table, name: str) -> int:
@@ -175,7 +176,7 @@ def _index(table: pa.Table, name: str) -> int:
 def _texts(table: pa.Table, name: str) -> list[Bytes]:
     """A column as bytes: text and binary as they are stored, other types as JSON writes them, without quotes."""
     column = _column(table, name)
-    if _is_text(column.type) or _is_binary(column.type):
+    if is_text(column.type) or _is_binary(column.type):
         values: list[Bytes] = column.cast(pa.large_binary()).to_pylist()
         return values
     return [None if value is None else _text(value) for value in plain_values(column, name)]
@@ -183,10 +184,6 @@ def _texts(table: pa.Table, name: str) -> list[Bytes]:
 
 def _text(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
-
-
-def _is_text(kind: Any) -> bool:
-    return bool(_TYPES.is_string(kind) or _TYPES.is_large_string(kind) or _TYPES.is_string_view(kind))
 
 
 def _is_binary(kind: Any) -> bool:

@@ -145,7 +145,7 @@ class SqlSink(TransactionalSink):
         if connection is None:
             return [fine("target", f"{at}: the first delivery makes this database")]
         try:
-            with self._dialect.translated(f"looking at {what}"):
+            with self._dialect.translated(f"looking at {what}"), self._dialect.reading(connection):
                 found = self._target.examine(connection, schema, what)
                 has_ledger = bool(self._dialect.columns(connection, LEDGER))
         finally:

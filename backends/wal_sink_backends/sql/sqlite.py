@@ -81,6 +81,7 @@ _AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT",
 _DEFINITIONS = """
     SELECT name, type, sql FROM sqlite_master WHERE lower(name) IN (lower(?), lower(?)) AND type IN ('table', 'view')
 """
+_NEEDED = """SELECT name FROM pragma_table_info(?) WHERE "notnull" AND dflt_value IS NULL AND NOT pk"""
 _DIGIT = re.compile(r"[0-9]")
 _REPLACES = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _NO_WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -226,7 +227,9 @@ class Sqlite(Dialect):
         return self.stored(connection, [slot]).get(slot)
 
     def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
-        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, Replacing(("slot",))), ledger_values(entry))
+        upsert = self._upsert(LEDGER, LEDGER_COLUMNS, Replacing(("slot",)))
+        if (count := connection.execute(upsert, ledger_values(entry)).rowcount) != 1:  # a trigger may drop it
+            raise PermanentError(f"slot {entry.position.slot!r} of {LEDGER}: {count} rows moved, expected 1")
 
     # The target table.
 
@@ -241,8 +244,11 @@ class Sqlite(Dialect):
         problems = (problem for row in rows if (problem := _problem(*row)))
         return Look(repr(rows), next(problems, None))
 
-    def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:  # noqa: ARG002
+    def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:  # noqa: ARG002
         """Warn of a table that replaces rows or NULLs. A missing index shows when an upsert needs it."""
+        given = {self.fold(name) for name in columns}
+        if missing := [name for (name,) in connection.execute(_NEEDED, (table,)) if self.fold(name) not in given]:
+            return self.needs_value(missing[0], table)
         with closing(connection.execute(_DEFINITIONS, (table, table))) as found:
             definitions = [definition for _, _, definition in found]
         if any(_REPLACES.search(_NO_WORDS.sub(" ", definition)) for definition in definitions):
@@ -253,6 +259,7 @@ class Sqlite(Dialect):
                 table,
                 self.address,
             )
+        return None
 
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:
         """The column of an `INTEGER PRIMARY KEY`, which is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""

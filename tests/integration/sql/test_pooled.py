@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from tests.support.chunks import chunk, ids
@@ -37,7 +38,7 @@ def test_what_another_client_left_in_the_session_changes_nothing(postgresql: Pos
         pg,
         "CREATE SCHEMA tenant",
         "CREATE TABLE tenant.flights (id bigint)",
-        f"CREATE TABLE public.flights (id bigint, how text DEFAULT {settings})",
+        f"CREATE TABLE public.flights (id bigint, list text[], how text DEFAULT {settings})",
     )
     with servers_folder() as folder, PgBouncer(folder / "bouncer", postgresql.port) as pooler:
         at = {"host": "127.0.0.1", "port": pooler.port, "user": USER, "password": PASSWORD, "dbname": pg}
@@ -45,9 +46,14 @@ def test_what_another_client_left_in_the_session_changes_nothing(postgresql: Pos
             opened(sink_to(postgresql, pg, port=pooler.port)) as sink,
             psycopg.connect(**at, autocommit=True, prepare_threshold=None) as other,  # type: ignore[arg-type]
         ):
-            for setting in ("search_path TO tenant", "synchronous_commit TO off", f"ROLE clerk_{pg}"):
+            for setting in (
+                *("search_path TO tenant", "synchronous_commit TO off", f"ROLE clerk_{pg}"),
+                *("array_nulls TO off", "quote_all_identifiers TO on"),
+            ):
                 other.execute(f"SET {setting}".encode())
-            sink.write(chunk(ids(1)))
+            table = pa.table({"id": [1], "list": [["a", None]]})
+            sink.examine(table.schema)
+            sink.write(chunk(table))
             assert other.execute("SHOW search_path").fetchone() == ("tenant",)
-    assert postgresql.query(pg, "SELECT * FROM public.flights") == [(1, f'{USER} on "$user", public')]
+    assert postgresql.query(pg, "SELECT * FROM public.flights") == [(1, ["a", None], f'{USER} on "$user", public')]
     assert postgresql.query(pg, "SELECT * FROM tenant.flights") == []

@@ -151,6 +151,23 @@ def test_domains_have_the_type_below_them(postgresql: PostgresqlServer, pg: str)
         write(sink_to(postgresql, pg), chunk(pa.table({"n": [Decimal("1.25")]}), first=3))
 
 
+def test_a_domain_that_needs_a_value_and_gets_none_is_refused(postgresql: PostgresqlServer, pg: str) -> None:
+    """COPY would leave NULL in it."""
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE DOMAIN must AS text NOT NULL",
+        "CREATE DOMAIN below AS must",
+        "CREATE DOMAIN zero AS int NOT NULL DEFAULT 0",
+        "CREATE TABLE flights (id bigint, n zero, m zero NOT NULL, v below)",
+    )
+    with pytest.raises(PermanentError, match="column 'v' of flights needs a value"):
+        write(sink_to(postgresql, pg), chunk(ids(1)))
+    as_owner(postgresql, pg, "ALTER TABLE flights DROP v")
+    assert write(sink_to(postgresql, pg), chunk(ids(1))) == [None]
+    assert stored(postgresql, pg, "*") == [(1, 0, 0)]
+
+
 def test_deferred_constraints_name_their_rows_too(postgresql: PostgresqlServer, pg: str) -> None:
     as_owner(postgresql, pg, "CREATE TABLE flights (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     (rejected,) = write(sink_to(postgresql, pg), chunk(ids(1, 2, 1)))

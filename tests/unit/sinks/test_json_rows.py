@@ -128,6 +128,15 @@ def test_timestamps_beyond_python() -> None:
     assert values(pa.array(numbers, pa.timestamp("us", "Asia/Tokyo"))) == [*(f"{text}Z" for text in texts), None]
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_the_earliest_timestamp_is_one_below_the_next(unit: Any) -> None:
+    """numpy takes it for no time at all."""
+    earliest, following = values(pa.array([-(2**63), -(2**63) + 1], pa.int64()).cast(pa.timestamp(unit)))
+    assert (earliest[:-1], earliest[-1], following[-1]) == (following[:-1], "2", "3")
+    if unit == "us":
+        assert earliest == "-290308-12-21T19:59:05.224192"
+
+
 def test_times_of_day() -> None:
     assert values(pa.array([1, None], pa.time64("us"))) == ["00:00:00.000001", None]
     assert values(pa.array([1], pa.time32("ms"))) == ["00:00:00.001"]

@@ -391,6 +391,12 @@ class Dialect(ABC):
     def listed(self, names: Iterable[str]) -> str:
         return ", ".join(self.quote(name) for name in names)
 
+    def needs_value(self, column: str, table: str) -> str:
+        return (
+            f"column {column!r} of {table} needs a value, but has no default. Select this column in the query, or "
+            "define a default"
+        )
+
     def too_long(self, names: Iterable[str]) -> list[str]:
         """Names the database would cut or refuse."""
         longest = self.longest_name

@@ -143,10 +143,7 @@ class Mariadb(ServerDialect):
         given = {self.fold(name) for name in columns}
         for (column,) in connection.execute(_MANDATORY, (self.namespace, table)).fetchall():
             if self.fold(column) not in given:
-                return (
-                    f"column {column!r} needs a value, but has no default. Select this column in the query, or define "
-                    "a default"
-                )
+                return self.needs_value(column, table)
         folded = {self.fold(name) for name in key}
         return problem_of_key(connection, (self.namespace, table), given, folded) if key else None
 

@@ -204,10 +204,7 @@ class Postgresql(ServerDialect):
     def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:  # noqa: ARG002 - ON CONFLICT itself asks for the key's index
         for name, given in ((table, columns), (LEDGER, LEDGER_COLUMNS)):
             if missing := mandatory(connection, self.named(name), given):
-                return (
-                    f"column {missing[0]!r} of {name} needs a value, but has no default. Select this column in the "
-                    "query, or define a default"
-                )
+                return self.needs_value(missing[0], name)
         return None
 
     def create_once(self, connection: Session, table: str, statement: str) -> None:

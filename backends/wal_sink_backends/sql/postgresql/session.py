@@ -175,6 +175,8 @@ class Session(ServerSession):
             "tcp_keepalives_count": "3",
             "intervalstyle": "postgres",
             "client_encoding": "utf8",
+            "array_nulls": "on",  # else NULL in an array is the text NULL
+            "quote_all_identifiers": "off",  # else the server quotes the types that it names
         }
         return "; ".join(
             [

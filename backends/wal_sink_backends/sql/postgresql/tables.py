@@ -75,10 +75,16 @@ def look(session: Session, table: str, named: str, ledger: str) -> Look:
 
 
 _MISSING = """
-    SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a
-                 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull
-                       AND NOT a.atthasdef AND a.attidentity = '' AND NOT a.attname = ANY(%s) ORDER BY a.attnum)
+    WITH RECURSIVE a (name, number, type, is_needed) AS (
+        SELECT attname::text, attnum, atttypid, attnotnull FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
+        WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND NOT atthasdef AND attidentity = ''
+              AND NOT attname = ANY(%s) AND typdefault IS NULL
+        UNION ALL
+        SELECT name, number, typbasetype, typnotnull FROM a JOIN pg_type t ON t.oid = a.type AND t.typtype = 'd'
+    )
+    SELECT ARRAY(SELECT name FROM a GROUP BY name, number HAVING bool_or(is_needed) ORDER BY number)
 """
+"""COPY leaves NULL in a column of a NOT NULL domain that gets no value."""
 
 
 def mandatory(session: Session, named: str, columns: Sequence[str]) -> list[str]:

@@ -109,6 +109,13 @@ def test_a_part_left_by_a_store_that_is_not_atomic_is_completed(
     assert len((tmp_path / name).read_bytes().splitlines()) == TABLE.num_rows
 
 
+def test_a_store_that_shows_parts_of_files_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for url in (f"dir::file://{tmp_path}", f"dir::file://{tmp_path}", str(tmp_path)):
+        opened(FilesSink(url))
+    (record,) = caplog.records
+    assert f"dir::file://{tmp_path}: readers may see a part of a file" in record.getMessage()
+
+
 def test_names_list_in_the_order_of_batches_segments_and_rows() -> None:
     sink = FilesSink("memory://x")
     ordered = [
@@ -242,6 +249,17 @@ def test_csv_types(tmp_path: Path) -> None:
     assert header == table.column_names
     instant = "1970-01-01T00:00:00.000000Z"
     assert rows == [["0.1", "NaN", "-Infinity", "true", "0.0000001", "2013-01-02", instant, "/w==", 'a"b,\nc', ""]]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_csv_keeps_bytes_of_a_text_that_are_no_utf8(tmp_path: Path, kind: Any) -> None:
+    """Which Arrow type Spark gives a text is a setting of Spark."""
+    raw = pa.array([b"a\xffb"]).cast(pa.large_binary())
+    text = raw.view(pa.large_string()).cast(pa.string())
+    column = text.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else text.cast(kind)
+    assert written(tmp_path, chunk(pa.table({"v": column})), "csv") == b'"v"\n"a\xffb"\n'
 
 
 def test_csv_refuses_a_null_of_the_only_column(tmp_path: Path) -> None:

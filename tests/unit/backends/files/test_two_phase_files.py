@@ -49,6 +49,10 @@ def opened_at(folder: Path, **arguments: Any) -> Iterator[TwoPhaseFilesSink]:
         yield sink
 
 
+def size(file: Path) -> int:
+    return file.stat().st_size
+
+
 def prepared(folder: Path, chunks: list[Chunk] = CHUNKS, **arguments: Any) -> Held:
     with opened_at(folder, **arguments) as sink:
         return prepare(sink, chunks)
@@ -174,11 +178,13 @@ def test_a_file_that_a_reader_took_away_is_not_committed_again(tmp_path: Path, w
     assert shown(tmp_path) == {}, way
 
 
-def test_a_held_file_that_lost_bytes_is_not_committed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("alter", [lambda file: os.truncate(file, 5), lambda file: file.write_bytes(b"X" * size(file))])
+def test_a_held_file_that_was_altered_is_not_committed(tmp_path: Path, alter: Callable[[Path], object]) -> None:
     held = prepared(tmp_path)
     (file,) = held_files(tmp_path)
-    os.truncate(file, 5)
-    with pytest.raises(HandleGoneError, match=r"expected \d+ bytes, found 5") as error:
+    alter(file)
+    found = size(file)
+    with pytest.raises(HandleGoneError, match=rf"or was altered: expected \d+ bytes .* found {found} bytes") as error:
         committed(tmp_path, held)
     assert error.value.never_committed
     assert shown(tmp_path) == {}

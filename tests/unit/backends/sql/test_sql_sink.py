@@ -745,6 +745,23 @@ def test_an_sqlite_without_foreign_keys_is_warned_of(path: Path, caplog: pytest.
     assert "this SQLite was built without foreign keys, so it does not check foreign keys" in caplog.text
 
 
+def test_a_column_that_needs_a_value_and_gets_none_is_refused_before_a_row_is_written(
+    sink: SqlSink, path: Path
+) -> None:
+    query(
+        path, "CREATE TABLE flights (id INTEGER PRIMARY KEY NOT NULL, n INTEGER NOT NULL DEFAULT 0, must TEXT NOT NULL)"
+    )
+    with pytest.raises(PermanentError, match=r"column 'must' of flights needs a value, but has no default"):
+        sink.write(chunk(ids(1)))
+
+
+def test_a_ledger_that_a_trigger_keeps_from_moving_is_refused(sink: SqlSink, path: Path) -> None:
+    query(path, f"CREATE TRIGGER t BEFORE INSERT ON {LEDGER} BEGIN SELECT RAISE(IGNORE); END")
+    with pytest.raises(PermanentError, match=r"of wal_sink_ledger: 0 rows moved, expected 1"):
+        sink.write(chunk(ids(1)))
+    assert query(path, "SELECT * FROM sqlite_master WHERE name = 'flights'") == []
+
+
 def test_a_deferred_foreign_key_ends_the_delivery(sink: SqlSink, path: Path) -> None:
     query(path, "CREATE TABLE planes (id INTEGER PRIMARY KEY)")
     query(path, "CREATE TABLE flights (id INTEGER REFERENCES planes (id) DEFERRABLE INITIALLY DEFERRED)")
@@ -819,6 +836,8 @@ def test_write_before_open_says_so(path: Path) -> None:
         ("sqlite:///x.db", {"key": ("id",)}, "expected key columns"),
         ("sqlite:///x.db", {"table": LEDGER}, "other than wal_sink_ledger"),
         ("sqlite:///x.db", {"busy_timeout_s": 0}, "expected a number of seconds"),
+        ("postgresql://h/x", {"schema": "s" * 64}, r"^'s+': expected at most 63 bytes in a name"),
+        (f"postgresql://h/{'d' * 64}", {}, r"^'d+': expected at most 63 bytes in a name"),
     ],
 )
 def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
