@@ -8,12 +8,12 @@ from pathlib import Path
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink_backends.common.url_options import refuse_braces
+from wal_sink_backends.common.url_options import Options, refuse_braces
 from wal_sink_backends.sql.base.address import BLANK, address_in, shown_scheme
 from wal_sink_backends.sql.base.dialect import Dialect, Limits
 
 _TEXT = (str,)
-OF_LIBPQ = dict.fromkeys(
+OF_LIBPQ: Options = dict.fromkeys(
     (
         *("application_name", "channel_binding", "gssencmode", "krbsrvname", "passfile", "require_auth", "service"),
         *("sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert", "target_session_attrs"),
@@ -21,7 +21,9 @@ OF_LIBPQ = dict.fromkeys(
     _TEXT,
 )
 """Options that the URL of a PostgreSQL database may hold, under libpq's names."""
-OF_PYMYSQL = dict.fromkeys(("read_default_file", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "unix_socket"), _TEXT)
+OF_PYMYSQL: Options = dict.fromkeys(
+    ("read_default_file", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "unix_socket"), _TEXT
+)
 """The same of MariaDB, under PyMySQL's names. With `ssl_ca` the server has to prove its name. Without it, TLS is used
 if the server offers it.
 """

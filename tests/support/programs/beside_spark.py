@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SPARK = version_of(pyspark.__version__)
-if SPARK >= (4, 0):
-    from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
 ZONES = {
     "America/New_York": "America/New_York",
@@ -246,6 +244,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any, Any], Any], Callable[[Any], Any], tup
 """How a writer of each kind is made, given to Spark alone, wrapped, and fails."""
 
 if SPARK >= (4, 0):
+    from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
     @dataclass
     class Message(WriterCommitMessage):
