@@ -62,12 +62,12 @@ class Wal:
         )
         return run
 
-    def drain(self, *more: str, code: int = 0) -> Result:
+    def drain(self, *more: str, code: int | None = 0) -> Result:
         options = [f"--option={key}={value}" for key, value in self.options.items() if isinstance(value, str)]
         to = ("--to", f"sqlite:///{self.folder}/rows.db?table=rows", "--start-from", "earliest")
         where = ("--checkpoint", str(self.folder / "checkpoint"))
         done = CliRunner().invoke(main, ["drain", self.url, *to, *where, *options, *more])
-        assert done.exit_code == code, (done.output, done.exception)
+        assert code in {None, done.exit_code}, (done.output, done.exception)
         return done
 
     def verify(self, code: int = 0) -> None:
@@ -163,7 +163,9 @@ def test_a_copy_that_is_killed_opens_nowhere_and_the_same_lines_complete_it(plac
     new.store().delete([_some_manifest(new)])
     old_record = old.store().read(paths.WAL)
     old.store().delete([paths.WAL])
-    assert "copy it again" in new.drain("--moved-from", old.url, code=2).output
+    early = new.drain("--moved-from", old.url, code=None)  # what is found first depends on where the copy was killed
+    assert early.exit_code
+    assert "copy it again" in early.output or "must have existed" in early.output
     old.store().create(paths.WAL, old_record)
 
     copy(old, new)
