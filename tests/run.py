@@ -67,7 +67,10 @@ QUICK_GROUPS = (
 )
 """Those that take longest come first, here and below, so that no lane is left alone at the end."""
 SPARK = ("bad_input", "data_source", "inline_rows", "spark_*", "staging", "types", "two_phase", "wrap*", "wrong_calls")
-DRIVERS = ("backends_on_spark", "cloud_stores", "connect", "every_spark", "forks", "kills", "lasting", "pipelines")
+DRIVERS = (
+    *("backends_on_spark", "beside_spark", "cloud_stores", "connect", "every_spark"),
+    *("forks", "kills", "lasting", "pipelines"),
+)
 EXAMPLES = ("code_blocks", "demo", "examples", "malicious_manifest", "readme", "testing_guide")
 CLUSTER = ("cluster*", "lost_tasks", "speculation")
 SLOW_GROUPS = (
