@@ -299,6 +299,16 @@ def test_with_its_own_checkpoint_it_is_drained_as_always() -> None:
         settled(place, memory(), checkpoint=place.checkpoint)
 
 
+def test_where_no_batch_was_staged_there_is_nothing_to_settle() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.start_batch(0, 0)
+    run.begin_staging(0, planned_ms=query.planned_ms(0))  # killed before its manifest
+    end_roles(place.wal)
+    assert settled_or_not(place, memory()) is None
+
+
 def test_without_any_complete_batch_there_is_nothing_to_deliver() -> None:
     place = Place(rows=lambda _: ROWS)
     run = place.open({"a": Recorder()})
