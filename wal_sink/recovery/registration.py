@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import SinkRecord
 
 _logger = logger_of(__name__)
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+"""The texts that a description quotes."""
 _RECORDING = frozenset({Ability.ACCEPT.value, Ability.LOOK_UP.value})
 """Kinds that keep progress in the same way, so that one may follow the other under the same name."""
 _MAY_FOLLOW_RECORDING = _RECORDING | {Ability.IGNORE_KNOWN_KEYS.value}
@@ -101,10 +104,14 @@ def described_elsewhere(record: SinkRecord, identity: str, to: object) -> str:
     """A text if a transactional sink may have been registered for another table or topic. Two of them may share a
     ledger, which knows the sink's positions and no tables. Empty if the description or the name in it is the same.
     """
-    known, name = record.identity, getattr(to, "target_name", "")
-    if record.sink_kind != Ability.TRANSACTIONAL.value or known == redacted(identity) or (name and repr(name) in known):
+    known, now, name = record.identity, redacted(identity), repr(getattr(to, "target_name", ""))
+    if record.sink_kind != Ability.TRANSACTIONAL.value or known == now:
         return ""
-    return f"was registered for {known}, which has its earlier rows, and is given {redacted(identity)}"
+    before, after = _QUOTED.findall(known), _QUOTED.findall(now)
+    place = after.index(name) if name in after else len(after)  # a key may have the name of another table
+    if before[place : place + 1] == [name]:
+        return ""
+    return f"was registered for {known}, which has its earlier rows, and is given {now}"
 
 
 def _refuse_holder(log: Log, record: SinkRecord) -> None:

@@ -165,7 +165,7 @@ class Table(TransactionalSink):
         self.host, self.target_name = host, name
 
     def describe(self) -> str:
-        return f"Table({self.host!r}, {self.target_name!r})"
+        return f"Table({self.host!r}, {self.target_name!r}, key='other')"
 
     def last(self, slot: str) -> Position | None: ...
 
@@ -180,7 +180,7 @@ def test_a_known_sink_is_given_its_own_table_again(caplog: pytest.LogCaptureFixt
     place.open({"a": Table("db.example", "orders")})
     assert "was registered for" not in caplog.text
 
-    with pytest.raises(ConfigError, match=r"registered for Table\('db', 'orders'\), .* same_target=True"):
+    with pytest.raises(ConfigError, match=r"registered for Table\('db', 'orders', .*\), .* same_target=True"):
         place.open({"a": Table("db", "other")})
     place.open({"a": Delivery(Table("db", "other"), same_target=True)})
-    assert "and is given Table('db', 'other')" in caplog.text
+    assert "and is given Table('db', 'other', key='other')" in caplog.text
