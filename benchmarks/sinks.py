@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
-from wal_sink import Chunk, Position, Sink, SinkContext
+from wal_sink import Chunk, Sink, SinkContext
+from wal_sink.sinks import Position
 from wal_sink_backends import SqlSink
 
 TAKEN = "rows long"

@@ -10,15 +10,10 @@ from wal_sink.errors import (
     ConfigError,
     CorruptError,
     DeliveryError,
-    DivergentReplay,
     FencedError,
-    ForgottenError,
     HandleGoneError,
     HeldError,
     HistoryError,
-    HistoryGone,
-    MissingBatch,
-    ObjectLost,
     OutcomeUnknownError,
     PermanentError,
     RetryLaterError,
@@ -26,26 +21,21 @@ from wal_sink.errors import (
     UndeliveredError,
     WalSinkError,
 )
-from wal_sink.inspection.status import SinkStatus, Status
+from wal_sink.inspection.status import Status
 from wal_sink.metrics.prometheus import Metrics
-from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
+from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import (
     BatchSink,
-    Lookup,
     Rejected,
     ReleasedBatch,
-    SegmentSink,
     Sink,
     SinkContext,
-    Transaction,
     TransactionalSink,
     TwoPhaseSink,
     idempotent,
 )
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.wal.holders import TakeOver
+from wal_sink.sinks.chunk import Chunk
 from wal_sink.walsink import WalSink
 
 __all__ = [
@@ -56,35 +46,21 @@ __all__ = [
     "DeadLetters",
     "Delivery",
     "DeliveryError",
-    "DivergentReplay",
     "FencedError",
-    "ForgottenError",
     "HandleGoneError",
     "HeldError",
     "HistoryError",
-    "HistoryGone",
-    "KeptLetter",
-    "LedgerEntry",
-    "Lookup",
     "Metrics",
-    "MissingBatch",
-    "ObjectLost",
     "OutcomeUnknownError",
     "PermanentError",
-    "Position",
     "Rejected",
     "ReleasedBatch",
-    "ReplayResult",
     "RetryLaterError",
-    "SegmentSink",
     "Settings",
     "Sink",
     "SinkContext",
-    "SinkStatus",
     "Status",
     "StoreError",
-    "TakeOver",
-    "Transaction",
     "TransactionalSink",
     "TwoPhaseSink",
     "UndeliveredError",

@@ -2,19 +2,14 @@
 
     WalSinkError
     ├── ConfigError           change the configuration, then start again
-    ├── HistoryError          the checkpoint and the WAL tell different stories
-    │   ├── DivergentReplay   a known batch id came back with other source offsets
-    │   ├── MissingBatch      a completed batch has no manifest
-    │   └── HistoryGone       Spark runs a batch again that was already collected
-    ├── CorruptError          stored bytes are not what was written
-    │   └── ObjectLost        an object of the WAL that must be there is gone
+    ├── HistoryError          checkpoint, WAL and target tell different stories
+    ├── CorruptError          stored bytes are not what was written, or are gone
     ├── StoreError            the store answered with a failure, or not at all
     ├── FencedError           a newer process took over the role; this process must end
     ├── HeldError             another process serves the sink, or may serve it
     ├── DeliveryError         the sink refused permanently, or the retries ran out
     ├── UndeliveredError      closed before every completed batch was delivered
     └── OutcomeUnknownError   a request may or may not have had its effect
-        └── ForgottenError    a target lost rows that it had acknowledged; nothing was written
     PermanentError            raised *by sinks*: do not retry this chunk
     RetryLaterError           raised *by sinks*: retry this chunk, but wait the given number of seconds first
     HandleGoneError           raised *by two-phase sinks*: the prepared transaction is gone and cannot be committed
@@ -39,41 +34,18 @@ class ConfigError(WalSinkError):
 
 
 class HistoryError(WalSinkError):
-    """Checkpoint and WAL disagree about the past. Remedy: find out which one is right before you continue."""
+    """Checkpoint, WAL and target disagree about the past. Remedy: find out which one is right before you continue.
 
-
-class DivergentReplay(HistoryError):
-    """Spark replays a batch id that the WAL knows, with other source offsets.
-
-    Remedy: restore the checkpoint that belongs to this WAL, or start a new WAL.
-    """
-
-
-class MissingBatch(HistoryError):
-    """Spark completed a batch whose manifest the WAL does not hold.
-
-    Remedy: restore the deleted objects, or start a new WAL from the next batch.
-    """
-
-
-class HistoryGone(HistoryError):
-    """The checkpoint was rolled back beyond the retention: Spark runs a batch that was delivered and collected.
-
-    Remedy: restore a newer checkpoint, or start a new WAL.
+    The message says what they disagree about: Spark runs a known batch again with other source offsets, or runs one
+    that was collected; a completed batch has no manifest; or the target holds rows of another history.
     """
 
 
 class CorruptError(WalSinkError):
-    """Stored bytes differ from the written ones. Remedy: restore the object that the message names. Nothing was
-    skipped.
-    """
+    """Stored bytes differ from the written ones, or an object is gone that must exist. Nothing was skipped.
 
-
-class ObjectLost(CorruptError):
-    """An object of the WAL is gone, although a later object exists that was made after it.
-
-    Remedy: stop the process that deletes objects of the WAL (most often a life-cycle rule of the bucket), and restore
-    the object.
+    Remedy: stop what deletes or changes objects of the WAL, most often a life-cycle rule of the bucket. Then restore
+    the object that the message names.
     """
 
 
@@ -110,16 +82,9 @@ class UndeliveredError(WalSinkError):
 
 
 class OutcomeUnknownError(WalSinkError):
-    """A request may have had its effect. Remedy: look at the object that the message names before you repeat
-    anything.
-    """
+    """A request may have had its effect, or a target lost rows that it had acknowledged.
 
-
-class ForgottenError(OutcomeUnknownError):
-    """A transactional target lost rows that it had acknowledged, and that come before the present chunk.
-
-    Nothing of the chunk was written. Delivery reads all positions of the batch from the target and sends the missing
-    rows again. Remedy, if that is not enough: restore the newer target, and let it acknowledge only what it keeps.
+    Remedy: look at the object or the target that the message names before you repeat anything.
     """
 
 

@@ -103,7 +103,7 @@ class DeadLetters:
         letters = DeadLetters("s3://lake/wal/orders", name="default")
         letters.replay(post)
 
-    Raises `ConfigError` if the WAL has no such sink, and `ObjectLost` if the WAL's record is gone.
+    Raises `ConfigError` if the WAL has no such sink, and `CorruptError` if the WAL's record is gone.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class DeadLetters:
         """`wal` is a URL (or an open log, which is for tests)."""
         check_options("storage_options", storage_options)
         self._log = wal if isinstance(wal, Log) else _open(StoreSpec(check_text("wal", wal), storage_options or {}))
-        find_wal(self._log)  # raises `ObjectLost`
+        find_wal(self._log)  # raises `CorruptError`
         names = read_names(self._log)
         folder = names.folder_of(name)
         if folder is None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from wal_sink.arguments import check_bool, check_text, check_timeout
-from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
+from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.inspection.status import Status, read_status
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.given import (
@@ -28,6 +28,7 @@ from wal_sink.lifecycle.given import (
 from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
+from wal_sink.recovery.history import MissingBatchError
 from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.reporting.texts import text_of
@@ -87,7 +88,7 @@ class WalSink:
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
         moved_from_gone: str | None = None,
-        take_over: TakeOver = TakeOver.ALWAYS,
+        take_over: TakeOver | Literal["always", "if_gone", "unless_running"] = "always",
         check_targets: bool = True,
         on_event: OnEvent | None = None,
         metrics: Metrics | None = None,
@@ -520,7 +521,7 @@ class WalSink:
                 self._pool.run.history.refuse_unstaged()
             elif unstaged is None:
                 self._own_query.warn_unopened()
-        except MissingBatch as error:
+        except MissingBatchError as error:
             if unstaged is not None:
                 raise unstaged from error
             raise

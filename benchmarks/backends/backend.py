@@ -17,7 +17,8 @@ import pytest
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import Contestant
 from benchmarks.workloads import table_of
-from wal_sink import Chunk, Position, Sink, SinkContext, TransactionalSink
+from wal_sink import Chunk, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks import Position
 
 CHUNK_ROWS = 10_000
 WAL_ID = "benchmark"

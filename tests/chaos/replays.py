@@ -67,7 +67,7 @@ def _refused_over_other_files(chain: Chain, turns: Turns) -> None:
     elsewhere = chain.root / hidden.name
     hidden.rename(elsewhere)
     try:
-        _expect_refusal(chain, turns, "DivergentReplay")
+        _expect_refusal(chain, turns, "HistoryError")
     finally:
         elsewhere.rename(hidden)
 

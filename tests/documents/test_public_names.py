@@ -20,9 +20,9 @@ from tests.support.processes import CHECKOUT, python_environment
 
 PUBLIC = {
     "wal_sink": """
-        BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError DivergentReplay FencedError
-        ForgottenError HandleGoneError HeldError HistoryError HistoryGone KeptLetter LedgerEntry Lookup Metrics
-        MissingBatch ObjectLost OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult
+        BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError HistoryError FencedError
+        ForgottenError HandleGoneError HeldError HistoryError HistoryError KeptLetter LedgerEntry Lookup Metrics
+        HistoryError CorruptError OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult
         RetryLaterError SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction
         TransactionalSink TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap
     """,

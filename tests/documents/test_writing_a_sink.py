@@ -16,7 +16,8 @@ import pytest
 from tests.house.kit import CASES, REFUSALS, SLOT, STORED
 from tests.support.contract_runs import run
 from tests.support.page import class_on_the_page
-from wal_sink import ConfigError, LedgerEntry, Position, Rejected, SinkContext
+from wal_sink import ConfigError, Rejected, SinkContext
+from wal_sink.sinks import LedgerEntry, Position
 from wal_sink.testing import SinkContract, SinkQuery
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)

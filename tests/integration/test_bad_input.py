@@ -29,7 +29,6 @@ from wal_sink import (
     DeliveryError,
     FencedError,
     HistoryError,
-    MissingBatch,
     Settings,
     Sink,
     StoreError,
@@ -102,7 +101,7 @@ def test_a_deleted_manifest_is_missed(spark: SparkSession, place: Home) -> None:
     manifest = place.object("batches/*0/manifest-*.json")
     kept = manifest.read_bytes()
     manifest.unlink()
-    fails(spark, place, MissingBatch, "batch 0", str(place.wal), str(place.checkpoint), "restore the manifest")
+    fails(spark, place, HistoryError, "batch 0", str(place.wal), str(place.checkpoint), "restore the manifest")
     assert place.lines.sent() == []
     manifest.write_bytes(kept)
     place.run(spark)
@@ -116,7 +115,7 @@ def test_a_batch_run_without_the_wal_is_missed(spark: SparkSession, place: Home)
     writer = place.writer(spark).foreachBatch(lambda *_: None).option("checkpointLocation", str(place.checkpoint))
     assert writer.start().awaitTermination(60)
     place.feed.add(range(10, 15))
-    fails(spark, place, MissingBatch, "batch 1", str(place.wal), "wal-sink skip")
+    fails(spark, place, HistoryError, "batch 1", str(place.wal), "wal-sink skip")
 
 
 def test_a_wal_emptied_under_a_used_checkpoint_begins_where_the_checkpoint_is(spark: SparkSession, place: Home) -> None:

@@ -19,7 +19,7 @@ from pyspark.errors import StreamingQueryException
 from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home, quick
 from tests.support.waiting import wait_until
-from wal_sink import ConfigError, MissingBatch, WalSink, WalSinkError
+from wal_sink import ConfigError, HistoryError, WalSink, WalSinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -329,7 +329,7 @@ def test_nor_after_a_restart_in_between(spark: SparkSession, place: Home) -> Non
     with pytest.raises(Exception, match="no such row"), place.sink(None) as sink:
         chain(spark, place, swallowing(first_fails(sink), []))
     place.feed.add(range(5, 10))
-    with pytest.raises(MissingBatch, match=r"batch 1.* begins with batch 0"):
+    with pytest.raises(HistoryError, match=r"batch 1.* begins with batch 0"):
         place.run(spark, None)
     assert not list(place.wal.glob("batches/*/manifest*"))
 
@@ -353,9 +353,9 @@ def test_a_wal_does_not_begin_behind_a_batch_that_its_run_did_not_stage(
         sink.drain()
     with pytest.raises(StreamingQueryException, match=r"batch 1 .* begins with batch 0 and holds no batch"):
         chain(spark, place, lambda df, batch_id: sink.stage(df, batch_id) if batch_id else None)
-    with pytest.raises(MissingBatch, match="Spark completed batch 0 in"):
+    with pytest.raises(HistoryError, match="Spark completed batch 0 in"):
         sink.close()
-    with pytest.raises(MissingBatch, match="Spark completed batch 0 in"):
+    with pytest.raises(HistoryError, match="Spark completed batch 0 in"):
         place.run(spark)
     assert place.lines.ids() == []
 
@@ -385,7 +385,7 @@ def test_nor_if_spark_remembers_one_batch_or_none(spark: SparkSession, place: Ho
         pytest.raises(StreamingQueryException, match=r"batch 2 .* begins with batch 1 and"),
     ):
         chain(spark, place, lambda df, batch_id: sink.stage(df, batch_id) if batch_id > 1 else None)
-    with pytest.raises(MissingBatch, match="Spark completed batch 1 in"):
+    with pytest.raises(HistoryError, match="Spark completed batch 1 in"):
         sink.close()
     assert place.lines.ids() == []
 
@@ -403,7 +403,7 @@ def test_nor_if_spark_remembers_idle_triggers_alone(spark: SparkSession, place: 
         place.feed.add(range(5, 10))
         with pytest.raises(StreamingQueryException, match=r"batch 1 .* begins with batch 0 and"):
             query.processAllAvailable()
-    with pytest.raises(MissingBatch, match="Spark completed batch 0 in"):
+    with pytest.raises(HistoryError, match="Spark completed batch 0 in"):
         sink.close()
 
 
@@ -415,7 +415,7 @@ def test_nor_behind_one_of_an_earlier_run_while_it_was_open(spark: SparkSession,
     place.feed.add(range(5, 10))
     with pytest.raises(StreamingQueryException, match=r"batch 1 .* begins with batch 0 and"):
         chain(spark, place, sink.stage)
-    with pytest.raises(MissingBatch, match="Spark completed batch 0 in"):
+    with pytest.raises(HistoryError, match="Spark completed batch 0 in"):
         sink.close()
     assert place.lines.ids() == []
 
@@ -432,7 +432,7 @@ def test_a_wal_begins_with_the_first_batch_of_a_later_run(spark: SparkSession, p
 
 def test_a_block_in_which_no_batch_was_staged_does_not_end_in_silence(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
-    with pytest.raises(MissingBatch, match=r"batches 0 to 0 of .* none of these batches was staged"), place.sink():
+    with pytest.raises(HistoryError, match=r"batches 0 to 0 of .* none of these batches was staged"), place.sink():
         chain(spark, place, lambda _df, _batch_id: None)
 
 
@@ -455,7 +455,7 @@ def test_outside_of_a_block_a_sink_that_no_batch_came_to_warns_and_an_old_wal_mi
         place.run(spark)
         assert place.lines.ids() == list(range(5, 10))
     else:
-        with pytest.raises(MissingBatch, match="Spark completed batch 1 in"):
+        with pytest.raises(HistoryError, match="Spark completed batch 1 in"):
             place.run(spark)
 
 

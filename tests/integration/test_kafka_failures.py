@@ -23,7 +23,8 @@ from tests.support.programs.kafka_writer import batch, live, persistently, sink_
 from tests.support.servers.kafka_broker import KafkaBroker
 from tests.support.servers.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from tests.support.waiting import PATIENCE_S
-from wal_sink.errors import FencedError, ForgottenError, HistoryError, OutcomeUnknownError
+from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing import query_into
 from wal_sink_backends.kafka.client import Cluster, KafkaAttemptError, KafkaFencedError
 from wal_sink_backends.kafka.ledger import Ledger

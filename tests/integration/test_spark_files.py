@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.support.streams import Home
-from wal_sink import DivergentReplay
+from wal_sink import HistoryError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ def test_a_restored_checkpoint_with_other_files_is_refused_in_offset_log_2(spark
         version, line = log.read_text().split("\n")
         rewrite(log, "\n".join([version, json.dumps({**json.loads(line), "path": other.as_uri()})]))
 
-        with pytest.raises(DivergentReplay, match="batch 1 of"):
+        with pytest.raises(HistoryError, match="batch 1 of"):
             place.run(spark)
     finally:
         spark.conf.unset(OFFSET_LOG)

@@ -16,7 +16,8 @@ from tests.support.lasting import Lasting, Program
 from tests.support.processes import POLL_S, executor_of
 from tests.support.servers.standalone import Standalone, standalone
 from tests.support.streams import Home, Lines
-from wal_sink import Chunk, Position, TransactionalSink
+from wal_sink import Chunk, TransactionalSink
+from wal_sink.sinks import Position
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.streams import Home, append_line, copy_of, fails, restore
-from wal_sink import Chunk, Delivery, DivergentReplay, FencedError, HistoryError
+from wal_sink import Chunk, Delivery, FencedError, HistoryError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: Spa
     restore(older, place.checkpoint)
     restore(inputs, place.feed.folder)
     place.feed.add(range(100, 105), name="-other")
-    fails(spark, place, DivergentReplay, "batch 1 of", str(place.wal), str(place.checkpoint), "Restore the checkpoint")
+    fails(spark, place, HistoryError, "batch 1 of", str(place.wal), str(place.checkpoint), "Restore the checkpoint")
     restore(newer, place.checkpoint)
     restore(newer_inputs, place.feed.folder)
     place.feed.add(range(10, 15))

@@ -21,7 +21,7 @@ from tests.house.sinks import Failure, FailureKind, as_sink, promise
 from tests.simulation.histories.targets import LedgerTarget
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
+from wal_sink.errors import ConfigError, FencedError, HistoryError
 from wal_sink.recovery.history import KEPT_MANIFESTS
 from wal_sink.settings import Delivery
 from wal_sink.testing import FakeQuery
@@ -119,7 +119,7 @@ def test_a_release_that_meets_another_history_is_not_delivered() -> None:
 
     place.wal.create = roll_back_first  # type: ignore[method-assign]
 
-    with pytest.raises(DivergentReplay):
+    with pytest.raises(HistoryError):
         run.deliver_all()
     assert rows(sink) == []
 

@@ -20,7 +20,7 @@ from tests.support import two_phase
 from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Transaction
+from wal_sink.sinks import Transaction
 from wal_sink.spark.delivery import copies
 
 

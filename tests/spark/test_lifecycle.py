@@ -33,7 +33,7 @@ from wal_sink import (
     ConfigError,
     Delivery,
     DeliveryError,
-    MissingBatch,
+    HistoryError,
     PermanentError,
     Settings,
     UndeliveredError,
@@ -700,7 +700,7 @@ def test_what_a_missing_batch_was_not_staged_for_is_what_closing_raises(home: Ho
         home.chain(swallowing).complete(0)
     with pytest.raises(ZeroDivisionError) as caught:
         sink.close()
-    assert isinstance(caught.value.__cause__, MissingBatch)
+    assert isinstance(caught.value.__cause__, HistoryError)
 
 
 def bound_and_not_staged(run: Run, batch_id: int, *_: object, **__: object) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.house.log import Log, Manifest, Release, paths
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, process_identity
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError, FencedError, HistoryError
 from wal_sink.settings import Settings
 from wal_sink.spark.source import batches, reading
 from wal_sink.spark.source.options import options_of, read_options, write_options
@@ -136,7 +136,7 @@ def test_other_input_under_a_released_batch_id_is_refused(place: Place, monkeypa
                       **place.log.stamp())  # fmt: skip
     place.log.create(paths.release(0), release)
     place.plan(0, offset=8)
-    with pytest.raises(DivergentReplay):
+    with pytest.raises(HistoryError):
         place.sent()
 
 
@@ -368,7 +368,7 @@ def test_a_batch_that_is_released_while_others_are_read_is_read_too(
 def test_a_release_that_is_gone_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     staged(place, monkeypatch, 2)
     released(place, 1)
-    with pytest.raises(ObjectLost, match="batch 1 is released"):
+    with pytest.raises(CorruptError, match="batch 1 is released"):
         reading._all_released(place.log, [0, 1])
     assert reading._all_released(place.log, [0]) == []
 

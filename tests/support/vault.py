@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wal_sink import Chunk, HandleGoneError, SinkContext, Transaction, TwoPhaseSink
+from wal_sink import Chunk, HandleGoneError, SinkContext, TwoPhaseSink
+from wal_sink.sinks import Transaction
 
 Row = dict[str, Any]
 

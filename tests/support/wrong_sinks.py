@@ -31,7 +31,8 @@ from tests.house.sinks import (
     SinkContext,
     TransactionalSink,
 )
-from wal_sink.errors import FencedError, ForgottenError
+from wal_sink.errors import FencedError
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing import SinkContract
 
 UNDISTURBED = "an_undisturbed_run_brings_every_row_once"

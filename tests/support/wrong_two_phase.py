@@ -24,7 +24,8 @@ from tests.support.wrong_sinks import (
     Contract,
     breaker,
 )
-from wal_sink import Chunk, HandleGoneError, Rejected, Transaction
+from wal_sink import Chunk, HandleGoneError, Rejected
+from wal_sink.sinks import Transaction
 
 INVISIBLE = "nothing_shows_before_it_is_committed"
 TEXT = "begin_and_prepare_return_text"

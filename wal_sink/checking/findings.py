@@ -61,7 +61,7 @@ NEXT = {
     "settle WAL FOLDER",
     Fault.ROLLED_BACK: "Restore a newer checkpoint before you start the query. If the input is the same as before, "
     "Spark may also run the batches again: wal-sink recognises them, and refuses any that differ",
-    Fault.MISSING_BATCH: "Restore the objects of the batch. Without them, later batches wait (MissingBatch)",
+    Fault.MISSING_BATCH: "Restore the objects of the batch. Without them, later batches wait (HistoryError)",
     Fault.DIVERGED: "Restore the checkpoint that belongs to this WAL, or start a new WAL. Do not start the query as it "
     "is. Before a new WAL, wal-sink settle WAL FOLDER and a drain deliver what this one holds",
     Fault.CHECKPOINT: "Restore the checkpoint",

@@ -8,7 +8,7 @@ from itertools import pairwise
 from wal_sink.checking.findings import Fault
 from wal_sink.checking.kinds import TOP, kind_of
 from wal_sink.checking.look import Look
-from wal_sink.errors import ObjectLost
+from wal_sink.errors import CorruptError
 from wal_sink.recovery.inventory import take
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MOST_FILLED
@@ -43,7 +43,7 @@ def _wal(look: Look, top: frozenset[str]) -> WalRecord | None:
         return look.listed(WalRecord, paths.WAL)
     try:
         return take(look.log).wal
-    except ObjectLost as error:
+    except CorruptError as error:
         look.fault(Fault.LOST, paths.WAL, str(error))
         return None
 

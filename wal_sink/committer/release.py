@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.checkpoint.reader import Checkpoint, Gate
-from wal_sink.errors import CorruptError, HistoryError, MissingBatch
-from wal_sink.recovery.history import History, divergence
+from wal_sink.errors import CorruptError, HistoryError
+from wal_sink.recovery.history import History, MissingBatchError, divergence
 from wal_sink.recovery.inventory import Lost, require
 from wal_sink.recovery.passing import pass_over
 from wal_sink.wal import paths
@@ -110,14 +110,14 @@ class Releaser:
             raise self._missing(batch_id)
         return found
 
-    def _missing(self, batch_id: int) -> MissingBatch:
+    def _missing(self, batch_id: int) -> MissingBatchError:
         """The error for a batch without a manifest: what is left of it, likely causes, and the ways out. Two listings,
         and perhaps a read.
         """
         folder = paths.batch(batch_id)
         is_left = any(paths.parse_segment(name) for name in self._log.store.list(folder, recursive=True))
         left = "Rows of it are still there" if is_left else "This folder holds no rows either"
-        return MissingBatch(
+        return MissingBatchError(
             f"Spark completed batch {batch_id} in {self._checkpoint.root}, but {self._log.store.url_of(folder)} holds "
             f"no manifest. The rows of this batch cannot be delivered, and later batches must wait. {left}. Likely "
             f"causes: {self._moved()}a life-cycle rule of the bucket or a clean-up deleted objects, only a part of the "

@@ -36,7 +36,7 @@ def older_checkpoint(spark: SparkCommit, *, newest_batch: int, delivered_through
         "an older state, or is another copy. Before the query starts, run wal-sink verify WAL --checkpoint URL, and "
         "restore a newer checkpoint if you can. If the query reads the same input under the same batch ids as before, "
         "wal-sink recognises these batches. An option such as maxFilesPerTrigger that was changed since makes it read "
-        "other input (DivergentReplay)"
+        "other input (HistoryError)"
     )
 
 

@@ -139,7 +139,7 @@ def read_health(store: Store, status: Status, spark: SparkCommit, *, now: dateti
     Two listings, and for each sink three listings and up to six reads (more if its processes end each other). Up to
     three requests more for each of the oldest pending batches, of which `MOST_READ` are read. A read for each dead
     letter that was not sent again, of which `MOST_LETTERS` of a sink are read, and none of a retired one. Raises
-    `CorruptError`, also as `ObjectLost`, or `StoreError`; not for a damaged dead letter, which `letters.note` tells.
+    `CorruptError` or `StoreError`; not for a damaged dead letter, which `letters.note` tells.
     """
     log = reading_log(store)
     now = now or log.runtime.now()

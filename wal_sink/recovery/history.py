@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch, WalSinkError
+from wal_sink.errors import HistoryError, WalSinkError
 from wal_sink.recovery.differences import difference
 from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, marked_through, require_wal, take_again
 from wal_sink.recovery.location import GonePlace, canonical, check_location
@@ -20,6 +20,13 @@ _logger = logger_of(__name__)
 
 KEPT_MANIFESTS = 256
 """Most manifests that a run keeps in memory. Of later batches it keeps the size alone, and reads the manifest again."""
+
+
+class MissingBatchError(HistoryError):
+    """Spark completed a batch whose manifest the WAL does not hold.
+
+    `WalSink` decides by it: it raises the error that kept the batch from being staged, if there was one.
+    """
 
 
 class History:
@@ -79,7 +86,7 @@ class History:
     def load_owner(self) -> WalRecord | None:
         """Read the WAL's record; None before its first batch.
 
-        Raises `HistoryError` if the WAL belongs to another query, `ObjectLost` if the record is gone.
+        Raises `HistoryError` if the WAL belongs to another query, `CorruptError` if the record is gone.
         """
         return self._wal_of_its_owner(self._wal or find_wal(self._log))
 
@@ -115,7 +122,7 @@ class History:
     def require_wal(self) -> WalRecord:
         """The WAL's record, where a batch or a marker was found. Reads it if this run has not read it yet.
 
-        Raises `ObjectLost` if it is gone: slots and transactions of targets are named by the WAL's id.
+        Raises `CorruptError` if it is gone: slots and transactions of targets are named by the WAL's id.
         """
         return self.load_owner() or require_wal(self._log, f"the content of {paths.BATCHES}/")
 
@@ -171,7 +178,7 @@ class History:
         wal, is_made = (self._wal, False) if self._wal is not None else self._create(batch_id)
         self._check_owner(wal)
         if batch_id < wal.first_batch:
-            raise HistoryGone(
+            raise HistoryError(
                 f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}, but the "
                 f"checkpoint {self._checkpoint.root} was rolled back to an earlier batch. Restore a newer checkpoint, "
                 "or start a new WAL; before that, wal-sink settle WAL FOLDER and a drain deliver what this one holds"
@@ -189,7 +196,7 @@ class History:
         return min(batch_id, self._complete_before + 1)
 
     def refuse_unstaged(self) -> None:
-        """Raise `MissingBatch` if Spark completed batches since this run opened the WAL, and the WAL is still new.
+        """Raise `MissingBatchError` if Spark completed batches since this run opened the WAL, and the WAL is still new.
 
         At most a listing and a read. The checkpoint is read first, since a WAL is made before Spark completes its first
         batch.
@@ -198,7 +205,7 @@ class History:
             return
         newest = self._checkpoint.newest_commit()
         if newest > self._complete_before and self.poll_owner() is None:
-            raise MissingBatch(
+            raise MissingBatchError(
                 f"Spark completed batches {self._complete_before + 1} to {newest} of {self._checkpoint.root} while the "
                 f"new WAL {self._log.store.root} was open, but none of these batches was staged. Possible causes: "
                 "foreachBatch did not call stage(), did not wait for the thread that calls stage(), or caught the "
@@ -309,12 +316,12 @@ def _held(log: Log, wal: WalRecord) -> str:
 
 def divergence(
     log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str, *, held: tuple[int, int]
-) -> DivergentReplay:
+) -> HistoryError:
     """The error for a batch id that the WAL knows, and for which the checkpoint names other source offsets.
 
     `held`: term and attempt of the WAL's manifest.
     """
-    return DivergentReplay(
+    return HistoryError(
         f"batch {batch_id} of {log.store.root}: the WAL holds this batch with source offsets {expected[:12]}, but the "
         f"checkpoint {checkpoint.root} now has {found[:12]} under the same id. The checkpoint was restored to an older "
         f"state or rewritten. {difference(log, checkpoint, batch_id, held)}. No row of the other history was staged or "

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
-from wal_sink.errors import ConfigError, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING, Log, numbers_of
@@ -85,7 +85,7 @@ TABLE: dict[Lost, Rule] = {
     ),
     Lost.MANIFEST: Rule(
         "Spark completed the batch; its release; a marker newer than every batch",
-        "error when the batch is due (`MissingBatch`, `ObjectLost`), or when the WAL is opened",
+        "error when the batch is due (`HistoryError`, `CorruptError`), or when the WAL is opened",
     ),
 }
 """Object → evidence that it existed → verdict. Markers, progress and dead letters of a batch that a sink does not have
@@ -132,7 +132,7 @@ class Inventory:
 def take(log: Log) -> Inventory:
     """The inventory of a WAL that is opened. One read and one listing, and one listing of all terms if it has any.
 
-    Without its record, also a listing of the sinks, and one for each sink. Raises `ObjectLost` if the WAL's own record
+    Without its record, also a listing of the sinks, and one for each sink. Raises `CorruptError` if the WAL's own record
     was lost, and `ConfigError` for the folder of a checkpoint.
     """
     top = frozenset(log.store.list(""))
@@ -191,13 +191,13 @@ def _refuse_checkpoint(log: Log, top: frozenset[str]) -> None:
 
 
 def find_wal(log: Log) -> WalRecord | None:
-    """The WAL's own record; None before its first batch. One read if it exists. Raises `ObjectLost`."""
+    """The WAL's own record; None before its first batch. One read if it exists. Raises `CorruptError`."""
     return log.find(WalRecord, paths.WAL) or take(log).wal
 
 
 def refuse_left(log: Log, wal: WalRecord | None, claims: Iterable[tuple[Term, Sequence[int]]]) -> None:
     """Make sure that the WAL was not moved since `wal` was read. `claims`: each claimed term, and the terms of its role
-    that were listed before that read. At most one read; none for a WAL without a record yet. Raises `ObjectLost`.
+    that were listed before that read. At most one read; none for a WAL without a record yet. Raises `CorruptError`.
 
     A move removes `wal.json` at the earlier place, and then claims every role there that has terms. So a claim of the
     term right after those that were listed precedes the move's, which fences it. Any other claim may follow the move:
@@ -208,14 +208,14 @@ def refuse_left(log: Log, wal: WalRecord | None, claims: Iterable[tuple[Term, Se
 
 
 def require_wal(log: Log, younger: str) -> WalRecord:
-    """The WAL's own record, where `younger` exists, which is made after it. Raises `ObjectLost`."""
+    """The WAL's own record, where `younger` exists, which is made after it. Raises `CorruptError`."""
     return require(log, WalRecord, paths.WAL, Lost.WAL, younger)
 
 
 def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> list[str]:
     """The registered sinks that this run does not serve. Forgotten sinks do not count.
 
-    Raises `ObjectLost` if a registration was lost: without it, batches that the sink lacks would be collected. One read
+    Raises `CorruptError` if a registration was lost: without it, batches that the sink lacks would be collected. One read
     a sink.
     """
     others = [name for name in inventory.known_sinks if name not in served]
@@ -226,7 +226,7 @@ def find_new_sink(log: Log, inventory: Inventory, name: str, oldest_batch: int |
     """The registration of a sink for which none was found; None if the sink is new.
 
     `oldest_batch` is the oldest in the WAL, if it holds any. No request in a WAL without sinks and terms. Raises
-    `ObjectLost` if the registration was lost, `ConfigError` if the sink was forgotten.
+    `CorruptError` if the registration was lost, `ConfigError` if the sink was forgotten.
     """
     younger = inventory.known_sinks.get(name)
     if younger is None and inventory.has_sinks:
@@ -244,7 +244,7 @@ def find_new_sink(log: Log, inventory: Inventory, name: str, oldest_batch: int |
 
 
 def _known_sink(log: Log, name: str, younger: str) -> SinkRecord | None:
-    """The registration of a sink that had one; None if the sink was forgotten. Raises `ObjectLost`."""
+    """The registration of a sink that had one; None if the sink was forgotten. Raises `CorruptError`."""
     record = log.find(SinkRecord, paths.sink(name))
     if record is None and paths.FORGOTTEN not in log.store.list(f"{paths.SINKS}/{name}"):
         return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)
@@ -257,7 +257,7 @@ def sink_folders(log: Log) -> list[str]:
 
 
 def held_batches(log: Log, wal: WalRecord) -> tuple[int, list[int]]:
-    """Low water, and the batches above it, ascending. Two listings; raises `ObjectLost` if low water was lost."""
+    """Low water, and the batches above it, ascending. Two listings; raises `CorruptError` if low water was lost."""
     low_water, batches = _look_at_batches(log)
     if _begins_late(wal, low_water, batches):
         low_water, batches = _look_at_batches(log)  # low water may have moved between the two listings
@@ -283,7 +283,7 @@ def marked_through(log: Log, name: str) -> int:
 def newest_marker(log: Log, name: str) -> Marker | None:
     """The newest marker of a sink, from any process; None if there is none. One listing and one read.
 
-    Collection keeps the newest marker: a listed one is gone only if a newer one exists. Raises `ObjectLost`.
+    Collection keeps the newest marker: a listed one is gone only if a newer one exists. Raises `CorruptError`.
     """
     newest = NOTHING
     for _ in range(_LOOKS):
@@ -323,12 +323,12 @@ def check_not_marked(log: Log, name: str, batch_id: int) -> None:
 
 
 def require(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
-    """An object that must exist, since `younger` exists. One read if it is there at once. Raises `ObjectLost`."""
+    """An object that must exist, since `younger` exists. One read if it is there at once. Raises `CorruptError`."""
     return log.find(kind, path) or find_again(log, kind, path, what, younger)
 
 
 def find_again(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
-    """Read once more an object that must exist, since `younger` exists. Raises `ObjectLost`."""
+    """Read once more an object that must exist, since `younger` exists. Raises `CorruptError`."""
     return _find_again(log, kind, path, what, _after(younger))
 
 
@@ -339,9 +339,9 @@ def _find_again(log: Log, kind: type[R], path: str, what: Lost, because: str) ->
     return record
 
 
-def lost(log: Log, what: Lost, path: str, because: str) -> ObjectLost:
+def lost(log: Log, what: Lost, path: str, because: str) -> CorruptError:
     """The error for a lost object: its path, the evidence, likely causes and ways out."""
-    return ObjectLost(
+    return CorruptError(
         f"{log.store.url_of(path)} is gone, but it must have existed: {because}. Likely causes: a life-cycle "
         "rule of the bucket (such as “expire after 30 days”), or a copy that contains only a part of this WAL. "
         f"Nothing was skipped. Stop the deletions, and restore this object; {_WAY_OUT[what]}"
@@ -363,7 +363,7 @@ _WAY_OUT = {**dict.fromkeys(Lost, _NEW_WAL), Lost.SINK: _FORGET}
 def _explained_wal(
     log: Log, top: frozenset[str], terms: Mapping[str, Sequence[int]], beside: Mapping[str, Sequence[str]]
 ) -> WalRecord | None:
-    """The WAL's record, read once more; None if nothing exists that is made after it. Raises `ObjectLost`.
+    """The WAL's record, read once more; None if nothing exists that is made after it. Raises `CorruptError`.
 
     `terms`: the numbers of each role's terms, ascending. `beside`: the objects of each sink beside its record.
     """
@@ -388,7 +388,7 @@ def _made_later(terms: Mapping[str, Sequence[int]], beside: Mapping[str, Sequenc
 
 
 def _refuse_without_every_sink(log: Log, inventory: Inventory, oldest_batch: int) -> None:
-    """Raise `ObjectLost` if all registrations were lost: only a registered sink has batches released or collected.
+    """Raise `CorruptError` if all registrations were lost: only a registered sink has batches released or collected.
 
     One listing.
     """

@@ -139,7 +139,7 @@ def _kind(url: str) -> str:
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
     """The location that the WAL records.
 
-    `moved`: whether `moves/` holds anything; then a listing and a read. Raises `ObjectLost`.
+    `moved`: whether `moves/` holds anything; then a listing and a read. Raises `CorruptError`.
     """
     numbers = log.numbers(paths.MOVES) if moved else []
     return log.require(Move, paths.move(numbers[-1])).location if numbers else wal.location
@@ -184,7 +184,7 @@ def refuse_copy(log: Log) -> WalRecord | None:
     """Refuse a copy of a WAL, before a command writes to it beside its query. See `check_location`.
 
     Returns the WAL's own record; None before its first batch, when it has no id, no location and no copy. Raises
-    `ConfigError`, and `ObjectLost` if the record is gone. One read of the record, one listing of the moves, and a read
+    `ConfigError`, and `CorruptError` if the record is gone. One read of the record, one listing of the moves, and a read
     if there are any.
     """
     wal = find_wal(log)

@@ -62,7 +62,7 @@ def register(
     """The sinks' registrations. Those of new names are made now.
 
     Before any is made, raises `ConfigError` if a name had another kind of sink, or if it is open where a new sink
-    begins, and `ObjectLost` if a registration was lost.
+    begins, and `CorruptError` if a registration was lost.
     """
     known = [(sink, _known(log, history, inventory, sink)) for sink in sinks]
     planned = [(sink, found, found or _plan(log, history, gate, sink, sinks)) for sink, found in known]

@@ -67,7 +67,7 @@ NO_NAMES = SinkNames((), {}, frozenset())
 def read_names(log: Log) -> SinkNames:
     """All names in a WAL. One listing, one a name, and a read for each rename.
 
-    Raises `ObjectLost` if a record of a rename is gone.
+    Raises `CorruptError` if a record of a rename is gone.
     """
     found = {folder: log.store.list(f"{paths.SINKS}/{folder}") for folder in sink_folders(log)}
     owners = {name: _owner(log, name, names) for name, names in found.items()}

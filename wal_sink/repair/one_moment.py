@@ -79,7 +79,7 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
     """The batches from the newest position up to `through`. Three reads a batch.
 
     `held_from`: from this batch on none is deleted that is there. Raises `HistoryError` if the newest position is of
-    another segment than the log delivers, and `ObjectLost`.
+    another segment than the log delivers, and `CorruptError`.
     """
     low_water = deleted_through(log, held_from=held_from)
     first = max(ledger.at, first_batch)
@@ -94,7 +94,7 @@ def find_due(log: Log, sink: str, ledger: Ledger, through: int, first_batch: int
 
 
 def released(log: Log, sink: str, batch_id: int) -> Manifest:
-    """The released manifest of a batch that the sink has. Two reads. Raises `ObjectLost`."""
+    """The released manifest of a batch that the sink has. Two reads. Raises `CorruptError`."""
     path = paths.release(batch_id)
     release = require(log, Release, path, Lost.RELEASE, paths.marker(sink, batch_id))
     return require(log, Manifest, paths.manifest(batch_id, release.term, release.attempt), Lost.MANIFEST, path)

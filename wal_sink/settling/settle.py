@@ -84,7 +84,7 @@ def _refuse_own(wal: WalRecord, checkpoint: Checkpoint, ending: Ending) -> None:
     if checkpoint.query_id() == wal.query_id and checkpoint.newest_commit() >= ending.through:
         raise ConfigError(
             f"{checkpoint.root} is a checkpoint of this WAL, and is not older than it. So a drain delivers what is "
-            "left with this checkpoint. If it stops at a batch of other input (DivergentReplay), restore the "
+            "left with this checkpoint. If it stops at a batch of other input (HistoryError), restore the "
             "checkpoint to its state before this batch, so that the query runs it again. Nothing was written"
         )
 

@@ -2,19 +2,27 @@
 
 The ready-made sinks are in `wal_sink_backends`, not here; `urls` finds them by the scheme of a URL.
 
-The names below are tools that the ready-made sinks share, for authors of a backend: rows as plain values and as JSON,
-removal of secrets from texts, loggers. A sink for one program needs none of them, so they are not in `wal_sink`, which
-holds the classes that a sink implements and the errors that it raises.
+The names below are for authors of sinks: values and kinds that few sinks need, such as those of a ledger, and tools
+that the ready-made sinks share (rows as plain values and as JSON, removal of secrets from texts, loggers). `wal_sink`
+holds the other classes that a sink implements, and the errors that it raises.
 """
 
 from wal_sink.redaction import Redactor, is_secret_name, mask_url, named_secrets, secrets_in_url
 from wal_sink.reporting.logs import logger_of
+from wal_sink.sinks.base import Lookup, SegmentSink, Transaction
 from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.json_rows import Maps, check_maps, decimal_texts, plain_values, to_json_lines
+from wal_sink.sinks.ledger import LedgerEntry
 
 __all__ = [
+    "LedgerEntry",
+    "Lookup",
     "Maps",
+    "Position",
     "Redactor",
+    "SegmentSink",
+    "Transaction",
     "check_maps",
     "decimal_texts",
     "is_certificate_error",

@@ -9,13 +9,13 @@ from wal_sink.errors import (
     CorruptError,
     DeliveryError,
     FencedError,
-    ForgottenError,
     HistoryError,
     OutcomeUnknownError,
     StoreError,
     WalSinkError,
 )
 from wal_sink.reporting.texts import said_once
+from wal_sink.sinks.ledger import ForgottenError
 
 
 class FailureKind(StrEnum):

@@ -6,7 +6,7 @@ The rule for the entry found in the slot and a chunk that arrives:
 |---|---|
 | a higher term than the chunk's | fenced: `FencedError` |
 | a later batch, or the same segment at or past the chunk's end | known: the target has it; a late answer is no error |
-| the same batch with another segment | another history: `DivergentReplay` |
+| the same batch with another segment | another history: `HistoryError` |
 | the same segment exactly at the chunk's start | new: write it |
 | the same segment between the chunk's start and its end | cut in two: `HistoryError` |
 | for the first chunk of a segment: exactly the position read when the attempt began (`Chunk.follows`) | new: write it |
@@ -18,10 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError
+from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError
 
 if TYPE_CHECKING:
     from wal_sink.sinks.chunk import Chunk, Position
+
+
+class ForgottenError(OutcomeUnknownError):
+    """The target lost rows before the present chunk that it had acknowledged. Nothing of the chunk was written.
+
+    Delivery decides by it: it reads all positions of the batch and sends the missing rows again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class LedgerEntry:
         without secrets: "ledger in postgresql://db/shop".
 
         Raises `FencedError` if a process newer than the chunk's sender has written to the slot, even if the target has
-        the chunk; `DivergentReplay` if the target has rows of another segment in place of the chunk's; `HistoryError`
+        the chunk; `HistoryError` if the target has rows of another segment in place of the chunk's; `HistoryError`
         if it has some of the chunk's rows, but not all; `ForgottenError` if it lacks rows that come before the chunk.
         """
         if stored is not None:
@@ -79,7 +86,7 @@ def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
     """Return `LedgerEntry.is_known` for an entry of the chunk's own batch."""
     due = chunk.position
     if at.segment_id != due.segment_id:
-        raise DivergentReplay(
+        raise HistoryError(
             f"{_place(chunk, where)}: the target holds rows of segment {at.segment_id}, but the chunk is of segment "
             f"{due.segment_id}. Find out which WAL wrote to this slot before you continue"
         )

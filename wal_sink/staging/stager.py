@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
-from wal_sink.errors import FencedError, HistoryGone, MissingBatch
-from wal_sink.recovery.history import History, divergence
+from wal_sink.errors import FencedError, HistoryError
+from wal_sink.recovery.history import History, MissingBatchError, divergence
 from wal_sink.recovery.inventory import Lost, lost
 from wal_sink.recovery.passing import pass_over
 from wal_sink.reporting.logs import logger_of
@@ -140,7 +140,7 @@ class Stager:
         return True
 
     def _refuse_marked(self, batch_id: int) -> None:
-        """Raise `ObjectLost` if a sink has the batch: then it was released, and the release is gone.
+        """Raise `CorruptError` if a sink has the batch: then it was released, and the release is gone.
 
         Without the release, a replay cannot be told from another history.
         """
@@ -157,7 +157,7 @@ class Stager:
                     f"{self._log.store.root} delivered and deleted the batch (low water {low_water}) after this query "
                     "chose it. So another query runs on this checkpoint. Nothing was written; stop this query"
                 )
-            raise HistoryGone(
+            raise HistoryError(
                 f"batch {batch_id} of {self._log.store.root}: this batch was delivered and then deleted from the WAL "
                 f"(low water {low_water}), but the checkpoint {self._checkpoint.root} makes Spark run it again. "
                 "Restore a newer checkpoint, or start a new WAL; before that, wal-sink settle WAL FOLDER and a "
@@ -178,7 +178,7 @@ class Stager:
         )
         first, last = before + 1, batch_id - 1
         between = f"batch {first} is" if first == last else f"batches {first} to {last} are"
-        raise MissingBatch(
+        raise MissingBatchError(
             f"batch {batch_id} {follows}: {between} missing in between. They were run "
             "without this WAL, their error was caught in foreachBatch and not raised again, or they were deleted from "
             f"the WAL. Restore these batches, restore the checkpoint to its state before batch {before + 1}, or start "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypedDict, TypeVar
 
-from wal_sink.errors import ConfigError, CorruptError, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
@@ -54,7 +54,7 @@ class Log:
     def create_or_find(self, path: str, record: R) -> tuple[R, bool]:
         """Create a record, or read the existing one. Returns the record under `path`, and True if it is the given one.
 
-        Raises `ObjectLost` if another writer's record vanished before it could be read, and the errors of `create` and
+        Raises `CorruptError` if another writer's record vanished before it could be read, and the errors of `create` and
         `find`.
         """
         return (record, True) if self.create(path, record) else (self.require(type(record), path), False)
@@ -77,13 +77,13 @@ class Log:
 
     def require(self, kind: type[R], path: str) -> R:
         """The record under `path`, which must exist: a create has just met it, or a listing showed it. Raises
-        `ObjectLost` if it is gone.
+        `CorruptError` if it is gone.
 
         It is read twice before that, since the first answer of a store may be stale.
         """
         record = self.find(kind, path) or self.find(kind, path)
         if record is None:
-            raise ObjectLost(
+            raise CorruptError(
                 f"{self.store.url_of(path)} disappeared while it was read: it existed a moment ago. Objects of this "
                 "WAL are being deleted (by a life-cycle rule of the bucket or a manual clean-up). Stop this deletion, "
                 "restore the object, then start the query or command again"

@@ -15,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from wal_sink.arguments import check_bool, one_of
-from wal_sink.errors import ConfigError, ForgottenError, PermanentError
+from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.json_rows import Maps, check_maps
-from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
 from wal_sink_backends.common.url_options import refuse_braces
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,

@@ -12,7 +12,8 @@ from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import opened
 from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault, create_table
-from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError, PermanentError
+from wal_sink.errors import FencedError, HistoryError, PermanentError
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 from wal_sink_backends.dynamodb.tables import Identity
@@ -129,7 +130,7 @@ def test_other_histories_are_refused(server: DynamoDbServer) -> None:
     table = server.new_table()
     with opened(server, table) as sink:
         sink.write(chunk(ids(1, 2)))
-        with pytest.raises(DivergentReplay, match="segment a, but the chunk is of segment b"):
+        with pytest.raises(HistoryError, match="segment a, but the chunk is of segment b"):
             sink.write(chunk(ids(3), segment="b"))
         with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
             sink.write(chunk(ids(2, 3), first=1))

@@ -11,12 +11,7 @@ from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
 from tests.support.servers.redis_server import RedisServer
-from wal_sink.errors import (
-    DivergentReplay,
-    FencedError,
-    HistoryError,
-    PermanentError,
-)
+from wal_sink.errors import FencedError, HistoryError, PermanentError
 from wal_sink.testing import query_into
 from wal_sink_backends.redis.script import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
@@ -86,7 +81,7 @@ def test_even_a_repeat_of_a_lower_term_is_refused(server: RedisServer) -> None:
 def test_another_segment_of_the_same_batch_is_another_history(server: RedisServer) -> None:
     with opened(server, kind="stream", key="orders") as sink:
         sink.write(chunk(ids(1)))
-        with pytest.raises(DivergentReplay, match="segment a, but the chunk is of segment b"):
+        with pytest.raises(HistoryError, match="segment a, but the chunk is of segment b"):
             sink.write(chunk(ids(2), segment="b"))
     assert stream_ids(server) == [1]
 

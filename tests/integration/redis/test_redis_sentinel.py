@@ -15,7 +15,8 @@ from tests.support.redis_tools import opened, stream_ids
 from tests.support.servers.ports import free_port
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.waiting import wait_until
-from wal_sink.errors import ForgottenError, OutcomeUnknownError, PermanentError
+from wal_sink.errors import OutcomeUnknownError, PermanentError
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink_backends.redis.sink import RedisSink
 
 _LONG_MS = 120_000

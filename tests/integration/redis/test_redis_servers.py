@@ -18,11 +18,8 @@ from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.servers.tcp_proxy import TcpProxy
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink.errors import (
-    ForgottenError,
-    OutcomeUnknownError,
-    PermanentError,
-)
+from wal_sink.errors import OutcomeUnknownError, PermanentError
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis import sink as redis_backend

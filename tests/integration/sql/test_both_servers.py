@@ -14,7 +14,7 @@ from tests.house.sinks import LedgerEntry, Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
-from wal_sink.errors import DivergentReplay, FencedError, PermanentError
+from wal_sink.errors import FencedError, HistoryError, PermanentError
 from wal_sink_backends.sql.sink import SqlSink
 
 UTC = dt.UTC
@@ -34,7 +34,7 @@ def test_rows_and_ledger(server: DatabaseServer, database: str) -> None:
             match="a process with term 4 has already written to this slot, but the term of this process is 3",
         ):
             sink.write(chunk(ids(4), first=3, term=3))
-        with pytest.raises(DivergentReplay, match="segment a, but the chunk is of segment b"):
+        with pytest.raises(HistoryError, match="segment a, but the chunk is of segment b"):
             sink.write(chunk(ids(4), segment="b", term=5))
     assert stored(server, database) == [(1,), (2,), (3,)]
     assert server.query(database, "SELECT * FROM wal_sink_ledger") == [(SLOT, 4, 0, "a", 3)]

@@ -29,8 +29,9 @@ from tests.support.servers.tcp_proxy import How, TcpProxy
 from tests.support.sql_chunks import as_owner, opened, sink_to, write
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import WalSink
-from wal_sink.errors import ConfigError, DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
+from wal_sink.errors import ConfigError, DeliveryError, FencedError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing import query_into
 from wal_sink_backends.sql.sink import SqlSink
 

@@ -22,7 +22,7 @@ from tests.simulation.histories.targets import SINKS, LedgerSink, batch_writer
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.delivery.local import LocalDispatcher
-from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
+from wal_sink.errors import CorruptError, FencedError, HistoryError, StoreError, WalSinkError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.testing import Crash
@@ -298,7 +298,7 @@ class HistoryProcess:
             self.world.hits["fenced"] += 1
         if isinstance(error, HistoryError):
             self.world.hits["refused history"] += 1
-        if isinstance(error, ObjectLost):
+        if isinstance(error, CorruptError):
             self.world.hits["told"] += 1
 
     def _served_sink(self, run: Run, name: str) -> ServedSink:

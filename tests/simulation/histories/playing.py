@@ -17,15 +17,7 @@ from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.lives import HistoryProcess
 from tests.simulation.histories.plans import MOST_ATTEMPTS, Deed, LifePlan, Plan
 from tests.simulation.histories.world import HistoryWorld
-from wal_sink.errors import (
-    CorruptError,
-    DeliveryError,
-    FencedError,
-    HistoryError,
-    MissingBatch,
-    OutcomeUnknownError,
-    StoreError,
-)
+from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 
 _UNEXPECTED = "unexpected"
 
@@ -185,7 +177,7 @@ class Playing:
     def _may_raise(self, life: HistoryProcess, error: Exception) -> bool:
         if self.world.judge.lost_objects and isinstance(error, (CorruptError, HistoryError, FencedError)):
             return True
-        if isinstance(error, (CorruptError, MissingBatch)) and self.world.judge.began_amid_a_collection:
+        if isinstance(error, (CorruptError, MissingBatchError)) and self.world.judge.began_amid_a_collection:
             return True
         if isinstance(error, HistoryError):
             return self.world.may_refuse or self.world.judge.owes_rows

@@ -7,18 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.house.sinks import ReleasedBatch
-from wal_sink import (
-    BatchSink,
-    Chunk,
-    LedgerEntry,
-    Position,
-    Rejected,
-    SegmentSink,
-    Sink,
-    Transaction,
-    TransactionalSink,
-    TwoPhaseSink,
-)
+from wal_sink import BatchSink, Chunk, Rejected, Sink, TransactionalSink, TwoPhaseSink
+from wal_sink.sinks import LedgerEntry, Position, SegmentSink, Transaction
 
 Hook = Callable[[str], None]
 

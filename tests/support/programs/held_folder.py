@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wal_sink import Chunk, HandleGoneError, SinkContext, Transaction, TwoPhaseSink
+from wal_sink import Chunk, HandleGoneError, SinkContext, TwoPhaseSink
+from wal_sink.sinks import Transaction
 
 
 @dataclass

@@ -21,7 +21,7 @@ from tests.unit.lifecycle.test_threads import committing, ended
 from wal_sink import idempotent
 from wal_sink.checkpoint.formats import SHUFFLE_PARTITIONS
 from wal_sink.delivery.local import WholeBatchDispatcher
-from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, MissingBatch
+from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.recovery.passing import pass_over
 from wal_sink.testing import FaultyStore
 
@@ -153,7 +153,7 @@ class ReplayedQuery:
 
 @pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
 def test_a_query_goes_on_after_its_state_was_repartitioned(golden: Golden) -> None:
-    """Before: staging the next batch raised `MissingBatch`, at this start and every later one."""
+    """Before: staging the next batch raised `HistoryError`, at this start and every later one."""
     life = ReplayedQuery(golden)
     run = life.start()
     life.batch(run, 0)
@@ -170,7 +170,7 @@ def test_a_query_goes_on_after_its_state_was_repartitioned(golden: Golden) -> No
 
 @pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
 def test_a_committer_that_meets_a_repartition_first_passes_over_it(golden: Golden) -> None:
-    """Before: a drain, and the recovery before every later start, raised `MissingBatch`."""
+    """Before: a drain, and the recovery before every later start, raised `HistoryError`."""
     life = ReplayedQuery(golden)
     run = life.start()
     life.batch(run, 0)
@@ -298,7 +298,7 @@ def test_what_is_not_certainly_a_repartition_stays_missing(golden: Golden, doubt
     DOUBTS[doubt](life.place.checkpoint, golden)
 
     assert Checkpoint(life.place.checkpoint).repartition(1) is None
-    with pytest.raises(MissingBatch, match="batch 2 follows batch 0"):
+    with pytest.raises(HistoryError, match="batch 2 follows batch 0"):
         life.batch(life.start(), 2)
 
 
@@ -323,7 +323,7 @@ def test_a_batch_whose_manifest_was_listed_and_is_gone_is_missing_and_no_reparti
 
     life.place.wal.list = with_a_manifest  # type: ignore[method-assign]
 
-    with pytest.raises(MissingBatch, match="Spark completed batch 1 in"):
+    with pytest.raises(HistoryError, match="Spark completed batch 1 in"):
         run.deliver_all()
 
 
@@ -337,7 +337,7 @@ def test_a_query_that_runs_a_number_that_was_passed_over_is_another_history() ->
     run.deliver_all()
     life.place.checkpoint.delete(["offsets/1", "commits/1"])
 
-    with pytest.raises(DivergentReplay, match="batch 1 of"):
+    with pytest.raises(HistoryError, match="batch 1 of"):
         life.batch(life.start(), 1)
 
 
@@ -354,7 +354,7 @@ def test_a_batch_that_was_staged_is_not_passed_over_for_a_repartition_under_its_
     life.place.checkpoint.delete(["offsets/1"])
     life.repartition(1)
 
-    with pytest.raises(DivergentReplay, match="batch 1 of"):
+    with pytest.raises(HistoryError, match="batch 1 of"):
         life.start().deliver_all()
     assert life.sink.batches == [0]
 

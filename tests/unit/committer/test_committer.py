@@ -15,7 +15,7 @@ from tests.simulation.world import World
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer.committer import RELEASE_S
-from wal_sink.errors import DeliveryError, FencedError, ObjectLost, OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.errors import CorruptError, DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.settings import Delivery
 
 
@@ -226,7 +226,7 @@ def test_a_marker_that_low_water_names_and_that_is_gone_is_an_error() -> None:
     known = LowWater(batch_id=0, marked={"a": 3, "b": 9}, id="x", created="now")
     place.wal.create(paths.low_water(0), encode(known))
 
-    with pytest.raises(ObjectLost, match=r"sinks/a/markers/0+3\.json is gone.*the sink has batch 3"):
+    with pytest.raises(CorruptError, match=r"sinks/a/markers/0+3\.json is gone.*the sink has batch 3"):
         place.open({"a": Recorder()})
 
 

@@ -23,8 +23,9 @@ from tests.support.repairs import remade
 from tests.support.small_run import Place
 from tests.support.time_limits import noting_limits
 from tests.unit.dead_letters.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
-from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult
-from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError
+from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError
+from wal_sink.errors import CorruptError, FencedError, HistoryError, StoreError
+from wal_sink.replay import ReplayResult
 from wal_sink.runtime.timed_calls import CallTimedOutError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import refusal_key
@@ -556,7 +557,7 @@ def test_a_wal_whose_record_vanishes_meanwhile_is_told_with_a_younger_object() -
         if what == "before list" and "dead-letters" in where:
             place.wal.delete([paths.WAL])
 
-    with pytest.raises(ObjectLost, match=path):
+    with pytest.raises(CorruptError, match=path):
         letters(place, FaultyStore(place.wal, loses_its_record)).replay(lambda _: None)
 
 

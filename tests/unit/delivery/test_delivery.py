@@ -20,7 +20,6 @@ from wal_sink.errors import (
     DeliveryError,
     FencedError,
     HistoryError,
-    MissingBatch,
     OutcomeUnknownError,
     PermanentError,
     StoreError,
@@ -365,7 +364,7 @@ def test_total_order_hands_over_one_segment_after_the_other() -> None:
     [
         (FencedError("x"), FailureKind.FENCED),
         (CorruptError("x"), FailureKind.CORRUPT),
-        (MissingBatch("x"), FailureKind.HISTORY),
+        (HistoryError("x"), FailureKind.HISTORY),
         (HistoryError("x"), FailureKind.HISTORY),
         (StoreError("x"), FailureKind.UNKNOWN),
         (ObjectMissing("x"), FailureKind.UNKNOWN),

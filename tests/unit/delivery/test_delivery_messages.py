@@ -12,7 +12,6 @@ from wal_sink.errors import (
     ConfigError,
     CorruptError,
     FencedError,
-    ForgottenError,
     HandleGoneError,
     HistoryError,
     OutcomeUnknownError,
@@ -20,6 +19,7 @@ from wal_sink.errors import (
     RetryLaterError,
 )
 from wal_sink.runtime.timed_calls import ProgramExitError
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.sinks.session import call_sink, rejected_of
 
 SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody

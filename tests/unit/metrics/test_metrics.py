@@ -20,9 +20,10 @@ from tests.house.support import METRICS, SYSTEM, Began, Collected, Ended, Event,
 from tests.simulation.histories.lives import lower_retention
 from tests.support.servers.ports import free_port, listening
 from tests.support.small_run import Place, Recorder
-from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, RetryLaterError, SegmentSink
+from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, RetryLaterError
 from wal_sink.metrics import prometheus
 from wal_sink.metrics.numbers import MOST_TIMES, Numbers
+from wal_sink.sinks import SegmentSink
 from wal_sink.telemetry import AttemptFailed, FoundDelivered, Released, SlowStore, StreamHeld, StreamResumed
 
 WAL = "memory://x"

@@ -1,4 +1,4 @@
-"""The inputs of a batch that differ are named: the message of `DivergentReplay` says which, and the next step."""
+"""The inputs of a batch that differ are named: the message of `HistoryError` says which, and the next step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.house.log import Log, Manifest, SegmentRef, encode, paths
 from tests.house.protocol import Checkpoint
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import DivergentReplay
+from wal_sink.errors import HistoryError
 from wal_sink.recovery.differences import difference
 from wal_sink.testing import simulated_runtime
 
@@ -116,7 +116,7 @@ def test_the_error_says_how_other_input_comes_about_and_what_to_do() -> None:
     query.roll_back(-1)
     query.start_batch(0, 77)
 
-    with pytest.raises(DivergentReplay) as found:
+    with pytest.raises(HistoryError) as found:
         query.stage(run, 0)
 
     text = str(found.value)

@@ -11,7 +11,7 @@ from tests.house.stores import MemoryStore, StoreSpec
 from tests.house.support import SYSTEM
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import ConfigError, HistoryError, HistoryGone, MissingBatch, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.recovery.history import KEPT_MANIFESTS
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery, simulated_runtime
@@ -188,7 +188,7 @@ def test_a_new_wal_whose_query_completed_batches_that_nobody_staged_is_told_so()
         query.start_batch(batch_id, batch_id)
         query.complete_batch(batch_id)
 
-    with pytest.raises(MissingBatch, match=r"batches 0 to 1 of .* none of these batches was staged"):
+    with pytest.raises(HistoryError, match=r"batches 0 to 1 of .* none of these batches was staged"):
         run.history.refuse_unstaged()
 
     later = place.open({"a": Recorder()})
@@ -241,7 +241,7 @@ def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:
     place.wal.create = another_was_first  # type: ignore[method-assign]
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
-    with pytest.raises(ObjectLost, match=r"wal\.json disappeared while it was read"):
+    with pytest.raises(CorruptError, match=r"wal\.json disappeared while it was read"):
         run.history.bind(0)
 
 
@@ -252,7 +252,7 @@ def test_a_batch_before_the_first_of_a_wal_is_refused_and_the_first_is_not() -> 
     run = place.open({})
     staged(place, run, 3)
 
-    with pytest.raises(HistoryGone, match="the WAL begins with batch 3"):
+    with pytest.raises(HistoryError, match="the WAL begins with batch 3"):
         run.history.bind(2)
 
     assert not run.history.bind(3)

@@ -15,7 +15,7 @@ from tests.house.protocol import GonePlace, Run, canonical, check_location
 from tests.house.stores import LocalStore, MemoryStore, Store, StoreSpec, open_store
 from tests.support.servers.s3_server import S3Server
 from tests.support.small_run import Place, Recorder, out_of_use, served_sink
-from wal_sink.errors import ConfigError, CorruptError, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.location import current_location, is_plain
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Settings
@@ -292,7 +292,7 @@ def test_a_move_that_vanishes_is_told() -> None:
     log = in_memory("vanishing")
     log.store.list = lambda *_, **__: ["0000000001.json"]  # type: ignore[method-assign]
 
-    with pytest.raises(ObjectLost, match=r"moves/0000000001\.json disappeared"):
+    with pytest.raises(CorruptError, match=r"moves/0000000001\.json disappeared"):
         current_location(log, record("memory://old"), moved=True)
 
 

@@ -17,7 +17,7 @@ from tests.simulation.histories.lives import lower_retention
 from tests.simulation.world import Life, World
 from tests.support.processes import CHECKOUT
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError
 from wal_sink.recovery.inventory import TABLE, Lost, require_wal
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
@@ -58,7 +58,7 @@ def test_nor_is_it_for_a_process_that_opened_the_wal_while_it_was_new() -> None:
     query = place.query()
     query.start_batch(1, 1)
 
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
         query.stage(early, 1)
 
     assert paths.WAL not in place.wal.list("")
@@ -79,7 +79,7 @@ def test_each_trace_of_batches_tells_it_to_that_process(left: str, evidence: str
     query = place.query()
     query.start_batch(0, 0)
 
-    with pytest.raises(ObjectLost, match=rf"wal\.json is gone, but it must have existed: {evidence}"):
+    with pytest.raises(CorruptError, match=rf"wal\.json is gone, but it must have existed: {evidence}"):
         query.stage(early, 0)
 
     assert paths.WAL not in place.wal.list("")
@@ -219,7 +219,7 @@ def test_whatever_a_batch_left_shows_that_the_record_was_there(left: str) -> Non
     place.wal.create(f"{left}/0000000000000000007.json", b"{}")
 
     with pytest.raises(
-        ObjectLost, match=rf"wal\.json is gone, but it must have existed: {left.split('/', maxsplit=1)[0]}.*/"
+        CorruptError, match=rf"wal\.json is gone, but it must have existed: {left.split('/', maxsplit=1)[0]}.*/"
     ):
         place.open({})
 
@@ -231,7 +231,7 @@ def test_terms_that_do_not_begin_with_the_first_show_that_objects_were_deleted(o
         place.open({})
     lose(place, *(paths.term(paths.STAGER_ROLE, number) for number in range(1, oldest)))
 
-    with pytest.raises(ObjectLost, match=rf"wal\.json is gone.*terms/stager/0+{oldest}\.json is the oldest term"):
+    with pytest.raises(CorruptError, match=rf"wal\.json is gone.*terms/stager/0+{oldest}\.json is the oldest term"):
         place.open({})
 
 
@@ -287,7 +287,7 @@ def test_what_must_exist_is_read_once_if_it_is_there() -> None:
 def test_a_wal_whose_content_lacks_its_record_says_what_is_younger() -> None:
     history = Place().open({}).history
 
-    with pytest.raises(ObjectLost, match=r"/wal\.json is gone.*: the content of batches/ is made after it\."):
+    with pytest.raises(CorruptError, match=r"/wal\.json is gone.*: the content of batches/ is made after it\."):
         history.require_wal()
 
 
@@ -298,7 +298,7 @@ def test_a_drain_that_is_asked_for_all_that_is_complete_finds_the_record_gone() 
     place.stream(place.open({"b": Recorder()}), 0)
     lose(place, paths.WAL)
 
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
         run.deliver_next(run.committers[0], search=True)
 
 
@@ -310,9 +310,9 @@ def test_dead_letters_tell_that_there_was_a_record() -> None:
     letters = DeadLetters(log, name="a")
     lose(place, paths.WAL)
 
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
         letters.replay(Recorder())
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
         DeadLetters(log, name="a")
 
 
@@ -323,7 +323,7 @@ def test_the_error_names_the_object_the_causes_and_the_ways_out() -> None:
     place = undelivered()
     lose(place, paths.sink("a"))
 
-    with pytest.raises(ObjectLost) as told:
+    with pytest.raises(CorruptError) as told:
         place.open({"a": Recorder()})
 
     said = str(told.value)
@@ -344,9 +344,9 @@ def test_a_registration_is_known_from_the_record_and_from_terms(lost: tuple[str,
     lose(place, *lost)
 
     for sinks in ({"a": Recorder()}, {}, {"b": Delivery(Recorder(), start_from="next")}):
-        with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json is gone.*existed: (wal|terms|sinks)"):
+        with pytest.raises(CorruptError, match=r"sinks/a/sink\.json is gone.*existed: (wal|terms|sinks)"):
             place.open(sinks)
-    with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json is gone"):
+    with pytest.raises(CorruptError, match=r"sinks/a/sink\.json is gone"):
         read_status(place.wal)
 
 
@@ -356,7 +356,7 @@ def test_a_registration_is_known_from_terms_alone_beside_other_sinks() -> None:
         place.open({name: Recorder()})
     lose(place, "sinks/b")
 
-    with pytest.raises(ObjectLost, match=r"sinks/b/sink\.json is gone.*terms/committer-b/ is made after it"):
+    with pytest.raises(CorruptError, match=r"sinks/b/sink\.json is gone.*terms/committer-b/ is made after it"):
         place.open({"b": Recorder()})
 
 
@@ -366,9 +366,9 @@ def test_a_registration_is_known_from_what_the_sink_has() -> None:
     place.stream(place.open({"late": Delivery(Recorder(), start_from="earliest")}), 1)
     lose(place, paths.sink("late"), "terms/committer-late")
 
-    with pytest.raises(ObjectLost, match=r"sinks/late/sink\.json is gone.*sinks/late/markers/"):
+    with pytest.raises(CorruptError, match=r"sinks/late/sink\.json is gone.*sinks/late/markers/"):
         place.open({"late": Delivery(Recorder(), start_from="earliest")})
-    with pytest.raises(ObjectLost, match=r"sinks/late/sink\.json is gone"):
+    with pytest.raises(CorruptError, match=r"sinks/late/sink\.json is gone"):
         read_batches(place.wal)
 
 
@@ -417,7 +417,7 @@ def test_where_no_sink_is_known_a_release_or_low_water_tells_that_there_was_one(
     lose(place, "sinks", "terms")
 
     tells = "low-water" if with_low_water else "batches"
-    with pytest.raises(ObjectLost, match=f"sinks/ is gone, but it must have existed: {tells}"):
+    with pytest.raises(CorruptError, match=f"sinks/ is gone, but it must have existed: {tells}"):
         place.open({"b": Delivery(Recorder(), start_from="earliest")})
 
 
@@ -437,7 +437,7 @@ def test_a_sink_that_vanishes_while_the_run_goes_on_stops_the_collection() -> No
     lose(place, "sinks/b")
 
     way_out = r"what this run has seen of the sink is made after it.*sinks/<name>/forgotten"
-    with pytest.raises(ObjectLost, match=rf"sinks/b/sink\.json is gone.*existed: {way_out}"):
+    with pytest.raises(CorruptError, match=rf"sinks/b/sink\.json is gone.*existed: {way_out}"):
         run._collector.collect(run.committers[0].term)
 
 
@@ -533,7 +533,7 @@ def test_low_water_tells_which_marker_a_sink_had(lost: str) -> None:
     place = run_and_collect(6)
     lose(place, lost)
 
-    with pytest.raises(ObjectLost, match=r"sinks/a/markers/0+5\.json is gone.*low-water/"):
+    with pytest.raises(CorruptError, match=r"sinks/a/markers/0+5\.json is gone.*low-water/"):
         place.open({"a": Recorder()})
 
 
@@ -542,7 +542,7 @@ def test_a_release_tells_which_marker_its_sink_had() -> None:
     place.stream(place.open({"a": Recorder()}), 1)
     lose(place, "sinks/a/markers")
 
-    with pytest.raises(ObjectLost, match=r"sinks/a/markers/0+\.json is gone.*batches/0+1/release\.json"):
+    with pytest.raises(CorruptError, match=r"sinks/a/markers/0+\.json is gone.*batches/0+1/release\.json"):
         place.open({"a": sink}).deliver_all()
 
     assert sink.chunks == []
@@ -569,7 +569,7 @@ def test_a_newest_marker_that_is_listed_and_never_there_is_told() -> None:
     place.stream(place.open({"a": Recorder()}), 0)
     place.wal.list = listing(place, paths.markers("a"), ["0000000000000000007.json"])  # type: ignore[method-assign]
 
-    with pytest.raises(ObjectLost, match=r"markers/0+7\.json is gone.*listed a moment ago"):
+    with pytest.raises(CorruptError, match=r"markers/0+7\.json is gone.*listed a moment ago"):
         place.open({"a": Recorder()})
 
 
@@ -587,7 +587,7 @@ def test_a_marker_of_a_batch_that_is_not_there_tells_that_it_was() -> None:
     place.stream(place.open({"a": Recorder()}), 2)
     lose(place, "batches")
 
-    with pytest.raises(ObjectLost, match=r"batches/0+2/ is gone.*sinks/a/markers/0+2\.json"):
+    with pytest.raises(CorruptError, match=r"batches/0+2/ is gone.*sinks/a/markers/0+2\.json"):
         place.open({"a": Recorder()})
 
 
@@ -601,7 +601,7 @@ def test_the_oldest_batch_tells_that_low_water_was_there() -> None:
         lambda: read_status(place.wal),
         lambda: read_batches(place.wal),
     ):
-        with pytest.raises(ObjectLost, match=r"low-water/0+3\.json is gone.*batches/0+4/ is the oldest"):
+        with pytest.raises(CorruptError, match=r"low-water/0+3\.json is gone.*batches/0+4/ is the oldest"):
             look()
 
 
@@ -609,7 +609,7 @@ def test_the_second_batch_tells_that_the_first_was_there() -> None:
     place = undelivered()
     lose(place, paths.batch(0))
 
-    with pytest.raises(ObjectLost, match=r"low-water/0+\.json is gone.*batches/0+1/ is the oldest"):
+    with pytest.raises(CorruptError, match=r"low-water/0+\.json is gone.*batches/0+1/ is the oldest"):
         place.open({"a": Recorder()})
 
 
@@ -638,7 +638,7 @@ def test_a_marked_batch_whose_release_is_gone_is_not_staged_as_a_new_one(sinks: 
     place.checkpoint.delete([f"commits/{lost}", "commits/2", *(["offsets/2"] if lost == 1 else [])])
     run = place.open(sinks)
 
-    with pytest.raises(ObjectLost, match=rf"batches/0+{lost}/release\.json is gone.*a sink has every batch up to 2"):
+    with pytest.raises(CorruptError, match=rf"batches/0+{lost}/release\.json is gone.*a sink has every batch up to 2"):
         next(place.query().batches(run, 3))
 
 
@@ -666,7 +666,7 @@ def test_a_released_batch_whose_manifest_is_gone_is_told() -> None:
     manifest = next(name for name in place.wal.list(paths.batch(0)) if name.startswith("manifest"))
     lose(place, f"{paths.batch(0)}/{manifest}")
 
-    with pytest.raises(ObjectLost, match=rf"{manifest} is gone.*release\.json"):
+    with pytest.raises(CorruptError, match=rf"{manifest} is gone.*release\.json"):
         place.open({"a": Recorder()}).deliver_all()
 
 

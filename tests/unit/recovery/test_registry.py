@@ -9,7 +9,7 @@ import pytest
 from tests.house.log import SinkRecord, decode, encode, paths
 from tests.house.sinks import Chunk, Position, Sink, TransactionalSink
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import ConfigError, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.settings import Delivery
 
 OTHER = SinkRecord(name="a", sink_kind="plain", first_batch=7, identity="other", id="x", created="now")
@@ -66,7 +66,7 @@ def test_a_registration_that_vanishes_is_an_error() -> None:
 
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
-    with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json disappeared while it was read"):
+    with pytest.raises(CorruptError, match=r"sinks/a/sink\.json disappeared while it was read"):
         place.open({"a": Recorder()})
 
 

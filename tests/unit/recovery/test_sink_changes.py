@@ -19,7 +19,7 @@ from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
-from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, ObjectLost, PermanentError
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, HeldError, PermanentError
 from wal_sink.recovery.sink_names import keep_name, settle
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
@@ -213,7 +213,7 @@ def test_a_sink_whose_registration_is_gone_is_not_retired() -> None:
     place.wal.delete([paths.sink("b")])
 
     with pytest.raises(
-        ObjectLost, match=r"sinks/b/sink\.json is gone.*: sinks/b/ is made after it.*sinks/<name>/forgotten"
+        CorruptError, match=r"sinks/b/sink\.json is gone.*: sinks/b/ is made after it.*sinks/<name>/forgotten"
     ):
         retired(place, "b")
 
@@ -599,10 +599,10 @@ def test_a_record_of_a_rename_that_is_gone_is_missed() -> None:
     place.wal.delete([paths.renamed("c"), paths.owner("c")])
 
     with pytest.raises(
-        ObjectLost, match=r"sinks/c/owner\.json is gone.*sinks/b/names/, where the name of the sink is recorded,"
+        CorruptError, match=r"sinks/c/owner\.json is gone.*sinks/b/names/, where the name of the sink is recorded,"
     ):
         place.open({"c": Delivery(Recorder(), start_from="earliest")})
-    with pytest.raises(ObjectLost, match=r"sinks/c/owner\.json is gone"):
+    with pytest.raises(CorruptError, match=r"sinks/c/owner\.json is gone"):
         read_status(place.wal)
 
 

@@ -13,7 +13,7 @@ from tests.house.protocol import GonePlace, Run, ServedSink, check_location
 from tests.house.stores import LocalStore, MemoryStore, StoreSpec
 from tests.support.repairs import end_roles, log_on, remade
 from tests.support.small_run import Place, Recorder, served_sink
-from wal_sink.errors import ConfigError, FencedError, HeldError, ObjectLost, StoreError
+from wal_sink.errors import ConfigError, CorruptError, FencedError, HeldError, StoreError
 from wal_sink.settings import Settings
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
 
@@ -129,7 +129,7 @@ def test_killed_at_any_request_the_same_start_goes_on_and_no_other_place_opens()
             moved(copy, wal, place, die_at(number))
         except Crash:
             number, killed = number + 1, True
-        with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+        with pytest.raises(CorruptError, match=r"wal\.json is gone"):
             place.open({"a": Recorder()})
         with pytest.raises(ConfigError, match="Two copies of one WAL"):
             copied(copy).open({"a": Recorder()})
@@ -347,7 +347,7 @@ def test_a_process_that_began_before_the_move_delivers_nothing_after_it(*, is_ki
     """The move comes before any request of the start. A claim before the move's is fenced, one after it refused."""
     ends = [_ended_beside_a_move(at, is_killed=is_killed) for at in range(_requests_of_a_start())]
 
-    assert {FencedError, ObjectLost} == set(ends)
+    assert {FencedError, CorruptError} == set(ends)
 
 
 def _requests_of_a_start() -> int:
@@ -375,7 +375,7 @@ def _ended_beside_a_move(at: int, *, is_killed: bool) -> type[Exception]:
     late = Run(
         FaultyStore(place.wal, move), place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=7)
     )
-    with pytest.raises((FencedError, ObjectLost)) as caught:
+    with pytest.raises((FencedError, CorruptError)) as caught:
         _serve_once(late, served_sink(late, "a", got), then=lambda: is_killed and opened(copy, place.wal.root))
     assert got.chunks == []
     return caught.type
@@ -394,5 +394,5 @@ def test_a_run_that_stages_only_and_becomes_the_stager_after_the_move_is_refused
     place.wal.delete([paths.WAL])
     opened(copy, place.wal.root)
 
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
         late.become_stager()

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from tests.house.protocol import GonePlace, Run
 from tests.house.sinks import Chunk
 from tests.support.small_run import served_sink
-from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
+from wal_sink import HistoryError, TransactionalSink
 from wal_sink.settings import Settings
+from wal_sink.sinks import LedgerEntry, Position
 from wal_sink.testing import simulated_runtime
 
 

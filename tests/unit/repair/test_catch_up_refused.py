@@ -30,7 +30,7 @@ from tests.unit.repair.test_catch_up import (
     skipped,
 )
 from wal_sink import PermanentError, idempotent
-from wal_sink.errors import ConfigError, DeliveryError, HistoryError, ObjectLost
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError, HistoryError
 from wal_sink.settings import Delivery
 from wal_sink.wal.records import OlderSlots
 
@@ -215,7 +215,7 @@ def test_a_batch_whose_release_was_lost_is_named() -> None:
     place, target = half()
     place.wal.delete([paths.release(3)])
 
-    with pytest.raises(ObjectLost, match=r"0000000000000000003/release\.json is gone"):
+    with pytest.raises(CorruptError, match=r"0000000000000000003/release\.json is gone"):
         planned(place, Forgetful(target))
 
 

@@ -21,8 +21,9 @@ from tests.support.small_run import Place, Recorder
 from tests.support.sql_chunks import opened
 from tests.support.vault import Vault, VaultSink
 from tests.unit.delivery.test_batch_delivery import Carrying, carried_by, done, failed
-from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, RetryLaterError, SegmentSink
+from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, RetryLaterError
 from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.sinks import SegmentSink
 from wal_sink.testing import simulated_runtime
 from wal_sink_backends.sql.sink import SqlSink
 

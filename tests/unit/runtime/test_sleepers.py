@@ -19,7 +19,7 @@ from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
 from tests.unit.committer.test_groups import ignoring
 from wal_sink import idempotent
-from wal_sink.errors import DivergentReplay, FencedError
+from wal_sink.errors import FencedError, HistoryError
 
 SLEPT_S = 60.0
 
@@ -118,13 +118,13 @@ def test_what_a_sleeper_released_of_a_history_that_spark_never_completed_is_deli
     first.stage(sleeper, 0)
     first.roll_back(-1)
     next(place.query().batches(place.open({}), 1, end_offset=lambda _: 8))
-    with pytest.raises(DivergentReplay):
+    with pytest.raises(HistoryError):
         sleeper.deliver_all()
     first.roll_back(-1)
 
     run = place.open({"a": sent})
     run.deliver_all()
-    with pytest.raises(DivergentReplay):
+    with pytest.raises(HistoryError):
         next(place.query().batches(run, 1, end_offset=lambda _: 8))
 
     assert sent.tries == 0

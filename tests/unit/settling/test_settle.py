@@ -14,7 +14,7 @@ from tests.house.stores import MemoryStore, Store, StoreSpec
 from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.unit.settling.test_ending import bring_back, roll_back, saved, staged
-from wal_sink.errors import ConfigError, DivergentReplay, HeldError, HistoryError
+from wal_sink.errors import ConfigError, HeldError, HistoryError
 from wal_sink.settings import Settings
 from wal_sink.settling.settle import Settled, settle
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
@@ -190,7 +190,7 @@ def test_a_wal_of_two_histories_is_not_settled() -> None:
 
 def test_restored_to_its_state_before_these_batches_its_query_runs_them_again() -> None:
     place = came_back()
-    with pytest.raises(DivergentReplay, match="batch 3"):
+    with pytest.raises(HistoryError, match="batch 3"):
         place.open({"a": Recorder()}).deliver_all()
     end_roles(place.wal)
     roll_back(place, 2)

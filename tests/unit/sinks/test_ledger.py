@@ -10,8 +10,9 @@ import pytest
 
 from tests.house.kit import CASES, REFUSALS, SLOT, STORED
 from tests.house.sinks import Chunk
-from wal_sink import LedgerEntry, Position
-from wal_sink.errors import FencedError, ForgottenError, WalSinkError
+from wal_sink.errors import FencedError, WalSinkError
+from wal_sink.sinks import LedgerEntry, Position
+from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing.contract.ledger_cases import Case, Follows
 
 WHERE = "ledger in db://shop"

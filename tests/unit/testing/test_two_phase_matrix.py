@@ -8,7 +8,8 @@ import pytest
 from tests.house.kit import Crash, Place, three_batches
 from tests.house.log import paths
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery, Transaction
+from wal_sink import Delivery
+from wal_sink.sinks import Transaction
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.tables import partitioned
 from wal_sink.testing.simulation.process import SINK_NAME, Process, bury

@@ -9,7 +9,8 @@ from tests.house.sinks import Sink
 from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, begun, place, restaged, restarted, shown
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery, SinkContext, Transaction
+from wal_sink import Delivery, SinkContext
+from wal_sink.sinks import Transaction
 
 
 def test_an_attempt_that_lost_is_aborted_once_its_batch_is_delivered(vault: Vault) -> None:

@@ -14,7 +14,8 @@ from tests.support.small_run import Recorder, numbers
 from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext, Transaction
+from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext
+from wal_sink.sinks import Transaction
 from wal_sink.testing.data.tables import spark_schema_of
 from wal_sink.two_phase.prepare import OpenTransaction, opened_sink, stage_partition
 

@@ -10,7 +10,8 @@ import pytest
 from tests.house.log import PreparedRecord, SegmentRef, paths
 from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
-from wal_sink import CorruptError, Delivery, DeliveryError, FencedError, HandleGoneError, Transaction
+from wal_sink import CorruptError, Delivery, DeliveryError, FencedError, HandleGoneError
+from wal_sink.sinks import Transaction
 from wal_sink.two_phase.commit import transaction_of
 
 

@@ -12,7 +12,8 @@ from tests.house.support import DirectCall
 from tests.support.small_run import Recorder
 from tests.support.two_phase import Failing, place, restarted, shown, staged
 from tests.support.vault import Vault, VaultSink
-from wal_sink import ConfigError, Delivery, DeliveryError, HistoryError, Rejected, Settings, StoreError, Transaction
+from wal_sink import ConfigError, Delivery, DeliveryError, HistoryError, Rejected, Settings, StoreError
+from wal_sink.sinks import Transaction
 from wal_sink.two_phase.prepare import MAX_HANDLE, OpenTransaction
 
 

@@ -151,7 +151,7 @@ def _all_released(log: Log, wanted: list[int]) -> list[Manifest]:
     """The manifests of the released batches among `wanted`, ascending. Two reads for each batch.
 
     Batches are released in order. So one below a released one was released meanwhile, was deleted, or lost its release:
-    then `ObjectLost`.
+    then `CorruptError`.
     """
     found = dict(zip(wanted, SYSTEM.side_by_side(partial(_released, log), wanted), strict=True))
     newest = max((batch_id for batch_id, manifest in found.items() if manifest is not None), default=-1)

@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError
+from wal_sink.errors import FencedError, HistoryError
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
 
 Verdict: TypeAlias = Literal["new", "known", "fenced", "other history", "cut in two", "forgotten"]
 Follows: TypeAlias = Literal["stored", "nothing"]
@@ -23,7 +23,7 @@ REFUSALS: dict[Verdict, tuple[type[Exception], str]] = {
         FencedError,
         r"a process with term 5 has already written to this slot, but the term of this process is 4$",
     ),
-    "other history": (DivergentReplay, r"holds rows of segment m, but the chunk is of segment \w\. Find out which WAL"),
+    "other history": (HistoryError, r"holds rows of segment m, but the chunk is of segment \w\. Find out which WAL"),
     "cut in two": (
         HistoryError,
         r"holds the first 4 rows of the segment, but this boundary is in the middle of this chunk\. Find out",

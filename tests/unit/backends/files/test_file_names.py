@@ -7,7 +7,8 @@ import itertools
 
 import pytest
 
-from wal_sink import ConfigError, Transaction
+from wal_sink import ConfigError
+from wal_sink.sinks import Transaction
 from wal_sink_backends import TwoPhaseFilesSink
 from wal_sink_backends.files.names import SEGMENT_TEMPLATE, SegmentNames
 

@@ -24,7 +24,8 @@ from tests.chaos.bad_disks import disk_of
 from tests.contract.test_backends import READERS
 from tests.house.kit import Held, chunks_of, commit, opened, prepare, three_batches
 from tests.house.sinks import promise, sink_from_url
-from wal_sink import Chunk, ConfigError, Delivery, HandleGoneError, PermanentError, StoreError, Transaction
+from wal_sink import Chunk, ConfigError, Delivery, HandleGoneError, PermanentError, StoreError
+from wal_sink.sinks import Transaction
 from wal_sink.testing.contract.calls import attempt_at
 from wal_sink_backends import FilesSink, TwoPhaseFilesSink
 from wal_sink_backends.files import local as files_local

@@ -19,7 +19,8 @@ import pytest
 from tests.house.kit import Crash, Held, chunks_of, commit, opened, prepare, three_batches
 from tests.support.forked import ForkedChild
 from tests.support.programs.two_phase_lives import BATCH_ROWS, completed, live, live_on_disk, place_of
-from wal_sink import HandleGoneError, Transaction
+from wal_sink import HandleGoneError
+from wal_sink.sinks import Transaction
 from wal_sink.testing import crash_matrix
 from wal_sink_backends import TwoPhaseFilesSink
 from wal_sink_backends.files import local as files_local

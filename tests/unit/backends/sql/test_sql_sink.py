@@ -25,7 +25,7 @@ from tests.house.sinks import Position, Rejected
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.side_by_side import side_by_side
 from tests.support.waiting import PATIENCE_S
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.errors import ConfigError, FencedError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql.base.dialect import LEDGER
@@ -130,7 +130,7 @@ def test_a_higher_term_takes_over(sink: SqlSink, path: Path) -> None:
 
 def test_another_segment_of_the_same_batch_is_another_history(sink: SqlSink, path: Path) -> None:
     sink.write(chunk(ids(1), segment="a"))
-    with pytest.raises(DivergentReplay, match="segment a, but the chunk is of segment b"):
+    with pytest.raises(HistoryError, match="segment a, but the chunk is of segment b"):
         sink.write(chunk(ids(2), segment="b"))
     assert stored(path) == [(1,)]
 
