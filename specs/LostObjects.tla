@@ -263,7 +263,7 @@ Deliver(r) ==
        ELSE IF Newest("marker") >= b            \* an older process marked it meanwhile
        THEN R' = [R EXCEPT ![r].marked = Newest("marker")] /\ UNCHANGED <<made, G>>
        ELSE IF ~\E o \in Of("manifest") : o.b = b
-       THEN R' = Alarm(r) /\ G' = Blame(G) /\ UNCHANGED made          \* MissingBatch
+       THEN R' = Alarm(r) /\ G' = Blame(G) /\ UNCHANGED made          \* HistoryError
        ELSE /\ Create(ReleaseObj(b))
             /\ R' = [R EXCEPT ![r].cm = "mark"]
             /\ G' = [G EXCEPT !.sent = @ \cup {b}, !.bad = @ \cup bad]

@@ -20,16 +20,15 @@ from tests.support.processes import CHECKOUT, python_environment
 
 PUBLIC = {
     "wal_sink": """
-        BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError HistoryError FencedError
-        ForgottenError HandleGoneError HeldError HistoryError HistoryError KeptLetter LedgerEntry Lookup Metrics
-        HistoryError CorruptError OutcomeUnknownError PermanentError Position Rejected ReleasedBatch ReplayResult
-        RetryLaterError SegmentSink Settings Sink SinkContext SinkStatus Status StoreError TakeOver Transaction
-        TransactionalSink TwoPhaseSink UndeliveredError WalSink WalSinkError idempotent wrap
+        BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError FencedError HandleGoneError
+        HeldError HistoryError Metrics OutcomeUnknownError PermanentError Rejected ReleasedBatch RetryLaterError
+        Settings Sink SinkContext Status StoreError TransactionalSink TwoPhaseSink UndeliveredError WalSink
+        WalSinkError idempotent wrap
     """,
     "wal_sink.wrap": "SparkWriterError data_source_writer foreach_batch foreach_writer spark_writer",
     "wal_sink.sinks": """
-        Maps Redactor check_maps decimal_texts is_certificate_error is_secret_name logger_of mask_url
-        named_secrets plain_values secrets_in_url to_json_lines
+        LedgerEntry Lookup Maps Position Redactor SegmentSink Transaction check_maps decimal_texts
+        is_certificate_error is_secret_name logger_of mask_url named_secrets plain_values secrets_in_url to_json_lines
     """,
     "wal_sink.spark": "check_java prepare_python",
     "wal_sink.telemetry": """
@@ -51,8 +50,11 @@ PUBLIC = {
 """All that a program may import. A name that goes from here, or changes, breaks the programs of users."""
 NAMES = {module: names.split() for module, names in PUBLIC.items()}
 UNNAMED = {
-    "DeadLetter": "`DeadLetters` alone makes a `KeptLetter`, whose properties give rows and reasons",
+    "KeptLetter": "`DeadLetters` yields it",
     "Log": "`DeadLetters` takes an open log in tests only",
+    "ReplayResult": "`DeadLetters.replay` returns it",
+    "SinkStatus": "`Status.sinks` holds it",
+    "TakeOver": "a program gives its text",
 }
 """Classes that a public signature names and that nobody can import, each with the reason."""
 OURS = ("wal_sink", "wal_sink_backends")

@@ -129,7 +129,7 @@ def test_other_input_under_the_same_batch_id_is_refused(spark: SparkSession, hom
     restore(saved, home.checkpoint)
     (home.feed.folder / "000001.json").unlink()
     home.feed.add(range(50, 60), name="other")
-    assert "HistoryError" in error_of(spark, home)
+    assert "under the same id" in error_of(spark, home)
     drain(home)
     assert home.lines.ids() == list(range(20))
 

@@ -119,7 +119,7 @@ def test_a_release_that_meets_another_history_is_not_delivered() -> None:
 
     place.wal.create = roll_back_first  # type: ignore[method-assign]
 
-    with pytest.raises(HistoryError):
+    with pytest.raises(HistoryError, match="under the same id"):
         run.deliver_all()
     assert rows(sink) == []
 

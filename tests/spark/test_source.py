@@ -136,7 +136,7 @@ def test_other_input_under_a_released_batch_id_is_refused(place: Place, monkeypa
                       **place.log.stamp())  # fmt: skip
     place.log.create(paths.release(0), release)
     place.plan(0, offset=8)
-    with pytest.raises(HistoryError):
+    with pytest.raises(HistoryError, match="under the same id"):
         place.sent()
 
 

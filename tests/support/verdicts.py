@@ -48,7 +48,10 @@ from tests.support.vault import Vault, VaultSink
 from tests.support.verbs import BATCHES, ROWS, Place
 
 RECORDED = Path(__file__).with_suffix(".json")
-RENAMED: Mapping[str, str] = {}
+RENAMED: Mapping[str, str] = {
+    "DivergentReplay": "HistoryError",
+    "HistoryGone": "HistoryError",
+}
 """Present names of error classes and verbs, by the recorded ones."""
 DRAWN: Mapping[str, tuple[int, Callable[[int], Plan]]] = {"drawn": (1600, draw), "losing": (400, draw_losing)}
 """How many histories there are of each kind, and what draws them."""

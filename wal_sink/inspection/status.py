@@ -118,7 +118,7 @@ def reading_log(store: Store) -> Log:
 
 
 def find_registration(log: Log, name: str, younger: str | None) -> SinkRecord | None:
-    """A sink's registration; None if there is none. Raises `CorruptError` if `younger` exists, which is made after it."""
+    """A sink's registration; None if there is none. Raises `CorruptError` if `younger` exists, which comes after it."""
     record = log.find(SinkRecord, paths.sink(name))
     if record is None and younger is not None:
         return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)

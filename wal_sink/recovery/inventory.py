@@ -132,8 +132,8 @@ class Inventory:
 def take(log: Log) -> Inventory:
     """The inventory of a WAL that is opened. One read and one listing, and one listing of all terms if it has any.
 
-    Without its record, also a listing of the sinks, and one for each sink. Raises `CorruptError` if the WAL's own record
-    was lost, and `ConfigError` for the folder of a checkpoint.
+    Without its record, also a listing of the sinks, and one for each sink. Raises `CorruptError` if the WAL's own
+    record was lost, and `ConfigError` for the folder of a checkpoint.
     """
     top = frozenset(log.store.list(""))
     _refuse_checkpoint(log, top)
@@ -215,8 +215,8 @@ def require_wal(log: Log, younger: str) -> WalRecord:
 def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> list[str]:
     """The registered sinks that this run does not serve. Forgotten sinks do not count.
 
-    Raises `CorruptError` if a registration was lost: without it, batches that the sink lacks would be collected. One read
-    a sink.
+    Raises `CorruptError` if a registration was lost: without it, batches that the sink lacks would be collected. One
+    read a sink.
     """
     others = [name for name in inventory.known_sinks if name not in served]
     return [name for name in others if _known_sink(log, name, inventory.known_sinks[name]) is not None]

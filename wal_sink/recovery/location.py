@@ -184,8 +184,8 @@ def refuse_copy(log: Log) -> WalRecord | None:
     """Refuse a copy of a WAL, before a command writes to it beside its query. See `check_location`.
 
     Returns the WAL's own record; None before its first batch, when it has no id, no location and no copy. Raises
-    `ConfigError`, and `CorruptError` if the record is gone. One read of the record, one listing of the moves, and a read
-    if there are any.
+    `ConfigError`, and `CorruptError` if the record is gone. One read of the record, one listing of the moves, and a
+    read if there are any.
     """
     wal = find_wal(log)
     if wal is not None:

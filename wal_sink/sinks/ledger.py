@@ -58,8 +58,8 @@ class LedgerEntry:
         without secrets: "ledger in postgresql://db/shop".
 
         Raises `FencedError` if a process newer than the chunk's sender has written to the slot, even if the target has
-        the chunk; `HistoryError` if the target has rows of another segment in place of the chunk's; `HistoryError`
-        if it has some of the chunk's rows, but not all; `ForgottenError` if it lacks rows that come before the chunk.
+        the chunk; `HistoryError` if the target has rows of another segment in place of the chunk's, or some of the
+        chunk's rows, but not all; `OutcomeUnknownError` if it lacks rows that come before the chunk.
         """
         if stored is not None:
             stored.check_term(chunk, where)

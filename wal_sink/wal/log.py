@@ -54,8 +54,8 @@ class Log:
     def create_or_find(self, path: str, record: R) -> tuple[R, bool]:
         """Create a record, or read the existing one. Returns the record under `path`, and True if it is the given one.
 
-        Raises `CorruptError` if another writer's record vanished before it could be read, and the errors of `create` and
-        `find`.
+        Raises `CorruptError` if another writer's record vanished before it could be read, and the errors of `create`
+        and `find`.
         """
         return (record, True) if self.create(path, record) else (self.require(type(record), path), False)
 

@@ -298,7 +298,7 @@ class HistoryProcess:
             self.world.hits["fenced"] += 1
         if isinstance(error, HistoryError):
             self.world.hits["refused history"] += 1
-        if isinstance(error, CorruptError):
+        if isinstance(error, CorruptError) and "existed" in str(error):  # an object that is gone, not a damaged one
             self.world.hits["told"] += 1
 
     def _served_sink(self, run: Run, name: str) -> ServedSink:

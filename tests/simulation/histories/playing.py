@@ -18,6 +18,7 @@ from tests.simulation.histories.lives import HistoryProcess
 from tests.simulation.histories.plans import MOST_ATTEMPTS, Deed, LifePlan, Plan
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
+from wal_sink.recovery.history import MissingBatchError
 
 _UNEXPECTED = "unexpected"
 

@@ -365,7 +365,6 @@ def test_total_order_hands_over_one_segment_after_the_other() -> None:
         (FencedError("x"), FailureKind.FENCED),
         (CorruptError("x"), FailureKind.CORRUPT),
         (HistoryError("x"), FailureKind.HISTORY),
-        (HistoryError("x"), FailureKind.HISTORY),
         (StoreError("x"), FailureKind.UNKNOWN),
         (ObjectMissing("x"), FailureKind.UNKNOWN),
         (ObjectExists("x"), FailureKind.UNKNOWN),

@@ -118,13 +118,13 @@ def test_what_a_sleeper_released_of_a_history_that_spark_never_completed_is_deli
     first.stage(sleeper, 0)
     first.roll_back(-1)
     next(place.query().batches(place.open({}), 1, end_offset=lambda _: 8))
-    with pytest.raises(HistoryError):
+    with pytest.raises(HistoryError, match="under the same id"):
         sleeper.deliver_all()
     first.roll_back(-1)
 
     run = place.open({"a": sent})
     run.deliver_all()
-    with pytest.raises(HistoryError):
+    with pytest.raises(HistoryError, match="under the same id"):
         next(place.query().batches(run, 1, end_offset=lambda _: 8))
 
     assert sent.tries == 0

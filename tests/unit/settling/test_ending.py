@@ -101,7 +101,7 @@ def test_a_history_that_came_back_makes_the_batches_in_between_unclear() -> None
     assert ending(place) == Ending(6, 7, unclear=(3, 4, 5, 6))
 
     run = place.open({"a": Recorder()})
-    with pytest.raises(HistoryError):
+    with pytest.raises(HistoryError, match="under the same id"):
         run.deliver_all()
     assert ending(place) == Ending(6, 7, unclear=(3, 4, 5, 6))
 

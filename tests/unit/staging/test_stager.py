@@ -232,7 +232,7 @@ def test_a_first_batch_that_others_delivered_since_the_query_began_is_refused_un
     query = where.query()
     query.roll_back(-1)
     query.start_batch(0, 7)
-    with pytest.raises(HistoryError):
+    with pytest.raises(HistoryError, match="under the same id"):
         query.stage(sleeping, 0)
 
 
