@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import Literal
 
 from wal_sink.arguments import check_options, check_text
 from wal_sink.dead_letters.files import DeadLetter, read_dead_letter
@@ -122,7 +123,7 @@ class DeadLetters:
     def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
         """Every dead letter that rows belong to, oldest batch first. So each row comes once.
 
-        `batch_id` limits them to one batch. Raises `CorruptError`.
+        Each has its `chunk` of rows, their `reasons`, and whether it was `replayed`. `batch_id` limits them to one batch. Raises `CorruptError`.
         """
         return (kept for kept in self._found(self._batches() if batch_id is None else [batch_id]) if kept.own)
 
@@ -157,10 +158,11 @@ class DeadLetters:
         only: Callable[[KeptLetter], bool] | None = None,
         attempt_timeout_s: float = 120.0,
         max_attempts: int = 8,
-        take_over: TakeOver = TakeOver.ALWAYS,
+        take_over: TakeOver | Literal["always", "if_gone", "unless_running"] = "always",
     ) -> ReplayResult:
         """Send the due dead letters again, one after the other: to a function of one `Chunk`, a `Sink` or a URL.
 
+        Returns how many `letters` were sent, and how many `rows` the sink has now or `rejected` again.
         `unknown`: also those that an at-most-once delivery may have sent. `only`: just those for which it returns True.
         The key of each derives from its rows and never changes. A failure that may pass is retried, as in delivery: at
         most `max_attempts` for each. Any other ends the replay with `DeliveryError`, which tells how many were sent.
@@ -173,7 +175,7 @@ class DeadLetters:
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot receive single rows. Replay to a function of one Chunk")
         with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
-            return self._replay(sink, self.due(unknown=unknown, only=only), policies, take_over)
+            return self._replay(sink, self.due(unknown=unknown, only=only), policies, TakeOver(take_over))
 
     def _replay(self, sink: Sink, due: Iterator[KeptLetter], policies: Delivery, take_over: TakeOver) -> ReplayResult:
         refuse_copy(self._log)

@@ -108,7 +108,7 @@ class WalSink:
           `wal.json` is gone: a copy delivers the same rows as the original.
         - `moved_from_gone`: the same for an original that cannot be looked at from here. You know that it is gone.
         - `take_over`: which other processes that serve one of these sinks are fenced. Default: all; "if_gone": only
-          those that certainly ended (`HeldError` for the others).
+          those that certainly ended (`HeldError` for the others); "unless_running": also those of unknown state.
         - `check_targets`: look at each target on entering the `with` block and before a query starts. A wrong password,
           host, table or column is then refused within seconds. False: this process cannot reach the targets.
         - `on_event`: a function that gets each event of the run, such as `wal_sink.telemetry.Staged` or `GaveUp`. It

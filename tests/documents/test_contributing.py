@@ -120,6 +120,7 @@ def test_no_change_is_told_twice() -> None:
 def test_every_sink_in_the_changes_is_public() -> None:
     modules = [
         "wal_sink",
+        "wal_sink.sinks",
         *(f"wal_sink_backends.{name}" for name in ("dynamodb", "files", "http", "kafka", "redis", "sql")),
     ]
     public = {name for module in modules for name in import_module(module).__all__}

@@ -15,7 +15,7 @@ from wal_sink.sinks.base import (
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
 from wal_sink.sinks.guarantees import Ability, promise
-from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, check_returned
 from wal_sink.sinks.urls import sink_from_url
@@ -26,6 +26,7 @@ __all__ = [
     "Chunk",
     "Failure",
     "FailureKind",
+    "ForgottenError",
     "LedgerEntry",
     "Position",
     "Rejected",

@@ -23,8 +23,7 @@ from tests.support.chunks import CONTEXT
 from tests.support.kafka_topics import admin, delete_topic, new_name, new_topic, number_of_partitions, read, set_config
 from tests.support.servers.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink.errors import CorruptError, HistoryError, PermanentError
-from wal_sink.sinks.ledger import ForgottenError
+from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, PermanentError
 from wal_sink.testing.contract.calls import deliver, send, slot
 from wal_sink_backends.kafka import ledger as kafka_ledger
 from wal_sink_backends.kafka import producer as kafka_producer
@@ -686,6 +685,6 @@ def test_a_ledger_that_deleted_all_holds_nothing(kafka: KafkaBroker) -> None:
         with pytest.raises(KafkaAttemptError, match="offset not available"):
             sink.write(batch(1))
         assert sink.last(slot()) is None
-        with pytest.raises(ForgottenError):
+        with pytest.raises(OutcomeUnknownError, match="lost rows that it acknowledged"):
             sink.write(batch(1))
     assert stored_ids(kafka, topic) == [0, 1]

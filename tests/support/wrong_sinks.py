@@ -22,6 +22,7 @@ import pyarrow as pa
 from tests.house.sinks import (
     BatchSink,
     Chunk,
+    ForgottenError,
     LedgerEntry,
     Position,
     Rejected,
@@ -32,7 +33,6 @@ from tests.house.sinks import (
     TransactionalSink,
 )
 from wal_sink.errors import FencedError
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing import SinkContract
 
 UNDISTURBED = "an_undisturbed_run_brings_every_row_once"

@@ -77,6 +77,7 @@ class Status:
     stager_term: int
     """The newest term of the stager; 0 if no run has staged yet."""
     sinks: tuple[SinkStatus, ...]
+    """Each has `name`, `kind`, `state`, `delivered_through`, `pending_batches`, and who serves it (`held_by`)."""
 
     def __repr__(self) -> str:
         newest, low = self.newest_batch, self.low_water

@@ -12,8 +12,7 @@ from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import opened
 from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault, create_table
-from wal_sink.errors import FencedError, HistoryError, PermanentError
-from wal_sink.sinks.ledger import ForgottenError
+from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError, PermanentError
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 from wal_sink_backends.dynamodb.tables import Identity
@@ -101,7 +100,9 @@ def test_a_table_that_forgot_is_found_out_between_two_chunks(server: DynamoDbSer
             return found
 
         sink._calls.client = _Hooked(client, get_item=forget)
-        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
             sink.write(chunk(ids(3), first=2))
     assert server.ids(table) == [1, 2]
 

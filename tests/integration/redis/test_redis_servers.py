@@ -19,7 +19,6 @@ from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.servers.tcp_proxy import TcpProxy
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis import sink as redis_backend
@@ -270,7 +269,7 @@ def test_a_chunk_that_is_refused_is_refused_whatever_its_replicas_say(server: Re
     with opened(server, wait_replicas=1, timeout_s=2) as sink, server.client() as client:
         client.set("orders:1", "a text")
         assert sink.write(chunk(ids(1))) == Rejected({0: "key 'orders:1' is a string already; expected a hash"})
-        with pytest.raises(ForgottenError, match="the slot is at nothing, expected it at batch 0, row 2"):
+        with pytest.raises(OutcomeUnknownError, match="the slot is at nothing, expected it at batch 0, row 2"):
             sink.write(chunk(ids(3), first=2))
 
 
@@ -300,9 +299,13 @@ def test_a_server_replaced_unseen_by_one_with_an_older_state(
         sink.write(chunk(ids(2), first=1))
         follows = sink.last(SLOT)
         proxy.lead_to(older.port)
-        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
             sink.write(chunk(ids(3), first=2))
-        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
             sink.write(chunk(ids(3), batch=1, segment="b", after=follows))
         assert stream_ids(older) == [1]
         assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 1, "a")}
@@ -322,6 +325,8 @@ def test_a_server_that_restarts_without_its_newest_writes(new_redis: Callable[..
         sink.write(chunk(ids(2), first=1))
         server.kill()
         server.start()
-        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
             sink.write(chunk(ids(3), first=2))
     assert stream_ids(server) == [1]

@@ -29,9 +29,8 @@ from tests.support.servers.tcp_proxy import How, TcpProxy
 from tests.support.sql_chunks import as_owner, opened, sink_to, write
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import WalSink
-from wal_sink.errors import ConfigError, DeliveryError, FencedError, HistoryError, PermanentError
+from wal_sink.errors import ConfigError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing import query_into
 from wal_sink_backends.sql.sink import SqlSink
 
@@ -352,7 +351,9 @@ def test_a_server_replaced_between_two_chunks_by_one_with_an_older_state(
     with opened(sink_to(server, database, port=proxy.port)) as sink:
         sink.write(chunk(ids(2), first=1))
         proxy.lead_to(older.port)
-        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
             write_patiently(sink, chunk(ids(3), first=2))
         assert stored(older, database) == [1]
         assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 1, "a")}
@@ -370,7 +371,9 @@ def test_a_server_replaced_between_two_batches_by_one_with_an_older_state(
         sink.write(chunk(ids(2), first=1))
         follows = sink.last(SLOT)
         proxy.lead_to(older.port)
-        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
             write_patiently(sink, chunk(ids(3), batch=1, segment="b", after=follows))
     assert stored(older, database) == [1]
 
@@ -383,7 +386,7 @@ def test_a_server_replaced_by_one_without_ledger_and_table(
         for table in ("flights", "wal_sink_ledger"):
             older.query(database, f"DROP TABLE {table}")
         proxy.lead_to(older.port)
-        with pytest.raises(ForgottenError, match=r"the slot is at nothing, expected it at batch 0, row 2\. "):
+        with pytest.raises(OutcomeUnknownError, match=r"the slot is at nothing, expected it at batch 0, row 2\. "):
             write_patiently(sink, chunk(ids(3), first=2))
         assert sink.last(SLOT) is None
         for first in range(3):

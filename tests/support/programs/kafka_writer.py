@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tests.house.sinks import Chunk, Position, SinkContext
+from tests.house.sinks import Chunk, ForgottenError, Position, SinkContext
 from wal_sink.errors import OutcomeUnknownError
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink_backends.kafka.client import KafkaAttemptError, KafkaFencedError
 from wal_sink_backends.kafka.sink import KafkaSink
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.house.sinks import Failure, FailureKind, Rejected, SinkFailedError, check_returned
+from tests.house.sinks import Failure, FailureKind, ForgottenError, Rejected, SinkFailedError, check_returned
 from tests.house.support import CallTimedOutError, DirectCall
 from wal_sink.errors import (
     ConfigError,
@@ -19,7 +19,6 @@ from wal_sink.errors import (
     RetryLaterError,
 )
 from wal_sink.runtime.timed_calls import ProgramExitError
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.sinks.session import call_sink, rejected_of
 
 SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody

@@ -10,9 +10,8 @@ import pytest
 
 from tests.house.kit import CASES, REFUSALS, SLOT, STORED
 from tests.house.sinks import Chunk
-from wal_sink.errors import FencedError, WalSinkError
+from wal_sink.errors import FencedError, OutcomeUnknownError, WalSinkError
 from wal_sink.sinks import LedgerEntry, Position
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing.contract.ledger_cases import Case, Follows
 
 WHERE = "ledger in db://shop"
@@ -59,7 +58,7 @@ def test_a_refusal_says_which_chunk_and_which_ledger() -> None:
 def test_a_target_that_is_behind_is_told_where_it_was_expected(start: int, follows: Follows, held: str) -> None:
     found = LedgerEntry(5, Position(SLOT, batch_id=6, rows=2, segment_id="l"))
     with pytest.raises(
-        ForgottenError, match=rf"the slot is at batch 6, row 2, expected it at {held}\. The target lost"
+        OutcomeUnknownError, match=rf"the slot is at batch 6, row 2, expected it at {held}\. The target lost"
     ):
         LedgerEntry.is_known(found, Case(5, 8, "n", (4, 5), start, 6, "forgotten", follows).chunk(), WHERE)
 

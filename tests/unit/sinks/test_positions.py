@@ -13,7 +13,7 @@ import pytest
 
 from tests.house.log import Log, SegmentRef, claim, paths
 from tests.house.protocol import DispatcherLostError, Run, SegmentDelivery, SegmentResult, read_dead_letter
-from tests.house.sinks import Chunk, FailureKind, Position, Sink, SinkSession, as_sink
+from tests.house.sinks import Chunk, FailureKind, ForgottenError, Position, Sink, SinkSession, as_sink
 from tests.house.support import SYSTEM, DirectCall
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
 from tests.support.one_segment import Stage
@@ -22,7 +22,6 @@ from wal_sink.errors import CorruptError, DeliveryError, HistoryError, OutcomeUn
 from wal_sink.messages import LastDelivered
 from wal_sink.settings import Delivery
 from wal_sink.sinks.failures import kind_of
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.sinks.positions import stored_position
 from wal_sink.wal.fencing import claim_above
 

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.sinks import LedgerEntry
+from tests.house.sinks import ForgottenError, LedgerEntry
 from wal_sink import Chunk, ConfigError, HistoryError, TransactionalSink
 from wal_sink.sinks import Position
-from wal_sink.sinks.ledger import ForgottenError
 from wal_sink.testing import crash_matrix
 
 SHORT = [pa.table({"id": [1, 2, 3, 4, 5, 6]}), pa.table({"id": [7]})]

@@ -151,7 +151,7 @@ class LedgerContract(LinesContract):
                 told = str(refused)
             if not told or self._count(target) != before:
                 self._fail(
-                    expected=f"ForgottenError for a chunk from row {chunk.start} on in an empty slot",
+                    expected=f"an error of LedgerEntry.is_known for a chunk from row {chunk.start} in an empty slot",
                     found=f"{told or 'no error'}, {self._count(target) - before} rows written",
                     next_step="let LedgerEntry.is_known(stored, chunk, where) decide, with None for an empty slot",
                 )
