@@ -123,8 +123,8 @@ class DeadLetters:
     def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
         """Every dead letter that rows belong to, oldest batch first. So each row comes once.
 
-        Each has its `chunk` of rows, their `reasons`, and whether it was `replayed`. `batch_id` limits them to one batch.
-        Raises `CorruptError`.
+        Each has its `chunk` of rows, their `reasons`, and whether it was `replayed`. `batch_id` limits them to one
+        batch. Raises `CorruptError`.
         """
         return (kept for kept in self._found(self._batches() if batch_id is None else [batch_id]) if kept.own)
 
