@@ -699,7 +699,7 @@ def test_what_a_missing_batch_was_not_staged_for_is_what_closing_raises(home: Ho
         home.chain(swallowing).complete(0)
     with pytest.raises(ZeroDivisionError) as caught:
         sink.close()
-    assert "none of these batches was staged" in str(caught.value.__cause__)
+    assert "holds no manifest" in str(caught.value.__cause__)
 
 
 def bound_and_not_staged(run: Run, batch_id: int, *_: object, **__: object) -> None:
