@@ -35,7 +35,7 @@ TESTS = tuple(
 """Tests marked `no_cover` take too long to run on every mutant. Tests that fail in the copy are skipped."""
 NOT_OF_THE_CORE = (
     *("unit/backends/*", "unit/testing/test_contract*", "unit/testing/test_crash_matrix*", "unit/testing/test_kit*"),
-    *("unit/cli/test_cli.py", "unit/cli/test_cli_dead_letters*", "unit/support/*"),
+    *("unit/cli/test_cli.py", "unit/cli/test_cli_letters*", "unit/support/*"),
     *(f"integration/{room}/*" for room in ("backends", "dynamodb", "files", "http", "kafka", "redis", "report")),
     *("integration/cli/test_cli.py", "integration/cli/test_cli_held*", "integration/cli/test_cli_sigterm*"),
     *(f"spark/test_{name}.py" for name in ("connect", "copies", "empty_lists", "environment", "error_lines")),

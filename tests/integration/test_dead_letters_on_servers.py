@@ -221,7 +221,7 @@ def _counted(wal: str) -> list[tuple[int, int, int]]:
 
 def _replay(wal: str, url: str, *more: str) -> dict[str, Any]:
     """By the command line."""
-    result = CliRunner().invoke(main, ["dead-letters", "replay", wal, "--to", url, "--json", *more])
+    result = CliRunner().invoke(main, ["letters", "replay", wal, "--to", url, "--json", *more])
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found

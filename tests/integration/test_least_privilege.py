@@ -72,15 +72,15 @@ RIGHTS: Mapping[str, Rights] = {
     "sinks list": Rights(["WAL"], [GET], after="refuse"),
     "sinks retire": Rights(["WAL", "default", "--drop-pending", "9"], [GET, PUT], after="refuse"),
     "sinks rename": Rights(["WAL", "default", "other"], [GET, PUT], after="refuse"),
-    "dead-letters list": Rights(["WAL"], [GET], after="refuse"),
-    "dead-letters show": Rights(["WAL", "0"], [GET], after="refuse"),
-    "dead-letters replay": Rights(["WAL", "--to", "targets_here:take"], [GET, PUT], after="refuse"),
+    "letters list": Rights(["WAL"], [GET], after="refuse"),
+    "letters show": Rights(["WAL", "0"], [GET], after="refuse"),
+    "letters replay": Rights(["WAL", "--to", "targets_here:take"], [GET, PUT], after="refuse"),
     "verify": Rights(["WAL", "--checkpoint", "CHECKPOINT"], [GET], [GET], after="refuse"),
     "settle": Rights(["WAL", "REPORT", "--checkpoint", "COPY", "--newest", "complete"], [GET], after="fail"),
     "skip": Rights(["WAL", "0", *_WHY], [GET, PUT], after="fail"),
     "catch-up": Rights(["WAL", "--to", "DATABASE", "--empty", *_WHY], [GET, PUT], after="ledger"),
     "report": Rights(["WAL", "-o", "REPORT"], [GET], after="refuse"),
-    "dead-letters delete": Rights(["WAL", "--batch", "0", "--yes"], [GET, PUT, DELETE], after="refuse"),
+    "letters delete": Rights(["WAL", "--batch", "0", "--yes"], [GET, PUT, DELETE], after="refuse"),
     "estimate": Rights(["--rows-per-second", "10"], bucket=()),
     "doctor": Rights(["WAL", "--checkpoint", "CHECKPOINT"], [GET, PUT, DELETE], [GET], [LIST], wishes=(PERMISSION,)),
 }
@@ -189,7 +189,7 @@ def test_the_policy_of_a_reader_is_enough_to_read(verb: str, minio: MinioServer,
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("verb", ["drain", "sinks retire", "dead-letters replay"])
+@pytest.mark.parametrize("verb", ["drain", "sinks retire", "letters replay"])
 def test_the_policy_of_a_reader_writes_nothing(verb: str, minio: MinioServer, folder: Path) -> None:
     rights = RIGHTS[verb]
     place = Place(minio, folder, after=rights.after)

@@ -147,28 +147,28 @@ def test_a_lost_batch_is_skipped_though_the_wal_cannot_be_opened(wal: Wal) -> No
 
 def test_dead_letters_are_deleted_and_chosen_ones_sent_again(wal: Wal) -> None:
     wal.drain("repair_targets:picky", "--on-rejected", "dead_letter")
-    assert wal.json("dead-letters", "list")[0]["rows"] == 1
-    listed = wal.json("dead-letters", "list")
-    assert "name the dead letters" in wal.run("dead-letters", "delete", code=2).stderr
+    assert wal.json("letters", "list")[0]["rows"] == 1
+    listed = wal.json("letters", "list")
+    assert "name the dead letters" in wal.run("letters", "delete", code=2).stderr
     for bad in ("soon", "0d"):
         args = ("--older-than", bad)
-        assert "expected a duration above 0" in wal.run("dead-letters", "delete", args=args, code=2).stderr
+        assert "expected a duration above 0" in wal.run("letters", "delete", args=args, code=2).stderr
 
     again = ("--to", "repair_targets:take", "--batch", "1")
-    assert wal.json("dead-letters", "replay", args=(*again, "--dry-run"))["letters"] == 2
-    assert "2 dead letters sent to take: 2 rows" in wal.run("dead-letters", "replay", args=again).stdout
+    assert wal.json("letters", "replay", args=(*again, "--dry-run"))["letters"] == 2
+    assert "2 dead letters sent to take: 2 rows" in wal.run("letters", "replay", args=again).stdout
 
     args = ("--reason", "row of 0")
-    assert "2 dead letters to delete: 2 rows" in wal.run("dead-letters", "delete", args=(*args, "--dry-run")).stdout
-    assert wal.json("dead-letters", "delete", args=(*args, "--dry-run"))["letters"] == 2
-    assert len(wal.json("dead-letters", "list")) == len(listed)
-    assert "Add --yes" in wal.run("dead-letters", "delete", args=args, code=2).stderr
-    assert "2 dead letters deleted: 2 rows" in wal.run("dead-letters", "delete", args=(*args, "--yes")).stdout
+    assert "2 dead letters to delete: 2 rows" in wal.run("letters", "delete", args=(*args, "--dry-run")).stdout
+    assert wal.json("letters", "delete", args=(*args, "--dry-run"))["letters"] == 2
+    assert len(wal.json("letters", "list")) == len(listed)
+    assert "Add --yes" in wal.run("letters", "delete", args=args, code=2).stderr
+    assert "2 dead letters deleted: 2 rows" in wal.run("letters", "delete", args=(*args, "--yes")).stdout
     old = ("--older-than", "30d", "--yes")
-    assert wal.json("dead-letters", "delete", args=old)["letters"] == 0
-    done = wal.json("dead-letters", "delete", args=("--all", "--yes"))
+    assert wal.json("letters", "delete", args=old)["letters"] == 0
+    done = wal.json("letters", "delete", args=("--all", "--yes"))
     assert (done["letters"], done["files"]) == (4, 6)
-    assert wal.json("dead-letters", "list") == []
+    assert wal.json("letters", "list") == []
 
 
 def test_sinks_are_renamed_and_retired_with_a_look_before(wal: Wal) -> None:
@@ -200,7 +200,7 @@ def test_on_forty_columns_no_line_is_longer(wal: Wal, monkeypatch: pytest.Monkey
     wal.run("sinks", "rename", args=("default", "other", "--why", "it has a better name now, as we think"))
     wal.run("sinks", "rename", args=("other", "default"))
     looks = [
-        wal.run("dead-letters", "delete", args=("--all", "--dry-run")),
+        wal.run("letters", "delete", args=("--all", "--dry-run")),
         wal.run("sinks", "list"),
         wal.run("sinks", "retire", args=("default", "--dry-run")),
         wal.run("sinks", "rename", args=("default", "other", "--dry-run")),

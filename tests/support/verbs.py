@@ -123,12 +123,12 @@ ROWS: Mapping[str, Row] = {
     "sinks list": Row(lambda place: [place.wal]),
     "sinks retire": Row(lambda place: [place.wal, "late", "--drop-pending", "2", "--why", "a test"], writes=True),
     "sinks rename": Row(lambda place: [place.wal, "late", "later", "--why", "a test"], writes=True),
-    "dead-letters list": Row(lambda place: [place.wal, "--name", "letters"]),
-    "dead-letters show": Row(lambda place: [place.wal, "0", "--name", "letters"]),
-    "dead-letters replay": Row(
+    "letters list": Row(lambda place: [place.wal, "--name", "letters"]),
+    "letters show": Row(lambda place: [place.wal, "0", "--name", "letters"]),
+    "letters replay": Row(
         lambda place: [place.wal, "--to", place.module("take"), "--name", "letters"], writes=True
     ),
-    "dead-letters delete": Row(lambda place: [place.wal, "--name", "letters", "--all", "--yes"], writes=True),
+    "letters delete": Row(lambda place: [place.wal, "--name", "letters", "--all", "--yes"], writes=True),
     "verify": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]),
     "doctor": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table], needs_wal=False),
     "skip": Row(lambda place: [place.wal, "1", "--name", "late", *WHY], writes=True),

@@ -143,7 +143,7 @@ def _letter_lines(plan: CatchUpPlan) -> Iterator[str]:
     if plan.replayed_letters:
         yield (
             f"dead letters that were sent again, but nobody recorded to this target, which lacks them: "
-            f"{plan.replayed_letters}; see wal-sink dead-letters list"
+            f"{plan.replayed_letters}; see wal-sink letters list"
         )
 
 
@@ -159,7 +159,7 @@ def _report(done: CaughtUp, plan: CatchUpPlan, *, as_json: bool) -> None:
         if done.rows_in_letters:
             print_text(
                 f"not sent, since in dead letters: {counted(done.rows_in_letters, 'row')} of these batches; see "
-                f"wal-sink dead-letters list WAL --name {done.name}"
+                f"wal-sink letters list WAL --name {done.name}"
             )
         _print_letters(done)
     if done.rejected or done.letters_due or done.letters_unknown:
@@ -171,11 +171,11 @@ def _print_letters(done: CaughtUp) -> None:
     if done.letters_due:
         print_text(
             f"it lacks {counted(done.rows_due, 'row')} of {counted(done.letters_due, 'dead letter')} that were sent "
-            "again after the backup. These are due again: send them by wal-sink dead-letters replay WAL --name "
+            "again after the backup. These are due again: send them by wal-sink letters replay WAL --name "
             f"{done.name} --to TARGET"
         )
     if done.letters_unknown:
         print_text(
             f"it may lack rows of {counted(done.letters_unknown, 'dead letter')} that were sent again: nobody recorded "
-            f"whether to this target; see wal-sink dead-letters list WAL --name {done.name}"
+            f"whether to this target; see wal-sink letters list WAL --name {done.name}"
         )

@@ -102,7 +102,7 @@ class _Examination:
         given = self.given
         if given["wal"] is not None:
             self.spec = options.wal_spec(given["wal"], given)
-        self.checkpoint_options = options.of_checkpoint(given)
+        self.checkpoint_options = given["checkpoint_options"]
 
     def findings(self) -> Iterator[Finding]:
         """Examine all parts that the options name."""

@@ -173,7 +173,7 @@ class _Drained:
             wal=self.spec.url,
             checkpoint=checkpoint_url(self.before.checkpoint, more),
             storage_options=self.spec.options,
-            checkpoint_options=options.of_checkpoint(more),
+            checkpoint_options=more["checkpoint_options"],
             settings=Settings(retention_batches=more["retention_batches"]),
             moved_from=more["moved_from"],
             moved_from_gone=more["moved_from_gone"],
@@ -278,7 +278,7 @@ def _tell_refused(name: str, refused: int) -> None:
     if refused:
         print_text(
             f"REFUSED: the target refused {counted(refused, 'row')}, which lie in dead letters and not in the target. "
-            f"See why: wal-sink dead-letters list WAL --name {name}"
+            f"See why: wal-sink letters list WAL --name {name}"
         )
 
 

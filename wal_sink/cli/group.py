@@ -21,12 +21,32 @@ BAD_USE = 2
 
 
 class WalSinkGroup(click.Group):
-    """A group whose verbs may raise any `WalSinkError`. Help lists them in the order in which they were added."""
+    """A group whose verbs may raise any `WalSinkError`. Help lists them by section, in the order in which a user needs
+    them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections: dict[str, tuple[click.Command, ...]] = {}
+
+    def add_section(self, title: str, *verbs: click.Command) -> None:
+        """Add verbs below this title."""
+        for verb in verbs:
+            self.add_command(verb)
+        self._sections[title] = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order in which a user needs them, not in alphabetical order."""
+        """The verbs in the order in which they were added, not in alphabetical order."""
         del ctx
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section with its verbs. Their summaries begin in one column."""
+        del ctx
+        width = max(map(len, self.commands))
+        for title, verbs in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{verb.name:<{width}}", verb.get_short_help_str(200)) for verb in verbs])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb. An error of wal-sink ends the process with one message on stderr."""

@@ -13,11 +13,11 @@ import click
 import wal_sink
 from wal_sink.cli.batches import batches
 from wal_sink.cli.catch_up import catch_up_verb
-from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
+from wal_sink.cli.letters import letters
 from wal_sink.cli.log_format import LogFormat, begin_logging
 from wal_sink.cli.report import report
 from wal_sink.cli.settle import settle_verb
@@ -52,28 +52,14 @@ def main(*, debug: bool, quiet: bool, log_format: str) -> None:
     """A write-ahead-log sink for Spark Structured Streaming.
 
     WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. Pass the
-    options of its store with --option or in the environment.
+    options of its store with --storage-options or in the environment.
 
     Every command takes --json. A command that takes long says on stderr how far it is. Exit code 0: success; 1: a check
     found a problem, or delivery failed; 2: wrong usage or configuration.
     """
 
 
-_VERBS = (
-    status,
-    batches,
-    show,
-    report,
-    drain,
-    sinks,
-    dead_letters,
-    verify,
-    doctor,
-    skip_verb,
-    catch_up_verb,
-    settle_verb,
-    estimate_verb,
-)
-"""In the order of the help: looking, delivering, sinks, checks, repairs, costs."""
-for verb in _VERBS:
-    main.add_command(verb)
+main.add_section("Look", status, batches, show, report)
+main.add_section("Deliver", drain, sinks, letters)
+main.add_section("Check", verify, doctor, estimate_verb)
+main.add_section("Change", skip_verb, catch_up_verb, settle_verb)

@@ -55,7 +55,7 @@ def checkpoint_of(recorded: str | None, spec: StoreSpec, more: dict[str, Any]) -
     """The files of the checkpoint at the address that `checkpoint_url` finds. Raises `ConfigError`."""
     url = checkpoint_url(recorded, more)
     with working(f"opening the checkpoint {mask_url(url)}"):
-        return checkpoint_files(url, options.of_checkpoint(more), spec, None)
+        return checkpoint_files(url, more["checkpoint_options"], spec, None)
 
 
 def checkpoint_url(recorded: str | None, more: Mapping[str, Any]) -> str:

@@ -67,7 +67,7 @@ def settle_verb(*, wal: str, folder: str, newest: str | None, as_json: bool, **m
 
 def _spec_of(folder: str, spec: StoreSpec, more: dict[str, Any]) -> StoreSpec:
     """The folder's address. By default it has the options of the WAL, if it is on the same kind of store."""
-    own = options.of_checkpoint(more)
+    own = more["checkpoint_options"]
     return StoreSpec(
         folder, own if own is not None else spec.options if StoreSpec(folder).scheme == spec.scheme else {}
     )

@@ -73,7 +73,7 @@ def _lines(plan: SkipPlan) -> list[str]:
         f"sink {plan.name!r} ({plan.kind}) has {counted(plan.sent_rows, 'row')} of it by {source}{more}",
     ]
     if plan.dead_letter_rows:
-        lines.append(f"{counted(plan.dead_letter_rows, 'row')} of it stay in dead letters; see wal-sink dead-letters")
+        lines.append(f"{counted(plan.dead_letter_rows, 'row')} of it stay in dead letters; see wal-sink letters")
     return lines
 
 

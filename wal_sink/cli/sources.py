@@ -24,10 +24,29 @@ PREFIX = "WAL_SINK_"
 MOST_BYTES = 1 << 20
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """Rights of everyone but the owner of a file."""
-TABLES = {"storage-options": "storage_options_json", "checkpoint-options": "checkpoint_options_json"}
-"""Keys of the file that hold a table, and the option that takes it as JSON."""
-_NOT_IN_A_FILE = frozenset({"config", "help", "option", "checkpoint_option", *TABLES.values()})
-_TYPES: Mapping[str, tuple[type, ...]] = {"true or false": (bool,), "a whole number": (int,), "a number": (int, float)}
+_TABLE = "a table of names and values"
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "true or false": (bool,),
+    "a whole number": (int,),
+    "a number": (int, float),
+    _TABLE: (dict,),
+}
+
+
+class StoreOptions(click.ParamType[dict[str, Any]]):
+    """The options of a store: one JSON object, `@` and the file that holds it, or a table of the file of `--config`."""
+
+    name = "json|@file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """The object. Raises `ConfigError`, which shows none of it: it may hold secrets."""
+        del ctx
+        if isinstance(value, dict):
+            return value
+        named = "--storage-options" if param is None else f"--{_key(param)}"
+        if value.startswith("@"):
+            named, value = f"{named} {value}", _read(value[1:], f"{named} {value}")
+        return _parsed(value, named, 'one JSON object such as {"anon": true}, or @ and the name of its file')
 
 
 def config_option(verb: C) -> C:
@@ -49,7 +68,9 @@ def config_option(verb: C) -> C:
 
 def _load(context: click.Context, _option: click.Parameter, value: str | None) -> None:
     if value is not None and not context.resilient_parsing:
-        context.default_map = _defaults(context.command, _parsed(value), value)
+        named = f"--config {value}"
+        found = _parsed(_read(value, named), named, "one JSON object" if value.endswith(".json") else "TOML")
+        context.default_map = _defaults(context.command, found, named)
 
 
 def _key(param: click.Parameter) -> str:
@@ -58,17 +79,15 @@ def _key(param: click.Parameter) -> str:
     return longest.lstrip("-")
 
 
-def _parsed(path: str) -> dict[str, Any]:
-    """The content of the file. No message shows any of it."""
-    text = _read(path)
+def _parsed(text: str, named: str, expected: str) -> dict[str, Any]:
+    """The content of a file or an argument, which is TOML or one JSON object. No message shows any of it."""
     try:
-        found = json.loads(text, object_pairs_hook=_once) if path.endswith(".json") else tomllib.loads(text)
+        found = tomllib.loads(text) if expected == "TOML" else json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if path.endswith(".json") else "TOML"
         where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else _place_of(error)
-        raise ConfigError(f"--config {path}: expected {kind}, and it cannot be parsed ({where})") from None
+        raise ConfigError(f"{named}: expected {expected}, and it cannot be parsed ({where})") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"--config {path}: expected one JSON object, found a {type(found).__name__}")
+        raise ConfigError(f"{named}: expected {expected}, found a {type(found).__name__}")
     return found
 
 
@@ -85,62 +104,56 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read(path: str) -> str:
+def _read(path: str, named: str) -> str:
+    """A file that only its owner may read or change. Raises `ConfigError`, which begins with `named`."""
     try:
         with Path(path).open("rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"--config {path}: expected a file")
+                raise ConfigError(f"{named}: expected a file")
             if status.st_mode & OTHERS:
                 raise ConfigError(
-                    f"--config {path}: this file has mode {stat.S_IMODE(status.st_mode):04o}, so users other than its "
+                    f"{named}: this file has mode {stat.S_IMODE(status.st_mode):04o}, so users other than its "
                     f"owner may read or change it. It may hold secrets: chmod 600 {path}"
                 )
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"--config {path}: this file cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"{named}: this file cannot be read: {error.strerror or error}") from error
     if len(data) > MOST_BYTES:
-        raise ConfigError(f"--config {path}: expected at most {MOST_BYTES} bytes")
+        raise ConfigError(f"{named}: expected at most {MOST_BYTES} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ConfigError(f"--config {path}: expected text in UTF-8") from None
+        raise ConfigError(f"{named}: expected text in UTF-8") from None
 
 
-def _defaults(verb: click.Command, found: dict[str, Any], path: str) -> dict[str, Any]:
-    known = {_key(param): param for param in verb.params if param.name not in _NOT_IN_A_FILE}
+def _defaults(verb: click.Command, found: dict[str, Any], named: str) -> dict[str, Any]:
+    known = {_key(param): param for param in verb.params if param.name not in {"config", "help"}}
     defaults: dict[str, Any] = {}
     for key, value in found.items():
-        if key in TABLES:
-            if not isinstance(value, dict):
-                raise _wrong(path, key, "a table of names and values", value)
-            defaults[TABLES[key]] = json.dumps(value, default=str)
-        elif key in known:
-            param = known[key]
-            _check(param, value, path, key)
-            defaults[str(param.name)] = value
+        if key in known:
+            _check(known[key], value, named, key)
+            defaults[str(known[key].name)] = value
         else:
             raise ConfigError(
-                f"--config {path}: {key!r} is not a key of this file. Expected the names of the options without "
-                f"dashes: {', '.join(sorted({*known, *TABLES}))}"
+                f"{named}: {key!r} is not a key of this file. Expected the names of the options without "
+                f"dashes: {', '.join(sorted(known))}"
             )
     return defaults
 
 
-def _check(param: click.Parameter, value: object, path: str, key: str) -> None:
+def _check(param: click.Parameter, value: object, named: str, key: str) -> None:
     expected = _expected(param)
     types = _TYPES.get(expected, (str,))
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise _wrong(path, key, expected, value)
+        raise ConfigError(f"{named}: {key}: expected {expected}, found a {type(value).__name__}")
 
 
 def _expected(param: click.Parameter) -> str:
+    if isinstance(param.type, StoreOptions):
+        return _TABLE
     if isinstance(param, click.Option) and param.is_flag:
         return "true or false"
     if isinstance(param.type, click.types.IntParamType):
         return "a whole number"
     return "a number" if isinstance(param.type, click.types.FloatParamType) else "text"
-
-
-def _wrong(path: str, key: str, expected: str, value: object) -> ConfigError:
-    return ConfigError(f"--config {path}: {key}: expected {expected}, found a {type(value).__name__}")

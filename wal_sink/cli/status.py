@@ -154,7 +154,7 @@ def _staged(age_s: float | None) -> str:
 def _notes(health: Health) -> list[str]:
     told = [said for said in map(_error_of, health.sinks) if said]
     told += [
-        f"{_letters_of(sink)}. The target lacks them: wal-sink dead-letters list WAL --name {sink.name}"
+        f"{_letters_of(sink)}. The target lacks them: wal-sink letters list WAL --name {sink.name}"
         for sink in health.sinks
         if not sink.is_retired and (sink.letters.due or not sink.letters.is_exact)
     ]

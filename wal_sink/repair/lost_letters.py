@@ -2,7 +2,7 @@
 
 In a transactional target, every dead letter that was sent again has a separate slot. So the ledger tells exactly which
 of them the target lacks. If their record says that they were sent to this target, it is deleted: then they are due
-again, and `dead-letters replay` sends them. Of all others nobody knows whether their rows were ever there.
+again, and `letters replay` sends them. Of all others nobody knows whether their rows were ever there.
 """
 
 from __future__ import annotations

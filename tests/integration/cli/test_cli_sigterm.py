@@ -172,7 +172,7 @@ def test_a_second_sigterm_does_not_cut_the_end_short(wal: str) -> None:
 
 
 def test_a_replay_leaves_its_end_record(wal: str) -> None:
-    with command("dead-letters", "replay", wal) as process:
+    with command("letters", "replay", wal) as process:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=LIMIT_S)
 
@@ -199,7 +199,7 @@ def test_so_has_a_replay_that_is_ended_before_its_first_dead_letter(wal: str, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(DeadLetters, "_has_replayed", interrupted)
-    result = CliRunner().invoke(main, ["dead-letters", "replay", wal, "--to", "slow_targets:take"])
+    result = CliRunner().invoke(main, ["letters", "replay", wal, "--to", "slow_targets:take"])
 
     assert result.exit_code == ENDED_BY_CTRL_C
     assert ended(wal, paths.replayer_role("default"))

@@ -279,7 +279,7 @@ def test_what_the_target_refuses_is_kept_if_asked_for(
     assert "not this one" in drained(wal, f"{module}:refuse", exit_code=1).stderr
     drained(wal, f"{module}:refuse", "--on-rejected", "dead_letter")
     assert invoke_json("status", wal)["sinks"][0]["delivered_through"] == BATCHES - 1
-    assert invoke_json("dead-letters", "list", wal)
+    assert invoke_json("letters", "list", wal)
 
 
 def test_every_policy_of_a_delivery_can_be_given() -> None:

@@ -149,7 +149,7 @@ def test_refused_rows_end_it_with_the_exit_code_of_a_finding(stage: Callable[[in
 
     assert "not sent, since in dead letters: 1 row of these batches" in done.stdout
     assert count() == 5
-    assert json.loads(invoke("dead-letters", "list", wal, "--name", "a", "--json").stdout)[0]["rows"] == 1
+    assert json.loads(invoke("letters", "list", wal, "--name", "a", "--json").stdout)[0]["rows"] == 1
 
 
 def test_dead_letters_that_the_backup_lacks_are_due_again(stage: Callable[[int], str]) -> None:
@@ -164,7 +164,7 @@ def test_dead_letters_that_the_backup_lacks_are_due_again(stage: Callable[[int],
     with closing(sqlite3.connect("shop.db")) as database:
         database.execute("DROP TRIGGER picky")
     shutil.copy("shop.db", "backup.db")
-    invoke("dead-letters", "replay", wal, "--name", "a", "--to", SHOP)
+    invoke("letters", "replay", wal, "--name", "a", "--to", SHOP)
     assert count() == 6
     shutil.copy("backup.db", "shop.db")
 
@@ -174,7 +174,7 @@ def test_dead_letters_that_the_backup_lacks_are_due_again(stage: Callable[[int],
     assert "the target lacks no batch\n" in done.stdout
     assert "It has every batch that sink 'a' delivered, up to batch 2" in done.stdout
     assert "it lacks 1 row of 1 dead letter that were sent again after the backup. These are due again" in done.stdout
-    invoke("dead-letters", "replay", wal, "--name", "a", "--to", SHOP)
+    invoke("letters", "replay", wal, "--name", "a", "--to", SHOP)
     assert count() == 6
     assert "the target lacks no batch, by its ledger" in catch_up(wal).stdout
 
@@ -186,7 +186,7 @@ def test_letters_that_were_sent_elsewhere_are_told(stage: Callable[[int], str]) 
             "CREATE TRIGGER picky BEFORE INSERT ON orders WHEN NEW.id = 102 BEGIN SELECT RAISE(ABORT, 'no'); END"
         )
     catch_up(wal, "--yes", "--on-rejected", "dead_letter", code=1)
-    invoke("dead-letters", "replay", wal, "--name", "a", "--to", SHOP.replace("shop", "other"))
+    invoke("letters", "replay", wal, "--name", "a", "--to", SHOP.replace("shop", "other"))
     shutil.copy("backup.db", "shop.db")
 
     done = catch_up(wal, "--yes", code=1)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-import wal_sink.cli.dead_letters
+import wal_sink.cli.letters
 import wal_sink.cli.repairing
 from tests.house.cli import main
 from tests.house.log import note_end, paths
@@ -68,10 +68,10 @@ def test_dead_letters_that_stay_are_told(
 
     def meanwhile(_question: str, *, yes: bool) -> None:
         assert yes
-        invoke("dead-letters", "replay", wal, "--to", f"{delivered}:worse", code=1)
+        invoke("letters", "replay", wal, "--to", f"{delivered}:worse", code=1)
 
-    monkeypatch.setattr(wal_sink.cli.dead_letters, "confirm", meanwhile)
-    args = ("dead-letters", "delete", wal, "--all", "--yes")
+    monkeypatch.setattr(wal_sink.cli.letters, "confirm", meanwhile)
+    args = ("letters", "delete", wal, "--all", "--yes")
 
     if as_json:
         found = json.loads(invoke(*args, "--json").stdout)

@@ -95,14 +95,14 @@ def flat(output: str) -> str:
         ("batches",),
         ("show", "1"),
         ("sinks", "list"),
-        ("dead-letters", "list"),
-        ("dead-letters", "show", "1"),
+        ("letters", "list"),
+        ("letters", "show", "1"),
     ],
     ids=" ".join,
 )
 def test_no_line_is_longer_than_the_terminal(args: tuple[str, ...], wal: str) -> None:
     verb, number = (args[:-1], args[-1:]) if args[-1].isdigit() else (args, ())
-    name = ("--name", "api") if number and verb[0] == "dead-letters" else ()
+    name = ("--name", "api") if number and verb[0] == "letters" else ()
     fits(shown(*verb, wal, *number, *name))
 
 
@@ -163,10 +163,10 @@ def test_show_gives_the_whole_path_of_each_segment_and_a_value_on_a_line(wal: st
 
 
 def test_a_dead_letter_shows_its_reason_and_its_file(wal: str) -> None:
-    output = shown("dead-letters", "list", wal)
+    output = shown("letters", "list", wal)
     assert f"first reason: {REASON}" in flat(output)
     assert re.search(r"^ +file: \S+\.parquet$", output, re.MULTILINE)
-    assert f"reason {REASON}" in flat(shown("dead-letters", "show", wal, "1", "--name", "api"))
+    assert f"reason {REASON}" in flat(shown("letters", "show", wal, "1", "--name", "api"))
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def refusing(wal: str, tmp_path: Path) -> str:
     drained = " ".join(invoke(*args, "dead_letter").stdout.split())
     assert "3 batches delivered" in drained
     assert "REFUSED: the target refused 6 rows, which lie in dead letters and not in the target" in drained
-    assert "wal-sink dead-letters list WAL --name strict" in drained
+    assert "wal-sink letters list WAL --name strict" in drained
     return address
 
 
@@ -207,7 +207,7 @@ def refusing(wal: str, tmp_path: Path) -> str:
 def test_refused_rows_are_told_until_they_were_sent_again(wal: str, tmp_path: Path) -> None:
     told = " ".join(invoke("status", wal).stdout.split())
     assert "sink 'strict': 6 rows refused or in doubt, kept in 3 dead letters since " in told
-    assert "The target lacks them: wal-sink dead-letters list WAL --name strict" in told
+    assert "The target lacks them: wal-sink letters list WAL --name strict" in told
     invoke("status", wal, "--max-letters", "3")
     verdict = invoke("status", wal, "--max-letters", "2", exit_code=1).stdout
     assert "REFUSED: sink 'strict': 6 rows" in verdict
@@ -216,7 +216,7 @@ def test_refused_rows_are_told_until_they_were_sent_again(wal: str, tmp_path: Pa
     none = {"due": 0, "rows": 0, "since": None, "replayed": 0, "is_exact": True, "files": 0, "note": ""}
     assert found["table"]["letters"] == none
 
-    invoke("dead-letters", "replay", wal, "--name", "strict", "--to", f"sqlite:///{tmp_path}/other.db?table=t")
+    invoke("letters", "replay", wal, "--name", "strict", "--to", f"sqlite:///{tmp_path}/other.db?table=t")
 
     assert "in doubt" not in invoke("status", wal, "--max-letters", "0").stdout
     (strict, _) = invoke_json("status", wal)["sinks"]

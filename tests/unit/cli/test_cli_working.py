@@ -231,7 +231,7 @@ def test_quiet_says_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize(
-    "args", [("status",), ("batches",), ("show", "1"), ("sinks", "list"), ("dead-letters", "list")], ids=" ".join
+    "args", [("status",), ("batches",), ("show", "1"), ("sinks", "list"), ("letters", "list")], ids=" ".join
 )
 def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(
     args: tuple[str, ...], wal: str, monkeypatch: pytest.MonkeyPatch
@@ -295,7 +295,7 @@ def test_a_replay_counts_the_dead_letters_that_were_sent(wal: str, tmp_path: Pat
     with WalSink(to, wal=wal, checkpoint=str(tmp_path / "checkpoint")):
         pass
     target = f"targets_{tmp_path.name.replace('-', '_')}:told"
-    result = invoke("dead-letters", "replay", wal, "--to", target)
+    result = invoke("letters", "replay", wal, "--to", target)
     assert "wal-sink: sending dead letters to told: 1 dead letter, 1 row (" in result.stderr
     assert "3 dead letters sent to told: 3 rows" in result.stdout
 

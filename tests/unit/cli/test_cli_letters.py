@@ -1,4 +1,4 @@
-"""`wal-sink dead-letters`: what was refused is listed, shown and sent again."""
+"""`wal-sink letters`: what was refused is listed, shown and sent again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def invoke(*args: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, ["dead-letters", *args])
+    result = CliRunner().invoke(main, ["letters", *args])
     assert result.exit_code == code, result.output
     return result
 

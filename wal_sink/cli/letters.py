@@ -1,4 +1,4 @@
-"""`wal-sink dead-letters`: list, show and resend rows that a target rejected or may have missed."""
+"""`wal-sink letters`: list, show and resend rows that a target rejected or may have missed."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def _choosing(verb: F) -> F:
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 
 
-@click.group("dead-letters", short_help="Rows that a target rejected: list, show, replay, delete.")
-def dead_letters() -> None:
+@click.group("letters", short_help="Rows that a target rejected: list, show, replay, delete.")
+def letters() -> None:
     """Rows that a target rejected (on_rejected='dead_letter'), or that an at-most-once delivery may have lost.
 
     They stay in the WAL until you delete them. A replay does not delete them.
     """
 
 
-@dead_letters.command("list", short_help="Every dead letter.")
+@letters.command("list", short_help="Every dead letter.")
 @click.argument("wal")
 @click.option("--name", help="Only those of this sink; default: of all sinks.")
 @options.storage_options
@@ -86,7 +86,7 @@ def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> N
     click.echo(f"{counted(len(found), 'dead letter')}, {counted(sum(len(kept.own) for _, kept in found), 'row')}")
 
 
-@dead_letters.command(short_help="The rows of a batch's dead letters.")
+@letters.command(short_help="The rows of a batch's dead letters.")
 @click.argument("wal")
 @click.argument("batch", type=click.IntRange(min=0))
 @_name
@@ -108,7 +108,7 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
     click.echo(counted(len(rows), "row"))
 
 
-@dead_letters.command(short_help="Send dead letters again.")
+@letters.command(short_help="Send dead letters again.")
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--dry-run", is_flag=True, help="Only print the number of letters and rows that would be sent.")
@@ -150,12 +150,12 @@ def replay(
         what = "to send" if dry_run else "sent"
         click.echo(f"{counted(count, 'dead letter')} {what} to {name_of(there)}: {counted(rows, 'row')}")
         if rejected:
-            click.echo(f"rejected again: {counted(rejected, 'row')}; see wal-sink dead-letters list")
+            click.echo(f"rejected again: {counted(rejected, 'row')}; see wal-sink letters list")
     if rejected:
         sys.exit(FOUND_SOMETHING)
 
 
-@dead_letters.command(short_help="Delete dead letters.")
+@letters.command(short_help="Delete dead letters.")
 @click.argument("wal")
 @_choosing
 @click.option("--all", "every", is_flag=True, help="Delete every dead letter of the sink.")
@@ -212,7 +212,7 @@ def _print_plan(plan: DeletePlan) -> None:
     if plan.shared:
         print_text(
             f"{counted(plan.shared, 'dead letter')} stay: other dead letters of the same chunk are not chosen. See "
-            "wal-sink dead-letters list"
+            "wal-sink letters list"
         )
     if plan.more:
         print_text("there are more: repeat the command for the rest")
