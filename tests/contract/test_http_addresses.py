@@ -105,7 +105,7 @@ def test_a_password_in_the_address_is_refused_before_fsspec_logs_it(web: Web, ca
 
 def test_as_a_storage_option_it_works_and_shows_nowhere(web: Web, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        done = status(web.url(), "--storage-options-json", json.dumps(LOCKED))
+        done = status(web.url(), "--storage-options", json.dumps(LOCKED))
 
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["newest_batch"] == 1

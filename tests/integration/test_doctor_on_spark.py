@@ -17,8 +17,8 @@ from tests.support.servers.ports import free_port
 pytestmark = pytest.mark.spark
 LIMIT_S = 240
 CALLS: dict[str, tuple[dict[str, str], list[str]]] = {
-    "s3": ({}, ["s3://lake/wal", "--master", "local[1]", "--option", "anon=true",
-                "--option", f"endpoint_url=http://127.0.0.1:{free_port()}"]),
+    "s3": ({}, ["s3://lake/wal", "--master", "local[1]", "--storage-options",
+                f'{{"anon": true, "endpoint_url": "http://127.0.0.1:{free_port()}"}}']),
     "no python": ({"PYSPARK_PYTHON": "no-such-python"}, ["--master", "local[1]"]),
     "no master": ({}, ["--master", "nothing://here"]),
 }  # fmt: skip

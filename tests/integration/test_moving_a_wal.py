@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shlex
@@ -62,17 +63,19 @@ class Wal:
         )
         return run
 
+    def given(self) -> tuple[str, str]:
+        """Its options, on the command line."""
+        return ("--storage-options", json.dumps(self.options))
+
     def drain(self, *more: str, code: int | None = 0) -> Result:
-        options = [f"--option={key}={value}" for key, value in self.options.items() if isinstance(value, str)]
         to = ("--to", f"sqlite:///{self.folder}/rows.db?table=rows", "--start-from", "earliest")
         where = ("--checkpoint", str(self.folder / "checkpoint"))
-        done = CliRunner().invoke(main, ["drain", self.url, *to, *where, *options, *more])
+        done = CliRunner().invoke(main, ["drain", self.url, *to, *where, *self.given(), *more])
         assert code in {None, done.exit_code}, (done.output, done.exception)
         return done
 
     def verify(self, code: int = 0) -> None:
-        options = [f"--option={key}={value}" for key, value in self.options.items() if isinstance(value, str)]
-        done = CliRunner().invoke(main, ["verify", self.url, *options])
+        done = CliRunner().invoke(main, ["verify", self.url, *self.given()])
         assert done.exit_code == code, (done.output, done.exception)
 
     def rows(self) -> list[int]:

@@ -125,9 +125,7 @@ ROWS: Mapping[str, Row] = {
     "sinks rename": Row(lambda place: [place.wal, "late", "later", "--why", "a test"], writes=True),
     "letters list": Row(lambda place: [place.wal, "--name", "letters"]),
     "letters show": Row(lambda place: [place.wal, "0", "--name", "letters"]),
-    "letters replay": Row(
-        lambda place: [place.wal, "--to", place.module("take"), "--name", "letters"], writes=True
-    ),
+    "letters replay": Row(lambda place: [place.wal, "--to", place.module("take"), "--name", "letters"], writes=True),
     "letters delete": Row(lambda place: [place.wal, "--name", "letters", "--all", "--yes"], writes=True),
     "verify": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]),
     "doctor": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table], needs_wal=False),

@@ -70,7 +70,7 @@ class BatchRange(click.ParamType[range]):
 )
 @repair_options
 @options.take_over
-@options.delivery_policies
+@options.delivery_policies("on_rejected", "order", "rows_per_s", "attempt_timeout_s")
 @options.storage_options
 @options.as_json
 @in_order()

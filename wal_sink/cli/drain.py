@@ -80,7 +80,7 @@ class _Start(click.ParamType[str | int]):
 @click.option("--yes", is_flag=True, help="Begin with a number although another sink of the WAL has the same target; "
               "go on although the table or topic of a known sink has a new name.")  # fmt: skip
 @options.take_over
-@options.delivery_policies
+@options.delivery_policies(*options.POLICIES)
 @click.option(
     "--retention-batches",
     type=int,

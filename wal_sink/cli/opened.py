@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from wal_sink.checkpoint.formats import CheckpointFiles
-from wal_sink.cli import options
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.inspection.commits import SparkCommit, read_commit

@@ -16,8 +16,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 STORAGE_VARIABLE = f"{PREFIX}STORAGE_OPTIONS"
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, to stdout.")
-
-
 storage_options = click.option(
     "--storage-options",
     type=StoreOptions(),
@@ -45,33 +43,43 @@ def whom(*, take_over: bool) -> TakeOver:
     return TakeOver.UNLESS_RUNNING if take_over else TakeOver.IF_GONE
 
 
-def delivery_policies(verb: F) -> F:
-    """Add the options of a delivery. `policies` turns their values into the arguments of a `Delivery`."""
-    for policy in reversed(_POLICIES):
-        verb = policy(verb)
-    return verb
+def delivery_policies(*names: str) -> Callable[[F], F]:
+    """Add these options of a delivery. `policies` turns their values into the arguments of a `Delivery`."""
+
+    def add(verb: F) -> F:
+        for name in reversed(names):
+            verb = _POLICIES[name](verb)
+        return verb
+
+    return add
 
 
 def policies(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, by name; for the others the defaults of `Delivery` hold."""
-    return {name: given[name] for name in _POLICY_NAMES if given[name] is not None}
+    return {name: given[name] for name in _POLICIES if given.get(name) is not None}
 
 
-_POLICY_NAMES = ("on_rejected", "on_gone", "order", "rows_per_s", "max_attempts", "budget_s", "attempt_timeout_s")
 _SECONDS = click.FloatRange(min=0, min_open=True)
-_POLICIES: tuple[Callable[[Any], Any], ...] = (
-    click.option("--on-rejected", type=click.Choice(["halt", "dead_letter"]), help="If the target rejects rows."),
-    click.option(
+_POLICIES: Mapping[str, Callable[[Any], Any]] = {
+    "on_rejected": click.option(
+        "--on-rejected", type=click.Choice(["halt", "dead_letter"]), help="If the target rejects rows."
+    ),
+    "on_gone": click.option(
         "--on-gone", type=click.Choice(["halt", "prepare_again"]), help="If a two-phase target lost a transaction."
     ),
-    click.option("--order", type=click.Choice(["batch", "total"]), help="total: one segment after the other."),
-    click.option("--rows-per-s", type=_SECONDS, metavar="ROWS", help="Limit of rows per second."),
-    click.option("--max-attempts", type=click.IntRange(min=1), help="Attempts at a batch in a row without progress."),
-    click.option("--budget", "budget_s", type=_SECONDS, metavar="SECONDS", help="Time for a batch without progress."),
-    click.option(
+    "order": click.option("--order", type=click.Choice(["batch", "total"]), help="total: one segment after the other."),
+    "rows_per_s": click.option("--rows-per-s", type=_SECONDS, metavar="ROWS", help="Limit of rows per second."),
+    "max_attempts": click.option(
+        "--max-attempts", type=click.IntRange(min=1), help="Attempts at a batch in a row without progress."
+    ),
+    "budget_s": click.option(
+        "--budget", "budget_s", type=_SECONDS, metavar="SECONDS", help="Time for a batch without progress."
+    ),
+    "attempt_timeout_s": click.option(
         "--attempt-timeout", "attempt_timeout_s", type=_SECONDS, metavar="SECONDS", help="Time limit of one call."
     ),
-)
+}
+POLICIES = tuple(_POLICIES)
 
 
 def wal_spec(wal: str, more: Mapping[str, Any]) -> StoreSpec:

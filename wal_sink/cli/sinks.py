@@ -13,7 +13,7 @@ from wal_sink.cli.repairing import dry_run_option, optional_why
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.inspection.status import SinkStatus
-from wal_sink.recovery.sink_changes import RetirePlan, check_rename, plan_retire
+from wal_sink.recovery.sink_changes import RetirePlan, plan_retire
 from wal_sink.repair.outcomes import Change, changes_of
 from wal_sink.repair.sinks import rename_as_ordered, retire_as_ordered
 from wal_sink.reporting.counts import counted
@@ -99,26 +99,16 @@ def retire_verb(
 @click.argument("wal")
 @click.argument("old")
 @click.argument("new")
-@dry_run_option
 @optional_why
 @options.take_over
 @options.storage_options
 @options.as_json
-def rename_verb(
-    *, wal: str, old: str, new: str, take_over: bool, as_json: bool, dry_run: bool, why: str, **more: Any
-) -> None:
+def rename_verb(*, wal: str, old: str, new: str, take_over: bool, as_json: bool, why: str, **more: Any) -> None:
     """Rename a sink. Under the new name it continues where it is, and nothing is delivered twice.
 
     Its folder in the WAL, its terms and its positions in the target keep the first name.
     """
     log = _log(wal, more)
-    if dry_run:
-        folder = check_rename(log, old, new)
-        if as_json:
-            print_json({"dry_run": True, "sink": new, "renamed_from": old, "folder": folder})
-        else:
-            print_text(f"sink {old!r} would be called {new!r}; its folder stays {folder!r}. Nothing was changed")
-        return
     with working(f"renaming sink {old!r}"):
         rename_as_ordered(log, old, new, take_over=options.whom(take_over=take_over), why=why)
     if as_json:

@@ -39,8 +39,6 @@ _BATCH = click.IntRange(min=0)
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 @click.option("--segments/--no-segments", default=True, help="Read every segment, too; default: yes.")
 @click.option("--from-batch", "first", type=_BATCH, default=0, metavar="BATCH", help="Only batches from this one on.")
-@click.option("--to-batch", "last", type=_BATCH, default=sys.maxsize - 1, metavar="BATCH",
-              help="Only batches up to this one.")  # fmt: skip
 @options.storage_options
 @options.checkpoint_options
 @options.as_json
@@ -102,7 +100,7 @@ def _check(store: Store, spec: StoreSpec, work: Work, more: dict[str, Any]) -> C
         left_out.append("the positions of targets (give one with --to, and its sink with --name)")
     else:
         comparisons.append(AgainstTarget(target(more["to"]), more["name"]))
-    return Check(store, range(more["first"], more["last"] + 1), reads_segments=more["segments"],
+    return Check(store, range(more["first"], sys.maxsize), reads_segments=more["segments"],
                  comparisons=comparisons, left_out=left_out, on_batch=work.count)  # fmt: skip
 
 

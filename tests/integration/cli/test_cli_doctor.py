@@ -218,7 +218,7 @@ def test_a_recorded_checkpoint_of_a_strange_kind_is_not_opened(wal: str) -> None
 
 
 def test_options_of_the_checkpoint_are_its_own(wal: str, tmp_path: Path) -> None:
-    given = ("--checkpoint", str(tmp_path / "checkpoint"), "--checkpoint-option", f"key={SECRET}")
+    given = ("--checkpoint", str(tmp_path / "checkpoint"), "--checkpoint-options", json.dumps({"key": SECRET}))
     assert found(wal, *given)["checkpoint"]["level"] == "OK"
 
 

@@ -286,7 +286,7 @@ def test_every_policy_of_a_delivery_can_be_given() -> None:
     names = {field.name for field in fields(Delivery)}
     said_otherwise = {"to", "guarantee", "start_from", "through", "same_target"}
     of_a_cluster_or_a_query = {"where", "max_concurrency", "threads_per_task", "on_failure", "keep_segments"}
-    assert set(options._POLICY_NAMES) == names - said_otherwise - of_a_cluster_or_a_query
+    assert set(options.POLICIES) == names - said_otherwise - of_a_cluster_or_a_query
 
 
 def own_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -342,9 +342,16 @@ def test_debug_lets_the_error_through(wal: str) -> None:
 
 def test_help_names_every_verb() -> None:
     text = invoke("--help").stdout
-    verbs = re.findall(r"^  ([\w-]+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
-    assert verbs == list(main.commands)
-    assert "..." not in text.partition("Commands:")[2]  # a summary that is cut off
+    sections = re.findall(r"^(\w+):$|^  ([\w-]+)  +\S", text.partition("--help")[2], flags=re.MULTILINE)
+    assert [title for title, _ in sections if title] == ["Look", "Deliver", "Check", "Change"]
+    assert [verb for _, verb in sections if verb] == list(main.commands)
+    assert "..." not in text.partition("--help")[2]  # a summary that is cut off
+
+
+def test_the_former_name_of_letters_is_refused_with_the_present_one() -> None:
+    assert (
+        "No such command 'dead-letters'. Did you mean 'letters'?" in invoke("dead-letters", "list", exit_code=2).stderr
+    )
 
 
 @pytest.mark.parametrize("verb", ["status", "batches", "show", "drain", "estimate"])
@@ -352,25 +359,6 @@ def test_every_option_of_every_verb_is_explained(verb: str) -> None:
     assert "  --json" in invoke(verb, "--help").stdout
     command = main.commands[verb]
     assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
-
-
-def test_options_that_are_no_json_are_refused_without_being_shown(wal: str) -> None:
-    env = {"WAL_SINK_STORAGE_OPTIONS": f'{{"secret": "{SECRET}"'}
-    assert "found no JSON" in invoke("status", wal, exit_code=2, env=env).stderr
-
-
-@pytest.mark.parametrize("pair", ["nothing", "=value", "a..b=1", SECRET])
-def test_an_option_that_is_no_pair_is_refused(wal: str, pair: str) -> None:
-    said = invoke("status", wal, "--option", pair, exit_code=2).stderr
-    assert "expected KEY=VALUE" in said
-    assert SECRET not in said
-
-
-def test_pairs_nest_and_win_over_json() -> None:
-    from wal_sink.cli.options import merged_options  # noqa: PLC0415
-
-    merged = merged_options(("a.b=1", "a.c=x", "anon=true"), '{"anon": false, "d": 2}', "test")
-    assert merged == {"a": {"b": 1, "c": "x"}, "anon": True, "d": 2}
 
 
 def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str, tmp_path: Path) -> None:
@@ -417,13 +405,6 @@ def test_secrets_of_options_are_never_shown(wal: str) -> None:
     for args in (["status", wal], ["batches", wal], ["show", wal, "0"], ["status", wal, "--json"]):
         CliRunner(env=env).invoke(main, args)
         assert SECRET not in CliRunner(env=env).invoke(main, args).output
-    options = [
-        "--option",
-        f"key={SECRET}",
-        "--option",
-        f"secret={SECRET}",
-        "--option",
-        "endpoint_url=http://127.0.0.1:9",
-    ]
-    timeouts = ["--option", "config_kwargs.retries.max_attempts=0", "--option", "config_kwargs.connect_timeout=1"]
-    invoke("status", "s3://bucket/wal", *options, *timeouts, exit_code=1)
+    retries = {"config_kwargs": {"retries": {"max_attempts": 0}, "connect_timeout": 1}}
+    more = {"key": SECRET, "secret": SECRET, "endpoint_url": "http://127.0.0.1:9", **retries}
+    invoke("status", "s3://bucket/wal", "--storage-options", json.dumps(more), exit_code=1)

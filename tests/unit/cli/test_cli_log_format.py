@@ -92,8 +92,10 @@ def test_stdout_and_exit_codes_stay_the_same(wal: str) -> None:
 
 
 def test_a_wrong_use_is_json_too(tmp_path: Path) -> None:
-    (line,) = lines(invoke("drain", str(tmp_path), "--to", "sqlite:///x?table=t", "--option", "k", exit_code=2))
-    assert "expected KEY=VALUE" in line["message"]
+    (line,) = lines(
+        invoke("drain", str(tmp_path), "--to", "sqlite:///x?table=t", "--storage-options", "k", exit_code=2)
+    )
+    assert "expected one JSON object" in line["message"]
 
 
 def test_a_long_work_reports_json(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_the_folder_has_the_options_of_the_checkpoint(
         return open_store(StoreSpec(spec.url))
 
     monkeypatch.setattr("wal_sink.cli.settle.opened", opened)
-    invoke("settle", wal, "rest", "--newest", "complete", "--checkpoint-option", "a=b")
+    invoke("settle", wal, "rest", "--newest", "complete", "--checkpoint-options", '{"a": "b"}')
     assert specs == [StoreSpec("rest", {"a": "b"})]
 
 

@@ -142,7 +142,6 @@ def test_a_checkpoint_that_was_rolled_back(place: Path) -> None:
 
 def test_a_check_of_some_batches(place: Path) -> None:
     wal = str(place / "wal")
-    assert invoke_json("verify", wal, "--from-batch", "1", "--to-batch", "2")["seen"]["batches"] == 2
     assert invoke_json("verify", wal, "--from-batch", "3")["seen"]["batches"] == 1
 
 
