@@ -139,30 +139,26 @@ def test_options_of_the_stores_are_tables_of_the_file() -> None:
     assert found["checkpoint_options"] == {"anon": True}
 
 
-@pytest.mark.parametrize("option", ["storage-options", "checkpoint-options"])
 def test_options_of_a_store_are_json_on_the_line_in_a_file_or_in_the_environment(
-    option: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options, place = {"anon": False, "client_kwargs": {"region_name": "x"}}, ["w", "--to", "a:b"]
-    text, file = json.dumps(options), "@" + written(json.dumps(options), "options.json")
-    found = [understood(*place, f"--{option}", each) for each in (text, file)]
-    for each in (text, file):
-        monkeypatch.setenv(PREFIX + option.replace("-", "_").upper(), each)
-        found.append(understood(*place))
+    forms = [json.dumps(options), "@" + written(json.dumps(options), "options.json")]
+    for name in ("storage-options", "checkpoint-options"):
+        found = [understood(*place, f"--{name}", form) for form in forms]
+        for form in forms:
+            monkeypatch.setenv(PREFIX + name.replace("-", "_").upper(), form)
+            found.append(understood(*place))
 
-    assert [each[option.replace("-", "_")] for each in found] == [options] * 4
+        assert [each[name.replace("-", "_")] for each in found] == [options] * 4
 
 
 @pytest.mark.parametrize(
     ("given", "mode", "said"),
     [
         (PLANTED, 0o600, r'--storage-options: expected one JSON object such as \{"anon": true\}, or @ .*\(line 1\)'),
-        (f"secret={PLANTED}", 0o600, r"cannot be parsed \(line 1\)"),
-        (f'["{PLANTED}"]', 0o600, "found a list"),
         (f'{{"a": "{PLANTED}", "a": 1}}', 0o600, "a key that stands twice"),
-        ("", 0o600, r"cannot be parsed \(line 1\)"),
         ("@missing.json", 0o600, "--storage-options @missing.json: this file cannot be read: No such file"),
-        ("@", 0o600, "this file cannot be read: Is a directory"),
         ("@f.json", 0o640, r"--storage-options @f.json: this file has mode 0640, .*chmod 600 f\.json"),
         ("@f.json", 0o600, r"--storage-options @f.json: expected one JSON object .* \(line 1\)"),
     ],
