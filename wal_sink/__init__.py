@@ -21,8 +21,8 @@ from wal_sink.errors import (
     UndeliveredError,
     WalSinkError,
 )
-from wal_sink.inspection.status import Status
 from wal_sink.metrics.prometheus import Metrics
+from wal_sink.operate.status import Status
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import (

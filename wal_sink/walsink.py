@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from wal_sink.arguments import check_bool, check_text, check_timeout
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
-from wal_sink.inspection.status import Status, read_status
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.given import (
     check_arguments,
@@ -28,6 +27,7 @@ from wal_sink.lifecycle.given import (
 from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
+from wal_sink.operate.status import Status, read_status
 from wal_sink.recovery.history import MissingBatchError
 from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of, logging_about

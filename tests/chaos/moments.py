@@ -11,7 +11,7 @@ from tests.chaos.targets import PLAIN, Sent, Targets
 from tests.house.log import paths
 from tests.house.stores import StoreSpec, open_store
 from tests.support.streams import Home
-from wal_sink.inspection.batches import read_manifest
+from wal_sink.operate.batches import read_manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def test_a_fault_is_found() -> None:
             ["wal_sink_backends.SqlSink", "wal_sink_backends.sql.SqlSink"],
             "wal_sink_backends.SqlSink is documented 2 times",
         ),
-        (["wal_sink.inspection"], "wal_sink does not export inspection"),
+        (["wal_sink.operate"], "wal_sink does not export operate"),
         (["wal_sink.sinks.base.Sink"], "wal_sink.sinks.base.Sink: wal_sink.sinks.base exports nothing"),
     ]
     assert [fault for documented, fault in planted if fault not in _faults(documented)] == []

@@ -26,8 +26,8 @@ from tests.house.sinks import Chunk
 from tests.house.stores import StoreSpec, open_store
 from tests.support.minio_policies import CHECKPOINT, LOG, POLICIES, actions, example, granting, options_with, without
 from tests.support.servers.minio import MinioServer
-from wal_sink.doctor.bucket_rules import PERMISSION
 from wal_sink.errors import WalSinkError
+from wal_sink.operate.doctor import PERMISSION
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 

@@ -17,9 +17,9 @@ from tests.simulation.histories.playing import small_world
 from tests.simulation.histories.stores import SimulatedStore
 from tests.simulation.histories.targets import LedgerSink
 from tests.simulation.world import World, dies
-from wal_sink.checking.look import Known, Look
-from wal_sink.checking.verify import Comparison
 from wal_sink.errors import FencedError
+from wal_sink.operate.look import Known, Look
+from wal_sink.operate.verify import Comparison
 
 BATCHES = ((2, 1), (3,), (1, 2), (2,), (4,), (1,), (2, 2), (3,))
 PACES = (1, 0.3, 0.1, 2, 0.5, 0.2)

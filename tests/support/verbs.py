@@ -19,7 +19,7 @@ from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM
 from wal_sink.cli.options import STORAGE_VARIABLE
-from wal_sink.repair.changes import Order
+from wal_sink.operate.changes import Order
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 

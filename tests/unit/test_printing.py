@@ -14,7 +14,7 @@ import wal_sink.walsink
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from wal_sink import Chunk, Delivery, Rejected, Status, WalSink
-from wal_sink.inspection.status import SinkStatus
+from wal_sink.operate.status import SinkStatus
 from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery

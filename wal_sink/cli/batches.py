@@ -11,7 +11,7 @@ from wal_sink.cli.opened import opened, require_wal
 from wal_sink.cli.output import print_json, size
 from wal_sink.cli.tables import Listing
 from wal_sink.cli.working import working
-from wal_sink.inspection.batches import BatchView, read_batches
+from wal_sink.operate.batches import BatchView, read_batches
 from wal_sink.reporting.counts import counted
 from wal_sink.wal.log import NOTHING
 

@@ -15,12 +15,18 @@ from wal_sink.cli.output import print_json
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.working import working
-from wal_sink.doctor.bucket_rules import bucket_findings
-from wal_sink.doctor.store_probes import probe_store
-from wal_sink.doctor.target_checks import NO_ROWS, newest_schema, target_findings
-from wal_sink.doctor.wal_checks import checkpoint_findings, recorded_checkpoint, wal_findings
 from wal_sink.errors import WalSinkError
-from wal_sink.inspection.status import Status
+from wal_sink.operate.doctor import (
+    NO_ROWS,
+    bucket_findings,
+    checkpoint_findings,
+    newest_schema,
+    probe_store,
+    recorded_checkpoint,
+    target_findings,
+    wal_findings,
+)
+from wal_sink.operate.status import Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.counts import counted

@@ -19,8 +19,8 @@ from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order, signal_of
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
-from wal_sink.inspection.status import SinkStatus, Status
 from wal_sink.metrics.prometheus import Metrics
+from wal_sink.operate.status import SinkStatus, Status
 from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.bounded import within

@@ -10,7 +10,7 @@ from wal_sink.cli import options
 from wal_sink.cli.durations import duration
 from wal_sink.cli.output import plain, print_json, size
 from wal_sink.cli.tables import print_facts
-from wal_sink.estimation import KINDS, PRICES_OF, Estimate, Plan, Prices, Requests
+from wal_sink.operate.estimate import KINDS, PRICES_OF, Estimate, Plan, Prices, Requests
 from wal_sink.settings import MIN_RETENTION_BATCHES
 
 _NUMBER = click.IntRange(min=1)

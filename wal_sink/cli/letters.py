@@ -19,7 +19,7 @@ from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError
-from wal_sink.inspection.rows import plain_rows
+from wal_sink.operate.batches import plain_rows
 from wal_sink.repair.letters import (
     Chosen,
     DeletePlan,

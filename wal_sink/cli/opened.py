@@ -8,8 +8,7 @@ from typing import Any
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.inspection.commits import SparkCommit, read_commit
-from wal_sink.inspection.status import Status, read_status
+from wal_sink.operate.status import SparkCommit, Status, read_commit, read_status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.spark.session.checkpoint_files import checkpoint_files

@@ -14,9 +14,8 @@ from wal_sink.cli.opened import commit_of, opened, require_wal
 from wal_sink.cli.output import print_json
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError
-from wal_sink.inspection.health import read_health
-from wal_sink.report.collect import NEWEST
-from wal_sink.report.page import page_of, read_report
+from wal_sink.operate.health import read_health
+from wal_sink.operate.report import NEWEST, page_of, read_report
 from wal_sink.reporting.counts import counted
 
 

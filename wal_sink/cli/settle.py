@@ -13,8 +13,8 @@ from wal_sink.cli.output import print_json
 from wal_sink.cli.repairing import log_of
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.working import working
+from wal_sink.operate.settle import settle
 from wal_sink.recovery.inventory import require_wal
-from wal_sink.settling.settle import settle
 from wal_sink.stores.spec import StoreSpec
 
 

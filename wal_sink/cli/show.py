@@ -11,9 +11,7 @@ from wal_sink.cli.opened import NoWal, opened, require_wal
 from wal_sink.cli.output import cell, clean, plain, print_json, size
 from wal_sink.cli.tables import Listing, print_facts, print_rows
 from wal_sink.cli.working import working
-from wal_sink.inspection.batches import BatchDetail, read_batch
-from wal_sink.inspection.rows import StagedRows, read_rows
-from wal_sink.inspection.timeline import SinkTimeline, Timeline
+from wal_sink.operate.batches import BatchDetail, SinkTimeline, StagedRows, Timeline, read_batch, read_rows
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
 from wal_sink.wal.timings import StagingTiming

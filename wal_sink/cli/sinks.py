@@ -12,10 +12,10 @@ from wal_sink.cli.output import batch_text, plain, print_json
 from wal_sink.cli.repairing import dry_run_option, optional_why
 from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
-from wal_sink.inspection.status import SinkStatus
+from wal_sink.operate.sinks import rename_as_ordered, retire_as_ordered
+from wal_sink.operate.status import SinkStatus
 from wal_sink.recovery.sink_changes import RetirePlan, plan_retire
 from wal_sink.repair.outcomes import Change, changes_of
-from wal_sink.repair.sinks import rename_as_ordered, retire_as_ordered
 from wal_sink.reporting.counts import counted
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.wal.log import Log

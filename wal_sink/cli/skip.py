@@ -12,8 +12,8 @@ from wal_sink.cli.repairing import confirm, log_of, repair_options
 from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.working import working
-from wal_sink.repair.changes import find_same
-from wal_sink.repair.skip import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
+from wal_sink.operate.changes import find_same
+from wal_sink.operate.sinks import Skipped, SkipPlan, plan_skip, planned, skip, skip_order
 from wal_sink.reporting.counts import counted
 
 _OUTCOMES = {

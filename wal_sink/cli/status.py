@@ -16,8 +16,8 @@ from wal_sink.cli.output import batch_text, plain, print_json, size
 from wal_sink.cli.sinks import held_back
 from wal_sink.cli.tables import Listing, print_facts, print_text
 from wal_sink.cli.working import working
-from wal_sink.inspection.health import LOOKED_AT, Health, SinkHealth, read_health
-from wal_sink.inspection.status import Status
+from wal_sink.operate.health import LOOKED_AT, Health, SinkHealth, read_health
+from wal_sink.operate.status import Status
 from wal_sink.recovery.location import canonical
 from wal_sink.reporting.counts import counted
 

@@ -8,10 +8,6 @@ from typing import Any
 
 import click
 
-from wal_sink.checking.against_checkpoint import AgainstCheckpoint
-from wal_sink.checking.against_target import AgainstTarget
-from wal_sink.checking.findings import Finding, Findings
-from wal_sink.checking.verify import Check, Comparison, holds_wal
 from wal_sink.cli import options
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.log_format import say
@@ -21,6 +17,9 @@ from wal_sink.cli.tables import print_text
 from wal_sink.cli.targets import target
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import WalSinkError
+from wal_sink.operate.against import AgainstCheckpoint, AgainstTarget
+from wal_sink.operate.findings import Finding, Findings
+from wal_sink.operate.verify import Check, Comparison, holds_wal
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
 from wal_sink.stores.spec import StoreSpec

@@ -24,6 +24,8 @@ from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.serve import serve
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError
+from wal_sink.operate.changes import Order, write_down
+from wal_sink.operate.ledgers import asked, positions_of
 from wal_sink.recovery.inventory import newest_marker, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.redaction import redacted
@@ -35,8 +37,6 @@ from wal_sink.repair.catch_up_plan import (
     plan_catch_up,
     planned_catch_up,
 )
-from wal_sink.repair.changes import Order, write_down
-from wal_sink.repair.ledgers import asked, positions_of
 from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
 from wal_sink.repair.one_moment import deleted_through, owed_slots, released
 from wal_sink.repair.within import Within

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wal_sink.operate.changes import command_of, read_changes
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.repair.catch_up_plan import VERB, holder_name, unfinished_holder
-from wal_sink.repair.changes import command_of, read_changes
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Marker

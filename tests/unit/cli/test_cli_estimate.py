@@ -16,7 +16,7 @@ from tests.house.operate import Plan
 from tests.support.processes import CHECKOUT
 from wal_sink.cli.durations import duration
 from wal_sink.cli.output import plain
-from wal_sink.estimation import Estimate, Prices
+from wal_sink.operate.estimate import Estimate, Prices
 
 PAGES = ["docs/cost.md", "docs/guide/command-line.md"]
 COMMAND = re.compile(r"^    \$ wal-sink (estimate.*)\n((?:    .*\n)+)", re.MULTILINE)

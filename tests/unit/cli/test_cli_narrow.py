@@ -27,8 +27,8 @@ from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli.batches import print_batches
 from wal_sink.cli.status import print_status
 from wal_sink.cli.tables import Listing, broken, print_text
-from wal_sink.inspection.batches import BatchView
-from wal_sink.inspection.status import SinkStatus, Status
+from wal_sink.operate.batches import BatchView
+from wal_sink.operate.status import SinkStatus, Status
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 

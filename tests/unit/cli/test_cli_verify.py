@@ -19,10 +19,10 @@ from tests.house.log import paths
 from tests.house.operate import Check, Fault, Finding
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
-from wal_sink.checking import findings
-from wal_sink.checking.findings import NEXT
 from wal_sink.cli import verify as verify_module
 from wal_sink.errors import StoreError
+from wal_sink.operate import findings
+from wal_sink.operate.findings import NEXT
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 

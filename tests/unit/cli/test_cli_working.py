@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.cli.opened
-import wal_sink.inspection.batches
+import wal_sink.operate.batches
 import wal_sink.walsink
 from tests.house.cli import main, working
 from tests.house.operate import read_status
@@ -272,8 +272,8 @@ def ageless(found: Any) -> Any:
 
 @pytest.mark.usefixtures("often")
 def test_listing_many_batches_counts_them(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_view = slowly(wal_sink.inspection.batches._view)
-    monkeypatch.setattr(wal_sink.inspection.batches, "_view", slow_view)
+    slow_view = slowly(wal_sink.operate.batches._view)
+    monkeypatch.setattr(wal_sink.operate.batches, "_view", slow_view)
     found = invoke("batches", wal).stderr
     assert f"wal-sink: reading the batches of file://{wal}: 0 of {BATCHES} (" in found
     assert f"wal-sink: reading the batches of file://{wal}: 2 of {BATCHES} (" in found

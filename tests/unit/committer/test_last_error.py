@@ -27,7 +27,7 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.inspection.health import SinkError
+from wal_sink.operate.health import SinkError
 from wal_sink.testing import Crash, FaultyStore, simulated_runtime
 from wal_sink.wal.sink_records import ErrorRecord
 

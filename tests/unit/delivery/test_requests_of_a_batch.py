@@ -1,6 +1,6 @@
 """How many requests a steady batch of small partitions sends, counted as they reach the store.
 
-`wal_sink/estimation.py` has the same numbers as constants, and each batch here is compared with them.
+`wal_sink/operate/estimate.py` has the same numbers as constants, and each batch here is compared with them.
 """
 
 from __future__ import annotations

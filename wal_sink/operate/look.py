@@ -1,0 +1,280 @@
+"""`Look`: one look at a part of a WAL. It reads objects, and notes what is wrong with them.
+
+Other processes write and delete meanwhile. Each absence is judged in one order: first the evidence that the object must
+exist is read, then the object, then whatever may explain that it is gone: low water, which rises before a batch is
+deleted, or the mark that a sink was forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.operate.findings import Fault, Finding, Seen
+from wal_sink.operate.kinds import Lives, kind_of
+from wal_sink.stores.base import ObjectMissing
+from wal_sink.wal import paths
+from wal_sink.wal.log import NOTHING, Log, belongs
+from wal_sink.wal.records import (
+    LowWater,
+    Manifest,
+    Marker,
+    PreparedRecord,
+    Progress,
+    Record,
+    Release,
+    Replayed,
+    SinkRecord,
+    TermRecord,
+    WalRecord,
+    decode,
+)
+
+R = TypeVar("R", bound=Record)
+OfATerm: TypeAlias = Manifest | Marker | PreparedRecord | Progress | Replayed
+"""A record that names the term and the run under which it was written."""
+
+_BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
+_LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
+
+
+@dataclass(slots=True)
+class SinkFacts:
+    """A sink, as listings and its registration show it."""
+
+    folder: str
+    """Its first name."""
+    names: frozenset[str]
+    """Names in its folder."""
+    record: SinkRecord | None = None
+    markers: frozenset[int] = frozenset()
+    """Batches that have a marker."""
+    marked_through: int = NOTHING
+    """The newest of them."""
+    progress: frozenset[int] = frozenset()
+    """Batches of which it has progress."""
+
+    @property
+    def first_batch(self) -> int:
+        """The first batch that it gets, as far as that is known."""
+        return self.record.first_batch if self.record else 0
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether it may have some batches only: the sink of a catch-up, or a retired one."""
+        return paths.RETIRED in self.names or (self.record is not None and self.record.is_holder)
+
+    @property
+    def groups(self) -> bool:
+        """Whether several of its batches may share a marker."""
+        return self.record is None or (self.record.sink_kind == "idempotent" and not self.record.at_most_once)
+
+
+@dataclass(slots=True)
+class Terms:
+    """The terms of a role, as far as they were read."""
+
+    runs: dict[int, str] = field(default_factory=dict)
+    """By term: the run that claimed it; empty if that cannot be read."""
+    newest: dict[str, int] = field(default_factory=dict)
+    """By run: the newest term that it claimed."""
+    is_certain: bool = True
+    """Whether each term was claimed by another run. A claim fills in lower terms that were lost, in its name."""
+
+    def note(self, number: int, run_id: str) -> None:
+        self.is_certain = self.is_certain and bool(run_id) and run_id not in self.newest
+        self.runs[number] = run_id
+        self.newest[run_id] = max(number, self.newest.get(run_id, 0))
+
+
+@dataclass(slots=True)
+class Known:
+    """Knowledge of a WAL so far. Everything in it was read; an object that it lacks may exist by now."""
+
+    log: Log
+    wal: WalRecord | None = None
+    low_water: int = NOTHING
+    low_record: LowWater | None = None
+    batches: list[int] = field(default_factory=list)
+    """The batches above low water, ascending."""
+    held: frozenset[int] = frozenset()
+    """The same."""
+    sinks: dict[str, SinkFacts] = field(default_factory=dict)
+    """By folder, without forgotten ones and names that lead to other folders."""
+    terms: dict[str, Terms] = field(default_factory=dict)
+    """By role."""
+
+    def is_collected(self, batch_id: int) -> bool:
+        """Whether the objects of a batch may be gone. One listing, unless that is known."""
+        if batch_id > self.low_water:
+            self.low_water = max(self.low_water, self.log.low_water())
+        return batch_id <= self.low_water
+
+
+class Look:
+    """One look. Its findings count only once a second look has them too."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.log = known.log
+        self.found: list[Finding] = []
+        self.seen = Seen()
+
+    def fault(self, fault: Fault, path: str, what: str) -> None:
+        """Note a fault of the object under a path."""
+        batch = _BATCH.search(path)
+        sink = paths.sink_of(path) or None
+        self.found.append(Finding(fault, path, what, int(batch[1]) if batch else None, sink))
+
+    def listed(self, kind: type[R], path: str) -> R | None:
+        """The record under a path that a listing showed; None if it is damaged, or gone for a good reason."""
+        return self.required(kind, path, _LISTED)
+
+    def required(self, kind: type[R], path: str, because: str) -> R | None:
+        """The record under a path, which must exist; None if it is damaged, or gone."""
+        data = self.data(path, because)
+        return None if data is None else self._decoded(kind, path, data)
+
+    def find(self, kind: type[R], path: str) -> R | None:
+        """The record under a path, if there is one and if it is not damaged."""
+        data = self._read(path)
+        return None if data is None else self._decoded(kind, path, data)
+
+    def data(self, path: str, because: str = _LISTED) -> bytes | None:
+        """The bytes of an object that must exist; None if it is gone. That is a fault unless it was deleted in order.
+
+        It is read twice before that, since the first answer of a store may be stale.
+        """
+        data = self._read(path)
+        if data is None:
+            data = self._read(path)
+        if data is None and not self.may_be_gone(path):
+            self.fault(Fault.LOST, path, f"this object is gone, but it must exist: {because}")
+        return data
+
+    def may_be_gone(self, path: str) -> bool:
+        """Whether an object may have been deleted in order. Up to two listings."""
+        kind, batch = kind_of(path), _BATCH.search(path)
+        lives = kind.lives if kind else Lives.FREELY
+        if lives is Lives.FREELY:
+            return True
+        if lives is Lives.UNTIL_COLLECTED and batch and self.known.is_collected(int(batch[1])):
+            return True
+        sink = paths.sink_of(path)
+        return bool(sink) and paths.FORGOTTEN in self.log.store.list(f"{paths.SINKS}/{sink}")
+
+    def object(self, path: str) -> None:
+        """Check an object that a listing showed, by its kind alone. One read, unless it is no record."""
+        kind = kind_of(path)
+        if kind is None:
+            self.unknown(path)
+        elif kind.record is not None:
+            self.listed(kind.record, path)
+
+    def folder(self, folder: str) -> None:
+        """Check every object in a folder by its kind alone. One listing, and the reads of `object`."""
+        for name in self.log.store.list(folder, recursive=True):
+            self.object(f"{folder}/{name}")
+
+    def numbers(self, folder: str, *, of_folders: bool = False) -> list[int]:
+        """The numbers in the names of records (or folders) in a folder, ascending. One listing. Other names are noted
+        as unknown.
+        """
+        found: list[int] = []
+        for name in self.log.store.list(folder):
+            path, number = f"{folder}/{name}", paths.parse_number(name)
+            if number is None or not (_is_folder_of(name, number) if of_folders else kind_of(path)):
+                self.unknown(path)
+            else:
+                found.append(number)
+        return sorted(found)
+
+    def series(self, kind: type[R], folder: str, path_of: Callable[[int], str]) -> Iterator[R | None]:
+        """Each record of a series that is numbered from 1, as `listed` gives it. It ends at the first that is gone."""
+        for expected, number in enumerate(self.numbers(folder), 1):
+            if number != expected:
+                self.fault(Fault.LOST, path_of(expected), f"{path_of(number)} is made after it")
+                return
+            yield self.listed(kind, path_of(number))
+
+    def released(self, batch_id: int) -> Manifest | None:
+        """The released manifest of a batch, if the WAL holds it. Faults of both records are told with their batch."""
+        quiet = Look(self.known)
+        release = quiet.find(Release, paths.release(batch_id))
+        path = paths.manifest(batch_id, release.term, release.attempt) if release else None
+        return quiet.find(Manifest, path) if path else None
+
+    def unknown(self, path: str) -> None:
+        """Note an object, or a folder that ends in `/`, that this version does not know."""
+        self.fault(Fault.UNKNOWN, path, "wal-sink makes no object with such a name")
+
+    def check_term(self, role: str, record: OfATerm, path: str) -> None:
+        """Compare the term and the run of a record with the role's terms."""
+        term, found = paths.term(role, record.term), self.run_of(role, record.term)
+        if found is None:
+            self.fault(Fault.LOST, term, f"{path} names this term")
+        elif found not in {"", record.run_id}:
+            what = f"run {record.run_id} wrote it under term {record.term}, but {term} says that run {found} held it"
+            self.fault(Fault.FOREIGN, path, what)
+
+    def run_of(self, role: str, term: int) -> str | None:
+        """The run that claimed a term, empty if that is not certain; None if there is no such term.
+
+        A term that is not known yet is looked for now. A term whose run claimed a later one too says nothing: a claim
+        fills in lower terms that were lost.
+        """
+        terms = self.terms_of(role)
+        if term not in terms.runs:
+            self._read_new_terms(role)
+        run_id = terms.runs.get(term)
+        return "" if run_id is not None and terms.newest[run_id] > term else run_id
+
+    def may_be_holder(self, role: str, run_id: str) -> bool:
+        """Whether a run may have claimed a term of a role. If it is not known yet, new terms are read."""
+        terms = self.terms_of(role)
+        if run_id not in terms.newest:
+            self._read_new_terms(role)
+        return run_id in terms.newest or not terms.is_certain
+
+    def terms_of(self, role: str) -> Terms:
+        """The terms of a role that were read so far."""
+        return self.known.terms.setdefault(role, Terms())
+
+    def note_term(self, role: str, number: int) -> None:
+        """Read a term that was listed."""
+        record = self.listed(TermRecord, paths.term(role, number))
+        self.terms_of(role).note(number, record.run_id if record else "")
+
+    def _read_new_terms(self, role: str) -> None:
+        known = self.terms_of(role).runs
+        for number in self.log.numbers(paths.terms(role)):
+            if number not in known:
+                self.note_term(role, number)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self.log.store.read(path)
+        except ObjectMissing:
+            return None
+
+    def _decoded(self, kind: type[R], path: str, data: bytes) -> R | None:
+        self.seen.records += 1
+        try:
+            record = decode(kind, data, path)
+        except CorruptError as error:
+            self.fault(Fault.DAMAGED, path, str(error))
+            return None
+        except ConfigError as error:
+            self.fault(Fault.NEWER, path, str(error))
+            return None
+        if not belongs(record, path):
+            self.fault(Fault.MISPLACED, path, f"this {kind.kind} record (id {record.id}) was written for another path")
+            return None
+        return record
+
+
+def _is_folder_of(name: str, batch_id: int) -> bool:
+    return name == f"{batch_id:0{paths.BATCH_DIGITS}d}/"
