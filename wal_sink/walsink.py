@@ -40,8 +40,8 @@ from wal_sink.sinks.guarantees import Guarantees, promise
 from wal_sink.sinks.held import hold
 from wal_sink.spark.placement import Placement, check_environment
 from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location, current_session
-from wal_sink.spark.session.connect import OVER_CONNECT, is_connect
-from wal_sink.spark.session.versions import check_pyspark
+from wal_sink.spark.session.connect import OVER_CONNECT, check_stream_writer, is_connect
+from wal_sink.spark.session.environment import check_pyspark
 from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.opening import open_store
@@ -211,8 +211,7 @@ class WalSink:
         refuse_ends(name for name, given in self._deliveries.items() if given.through is not None)
         if is_connect(writer):
             return self._start_over_connect(writer)
-        from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.session.query import schema_of, session_of  # noqa: PLC0415
+        from wal_sink.spark.session.query import refuse_leftovers, schema_of, session_of  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
 
         refuse_large_chunks(self._settings, self._sinks)
@@ -458,8 +457,7 @@ class WalSink:
 
     def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query that stages on its server, and begin to deliver in this process what it stages."""
-        from wal_sink.spark.session.writer_check import check_stream_writer  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.source.options import options_of  # noqa: PLC0415
+        from wal_sink.spark.source.options import options_of  # noqa: PLC0415 - draining needs no Spark
 
         check_stream_writer(writer)
         refuse_large_chunks(self._settings, self._sinks)  # types are refused when a batch is opened

@@ -109,8 +109,8 @@ def test_whatever_the_sources_rely_on_has_an_entry() -> None:
 
 def test_the_search_of_the_sources_finds_what_is_there() -> None:
     """It would otherwise be satisfied by any document."""
-    assert "wal_sink/spark/session/hadoop.py::_hadoop_conf" in taken_for_granted.reliances()
-    assert "wal_sink/spark/session/job_properties.py::_GROUP" in taken_for_granted.reliances()
+    assert "wal_sink/spark/session/locations.py::_hadoop_conf" in taken_for_granted.reliances()
+    assert "wal_sink/spark/session/private.py::_GROUP" in taken_for_granted.reliances()
     assert "wal_sink/stores/local.py::LocalSegment.commit" in taken_for_granted.store_primitives()
     assert "backends/wal_sink_backends/http/lookup_sink.py::HttpLookupSink" in taken_for_granted.sinks()
     assert "wal_sink/spark/staging/schema.py::check_schema" not in taken_for_granted.reliances()

@@ -157,7 +157,10 @@ def test_hidden_names_are_found() -> None:
     sources: list[tuple[str, list[str]]] = [
         ("from wal_sink import WalSink", []),
         ("def late():\n    from wal_sink.spark import check_java", []),
-        ("from wal_sink.spark.session.java import check_java", ["from wal_sink.spark.session.java import check_java"]),
+        (
+            "from wal_sink.spark.session.environment import check_java",
+            ["from wal_sink.spark.session.environment import check_java"],
+        ),
         ("from wal_sink import errors", ["from wal_sink import errors"]),
         ("import wal_sink.stores.local", ["import wal_sink.stores.local"]),
         (

@@ -66,7 +66,7 @@ def test_an_index_of_another_version_is_an_error() -> None:
 
 
 OWN_DEFAULT = re.compile(r"\.conf\.get\(\s*[^(),]+,|\bconf\.get\(\s*[^(),]+,\s*None")
-MAY_ASK_WITHOUT_SPARKS_DEFAULT = "wal_sink/spark/session/configuration.py"
+MAY_ASK_WITHOUT_SPARKS_DEFAULT = "wal_sink/spark/session/private.py"
 
 
 def test_no_setting_of_spark_is_read_with_a_default_of_ours() -> None:
@@ -77,7 +77,7 @@ def test_no_setting_of_spark_is_read_with_a_default_of_ours() -> None:
         if path.suffix == ".py" and path.relative_to(CHECKOUT).as_posix() != MAY_ASK_WITHOUT_SPARKS_DEFAULT
         for match in _own_defaults(path.read_text())
     ]
-    assert not found, "use setting_of or changed of wal_sink.spark.session.configuration in\n" + "\n".join(found)
+    assert not found, "use setting_of or changed of wal_sink.spark.session.private in\n" + "\n".join(found)
 
 
 def _own_defaults(text: str) -> list[re.Match[str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from wal_sink.spark.delivery.executors import _DeliveryTask
 from wal_sink.spark.delivery.pickling import PickledSink
-from wal_sink.spark.session.cluster import REPEAT_CHECKS, task_slots
-from wal_sink.spark.session.configuration import setting_of
-from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
-from wal_sink.spark.session.versions import version_of
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
+from wal_sink.spark.session.environment import version_of
+from wal_sink.spark.session.private import setting_of, task_slots
+from wal_sink.spark.session.tasks import SparkJobError, surfaced_errors
 
 __all__ = [
     "REPEAT_CHECKS",

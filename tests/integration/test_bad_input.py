@@ -35,7 +35,7 @@ from wal_sink import (
     UndeliveredError,
     WalSink,
 )
-from wal_sink.spark.session.query import check_classic
+from wal_sink.spark.session.connect import check_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -148,9 +148,9 @@ def test_what_cannot_work_over_connect_is_refused(refusals: str) -> None:
 SLOW = """
 import time
 from tests.support.streams import Lines
-import wal_sink.spark.session.remote_query as remote_query
-remote_query.ASK_EVERY_S = $EVERY
-remote_query.STOP_WAIT_S = 5.0
+import wal_sink.spark.session.connect as connect
+connect.ASK_EVERY_S = $EVERY
+connect.STOP_WAIT_S = 5.0
 to = Lines(home.root / "out.jsonl", pause_s=0.5)
 """
 WAITING = """
@@ -159,7 +159,7 @@ with home.sink(to) as served:
     while to.ids() != [0, 1, 2]:
         time.sleep(0.1)
     print("client: delivered", flush=True)
-    remote_query.ASK_EVERY_S = $EVERY
+    connect.ASK_EVERY_S = $EVERY
     time.sleep($SLEEP)
 """
 """A client that asks every second until the first batch is delivered, then at another pace."""

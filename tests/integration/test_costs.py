@@ -38,7 +38,7 @@ from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
-from wal_sink.spark.session import garbage
+from wal_sink.spark.session import tasks
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.two_phase.prepare import packed
 from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, _encoded, inline_limit
@@ -379,7 +379,7 @@ def test_delivering_segments_of_2_gib_takes_a_worker_less_than_400_mib_more_for_
 
 def searched(_: int) -> bool | None:
     """Run in a worker: whether collections search our modules. None if this worker has settled after no store."""
-    if not any(process == os.getpid() for process, _ in garbage._settled):
+    if not any(process == os.getpid() for process, _ in tasks._settled):
         return None
     return any(each is vars(paths) for each in gc.get_objects())
 

@@ -17,12 +17,9 @@ from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.waiting import wait_until
 from wal_sink import ConfigError
-from wal_sink.spark.session import job_properties as thread_properties
 from wal_sink.spark.session.cluster import check_kept_batches
-from wal_sink.spark.session.configuration import Setting, changed
-from wal_sink.spark.session.job_properties import described
-from wal_sink.spark.session.private import private
-from wal_sink.spark.session.versions import SPARK_3_5
+from wal_sink.spark.session.environment import SPARK_3_5
+from wal_sink.spark.session.private import Setting, changed, described, private, thread_properties
 from wal_sink.spark.staging import job as staging
 
 if TYPE_CHECKING:
@@ -82,7 +79,7 @@ def test_jobs_are_in_the_group_whose_name_the_thread_bears(
     group = f"wal-sink test {key}"
     with described(spark.sparkContext, "counting", group=group):
         spark.range(3).count()
-    with thread_properties.thread_properties(spark.sparkContext, {"spark.jobGroup.id": f"{group} later"}):
+    with thread_properties(spark.sparkContext, {"spark.jobGroup.id": f"{group} later"}):
         spark.range(3).count()
     jobs_of = spark.sparkContext.statusTracker().getJobIdsForGroup
     wait_until(lambda: bool(jobs_of(f"{group} later")), "the tracker, which Spark tells later, knows both jobs")
@@ -97,7 +94,7 @@ def test_tasks_find_the_batch_id_under_sparks_own_key(
     from wal_sink.spark.writers import data_source as data_source_writer  # noqa: PLC0415 - not in PySpark 3.5
 
     monkeypatch.setattr(data_source_writer, "_BATCH_ID_KEY", key)
-    with thread_properties.thread_properties(spark.sparkContext, {data_source_writer._BATCH_ID_KEY: "7"}):
+    with thread_properties(spark.sparkContext, {data_source_writer._BATCH_ID_KEY: "7"}):
         assert spark.sparkContext.parallelize([0], 1).map(batch_id_there).collect() == [found]
 
 

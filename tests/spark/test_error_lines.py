@@ -12,7 +12,7 @@ from pyspark.errors import PythonException
 from tests.house.spark import SparkJobError, surfaced_errors
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime.stopped import JobStoppedError
-from wal_sink.spark.session.error_lines import telling_line
+from wal_sink.spark.session.tasks import telling_line
 
 OF_PYTHON = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

@@ -14,7 +14,7 @@ from tests.support.logged import said_here
 from wal_sink.errors import ConfigError
 from wal_sink.spark import stage_batch
 from wal_sink.spark.session.cluster import inline_budget, size_of
-from wal_sink.spark.session.task_errors import ResultTooLargeError
+from wal_sink.spark.session.tasks import ResultTooLargeError
 
 TOO_LARGE = (
     "Job aborted due to stage failure: Total size of serialized results of 5 tasks (1280.0 KiB) is bigger than "

@@ -39,7 +39,7 @@ from wal_sink import (
     WalSink,
     WalSinkError,
 )
-from wal_sink.spark.session import identity, leftovers, locations
+from wal_sink.spark.session import identity
 from wal_sink.spark.staging import earlier_rows
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
@@ -206,13 +206,13 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setattr(wal_sink.walsink, "GRACE_S", 0.2)
     monkeypatch.setattr(wal_sink.walsink, "CANCEL_S", 0.1)
     monkeypatch.setattr(query, "session_of", lambda _: None)
-    monkeypatch.setattr(leftovers, "refuse_leftovers", lambda *_: None)
+    monkeypatch.setattr(query, "refuse_leftovers", lambda *_: None)
     monkeypatch.setattr(query, "schema_of", lambda _: StructType().add("n", "long"))
     monkeypatch.setattr(query, "start_query", lambda through, _, on_batch: Stream(made, on_batch, through))
     monkeypatch.setattr(query, "stop_query", lambda stream: stream.stop())
     monkeypatch.setattr(identity, "identity_of", Identity)
     monkeypatch.setattr(earlier_rows.BatchRows, "refuse_earlier", lambda *_: None)
-    monkeypatch.setattr(locations, "refuse_other_checkpoint", lambda *_: None)
+    monkeypatch.setattr(identity, "refuse_other_checkpoint", lambda *_: None)
     monkeypatch.setattr(query, "sleep_in_stream", lambda stream, seconds: stream.sleep(seconds), raising=False)
     monkeypatch.setattr(
         wal_sink.spark.stage_batch,

@@ -10,7 +10,7 @@ import pytest
 import wal_sink.spark.staging.repeated_shuffles
 from wal_sink.errors import ConfigError
 from wal_sink.spark import stage_batch
-from wal_sink.spark.session.task_errors import RepeatedShuffleError
+from wal_sink.spark.session.tasks import RepeatedShuffleError
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 
 

@@ -18,7 +18,7 @@ from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, process_identity
 from wal_sink.errors import ConfigError, CorruptError, FencedError, HistoryError
 from wal_sink.settings import Settings
-from wal_sink.spark.source import batches, reading
+from wal_sink.spark.source import reading, writing
 from wal_sink.spark.source.options import options_of, read_options, write_options
 from wal_sink.spark.source.writing import StagedMessage, WalSinkWriter
 
@@ -82,7 +82,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(batches, "_stagers", {})
+    monkeypatch.setattr(writing, "_stagers", {})
     made = Place(tmp_path)
     made.plan(0)
     return made
@@ -165,11 +165,11 @@ def planned_by_another_worker(place: Place, monkeypatch: pytest.MonkeyPatch, **c
     """Begin batch 0 here, and again in another process, which has changed in this way. Then look from here again."""
     as_worker(monkeypatch)
     place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
-    ours = dict(batches._stagers)
-    batches._stagers.clear()
+    ours = dict(writing._stagers)
+    writing._stagers.clear()
     as_worker(monkeypatch, **changes)
     place.sent()
-    monkeypatch.setattr(batches, "_stagers", ours)
+    monkeypatch.setattr(writing, "_stagers", ours)
     as_worker(monkeypatch)
 
 
@@ -197,22 +197,22 @@ def test_a_worker_whose_batch_is_refused_for_another_reason_does_not_claim_again
     place.complete(0)
     with pytest.raises(FencedError, match="but this batch is running now"):
         place.sent()
-    batches._stagers.clear()
+    writing._stagers.clear()
     with pytest.raises(FencedError, match="but this batch is running now"):
         place.sent()
 
 
 def test_a_query_that_continued_elsewhere_is_a_new_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
-    older = dict(batches._stagers)
+    older = dict(writing._stagers)
     for batch_id in (1, 2):
-        batches._stagers.clear()
+        writing._stagers.clear()
         place.complete(batch_id - 1)
         place.plan(batch_id)
         place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch=str(batch_id)))], batch_id)
     place.complete(2)
     place.plan(3)
-    monkeypatch.setattr(batches, "_stagers", older)
+    monkeypatch.setattr(writing, "_stagers", older)
     place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch="3"))], 3)
     assert [manifest.term for manifest in place.manifests(3)] == [4]
 

@@ -24,8 +24,8 @@ from tests.support.logged import said_here
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.session.checkpoint_files import current_session
 from wal_sink.spark.session.cluster import _OLD_FETCHES, check_kept_batches, warn_of_unchecked_shuffles
-from wal_sink.spark.session.hadoop import HadoopFiles, default_file_system
-from wal_sink.spark.session.job_properties import is_running
+from wal_sink.spark.session.locations import HadoopFiles, default_file_system
+from wal_sink.spark.session.private import is_running
 from wal_sink.spark.session.query import schema_of, session_of
 from wal_sink.spark.staging.job import _in_order, _task
 from wal_sink.spark.writers.data_source import DataSourceSink, _WritingTask

@@ -11,7 +11,7 @@ from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.timed_calls import CallTimedOutError
-from wal_sink.spark.session.java import check_java
+from wal_sink.spark.session.environment import check_java
 from wal_sink.stores.spec import S3, StoreSpec
 
 START_S = 180.0
@@ -45,7 +45,7 @@ def worker_findings(master: str, store: StoreSpec | None, *, timeout_s: float = 
 
 
 def _of_workers(master: str, store: StoreSpec | None) -> list[Finding]:
-    from wal_sink.spark.session.versions import check_pyspark  # noqa: PLC0415 - draining needs no Spark
+    from wal_sink.spark.session.environment import check_pyspark  # noqa: PLC0415 - draining needs no Spark
 
     try:
         check_pyspark()
@@ -60,8 +60,8 @@ def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from wal_sink.spark.session.checkpoint_files import current_session  # noqa: PLC0415
-    from wal_sink.spark.session.error_lines import telling_line  # noqa: PLC0415
-    from wal_sink.spark.session.workers import prepare_python  # noqa: PLC0415
+    from wal_sink.spark.session.environment import prepare_python  # noqa: PLC0415
+    from wal_sink.spark.session.tasks import telling_line  # noqa: PLC0415
 
     prepare_python(os.environ)
     own = current_session()
@@ -81,8 +81,8 @@ def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:
 def _of_session(spark: object, store: StoreSpec | None) -> list[Finding]:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from wal_sink.spark.session.versions import check_versions  # noqa: PLC0415
-    from wal_sink.spark.session.workers import WORKER_MODULES, check_workers  # noqa: PLC0415
+    from wal_sink.spark.session.cluster import WORKER_MODULES, check_workers  # noqa: PLC0415
+    from wal_sink.spark.session.environment import check_versions  # noqa: PLC0415
 
     if not isinstance(spark, SparkSession):
         return [risk("workers", "unknown: the session is of Spark Connect", "examine the server's own machine")]

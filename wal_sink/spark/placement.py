@@ -84,7 +84,7 @@ class Placement:
         """Cancel the Spark jobs that deliver to these sinks. The outcome of their chunks in flight is unknown."""
         if self.spark is None:
             return
-        from wal_sink.spark.session.job_properties import is_running  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.session.private import is_running  # noqa: PLC0415 - the core runs without Spark
 
         if is_running(self.spark.sparkContext):
             for name in names:
@@ -183,7 +183,7 @@ def concurrency(sink: Sink, delivery: Delivery) -> int | None:
 
 
 def _slots(spark: SparkSession | None) -> int:
-    from wal_sink.spark.session.cluster import task_slots  # noqa: PLC0415 - the core runs without Spark
+    from wal_sink.spark.session.private import task_slots  # noqa: PLC0415 - the core runs without Spark
 
     if spark is None:
         return 1
@@ -192,8 +192,8 @@ def _slots(spark: SparkSession | None) -> int:
 
 def check_environment(spark: SparkSession, store: StoreSpec) -> None:
     """Raise `ConfigError` if Spark's workers cannot stage."""
-    from wal_sink.spark.session.versions import check_versions  # noqa: PLC0415 - draining needs no Spark
-    from wal_sink.spark.session.workers import WORKER_MODULES, check_workers  # noqa: PLC0415
+    from wal_sink.spark.session.cluster import WORKER_MODULES, check_workers  # noqa: PLC0415
+    from wal_sink.spark.session.environment import check_versions  # noqa: PLC0415 - draining needs no Spark
 
     check_versions(spark)
     check_workers(spark, (*WORKER_MODULES, "s3fs") if store.scheme == S3 else WORKER_MODULES)

@@ -10,7 +10,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
 from wal_sink.spark.session.cluster import inline_budget
 from wal_sink.spark.session.identity import QueryIdentity
-from wal_sink.spark.session.task_errors import RepeatedShuffleError, ResultTooLargeError
+from wal_sink.spark.session.tasks import RepeatedShuffleError, ResultTooLargeError
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.staging.schema import schema_json
 from wal_sink.staging.manifests import Attempt, Staged, compare_replay

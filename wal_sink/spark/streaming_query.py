@@ -15,8 +15,7 @@ from wal_sink.lifecycle.entries import Entries, RunEntry, again
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.stopped import JobStoppedError, StoppedError
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
-from wal_sink.spark.session.connect import start_over_connect
-from wal_sink.spark.session.remote_query import LEAVE_WAIT_S, STOP_WAIT_S, RemoteQuery
+from wal_sink.spark.session.connect import LEAVE_WAIT_S, STOP_WAIT_S, RemoteQuery, start_over_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -128,7 +127,7 @@ class OwnQuery:
         `WalSink` closes, the newest run is the one that is stopped. Raises `ConfigError` if no running query is found,
         if the query runs on another checkpoint, and if `df` holds only rows of earlier batches.
         """
-        from wal_sink.spark.session import identity, locations  # noqa: PLC0415
+        from wal_sink.spark.session import identity  # noqa: PLC0415
         from wal_sink.spark.staging import earlier_rows  # noqa: PLC0415
 
         with self._entries.unknown(batch_id):
@@ -141,7 +140,7 @@ class OwnQuery:
 
         with self._entries.entered(found.query_id, found.run_id, batch_id, on_enter=on_enter) as entry:
             if self._checked_run != found.run_id:
-                locations.refuse_other_checkpoint(found, checkpoint_location(checkpoint, found.session))
+                identity.refuse_other_checkpoint(found, checkpoint_location(checkpoint, found.session))
                 self._checked_run = found.run_id
             self._rows = self._rows or earlier_rows.BatchRows()
             self._rows.refuse_earlier(df, found)
@@ -226,7 +225,7 @@ class OwnQuery:
 
     def _wait_for_stop(self, df: DataFrame) -> NoReturn:
         from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
-        from wal_sink.spark.session.task_errors import INTERRUPTED  # noqa: PLC0415
+        from wal_sink.spark.session.tasks import INTERRUPTED  # noqa: PLC0415
 
         sleep_in_stream(df, _STOP_S)
         # The stop interrupts only the thread of the query. `stage` may be called on another one.

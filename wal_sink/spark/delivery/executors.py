@@ -22,9 +22,8 @@ from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.sinks.failures import Failure, FailureKind, failure_of
 from wal_sink.spark.delivery import copies
 from wal_sink.spark.delivery.pickling import PickledSink
-from wal_sink.spark.session.error_lines import telling_line
-from wal_sink.spark.session.garbage import settle
-from wal_sink.spark.session.job_properties import described, is_running
+from wal_sink.spark.session.private import described, is_running
+from wal_sink.spark.session.tasks import settle, telling_line
 from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec

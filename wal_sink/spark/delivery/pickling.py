@@ -13,7 +13,7 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.texts import name_of, told
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.guarantees import Ability, ability_of
-from wal_sink.spark.session.job_properties import described
+from wal_sink.spark.session.private import described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

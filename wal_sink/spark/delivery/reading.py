@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wal_sink.spark.session.private import of_unknown_size
-from wal_sink.spark.session.task_errors import marked_errors
+from wal_sink.spark.session.tasks import marked_errors
 from wal_sink.spark.staging.schema import positional, positional_names
 from wal_sink.stores.opening import open_store
 from wal_sink.wal.records import SegmentRef
@@ -31,7 +31,7 @@ def read_segments(
     connector for it, and verifies the checksum. `schema` is that of the staged DataFrame, `chunk_rows` that of the
     manifest. The result has exactly this schema: names (including dotted and equal ones), nullability and metadata.
 
-    Inside `surfaced_errors` of `wal_sink.spark.session.task_errors`, the evaluation raises `CorruptError` or
+    Inside `surfaced_errors` of `wal_sink.spark.session.tasks`, the evaluation raises `CorruptError` or
     `StoreError`; elsewhere it raises Spark's `PythonException` with the same message.
     """
     task = _ReadingTask(store, tuple(segments), chunk_rows, tuple(positional_names(schema)))

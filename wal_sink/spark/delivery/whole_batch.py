@@ -10,9 +10,8 @@ from wal_sink.messages import DeliveryContext
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.delivery.reading import read_segments
-from wal_sink.spark.session.job_properties import described
-from wal_sink.spark.session.private import active
-from wal_sink.spark.session.task_errors import surfaced_errors
+from wal_sink.spark.session.private import active, described
+from wal_sink.spark.session.tasks import surfaced_errors
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal.records import Manifest
 

@@ -1,3 +1,3 @@
 """The Spark that a query runs in: the query, its checkpoint files, the cluster, Java, Python workers. Driver only,
-except `garbage`, which runs in the workers.
+except `tasks`, which runs in the workers too.
 """

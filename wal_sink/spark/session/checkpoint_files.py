@@ -25,7 +25,7 @@ def checkpoint_files(
     fsspec is used for every scheme.
     """
     if spark is not None and options is None and not _fsspec_reaches(url):
-        from wal_sink.spark.session.hadoop import HadoopFiles  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.session.locations import HadoopFiles  # noqa: PLC0415 - the core runs without Spark
 
         return HadoopFiles(spark, url)
     plain = StoreSpec(url, options or {})
@@ -44,8 +44,7 @@ def current_session() -> SparkSession | None:
         return None
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only if the user imported it
 
-    from wal_sink.spark.session.job_properties import is_running  # noqa: PLC0415
-    from wal_sink.spark.session.private import private  # noqa: PLC0415 - the core runs without Spark
+    from wal_sink.spark.session.private import is_running, private  # noqa: PLC0415 - the core runs without Spark
 
     session: SparkSession | None = private(SparkSession, "_instantiatedSession")
     if session is None or not is_running(session.sparkContext):
@@ -61,7 +60,7 @@ def checkpoint_location(checkpoint: str, spark: SparkSession | None) -> str:
     if ":" in checkpoint.partition("/")[0]:
         return checkpoint
     if spark is not None:
-        from wal_sink.spark.session.hadoop import default_file_system  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.session.locations import default_file_system  # noqa: PLC0415 - the core runs without Spark
 
         default = default_file_system(spark)
         if not default.startswith("file:"):

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session.job_properties import is_running
-from wal_sink.spark.session.private import private, understood
-from wal_sink.spark.session.query import check_classic
-from wal_sink.spark.session.writer_check import check_batch_frame
+from wal_sink.redaction import mask_url
+from wal_sink.spark.session.connect import check_classic
+from wal_sink.spark.session.locations import Place, compare
+from wal_sink.spark.session.private import is_running, private, understood
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
 
 _WHAT = "which query a batch belongs to"
 _SPARK_3_5 = "3.5."
@@ -67,7 +68,11 @@ def identity_of(df: DataFrame, batch_id: int) -> QueryIdentity:
     Raises `ConfigError` if there is none, if it does not run batch `batch_id`, and if this version of Spark gives an
     unknown answer.
     """
-    check_batch_frame(df)
+    if not hasattr(df, "sparkSession"):
+        raise ConfigError(
+            f"stage got a {type(df).__name__} as its DataFrame: expected stage(df, batch_id), with the two arguments "
+            "of foreachBatch in this order"
+        )
     check_classic(df)
     with understood(df.sparkSession.version, _WHAT):
         execution = _execution_of(df)
@@ -77,6 +82,21 @@ def identity_of(df: DataFrame, batch_id: int) -> QueryIdentity:
         if running.currentBatchId() != batch_id:
             raise _another_batch(batch_id, execution.id().toString(), running.currentBatchId())
         return _identity(df, batch_id, execution, running)
+
+
+def refuse_other_checkpoint(identity: QueryIdentity, given: str) -> None:
+    """Refuse a query that runs on another checkpoint than the given one: its gate would open for other batches.
+
+    A copy of a checkpoint has the same query id, so the id alone proves nothing. If the addresses leave it undecided,
+    the id and the entry of the batch decide, at each batch (`stage_batch`, `Stager`): a copy lacks the entries that
+    Spark writes from now on.
+    """
+    if compare(identity.session, given, identity.checkpoint) is Place.OTHER:
+        raise ConfigError(
+            f"batch {identity.batch_id}: query {identity.query_id} runs on {mask_url(identity.checkpoint)}, but "
+            f"WalSink was given checkpoint {mask_url(given)}. Pass WalSink the checkpointLocation of the query that "
+            "calls stage(), written the same way. Nothing was staged"
+        )
 
 
 def _identity(df: DataFrame, batch_id: int, execution: Any, running: Any) -> QueryIdentity:

@@ -1,4 +1,4 @@
-"""The single access to Spark's private interface, used where Spark has no public one.
+"""The single access to Spark's private interface; the settings of a session, and the properties of a thread's jobs.
 
 A missing name or an unexpected answer is an error; it never counts as "nothing there". `docs/ASSUMPTIONS.md` lists what
 wal-sink assumes about each name.
@@ -6,19 +6,29 @@ wal-sink assumes about each name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark import __version__
 from pyspark.errors import PySparkException
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import redacted
-from wal_sink.spark.session.versions import KNOWN_VERSIONS
+from wal_sink.reporting.texts import text_of
+from wal_sink.spark.session.environment import KNOWN_VERSIONS
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
+
+
+_DESCRIPTION = "spark.job.description"
+_GROUP = "spark.jobGroup.id"
+_UNKNOWN = ("SQL_CONF_NOT_FOUND", "NoSuchElementException")
+"""Parts of the error with which each version of Spark says that it does not know a setting."""
 
 
 @contextmanager
@@ -45,7 +55,7 @@ def private(thing: object, name: str) -> Any:
     except AttributeError as error:
         owner = thing if isinstance(thing, type) else type(thing)
         raise ConfigError(
-            f"{owner.__module__}.{owner.__qualname__} has no {name} in PySpark {_version()}, but wal-sink needs it. "
+            f"{owner.__module__}.{owner.__qualname__} has no {name} in PySpark {__version__}, but wal-sink needs it. "
             "Use a version of PySpark that README.md names, or a newer wal-sink"
         ) from error
 
@@ -86,7 +96,93 @@ def active(spark: SparkSession) -> Iterator[None]:
         companion.setActiveSession(before.get()) if before.isDefined() else companion.clearActiveSession()
 
 
-def _version() -> str:
-    from pyspark import __version__  # noqa: PLC0415 - a caller that has an object of PySpark has imported it
+@contextmanager
+def thread_properties(context: SparkContext, properties: Mapping[str, str]) -> Iterator[None]:
+    """Set Spark's local properties on the calling thread of the driver; restore the old values at the end."""
+    before = {key: context.getLocalProperty(key) for key in properties}
+    for key, value in properties.items():
+        context.setLocalProperty(key, value)
+    try:
+        yield
+    finally:
+        if is_running(context):
+            for key, old in before.items():
+                context.setLocalProperty(key, old)  # type: ignore[arg-type]  # None removes it
 
-    return __version__
+
+def described(context: SparkContext, description: str, *, group: str | None = None) -> AbstractContextManager[None]:
+    """Describe this thread's jobs in Spark's UI, and put them into a job group.
+
+    Without `group` they stay in the thread's own group: if that group is cancelled, as the stop of a query does, they
+    are cancelled too.
+    """
+    return thread_properties(context, {_DESCRIPTION: description} | ({} if group is None else {_GROUP: group}))
+
+
+def is_running(context: SparkContext) -> bool:
+    """Whether the context runs; False after the user stopped it. PySpark has no public way to ask."""
+    return private(context, "_jsc") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as Spark uses it now."""
+
+    value: str | None
+    """The value that was set, else Spark's default; None if there is neither."""
+    is_known: bool = True
+    """False: this version of Spark has no such setting. A core setting counts as unknown until it is set."""
+
+    @property
+    def is_true(self) -> bool:
+        """Whether Spark reads it as true."""
+        return self.value is not None and self.value.strip().lower() == "true"
+
+    def __str__(self) -> str:
+        if not self.is_known:
+            return "not known"
+        return "not set" if self.value is None else self.value
+
+
+def setting_of(spark: SparkSession, key: str) -> Setting:
+    """Read one setting of a session, as Spark uses it. Raises Spark's error if it cannot be read.
+
+    With a second argument, `spark.conf.get` returns that even where Spark has a default: a setting that nobody changed
+    then looks like one that is not known. So `tests/documents/test_repository.py` refuses that form everywhere else.
+    """
+    try:
+        return Setting(spark.conf.get(key))
+    except Exception as error:
+        if any(part in f"{type(error).__name__}: {text_of(error)}" for part in _UNKNOWN):
+            return Setting(None, is_known=False)
+        raise
+
+
+@contextmanager
+def changed(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    """Change a setting for a while, and leave it as it was: one that was not set is unset again."""
+    was_set = spark.conf.get(key, None)  # only here, Spark's own default is not wanted
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if was_set is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, was_set)
+
+
+def task_slots(context: SparkContext) -> int | None:
+    """The number of tasks that the cluster can run at once now, never 0; None if it is not known.
+
+    It is unknown after Spark was stopped, before the first executor registered, and if this version of Spark counts in
+    another way (`SparkContext.maxNumConcurrentTasks` is not public). Each caller decides what to do without it.
+    """
+    if not is_running(context):
+        return None
+    try:
+        cluster = private(context, "_jsc").sc()
+        found = int(cluster.maxNumConcurrentTasks(cluster.resourceProfileManager().defaultResourceProfile()))
+    except (Py4JError, OSError):
+        return None
+    return found if found > 0 else None

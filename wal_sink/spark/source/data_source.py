@@ -9,7 +9,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource
 
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session.versions import version_of
+from wal_sink.spark.session.environment import version_of
 from wal_sink.spark.source.options import read_options, write_options
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url, secrets_in_options
 from wal_sink.settings import Settings
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
+from wal_sink.spark.session.connect import CHECKPOINT
 from wal_sink.stores.spec import StoreSpec
 
 WAL = "wal"
-CHECKPOINT = "checkpointLocation"
 STORAGE_OPTIONS = "storageOptions"
 _PATH = "path"
 _QUERY_NAME = "queryName"

@@ -14,18 +14,17 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 
 from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.spark.session.cluster import size_of, task_slots
-from wal_sink.spark.session.configuration import changed, setting_of
-from wal_sink.spark.session.garbage import settle
-from wal_sink.spark.session.job_properties import described
-from wal_sink.spark.session.task_errors import (
+from wal_sink.spark.session.cluster import size_of
+from wal_sink.spark.session.environment import SPARK_3_5, version_of
+from wal_sink.spark.session.private import changed, described, setting_of, task_slots
+from wal_sink.spark.session.tasks import (
     RepeatedShuffleError,
     SparkJobError,
     marked_errors,
     named_errors,
+    settle,
     surfaced_errors,
 )
-from wal_sink.spark.session.versions import SPARK_3_5, version_of
 from wal_sink.spark.staging.empty_lists import with_offsets
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names

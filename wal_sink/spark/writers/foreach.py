@@ -14,8 +14,7 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import SegmentSink, SinkContext
 from wal_sink.spark.delivery.manifest_schema import schema_from_json, type_modules
-from wal_sink.spark.writers.pickled_rows import rows_of
-from wal_sink.spark.writers.rows import readable
+from wal_sink.spark.writers.rows import readable, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

@@ -1,4 +1,4 @@
-"""Transport of wal-sink's own errors from a Python worker through the JVM to the driver.
+"""The errors of a task on their way to the driver, and the garbage that a task leaves in its worker.
 
 Spark passes an exception of a task to the driver as text inside a stack trace. So a task that fails with one of our
 errors puts its class and message into one line, and the driver rebuilds the error from that line.
@@ -6,6 +6,8 @@ errors puts its class and message into one line, and the driver rebuilds the err
 
 from __future__ import annotations
 
+import gc
+import os
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,12 +18,18 @@ from pyspark.errors import PySparkException
 
 from wal_sink import errors
 from wal_sink.errors import ConfigError, StoreError, WalSinkError
+from wal_sink.redaction import redacted
 from wal_sink.runtime.stopped import JobStoppedError
-from wal_sink.spark.session.error_lines import telling_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from wal_sink.stores.spec import StoreSpec
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CAUSE = re.compile(r"^\s*Caused by: (\S+: .+)$", re.MULTILINE)
+_LONGEST = 300
 _MARK = "wal-sink error in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
 _STOPPED = re.compile(r"InterruptedException|InterruptedIOException|ClosedByInterruptException|cancelled job group")
@@ -35,6 +43,42 @@ searches with a regular expression that overflows the stack of the stream's thre
 """
 _RESULT_LIMIT = "bigger than spark.driver.maxResultSize"
 _NULL_POINTER = "java.lang.NullPointerException"
+MOST_STORES = 4
+"""So many stores of a process at most, so that what can stay has a bound whatever a worker opens."""
+_settled: set[tuple[int, str]] = set()
+"""The stores after whose first task this was done, by process and address. Empty: for a task that opened no store.
+
+Not by options: each task unpickles them, and an object among them (credentials of a library) may equal only itself.
+"""
+
+
+def telling_line(error: BaseException | str) -> str:
+    """The cause in one line, from an error of py4j or PySpark, or from its text.
+
+    Of a Python worker's traceback it is the exception; of a Java trace the first line and the last cause. Any other
+    text gives its first line. Passwords are masked.
+    """
+    text = redacted(error)  # first: a cut password cannot be recognised
+    if isinstance(error, BaseException) and not text:
+        text = type(error).__name__
+    return (_of_traceback(text) or _of_java(text)).rstrip(".")
+
+
+def _of_traceback(text: str) -> str:
+    """The line after the indented frames of the last traceback; empty if there is no traceback."""
+    _, found, last = text.rpartition(_TRACEBACK)
+    lines = (line for line in last.splitlines() if line.strip() and not line[0].isspace())
+    return next(lines, "")[:_LONGEST] if found else ""
+
+
+def _of_java(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
+    first = lines[0]
+    if first.startswith("An error occurred while calling") and len(lines) > 1:  # py4j's line: Java's follows
+        first = lines[1].removeprefix(": ")
+    causes: list[str] = _CAUSE.findall(text)
+    caused = f"; caused by {causes[-1][:_LONGEST].rstrip()}" if causes and causes[-1] not in first else ""
+    return first[:_LONGEST].rstrip(".") + caused
 
 
 class SparkJobError(Exception):
@@ -122,3 +166,21 @@ def _first_line(text: str) -> str:
     return (
         next(line for line in text.splitlines() if _NULL_POINTER in line).partition(_NULL_POINTER)[2].strip(" :") + "."
     )
+
+
+def settle(opened: StoreSpec | None) -> None:
+    """Let later collections skip the objects that live now. Call it at the end of a task, which opened this store.
+
+    It happens once for each store that a worker opens, never for each task: a garbage cycle that is made later, of
+    objects that live now, is not found any more. Objects without a cycle are freed as before. It happens never in a
+    worker that ends with its task: PySpark collects nothing there.
+    """
+    if not os.environ.get("SPARK_REUSE_WORKER"):
+        return
+    process = os.getpid()
+    key = process, opened.safe_url if opened is not None else ""
+    if key in _settled or sum(1 for owner, _ in _settled if owner == process) > MOST_STORES:
+        return
+    _settled.add(key)
+    gc.collect()  # garbage of this moment would stay for ever
+    gc.freeze()
