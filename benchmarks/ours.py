@@ -15,8 +15,8 @@ from benchmarks.measure import NAME, Contestant
 from benchmarks.sinks import CsvSink, NullSink, StampSink, skip
 from benchmarks.workloads import Workload
 from wal_sink import Delivery, Settings, Sink, WalSink, wrap
-from wal_sink.messages import StagingContext
-from wal_sink.spark.staging.job import stage_dataframe
+from wal_sink.spark.staging import stage_dataframe
+from wal_sink.staging.partitions import StagingContext
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal import paths

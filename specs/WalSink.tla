@@ -273,7 +273,7 @@ StageBegin(r) ==
           ELSE IF wal # 0 /\ R[r].own # wal /\ ck.q # wal /\ BUG # "query_id_not_checked"
           THEN StageFails(r, "owner") /\ UNCHANGED <<wal, R>>
           ELSE IF wal # 0 /\ S[r].q # wal /\ Fixed("running_query_asked") /\ BUG # "query_id_not_checked"
-          THEN StageFails(r, "owner") /\ UNCHANGED <<wal, R>>      \* spark.stage_batch._check_query
+          THEN StageFails(r, "owner") /\ UNCHANGED <<wal, R>>      \* spark.staging._check_query
           ELSE IF S[r].q # R[r].own /\ S[r].q # ck.q               \* the same, of a checkpoint that is not the query's own
           THEN S' = [S EXCEPT ![r].pc = "dead"] /\ UNCHANGED <<wal, R, G>>
           ELSE /\ wal' = IF wal = 0 THEN ck.q ELSE wal

@@ -1,20 +1,15 @@
-"""Messages between the driver and its tasks, for delivery and for staging."""
+"""Messages between the driver and its delivery tasks."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-import msgspec
-
-from wal_sink.sinks.base import MakeSink, SinkContext
+from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.failures import Failure
 from wal_sink.telemetry.measures import OperationTimes, Times
 from wal_sink.wal.fencing import Term
-from wal_sink.wal.inline_rows import inline_limit
 from wal_sink.wal.records import Marker, SegmentRef
-from wal_sink.wal.segment_writer import SegmentLimits
-from wal_sink.wal.timings import StagingTiming
 
 SMALL_BATCH_BYTES = 4 << 20
 """Segment bytes up to which the driver delivers a batch: a Spark job alone costs about 100 ms (measured)."""
@@ -75,8 +70,17 @@ class DeliveryContext:
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """The context that the sink is opened with."""
-        context = _sink_context(self, self.sink, self.term.number, on_executor=on_executor)
-        return replace(context, time_zone=self.time_zone)
+        return SinkContext(
+            wal_id=self.wal_id,
+            sink=self.sink,
+            term=self.term.number,
+            batch_id=self.batch_id,
+            columns=self.columns,
+            on_executor=on_executor,
+            spark_schema=self.spark_schema,
+            time_zone=self.time_zone,
+            at_most_once=self.at_most_once,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,72 +136,3 @@ class SegmentResult:
 def failed_as_a_whole(failure: Failure) -> SegmentResult:
     """The result of a failure that concerns no segment in particular."""
     return SegmentResult(ordinal=NO_SEGMENT, rows=0, failure=failure)
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """The part of one two-phase sink in staging. Sent to executors."""
-
-    sink: str
-    make_sink: MakeSink = field(repr=False)
-    attempt_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StagingContext:
-    """Facts that the staging tasks of one attempt at a batch share. Sent to executors."""
-
-    folder: str
-    limits: SegmentLimits
-    run_id: str = ""
-    wal_id: str = ""
-    batch_id: int = 0
-    term: int = 0
-    """The stager's term."""
-    columns: tuple[str, ...] = ()
-    spark_schema: str = field(default="", repr=False)
-    keep_segments: bool = True
-    preparations: tuple[Preparation, ...] = ()
-    measured: bool = False
-    """Whether tasks count their requests."""
-    inline_bytes: int = 0
-    """The budget of inline rows; see `wal.inline_rows`. 0: no rows travel inline."""
-
-    def inline_limit(self, partition: int) -> int:
-        """Bytes that the task of a partition may return inline. The driver would write them, so only rows that are kept
-        may travel.
-        """
-        return inline_limit(self.inline_bytes, partition) if self.keep_segments else 0
-
-    def context(self, sink: str, *, on_executor: bool) -> SinkContext:
-        """The context that a two-phase sink is opened with to prepare rows."""
-        return _sink_context(self, sink, self.term, on_executor=on_executor)
-
-
-class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one staging task: its segments in order, and by sink the handle of each segment; or inline rows."""
-
-    segments: tuple[SegmentRef, ...]
-    prepared: dict[str, tuple[str | None, ...]]
-    partition: int = 0
-    inline: bytes = b""
-    """Rows that are in no segment yet, as `wal.inline_rows` encodes them."""
-    timing: StagingTiming | None = None
-    """How long the task took; of several partitions as one, all their tasks."""
-    requests: tuple[OperationTimes, ...] = ()
-    """Requests of the task, if they are measured."""
-    time_zone: str = ""
-    """As in the manifest."""
-
-
-def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int, *, on_executor: bool) -> SinkContext:
-    return SinkContext(
-        wal_id=batch.wal_id,
-        sink=sink,
-        term=term,
-        batch_id=batch.batch_id,
-        columns=batch.columns,
-        on_executor=on_executor,
-        spark_schema=batch.spark_schema,
-        at_most_once=isinstance(batch, DeliveryContext) and batch.at_most_once,
-    )

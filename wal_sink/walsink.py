@@ -212,7 +212,7 @@ class WalSink:
         if is_connect(writer):
             return self._start_over_connect(writer)
         from wal_sink.spark.session.query import refuse_leftovers, schema_of, session_of  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.staging.schema import arrow_schema, check_schema  # noqa: PLC0415
+        from wal_sink.spark.session.schema import arrow_schema, check_schema  # noqa: PLC0415
 
         refuse_large_chunks(self._settings, self._sinks)
         spark, schema = session_of(writer), schema_of(writer)
@@ -490,7 +490,7 @@ class WalSink:
             raise
 
     def _stage(self, df: DataFrame, identity: QueryIdentity, pool: CommitterPool) -> None:
-        from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
+        from wal_sink.spark.staging import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
         batch_id, wal = identity.batch_id, self._spec.safe_url
         told = pool.told_to_wait(batch_id)

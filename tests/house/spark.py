@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wal_sink.spark import staging
 from wal_sink.spark.delivery.executors import _DeliveryTask
 from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
@@ -15,6 +16,7 @@ __all__ = [
     "SparkJobError",
     "_DeliveryTask",
     "setting_of",
+    "staging",
     "surfaced_errors",
     "task_slots",
     "version_of",

@@ -39,9 +39,8 @@ from wal_sink.errors import DeliveryError
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
 from wal_sink.spark.session import tasks
+from wal_sink.staging.partitions import MOST_INLINE_BYTES, _encoded, inline_limit, packed
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
-from wal_sink.two_phase.prepare import packed
-from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, _encoded, inline_limit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

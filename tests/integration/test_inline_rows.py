@@ -27,9 +27,9 @@ LIMITED = (
 import sys
 from pathlib import Path
 from tests.support.streams import Home
-import wal_sink.spark.stage_batch
+import wal_sink.spark.staging
 
-budget, wal_sink.spark.stage_batch.inline_budget = wal_sink.spark.stage_batch.inline_budget, lambda _: 16 << 20
+budget, wal_sink.spark.staging.inline_budget = wal_sink.spark.staging.inline_budget, lambda _: 16 << 20
 home = Home(Path(sys.argv[1]))
 text = "array_join(transform(sequence(1, 150), i -> sha2(string(1000 * id + i), 512)), '')"  # Spark compresses results
 stream = home.feed.stream(spark).repartition(8).selectExpr("id", text + " AS text")
@@ -37,7 +37,7 @@ try:
     with home.sink() as sink:
         sink.run(stream.writeStream.trigger(availableNow=True))
 finally:
-    wal_sink.spark.stage_batch.inline_budget = budget
+    wal_sink.spark.staging.inline_budget = budget
 """
 )
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
-from tests.house.spark import setting_of, version_of
+from tests.house.spark import setting_of, staging, version_of
 from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.waiting import wait_until
@@ -20,7 +20,6 @@ from wal_sink import ConfigError
 from wal_sink.spark.session.cluster import check_kept_batches
 from wal_sink.spark.session.environment import SPARK_3_5
 from wal_sink.spark.session.private import Setting, changed, described, private, thread_properties
-from wal_sink.spark.staging import job as staging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,14 +19,13 @@ from pyspark.sql.functions import rand
 
 from tests.house.log import SegmentLimits, load_segment
 from tests.house.protocol import StagingContext
-from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, surfaced_errors
+from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, staging, surfaced_errors
 from tests.house.stores import StoreSpec, open_store
 from tests.support.fixtures.spark import processes_of
 from wal_sink.errors import ConfigError, CorruptError, StoreError
 from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.session.private import changed
-from wal_sink.spark.staging import job as staging
-from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
+from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

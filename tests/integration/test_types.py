@@ -19,8 +19,8 @@ from wal_sink.errors import ConfigError
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.session.environment import Version
-from wal_sink.spark.staging.job import stage_dataframe
-from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, schema_json
+from wal_sink.spark.session.schema import are_resolved_by_name, check_schema, schema_json
+from wal_sink.spark.staging import stage_dataframe
 from wal_sink.wal.segment_writer import segment_names
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tests.support.processes import Child
 from tests.support.streams import SESSION, Home, Lines, append_line, quick, small_chunks
 from tests.support.waiting import wait_until
 from wal_sink import BatchSink, Chunk, ConfigError, Delivery, Settings, UndeliveredError, idempotent
-from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
+from wal_sink.spark.staging import RepeatedShuffles
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.sql.sink import SqlSink
 

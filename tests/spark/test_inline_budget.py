@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.house.spark import surfaced_errors
+from tests.house.spark import staging, surfaced_errors
 from tests.support.logged import said_here
 from wal_sink.errors import ConfigError
-from wal_sink.spark import stage_batch
 from wal_sink.spark.session.cluster import inline_budget, size_of
 from wal_sink.spark.session.tasks import ResultTooLargeError
 
@@ -96,7 +95,7 @@ class Run:
 
 def stage(run: Run) -> bool:
     identity = cast("Any", SimpleNamespace(batch_id=7, planned_ms=17))
-    return stage_batch._stage(cast("Any", run), identity, cast("Any", run.write))
+    return staging._stage(cast("Any", run), identity, cast("Any", run.write))
 
 
 def test_the_batch_is_staged_again_without_inline_rows(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from tests.unit.wal import test_inline_rows as inline
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.recording import Looks
 from wal_sink.errors import CorruptError, WalSinkError
-from wal_sink.wal import inline_rows
+from wal_sink.staging import partitions as inline_rows
 
 Law = Callable[[], object]
 

@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import wal_sink.spark.session.query
-import wal_sink.spark.stage_batch
+import wal_sink.spark.staging
 import wal_sink.spark.streaming_query
 import wal_sink.walsink
 from tests.house.log import paths
@@ -39,8 +39,7 @@ from wal_sink import (
     WalSink,
     WalSinkError,
 )
-from wal_sink.spark.session import identity
-from wal_sink.spark.staging import earlier_rows
+from wal_sink.spark.session import earlier_rows, identity
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
 
@@ -215,7 +214,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setattr(identity, "refuse_other_checkpoint", lambda *_: None)
     monkeypatch.setattr(query, "sleep_in_stream", lambda stream, seconds: stream.sleep(seconds), raising=False)
     monkeypatch.setattr(
-        wal_sink.spark.stage_batch,
+        wal_sink.spark.staging,
         "stage_batch",
         lambda run, _, stream, caller: stream.query.stage(run, caller.batch_id),
     )
@@ -590,7 +589,7 @@ def test_closing_stops_the_newest_run_of_an_own_chain(home: Home) -> None:
 def test_a_started_query_forgets_how_an_earlier_one_failed(home: Home) -> None:
     sink = home.sink(target := Recorder())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wal_sink.spark.stage_batch, "stage_batch", raising(WalSinkError("the store sleeps")))
+        patch.setattr(wal_sink.spark.staging, "stage_batch", raising(WalSinkError("the store sleeps")))
         first = sink.start(writer(0))
         with pytest.raises(WalSinkError):
             first.awaitTermination()
@@ -710,7 +709,7 @@ def bound_and_not_staged(run: Run, batch_id: int, *_: object, **__: object) -> N
 def test_a_batch_that_failed_and_comes_again_is_no_error_of_closing(home: Home) -> None:
     def fail(df: Any, batch_id: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wal_sink.spark.stage_batch, "stage_batch", raising(WalSinkError("the store sleeps")))
+            patch.setattr(wal_sink.spark.staging, "stage_batch", raising(WalSinkError("the store sleeps")))
             sink.stage(df, batch_id)
 
     with home.sink(Recorder()) as sink:

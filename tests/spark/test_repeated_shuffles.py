@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-import wal_sink.spark.staging.repeated_shuffles
+import wal_sink.spark.staging
+from tests.house.spark import staging
 from wal_sink.errors import ConfigError
-from wal_sink.spark import stage_batch
 from wal_sink.spark.session.tasks import RepeatedShuffleError
-from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
+from wal_sink.spark.staging import RepeatedShuffles
 
 
 class Sequence(list[Any]):
@@ -73,7 +73,7 @@ def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_shuffle(_gateway: object, dependency: object, _kind: str) -> bool:
         return hasattr(dependency, "shuffleId")
 
-    monkeypatch.setattr(wal_sink.spark.staging.repeated_shuffles, "is_instance_of", is_shuffle)
+    monkeypatch.setattr(wal_sink.spark.staging, "is_instance_of", is_shuffle)
 
 
 def test_shuffles_that_were_whole_before_the_first_task_read_them_are_fine() -> None:
@@ -132,7 +132,7 @@ class Staging:
 
 
 def staged(run: Staging) -> bool:
-    return stage_batch._stage(
+    return staging._stage(
         cast("Any", run), cast("Any", SimpleNamespace(batch_id=7, planned_ms=17)), cast("Any", run.write)
     )
 

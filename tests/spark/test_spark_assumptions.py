@@ -27,7 +27,7 @@ from wal_sink.spark.session.cluster import _OLD_FETCHES, check_kept_batches, war
 from wal_sink.spark.session.locations import HadoopFiles, default_file_system
 from wal_sink.spark.session.private import is_running
 from wal_sink.spark.session.query import schema_of, session_of
-from wal_sink.spark.staging.job import _in_order, _task
+from wal_sink.spark.staging import _in_order, _task
 from wal_sink.spark.writers.data_source import DataSourceSink, _WritingTask
 from wal_sink.spark.writers.rows import spark_rows
 

@@ -14,7 +14,7 @@ from wal_sink.cli.working import working
 from wal_sink.operate.batches import BatchDetail, SinkTimeline, StagedRows, Timeline, read_batch, read_rows
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
-from wal_sink.wal.timings import StagingTiming
+from wal_sink.wal.records import StagingTiming
 
 LONGEST_CELL = 40
 NOT_RECORDED = "not recorded"

@@ -40,7 +40,7 @@ from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.telemetry.events import Delivered, FoundDelivered
-from wal_sink.two_phase.abort import ABORT_EVERY_BATCHES, abort_abandoned
+from wal_sink.two_phase.commit import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim_above_seen, renew
 from wal_sink.wal.log import NOTHING

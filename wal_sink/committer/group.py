@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from wal_sink.committer.context import CommitContext
 from wal_sink.messages import SMALL_BATCH_BYTES
-from wal_sink.wal.records import Manifest
-from wal_sink.wal.timings import DeliveryTiming
+from wal_sink.wal.records import DeliveryTiming, Manifest
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""

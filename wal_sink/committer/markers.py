@@ -11,8 +11,7 @@ from wal_sink.recovery.inventory import Lost, require
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release, SinkRecord, without_segments
-from wal_sink.wal.timings import DeliveryTiming
+from wal_sink.wal.records import DeliveryTiming, Manifest, Marker, OlderSlots, Release, SinkRecord, without_segments
 
 MOST_LAST_DELIVERED_SLOTS = 1024
 """Slots from this number on are watched only if the newest batch with rows uses them, so that a marker stays small."""

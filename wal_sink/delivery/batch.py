@@ -21,9 +21,8 @@ from wal_sink.sinks.failures import Failure, FailureKind, failure_error
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, Marker
+from wal_sink.wal.records import DeliveryTiming, Manifest, Marker
 from wal_sink.wal.segment_reader import chunk_ends
-from wal_sink.wal.timings import DeliveryTiming
 
 _WORST_FIRST = (
     FailureKind.FENCED,

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from wal_sink.delivery.local import copier
 from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
-from wal_sink.messages import Preparation
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, MakeSink, Sink, TwoPhaseSink
 from wal_sink.sinks.guarantees import Promise, promise
+from wal_sink.two_phase.prepare import Preparation
 
 
 def serve(

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wal_sink.messages import DeliveryContext, Preparation, SegmentResult, SegmentTask
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import MakeSink
 from wal_sink.sinks.guarantees import Promise
+from wal_sink.two_phase.prepare import Preparation
 from wal_sink.wal.records import Manifest
 
 

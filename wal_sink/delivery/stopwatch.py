@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from wal_sink.messages import NO_SEGMENT, SegmentResult
 from wal_sink.runtime.clock import Runtime
-from wal_sink.wal.timings import DeliveryTiming, SegmentTiming, rounded
+from wal_sink.wal.records import DeliveryTiming, SegmentTiming, rounded
 
 
 class Stopwatch:

@@ -16,7 +16,6 @@ from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.lifecycle.given import refuse_ends
-from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, refuse_left, take
 from wal_sink.recovery.location import GonePlace
@@ -26,8 +25,8 @@ from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_na
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Settings
-from wal_sink.staging.manifests import Attempt, Staged
-from wal_sink.staging.stager import Stager
+from wal_sink.staging.partitions import StagingContext
+from wal_sink.staging.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
 from wal_sink.telemetry.events import Began, Collected, Ended

@@ -24,9 +24,8 @@ from wal_sink.sinks.json_rows import decimal_texts, plain_values
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, Release
+from wal_sink.wal.records import Manifest, Marker, Release, SegmentTiming, StagingTiming
 from wal_sink.wal.segment_reader import load_segment, read_chunks
-from wal_sink.wal.timings import SegmentTiming, StagingTiming
 
 
 def moment_of(created: str | None) -> datetime | None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from wal_sink.spark.session.earlier_rows import BatchRows
     from wal_sink.spark.session.identity import QueryIdentity
-    from wal_sink.spark.staging.earlier_rows import BatchRows
 
 _logger = logger_of(__name__)
 
@@ -127,8 +127,7 @@ class OwnQuery:
         `WalSink` closes, the newest run is the one that is stopped. Raises `ConfigError` if no running query is found,
         if the query runs on another checkpoint, and if `df` holds only rows of earlier batches.
         """
-        from wal_sink.spark.session import identity  # noqa: PLC0415
-        from wal_sink.spark.staging import earlier_rows  # noqa: PLC0415
+        from wal_sink.spark.session import earlier_rows, identity  # noqa: PLC0415
 
         with self._entries.unknown(batch_id):
             found = identity.identity_of(df, batch_id)

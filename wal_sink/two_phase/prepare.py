@@ -1,37 +1,28 @@
 """Preparing rows in the targets of two-phase sinks: while a batch is staged, or later from the rows that were kept.
 
 A transaction is recorded before it is begun. So a transaction that a crash leaves in a target is found and aborted
-(`two_phase/abort.py`). The handle to commit is the one in the manifest, or in the newest `PreparedRecord`.
+(`two_phase/commit.py`). The handle to commit is the one in the manifest, or in the newest `PreparedRecord`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import DeliveryError, StoreError
-from wal_sink.messages import SMALL_BATCH_BYTES, Preparation, StagedPartition, StagingContext
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
-from wal_sink.runtime.clock import SYSTEM, Runtime, host_name
 from wal_sink.runtime.timed_calls import TimedCall
-from wal_sink.sinks.arrow_types import in_utc
-from wal_sink.sinks.base import Transaction, TwoPhaseSink
+from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
-from wal_sink.stores.base import Store
 from wal_sink.wal import paths
-from wal_sink.wal.inline_rows import PACKED_BYTES, InlineRows, Nowhere, estimated_bytes, pack, take_inline
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import BegunRecord, TokenRecord
-from wal_sink.wal.segment_writer import Follower, SegmentWriter, segment_names
-from wal_sink.wal.timings import StagingTiming, TaskTiming, combined, rounded
 
 MAX_HANDLE = 4096
 """Most characters of a handle. A manifest holds one a segment."""
@@ -40,130 +31,13 @@ _logger = logger_of(__name__)
 _Result = TypeVar("_Result")
 
 
-def stage_partition(
-    context: StagingContext,
-    batches: Iterable[pa.RecordBatch],
-    open_log: Callable[[], Log],
-    *,
-    partition: int,
-    on_executor: bool,
-    runtime: Runtime = SYSTEM,
-) -> StagedPartition:
-    """Write the rows of one partition into segments and into every two-phase target.
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The part of one two-phase sink in staging. Sent to executors."""
 
-    The few rows of a small partition are returned instead, and `packed` writes them. Then the log is not opened.
-
-    If a target fails, its rows are prepared later, when they are delivered. But where the WAL does not keep the rows,
-    the failure ends the task (`DeliveryError`), and Spark runs the batch again.
-    """
-    began_s = runtime.monotonic_s()
-    zones: set[str] = set()
-    names = segment_names(context.columns)
-    instants = (in_utc(batch.rename_columns(names), zones) for batch in batches)
-    staged = _staged(context, instants, open_log, partition, on_executor=on_executor)
-    seconds = rounded(runtime.monotonic_s() - began_s)
-    task = TaskTiming(partition=partition, seconds=seconds, host=host_name() if on_executor else "")
-    timing = StagingTiming(tasks=1, task_seconds=seconds, slowest=task)
-    return msgspec.structs.replace(staged, timing=timing, time_zone=max(zones, default=""))
-
-
-def _staged(
-    context: StagingContext,
-    batches: Iterable[pa.RecordBatch],
-    open_log: Callable[[], Log],
-    partition: int,
-    *,
-    on_executor: bool,
-) -> StagedPartition:
-    if limit := context.inline_limit(partition):
-        inline, batches = take_inline(batches, limit)
-        if inline is not None:
-            return StagedPartition((), {given.sink: () for given in context.preparations}, partition, inline)
-    log = open_log()
-    preparers = [Preparer(context, given, log, partition, on_executor=on_executor) for given in context.preparations]
-    try:
-        with _segment_writer(context, log.store, log.runtime, partition, preparers) as writer:
-            for batch in batches:
-                writer.write(batch)
-            segments = writer.finish()
-    finally:
-        for preparer in preparers:
-            preparer.close()
-    handles = {preparer.sink: tuple(preparer.handles) for preparer in preparers}
-    return StagedPartition(tuple(segments), handles, partition)
-
-
-def packed(
-    context: StagingContext, partitions: Sequence[StagedPartition], log: Log, *, side_by_side: int = 1
-) -> StagedPartition:
-    """The partitions of a batch as one, in their order. Runs in the driver.
-
-    Inline rows are written into segments, before any manifest can name them. They have no handle: two-phase sinks
-    prepare them at delivery. `side_by_side` tells how many segments delivery takes at once; it matters only to rows
-    that are too many for the driver to deliver. Fewer make one segment, and so one segment's requests.
-    """
-    part_bytes = _part_bytes(context, partitions, log)
-    if part_bytes is None:
-        side_by_side, part_bytes = 1, PACKED_BYTES
-    zone = max((each.time_zone for each in partitions), default="")
-    whole = [StagedPartition((), {given.sink: () for given in context.preparations}, time_zone=zone)]
-    with_rows = (partition for partition in partitions if partition.inline or partition.segments)
-    for is_inline, group in groupby(with_rows, lambda partition: bool(partition.inline)):
-        if not is_inline:
-            whole += group
-            continue
-        rows = [InlineRows(partition.partition, partition.inline) for partition in group]
-        refs = pack(
-            rows,
-            lambda first: _segment_writer(context, log.store, log.runtime, first),
-            side_by_side=side_by_side,
-            part_bytes=part_bytes,
-        )
-        unprepared: tuple[str | None, ...] = (None,) * len(refs)
-        whole.append(StagedPartition(tuple(refs), {given.sink: unprepared for given in context.preparations}))
-    return msgspec.structs.replace(joined(whole), timing=combined(each.timing for each in partitions))
-
-
-def _part_bytes(context: StagingContext, partitions: Sequence[StagedPartition], log: Log) -> int | None:
-    """The inline bytes that fill a segment of `PACKED_BYTES`; None if all rows are so few that the driver delivers
-    them.
-    """
-    rows = [InlineRows(partition.partition, partition.inline) for partition in partitions if partition.inline]
-    size = sum(len(each.data) for each in rows)
-    if size <= SMALL_BATCH_BYTES:
-        return None
-    estimated = estimated_bytes(rows, lambda first: _segment_writer(context, Nowhere(), log.runtime, first))
-    return None if estimated <= SMALL_BATCH_BYTES else math.ceil(size / estimated * PACKED_BYTES)
-
-
-def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
-    """The partitions of a batch as one, in their order. None of them has inline rows."""
-    segments = tuple(segment for partition in partitions for segment in partition.segments)
-    sinks = {sink for partition in partitions for sink in partition.prepared}
-    handles = {
-        sink: tuple(handle for partition in partitions for handle in partition.prepared[sink]) for sink in sorted(sinks)
-    }
-    timing = combined(partition.timing for partition in partitions)
-    zone = max((partition.time_zone for partition in partitions), default="")
-    return StagedPartition(segments, handles, timing=timing, time_zone=zone)
-
-
-def _segment_writer(
-    context: StagingContext,
-    store: Store | Nowhere,
-    runtime: Runtime,
-    partition: int,
-    followers: Sequence[Follower] = (),
-) -> SegmentWriter:
-    return SegmentWriter(
-        store,
-        folder=context.folder,
-        partition=partition,
-        limits=context.limits,
-        new_id=runtime.new_id,
-        followers=followers,
-        keep=context.keep_segments,
-    )
+    sink: str
+    make_sink: MakeSink = field(repr=False)
+    attempt_timeout_s: float
 
 
 def opened_sink(session: SinkSession) -> TwoPhaseSink:
@@ -238,15 +112,16 @@ class Preparer:
     """Writes the segments of one staging task into the target of one sink, in the task's process."""
 
     def __init__(
-        self, context: StagingContext, given: Preparation, log: Log, partition: int, *, on_executor: bool
+        self, given: Preparation, context: SinkContext, log: Log, partition: int, *, rows_are_kept: bool
     ) -> None:
+        """`rows_are_kept`: whether the WAL keeps the rows too."""
         self.sink = given.sink
         self.handles: list[str | None] = []
-        self._context = context
         self._given = given
+        self._context = context
         self._log = log
         self._partition = partition
-        self._on_executor = on_executor
+        self._rows_are_kept = rows_are_kept
         self._timed_call: TimedCall | None = None
         self._session: SinkSession | None = None
         self._open: OpenTransaction | None = None
@@ -298,9 +173,8 @@ class Preparer:
         if self._session is None:
             limit_s = self._given.attempt_timeout_s
             self._timed_call = self._log.runtime.new_timed_call()
-            told = self._context.context(self.sink, on_executor=self._on_executor)
             made = call_sink(self._timed_call, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
-            self._session = SinkSession(made, self._timed_call, told, timeout_s=limit_s)
+            self._session = SinkSession(made, self._timed_call, self._context, timeout_s=limit_s)
         return self._session, opened_sink(self._session)
 
     def _try(self, step: Callable[[], _Result]) -> _Result | None:
@@ -312,7 +186,7 @@ class Preparer:
         except SinkFailedError as error:
             self._failed = True
             self.abort()
-            if not self._context.keep_segments:
+            if not self._rows_are_kept:
                 raise DeliveryError(
                     f"{error.failure.message}. The rows would be lost (keep_segments=False), so the batch is not "
                     "staged. Repair the target, or leave keep_segments=True"

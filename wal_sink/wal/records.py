@@ -8,6 +8,7 @@ a record in the wrong place is detected too.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -15,7 +16,6 @@ import msgspec
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.runtime.clock import ProcessIdentity
 from wal_sink.wal import paths
-from wal_sink.wal.timings import DeliveryTiming, StagingTiming
 
 FORMAT = 6
 """Format of every record. 1 to 4 were those of commits before the first release, which this version does not read."""
@@ -98,6 +98,80 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if the file exists. If False, only the targets of two-phase sinks hold the rows, and `bytes` and `crc32` are
     0.
     """
+
+
+def even_ends(rows: int, chunk_rows: int) -> tuple[int, ...]:
+    """The ends of chunks of `chunk_rows` rows each; the last chunk may have fewer."""
+    return (*range(chunk_rows, rows, chunk_rows), rows) if rows else ()
+
+
+class TaskTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One staging task. All durations are measured by the monotonic clock of the process that did the work, moments are
+    ISO 8601, UTC, and no decision depends on either.
+    """
+
+    partition: int
+    seconds: float
+    host: str = ""
+    """Empty: the process of the driver."""
+
+
+class StagingTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The staging tasks of one attempt at a batch."""
+
+    tasks: int
+    task_seconds: float
+    """Of all tasks together."""
+    slowest: TaskTiming | None = None
+    began: str = ""
+    """When the attempt began, before Spark's job. It ends with the manifest."""
+
+
+class SegmentTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The delivery of one segment, in the attempt that completed it."""
+
+    ordinal: int
+    fetch_seconds: float
+    """Reading the segment from the store."""
+    send_seconds: float
+    """All else: opening the sink, reading positions, sending chunks, recording progress."""
+    host: str = ""
+    """Empty: the process of the committer."""
+
+
+class DeliveryTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The delivery of one batch to one sink, in the process that completed it."""
+
+    batch_id: int
+    due: str
+    """When this batch was the next one of the sink: it had all earlier ones."""
+    began: str
+    """When its delivery began: Spark had completed it by then, and it was released."""
+    seconds: float
+    """From then on until the sink had every row, with all attempts."""
+    attempts: int
+    fetch_seconds: float
+    """Of all segments together."""
+    send_seconds: float
+    slowest: SegmentTiming | None = None
+
+
+def rounded(seconds: float) -> float:
+    """Seconds in whole milliseconds, so that records stay small."""
+    return round(seconds, 3)
+
+
+def combined(timings: Iterable[StagingTiming | None]) -> StagingTiming | None:
+    """The timing of several tasks together; None if none of them told its own."""
+    known = [timing for timing in timings if timing is not None]
+    if not known:
+        return None
+    tasks = [timing.slowest for timing in known if timing.slowest is not None]
+    return StagingTiming(
+        tasks=sum(timing.tasks for timing in known),
+        task_seconds=rounded(sum(timing.task_seconds for timing in known)),
+        slowest=max(tasks, key=lambda task: task.seconds, default=None),
+    )
 
 
 class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

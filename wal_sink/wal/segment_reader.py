@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.stores.base import ObjectMissing, Store
-from wal_sink.wal.records import SegmentRef
+from wal_sink.wal.records import SegmentRef, even_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,11 +34,6 @@ def chunk_ends(ref: SegmentRef, chunk_rows: int) -> tuple[int, ...]:
             "restore the manifest"
         )
     return ref.chunk_ends
-
-
-def even_ends(rows: int, chunk_rows: int) -> tuple[int, ...]:
-    """The ends of chunks of `chunk_rows` rows each; the last chunk may have fewer."""
-    return (*range(chunk_rows, rows, chunk_rows), rows) if rows else ()
 
 
 class Rows(Protocol):

@@ -18,8 +18,7 @@ import pyarrow as pa
 from wal_sink.stores.base import SegmentStream
 from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 from wal_sink.wal import paths
-from wal_sink.wal.records import SegmentRef
-from wal_sink.wal.segment_reader import even_ends
+from wal_sink.wal.records import SegmentRef, even_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,8 @@ import pyarrow as pa
 from tests.house.log import Log, SegmentRef, chunk_ends, paths
 from tests.house.protocol import Staged, StagedPartition, StagingContext
 from wal_sink.errors import CorruptError
-from wal_sink.two_phase.prepare import Preparer, joined
+from wal_sink.staging.partitions import joined
+from wal_sink.two_phase.prepare import Preparer
 
 ROWS = 64
 """The most rows of a batch."""
@@ -87,7 +88,12 @@ def _partition(
         crc32=0,
         chunk_ends=(1, rows) if uneven and rows > 1 else None,
     )
-    preparers = [Preparer(context, given, log, partition, on_executor=False) for given in context.preparations]
+    preparers = [
+        Preparer(
+            given, context.context(given.sink, on_executor=False), log, partition, rows_are_kept=context.keep_segments
+        )
+        for given in context.preparations
+    ]
     ends = chunk_ends(ref, context.limits.chunk_rows) if preparers else ()
     try:
         for preparer in preparers:

@@ -29,7 +29,7 @@ from tests.support.golden.targets import (
     TwoPhase,
 )
 from wal_sink.settings import Delivery, Settings
-from wal_sink.staging.manifests import Attempt
+from wal_sink.staging.stager import Attempt
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.testing.simulation.process import released_rows
 from wal_sink.testing.simulation.served import WriteBatch

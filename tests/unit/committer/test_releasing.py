@@ -13,7 +13,7 @@ from tests.house.protocol import Run
 from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import CorruptError, HistoryError
-from wal_sink.staging.manifests import compare_replay, released_row_count
+from wal_sink.staging.stager import compare_replay, released_row_count
 
 
 def with_batch(place: Place, sink: Recorder) -> Run:

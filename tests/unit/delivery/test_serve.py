@@ -11,8 +11,8 @@ from tests.house.sinks import Chunk, Sink, promise
 from tests.support.vault import Vault, VaultSink
 from wal_sink.delivery.serve import serve
 from wal_sink.errors import ConfigError
-from wal_sink.messages import Preparation
 from wal_sink.settings import Delivery
+from wal_sink.two_phase.prepare import Preparation
 
 DISPATCHER: Any = object()
 

@@ -30,7 +30,7 @@ from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import ConfigError, DeliveryError, HeldError, StoreError
 from wal_sink.settings import Delivery, Settings
-from wal_sink.staging.manifests import Attempt
+from wal_sink.staging.stager import Attempt
 from wal_sink.testing import simulated_runtime
 
 

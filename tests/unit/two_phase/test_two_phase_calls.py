@@ -16,8 +16,9 @@ from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext
 from wal_sink.sinks import Transaction
+from wal_sink.staging.partitions import stage_partition
 from wal_sink.testing.data.tables import spark_schema_of
-from wal_sink.two_phase.prepare import OpenTransaction, opened_sink, stage_partition
+from wal_sink.two_phase.prepare import OpenTransaction, opened_sink
 
 TRANSACTION = Transaction("0" * 32, "wal", "a", 0, 0, 0)
 

@@ -17,8 +17,7 @@ from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Settings
-from wal_sink.two_phase.prepare import packed, stage_partition
-from wal_sink.wal.inline_rows import MOST_INLINE_BYTES, inline_limit, take_inline
+from wal_sink.staging.partitions import MOST_INLINE_BYTES, inline_limit, packed, stage_partition, take_inline
 
 BUDGET = 16 << 20
 WIDE = pa.schema([("c0", pa.binary())])

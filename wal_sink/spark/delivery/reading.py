@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wal_sink.spark.session.private import of_unknown_size
+from wal_sink.spark.session.schema import positional, positional_names
 from wal_sink.spark.session.tasks import marked_errors
-from wal_sink.spark.staging.schema import positional, positional_names
 from wal_sink.stores.opening import open_store
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import load_segment, read_chunks

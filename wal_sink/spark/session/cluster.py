@@ -52,7 +52,7 @@ REPEAT_CHECKS = tuple(
 """Settings with which Spark detects that a repeated shuffle gives another result. On since 4.2; unknown to 4.0."""
 _OLD_FETCHES = "spark.shuffle.useOldFetchProtocol"
 """With this setting, the outputs of a shuffle do not tell which task wrote them. So
-`wal_sink.spark.staging.repeated_shuffles` cannot check them."""
+`wal_sink.spark.staging` cannot check them."""
 _KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 _MOST_TRIED = 16
 _MOST_INLINE_BUDGET = 16 << 20
@@ -259,7 +259,7 @@ def _ways_out(context: SparkContext, missing: Collection[str] = ()) -> str:
 
 
 def inline_budget(context: SparkContext) -> int:
-    """Return the budget of inline rows, in bytes, for the jobs of this driver; see `wal_sink.wal.inline_rows`.
+    """Return the budget of inline rows, in bytes, for the jobs of this driver; see `wal_sink.staging.partitions`.
 
     It is a 64th of what a job may return (`spark.driver.maxResultSize`) or of the driver's heap, whichever is less, and
     at most 16 MiB. So even the inline rows of 40,000 tasks take less than an eighth of either.

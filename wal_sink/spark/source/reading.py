@@ -16,8 +16,8 @@ from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.recovery.inventory import Lost, find_wal, held_batches, lost
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
+from wal_sink.spark.session.schema import arrow_schema
 from wal_sink.spark.source.options import ReadOptions
-from wal_sink.spark.staging.schema import arrow_schema
 from wal_sink.stores.opening import open_store
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log

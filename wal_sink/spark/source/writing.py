@@ -18,18 +18,17 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, FencedError, HistoryError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
+from wal_sink.sinks.arrow_types import with_offsets
 from wal_sink.spark.session.checkpoint_files import checkpoint_files
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.environment import Version
+from wal_sink.spark.session.schema import check_schema, schema_json
 from wal_sink.spark.source.options import WriteOptions
-from wal_sink.spark.staging.empty_lists import with_offsets
-from wal_sink.spark.staging.schema import check_schema, schema_json
-from wal_sink.staging.manifests import Attempt, Staged, compare_replay, create_manifest
+from wal_sink.staging.partitions import StagedPartition, StagingContext, joined, stage_partition
+from wal_sink.staging.stager import Attempt, Staged, compare_replay, create_manifest
 from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.opening import open_store
-from wal_sink.two_phase.prepare import joined, stage_partition
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import SegmentRef
 

@@ -19,8 +19,8 @@ from wal_sink.reporting.texts import told
 from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.session.private import thread_properties
+from wal_sink.spark.session.schema import arrow_schema, positional_names
 from wal_sink.spark.session.tasks import surfaced_errors
-from wal_sink.spark.staging.schema import arrow_schema, positional_names
 from wal_sink.spark.writers.rows import readable, spark_rows
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.lifecycle.run import Run
-from wal_sink.staging.manifests import Attempt, Staged
+from wal_sink.staging.partitions import packed, stage_partition
+from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.stores.base import Store
 from wal_sink.testing.data.tables import Partitions, spark_schema_of
-from wal_sink.two_phase.prepare import packed, stage_partition
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
 _FIRST_PLAN_MS = 1_767_225_600_000

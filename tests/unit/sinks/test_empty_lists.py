@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wal_sink.spark.staging.empty_lists import with_offsets
+from wal_sink.sinks.arrow_types import with_offsets
 
 NOTHING = pa.py_buffer(b"")
 TEXT = pa.field("text", pa.string(), nullable=False)
