@@ -9,9 +9,10 @@ from pathlib import Path
 from tests.chaos.driver import CHUNK_ROWS
 from tests.chaos.targets import PLAIN, Sent, Targets
 from tests.house.log import paths
+from tests.house.operate import WalFacts
 from tests.house.stores import StoreSpec, open_store
 from tests.support.streams import Home
-from wal_sink.operate.batches import read_manifest
+from wal_sink.operate.look import find_staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _delivery(place: Home, seen: Seen) -> tuple[str, int, int]:
         return "nothing to deliver", 0, 0
     if not (place.wal / paths.release(batch_id)).exists():
         return "complete, not released", 0, 0
-    manifest = read_manifest(open_store(StoreSpec(str(place.wal))), batch_id)
+    manifest = find_staged(WalFacts(open_store(StoreSpec(str(place.wal)))).log, batch_id).manifest
     if manifest is None:
         return "released, its manifest gone", 0, 0
     rows = [segment.rows for segment in manifest.segments]

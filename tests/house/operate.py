@@ -9,6 +9,7 @@ from wal_sink.operate.estimate import Plan, Requests
 from wal_sink.operate.findings import Fault, Finding
 from wal_sink.operate.health import read_health
 from wal_sink.operate.kinds import KINDS
+from wal_sink.operate.look import WalFacts
 from wal_sink.operate.sinks import plan_skip, retire_as_ordered, skip, skip_order
 from wal_sink.operate.status import SparkCommit, read_commit, read_status
 from wal_sink.operate.verify import Check
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "Requests",
     "SparkCommit",
+    "WalFacts",
     "changes_of",
     "plan_skip",
     "read_batch",

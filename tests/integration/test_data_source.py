@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.house.cli import main
 from tests.house.log import Log, TermRecord, paths
-from tests.house.operate import read_batches, read_status
+from tests.house.operate import WalFacts, read_batches, read_status
 from tests.house.spark import REPEAT_CHECKS
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, ProcessIdentity
@@ -57,7 +57,7 @@ def drain(home: Home) -> None:
 
 
 def staged_rows(home: Home) -> list[int]:
-    return [batch.rows for batch in read_batches(open_store(StoreSpec(str(home.wal))))]
+    return [batch.rows for batch in read_batches(WalFacts(open_store(StoreSpec(str(home.wal)))))]
 
 
 def test_a_query_without_foreachbatch_is_staged_and_drained(spark: SparkSession, home: Home) -> None:
@@ -115,7 +115,7 @@ def test_a_replay_of_a_released_batch_is_not_staged_again(spark: SparkSession, h
     stage(spark, home)
     drain(home)
     assert home.lines.ids() == list(range(20))
-    assert [batch.attempts for batch in read_batches(open_store(StoreSpec(str(home.wal))))] == [1, 1]
+    assert [batch.attempts for batch in read_batches(WalFacts(open_store(StoreSpec(str(home.wal)))))] == [1, 1]
 
 
 def test_other_input_under_the_same_batch_id_is_refused(spark: SparkSession, home: Home) -> None:

@@ -26,7 +26,7 @@ from examples.demo.plain_sink import ROW_KEY
 from examples.demo.plan import Aim, planned_kills
 from examples.demo.stage import make_folder
 from examples.demo.watch import Seen, Watch
-from tests.house.operate import read_batches, read_status
+from tests.house.operate import WalFacts, read_batches, read_status
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from tests.support.components import require
@@ -232,7 +232,7 @@ class Watched:
 
     def look(self) -> Seen:
         """The demo's look, held to each number that wal-sink tells as well."""
-        seen, status, batches = self.watch.look(), read_status(self.log), read_batches(self.log)
+        seen, status, batches = self.watch.look(), read_status(self.log), read_batches(WalFacts(self.log))
         assert seen.staged == status.newest_batch
         assert seen.queries == status.stager_term
         through = {sink.name: sink.delivered_through for sink in status.sinks}

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import opened, require_wal
+from wal_sink.cli.opened import opened, require_facts
 from wal_sink.cli.output import print_json, size
 from wal_sink.cli.tables import Listing
 from wal_sink.cli.working import working
@@ -28,9 +28,10 @@ def batches(*, wal: str, after: int, as_json: bool, **more: Any) -> None:
     and the sinks that have it.
     """
     store = opened(options.wal_spec(wal, more))
-    sinks = {sink.name for sink in require_wal(store).sinks}
+    facts = require_facts(store)
+    sinks = {sink.name for sink in facts.sinks}
     with working(f"reading the batches of {store.root}") as work:
-        found = read_batches(store, after=after, on_batch=work.count)
+        found = read_batches(facts, after=after, on_batch=work.count)
     if as_json:
         print_json(found)
     else:

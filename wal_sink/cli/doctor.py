@@ -26,6 +26,7 @@ from wal_sink.operate.doctor import (
     target_findings,
     wal_findings,
 )
+from wal_sink.operate.look import WalFacts
 from wal_sink.operate.status import Status
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
@@ -102,6 +103,7 @@ class _Examination:
     spec: StoreSpec | None = None
     checkpoint_options: dict[str, object] | None = None
     store: Store | None = None
+    facts: WalFacts | None = None
     status: Status | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +128,8 @@ class _Examination:
         except WalSinkError as failure:
             yield fault("store", told(failure), _CORRECT)
             return
-        self.status, of_wal = wal_findings(self.store, SYSTEM)
+        self.facts = WalFacts(self.store)
+        self.status, of_wal = wal_findings(self.facts)
         yield from of_wal
         yield from probe_store(self.store, SYSTEM, single_writer=self.given["single_writer"])
         yield from bucket_findings(self.store)
@@ -148,8 +151,8 @@ class _Examination:
 
     def _of_target(self, named: str) -> Iterator[Finding]:
         schema = None
-        if self.store is not None and self.status is not None:
-            schema, damage = newest_schema(self.store, self.status)
+        if self.facts is not None and self.status is not None:
+            schema, damage = newest_schema(self.facts)
             yield from damage
         try:
             sink = target(named)

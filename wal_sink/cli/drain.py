@@ -11,7 +11,7 @@ import click
 
 from wal_sink.cli import options
 from wal_sink.cli.log_format import say, without_raised_errors
-from wal_sink.cli.opened import NoWal, checkpoint_url, no_wal, opened, status_of
+from wal_sink.cli.opened import NoWal, checkpoint_url, no_wal, opened, read_state
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.sources import config_option
 from wal_sink.cli.tables import print_text
@@ -115,7 +115,7 @@ def drain(*, wal: str, to: str, name: str, as_json: bool, **more: Any) -> None:
     """
     spec = options.wal_spec(wal, more)
     store = opened(spec)
-    before = status_of(store)
+    before = read_state(store)
     if before.wal_id is None and not more["follow"]:
         raise NoWal(no_wal(before))
     to_there = target(to)

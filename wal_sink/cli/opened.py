@@ -8,13 +8,15 @@ from typing import Any
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.operate.status import SparkCommit, Status, read_commit, read_status
+from wal_sink.operate.look import WalFacts
+from wal_sink.operate.status import SparkCommit, Status, read_commit, read_status, status_of
 from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url, redacted
 from wal_sink.spark.session.checkpoint_files import checkpoint_files
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.records import WalRecord
 
 
 class NoWal(WalSinkError):
@@ -27,7 +29,7 @@ def opened(spec: StoreSpec) -> Store:
         return open_store(spec)
 
 
-def status_of(store: Store) -> Status:
+def read_state(store: Store) -> Status:
     """The status of a WAL, which may not exist. A few requests for each sink."""
     with working(f"reading the state of {store.root}"):
         return read_status(store)
@@ -35,16 +37,23 @@ def status_of(store: Store) -> Status:
 
 def require_wal(store: Store) -> Status:
     """The status of a WAL that has its `wal.json`. Raises `NoWal` if it has none."""
-    status = status_of(store)
-    if status.wal_id is None:
+    return status_of(require_facts(store))
+
+
+def require_facts(store: Store) -> WalFacts:
+    """The facts of a WAL that has its `wal.json`, with its status. Raises `NoWal` if it has none."""
+    facts = WalFacts(store)
+    with working(f"reading the state of {store.root}"):
+        status = status_of(facts)
+    if facts.wal is None:
         raise NoWal(no_wal(status))
-    return status
+    return facts
 
 
-def commit_of(status: Status, spec: StoreSpec, more: dict[str, Any]) -> SparkCommit:
+def commit_of(wal: WalRecord, spec: StoreSpec, more: dict[str, Any]) -> SparkCommit:
     """Spark's newest commit, by the checkpoint that was given, else by the one that the WAL records. Never fails."""
     try:
-        return read_commit(checkpoint_of(status.checkpoint, spec, more), status.query_id)
+        return read_commit(checkpoint_of(wal.checkpoint, spec, more), wal.query_id)
     except WalSinkError as error:
         return SparkCommit(None, redacted(error))
 

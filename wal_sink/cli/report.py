@@ -10,12 +10,14 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import commit_of, opened, require_wal
+from wal_sink.cli.opened import NoWal, commit_of, no_wal, opened
 from wal_sink.cli.output import print_json
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError
 from wal_sink.operate.health import read_health
+from wal_sink.operate.look import WalFacts
 from wal_sink.operate.report import NEWEST, page_of, read_report
+from wal_sink.operate.status import status_of
 from wal_sink.reporting.counts import counted
 
 
@@ -44,10 +46,12 @@ def report(*, wal: str, output: str | None, newest: int, as_json: bool, **more: 
         raise click.UsageError("Missing option '-o' / '--output': the HTML file to write, or - for stdout")
     spec = options.wal_spec(wal, more)
     store = opened(spec)
-    status = require_wal(store)
-    spark = commit_of(status, spec, more)
+    facts = WalFacts(store)
+    if (record := facts.wal) is None:
+        raise NoWal(no_wal(status_of(facts)))
+    spark = commit_of(record, spec, more)
     with working(f"reading the newest batches of {store.root}") as work:
-        data = read_report(store, status, read_health(store, status, spark), newest=newest, on_batch=work.count)
+        data = read_report(facts, read_health(facts, spark), newest=newest, on_batch=work.count)
     if as_json or output is None:
         print_json(data)
         return

@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import NoWal, opened, require_wal
+from wal_sink.cli.opened import NoWal, opened, require_facts
 from wal_sink.cli.output import cell, clean, plain, print_json, size
 from wal_sink.cli.tables import Listing, print_facts, print_rows
 from wal_sink.cli.working import working
 from wal_sink.operate.batches import BatchDetail, SinkTimeline, StagedRows, Timeline, read_batch, read_rows
+from wal_sink.operate.status import status_of
 from wal_sink.reporting.counts import counted
 from wal_sink.stores.base import Store
 from wal_sink.wal.records import StagingTiming
@@ -44,10 +45,11 @@ def show(*, wal: str, batch: int, rows: int, as_json: bool, **more: Any) -> None
 
 
 def _require_batch(store: Store, batch: int) -> BatchDetail:
-    status = require_wal(store)
+    facts = require_facts(store)
     with working(f"reading batch {batch} of {store.root}"):
-        detail = read_batch(store, batch)
+        detail = read_batch(facts, batch)
     if detail is None:
+        status = status_of(facts)
         held = f"the WAL holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
         raise NoWal(f"{status.wal} holds no manifest of batch {batch}; {held}")
     return detail

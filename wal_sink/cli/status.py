@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -11,13 +12,14 @@ import click
 from wal_sink.cli import options
 from wal_sink.cli.durations import age_text, duration
 from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.opened import commit_of, no_wal, opened, status_of
+from wal_sink.cli.opened import commit_of, no_wal, opened
 from wal_sink.cli.output import batch_text, plain, print_json, size
 from wal_sink.cli.sinks import held_back
 from wal_sink.cli.tables import Listing, print_facts, print_text
 from wal_sink.cli.working import working
 from wal_sink.operate.health import LOOKED_AT, Health, SinkHealth, read_health
-from wal_sink.operate.status import Status
+from wal_sink.operate.look import WalFacts
+from wal_sink.operate.status import Status, status_of
 from wal_sink.recovery.location import canonical
 from wal_sink.reporting.counts import counted
 
@@ -53,13 +55,17 @@ def status(*, wal: str, max_lag: float | None, max_letters: int | None, as_json:
     """
     spec = options.wal_spec(wal, more)
     store = opened(spec)
-    before = status_of(store)
-    if before.wal_id is None:
+    facts = WalFacts(store)
+    with working(f"reading the state of {store.root}"):
+        record = facts.wal
+    if record is None:
+        before = status_of(facts)
         print_json({"exists": False, **plain(before)}) if as_json else print_text(no_wal(before))
         sys.exit(FOUND_SOMETHING)
-    spark = commit_of(before, spec, more)  # first: what Spark completed must be in the WAL that is read after it
+    again = partial(commit_of, record, spec, more)
+    spark = again()  # first: what Spark completed must be in the WAL that is read after it
     with working(f"reading the backlog of {store.root}"):
-        health = read_health(store, before, spark)
+        health, before = read_health(facts, spark, again=again), status_of(facts)
     told = [*_late(health, max_lag), *_refusing(health, max_letters)]
     if as_json:
         sinks = [{**plain(sink), **plain(its)} for sink, its in zip(before.sinks, health.sinks, strict=True)]

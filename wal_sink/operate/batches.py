@@ -7,6 +7,7 @@ there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,10 +17,8 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.delivery.progress import furthest_rows, recorded_chunks
-from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.operate.status import find_registration, reading_log
-from wal_sink.recovery.inventory import find_wal, held_batches, newest_marked
-from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.errors import ConfigError
+from wal_sink.operate.look import SinkOfWal, StagedBatch, WalFacts, find_staged
 from wal_sink.sinks.json_rows import decimal_texts, plain_values
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
@@ -193,44 +192,6 @@ def _named(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedBatch:
-    """A batch as its folder shows it, with the manifest that counts."""
-
-    batch_id: int
-    attempts: int
-    """Those with a manifest."""
-    manifest: Manifest | None = None
-    """The released one, else the highest. None: the batch is being staged, it was collected meanwhile, its manifest was
-    lost, or `error` tells why it cannot be read.
-    """
-    release: Release | None = None
-    error: CorruptError | ConfigError | None = None
-    """Its records are damaged, or a newer version wrote them."""
-
-    def whole(self) -> StagedBatch:
-        """The batch. Raises the error that it has."""
-        if self.error is not None:
-            raise self.error
-        return self
-
-
-def find_staged(log: Log, batch_id: int) -> StagedBatch:
-    """A batch, while others write to the WAL and collect from it. One listing and one or two reads.
-
-    Raises `StoreError`. Damaged records are an answer, so that the other batches can be shown.
-    """
-    names = log.store.list(paths.batch(batch_id))
-    manifests = sorted(name for name in map(paths.parse_manifest, names) if name is not None)
-    try:
-        release = log.find(Release, paths.release(batch_id)) if "release.json" in names else None
-        counts = (release.term, release.attempt) if release else max(manifests, default=None)
-        manifest = log.find(Manifest, paths.manifest(batch_id, *counts)) if counts else None
-    except (CorruptError, ConfigError) as error:
-        return StagedBatch(batch_id, len(manifests), error=error)
-    return StagedBatch(batch_id, len(manifests), manifest, release)
-
-
-@dataclass(frozen=True, slots=True)
 class BatchView:
     """One batch, as its records show it."""
 
@@ -271,40 +232,31 @@ class BatchDetail:
 
 
 def read_batches(
-    store: Store, *, after: int = NOTHING, on_batch: Callable[[int, int], None] = lambda _done, _total: None
+    facts: WalFacts, *, after: int = NOTHING, on_batch: Callable[[int, int], None] = lambda _done, _total: None
 ) -> list[BatchView]:
     """Every batch above low water and `after`, oldest first. Two or three requests a batch. Raises `CorruptError`.
 
     `on_batch` is called before the first batch and after each one, with the number of batches read and their total.
     """
-    log = reading_log(store)
-    wal = find_wal(log)
-    marked = {sink.name: _marked(log, sink.folder) for sink in read_names(log).sinks}
-    held = held_batches(log, wal)[1] if wal else []
-    wanted = [batch_id for batch_id in held if batch_id > after]
+    marked = {sink.name: _marked(sink) for sink in facts.sinks}
+    wanted = [batch_id for batch_id in facts.batches if batch_id > after]
     found: list[BatchView] = []
     on_batch(0, len(wanted))
     for batch_id in wanted:
-        found.append(_view(find_staged(log, batch_id).whole(), marked))
+        found.append(_view(find_staged(facts.log, batch_id).whole(), marked))
         on_batch(len(found), len(wanted))
     return found
 
 
-def read_manifest(store: Store, batch_id: int) -> Manifest | None:
-    """The manifest that counts for a batch: the released one, else the highest; None if there is none."""
-    return find_staged(reading_log(store), batch_id).whole().manifest
-
-
-def read_batch(store: Store, batch_id: int) -> BatchDetail | None:
+def read_batch(facts: WalFacts, batch_id: int) -> BatchDetail | None:
     """One batch with its records; None if the WAL holds no manifest of it. For each sink two listings, the reads of its
     registration and of a marker, and those of its name.
     """
-    log = reading_log(store)
-    staged = find_staged(log, batch_id).whole()
+    staged = find_staged(facts.log, batch_id).whole()
     manifest = staged.manifest
     if manifest is None:
         return None
-    sinks = [_of_sink(log, sink, manifest) for sink in read_names(log).sinks]
+    sinks = [_of_sink(facts.log, sink, manifest) for sink in facts.every_sink]
     return BatchDetail(
         manifest=manifest,
         attempts=staged.attempts,
@@ -314,28 +266,25 @@ def read_batch(store: Store, batch_id: int) -> BatchDetail | None:
     )
 
 
-def _marked(log: Log, name: str) -> range:
-    """The batches that a sink's markers stand for: all from its first to the newest marker.
-
-    A folder without a registration belongs to a forgotten sink, which has none.
-    """
-    newest = newest_marked(log, name)
-    sink = find_registration(log, name, f"a marker of batch {newest}" if newest > NOTHING else None)
-    return range(sink.first_batch, newest + 1) if sink else range(0)
+def _marked(sink: SinkOfWal) -> range:
+    """The batches that a sink's markers stand for: all from its first to the newest marker."""
+    newest = max(sink.markers, default=NOTHING)
+    record = sink.registration(f"a marker of batch {newest}" if newest > NOTHING else None)
+    return range(record.first_batch, newest + 1) if record else range(0)
 
 
-def _of_sink(log: Log, known: KnownSink, manifest: Manifest) -> tuple[Delivered, SinkTimeline]:
+def _of_sink(log: Log, sink: SinkOfWal, manifest: Manifest) -> tuple[Delivered, SinkTimeline]:
     """The delivery of a batch to a sink and its times, by the first marker that stands for the batch."""
-    folder, batch_id = known.folder, manifest.batch_id
-    numbers = log.numbers(paths.markers(folder), after=batch_id - 1)
-    marker = log.find(Marker, paths.marker(folder, numbers[0])) if numbers else None
-    sink = find_registration(log, folder, f"a marker of batch {numbers[-1]}" if numbers else None)
-    complete = bool(numbers) and (numbers[0] == batch_id or (sink is not None and sink.first_batch <= batch_id))
+    batch_id = manifest.batch_id
+    numbers = sink.markers[bisect_left(sink.markers, batch_id) :]
+    marker = log.find(Marker, paths.marker(sink.folder, numbers[0])) if numbers else None
+    record = sink.registration(f"a marker of batch {numbers[-1]}" if numbers else None)
+    complete = bool(numbers) and (numbers[0] == batch_id or (record is not None and record.first_batch <= batch_id))
     skipped = marker is not None and marker.batch_id == batch_id and marker.skipped
-    found = recorded_chunks(log.store, folder, manifest)
+    found = recorded_chunks(log.store, sink.folder, manifest)
     rows = manifest.rows if complete and not skipped else sum(furthest_rows(found).values())
-    delivered = Delivered(sink=known.name, complete=complete, chunks=len(found), rows=rows, skipped=skipped)
-    return delivered, timeline_of(known.name, manifest.created, marker, batch_id)
+    delivered = Delivered(sink=sink.name, complete=complete, chunks=len(found), rows=rows, skipped=skipped)
+    return delivered, timeline_of(sink.name, manifest.created, marker, batch_id)
 
 
 def _view(staged: StagedBatch, marked: Mapping[str, range]) -> BatchView:

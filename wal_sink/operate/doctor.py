@@ -14,8 +14,8 @@ from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import StoreError, WalSinkError
 from wal_sink.lifecycle.given import refuse_shared_folder
-from wal_sink.operate.batches import read_manifest
-from wal_sink.operate.status import Status, read_status
+from wal_sink.operate.look import WalFacts, find_staged
+from wal_sink.operate.status import Status, status_of
 from wal_sink.recovery.location import canonical, check_location
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fault, fine, risk
@@ -318,16 +318,15 @@ def _fit(schema: Any, named: str, no_schema: str) -> Finding:
     return fine(check, f"the newest staged rows have {counted(len(schema), 'column')}, and none of these is refused")
 
 
-def newest_schema(store: Store, status: Status) -> tuple[Any, list[Finding]]:
+def newest_schema(facts: WalFacts) -> tuple[Any, list[Finding]]:
     """The Arrow schema of the newest staged rows, None if none were found; and findings about damage on the way.
 
     Looks at up to eight batches, and reads the smallest segment of one.
     """
-    oldest = max(status.low_water + 1, status.first_batch or 0, status.newest_batch - _BATCHES + 1)
     try:
-        for batch_id in range(status.newest_batch, oldest - 1, -1):
-            manifest = read_manifest(store, batch_id)
-            if manifest is not None and (schema := _schema_of(store, manifest)) is not None:
+        for batch_id in reversed(facts.batches[-_BATCHES:]):
+            manifest = find_staged(facts.log, batch_id).whole().manifest
+            if manifest is not None and (schema := _schema_of(facts.log.store, manifest)) is not None:
                 return schema, []
     except WalSinkError as failure:
         return None, [fault("wal.rows", told(failure), "see the message; wal-sink show WAL BATCH shows one batch")]
@@ -351,14 +350,14 @@ def _schema_of(store: Store, manifest: Manifest) -> Any:
     return table.schema
 
 
-def wal_findings(store: Store, runtime: Runtime) -> tuple[Status | None, list[Finding]]:
+def wal_findings(facts: WalFacts) -> tuple[Status | None, list[Finding]]:
     """The status of a WAL, None if it cannot be read; and findings about it. A few requests for each sink."""
     try:
-        status = read_status(store)
-        if status.wal_id is None:
+        status = status_of(facts)
+        if facts.wal is None:
             step = "check the address if a query already ran; otherwise its first batch makes the WAL"
-            return status, [risk("wal", f"{store.root} holds no WAL yet", step)]
-        return status, [_contents(status), _location(store, status, runtime)]
+            return status, [risk("wal", f"{status.wal} holds no WAL yet", step)]
+        return status, [_contents(status), _location(facts, facts.wal)]
     except WalSinkError as failure:
         return None, [fault("wal", told(failure), _SEE)]
 
@@ -369,18 +368,17 @@ def _contents(status: Status) -> Finding:
     return fine("wal", f"{status.wal} can be read: {newest}, {names}")
 
 
-def _location(store: Store, status: Status, runtime: Runtime) -> Finding:
+def _location(facts: WalFacts, wal: WalRecord) -> Finding:
     """Whether the WAL lies where it says."""
-    here, check = canonical(store.root), "wal.location"
-    if status.location == here:
+    here, check = canonical(facts.log.store.root), "wal.location"
+    if facts.location == here:
         return fine(check, "the WAL lies where it records")
-    log = Log(store, runtime, run_id="")
     try:
-        check_location(log, log.require(WalRecord, paths.WAL), moved=True)
+        check_location(facts.log, wal, moved=True)
     except WalSinkError as failure:
         return fault(check, text_of(failure), "open the recorded location, or declare the move once")
     step = "use the recorded path; if this is a copy, do not open it"
-    return risk(check, f"the WAL lies at {here}, and records {status.location}", step)
+    return risk(check, f"the WAL lies at {here}, and records {facts.location}", step)
 
 
 def recorded_checkpoint(store: Store, status: Status | None, runtime: Runtime) -> tuple[str | None, str]:

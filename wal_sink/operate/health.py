@@ -20,12 +20,11 @@ from typing import TypeAlias
 
 from wal_sink.dead_letters.files import find_dead_letter
 from wal_sink.errors import ConfigError, CorruptError, OutcomeUnknownError, StoreError
-from wal_sink.operate.batches import StagedBatch, age_s, find_staged
-from wal_sink.operate.status import SinkStatus, SparkCommit, Status, older_checkpoint, reading_log
-from wal_sink.recovery.inventory import newest_marker
+from wal_sink.operate.batches import age_s
+from wal_sink.operate.look import SinkOfWal, StagedBatch, WalFacts, find_staged
+from wal_sink.operate.status import SinkStatus, SparkCommit, Status, older_checkpoint, status_of
 from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import text_of
-from wal_sink.runtime.side_by_side import SideBySide
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.holders import Holding, state_of
@@ -87,18 +86,17 @@ class _Content:
     bytes: int
 
 
-def read_letters(store: Store, folder: str, side_by_side: SideBySide, *, most: int = MOST_LETTERS) -> Letters:
-    """Count the dead letters of a sink. One listing, and a read for each file that was not sent again: those of the
-    oldest batches, `most` at most. One that is damaged is told and not counted.
+def read_letters(log: Log, folder: str, names: Sequence[str]) -> Letters:
+    """Count the dead letters of a sink, of which a listing showed these names. A read for each file that was not sent
+    again: those of the oldest batches, `MOST_LETTERS` at most. One that is damaged is told and not counted.
     """
     root = paths.dead_letter_batches(folder)
-    names = store.list(root, recursive=True)
     replayed = {name.removesuffix(paths.REPLAYED) for name in names if name.endswith(paths.REPLAYED)}
     chunks: list[list[_File]] = []
     for files in _by_chunk(names):
         found = [(f"{root}/{file}", file.removesuffix(".parquet") in replayed) for file in files]
         chunks.append(list(dropwhile(itemgetter(1), found))[::-1])
-    seen = _seen(store, [path for files in chunks for path, _ in files], side_by_side, most)
+    seen = _seen(log, [path for files in chunks for path, _ in files])
     counted = [each for files in chunks for each in _due(files, seen)]
     note = _note(seen, sum(map(len, chunks)))
     return Letters(
@@ -112,12 +110,12 @@ def read_letters(store: Store, folder: str, side_by_side: SideBySide, *, most: i
     )
 
 
-def _seen(store: Store, files: Sequence[str], side_by_side: SideBySide, most: int) -> _Seen:
+def _seen(log: Log, files: Sequence[str]) -> _Seen:
     """Read the first files, a few at once, until they are many or large."""
     seen: dict[str, _Content | str | None] = {}
-    remaining = iter(files[:most])
+    remaining = iter(files[:MOST_LETTERS])
     while some := list(islice(remaining, _AT_ONCE)):
-        seen |= zip(some, side_by_side(partial(_content, store), some), strict=True)
+        seen |= zip(some, log.runtime.side_by_side(partial(_content, log.store), some), strict=True)
         if sum(each.bytes for each in seen.values() if isinstance(each, _Content)) >= MOST_BYTES:
             break
     return seen
@@ -317,86 +315,87 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where a sink stands: the first and the last batch that it must get, and the time of its last delivery."""
+    """Where a sink stands: the first and the last batch that it must get."""
 
+    sink: SinkOfWal
     status: SinkStatus
     expected: int
     last: int
-    delivered_at: str | None
 
 
-def read_health(store: Store, status: Status, spark: SparkCommit, *, now: datetime | None = None) -> Health:
-    """Read how each sink of a WAL does. `spark` was read before, so that each batch it names is in the WAL.
+def read_health(
+    facts: WalFacts, spark: SparkCommit, *, again: Callable[[], SparkCommit] | None = None, now: datetime | None = None
+) -> Health:
+    """Read how each sink of a WAL does. `spark` was read before any batch of `facts`, so each batch that it names is in
+    the WAL. `again` reads it once more where the WAL seems to be ahead: then the query may have run on meanwhile.
 
-    Two listings, and for each sink three listings and up to six reads (more if its processes end each other). Up to
-    three requests more for each of the oldest pending batches, of which `MOST_READ` are read. A read for each dead
-    letter that was not sent again, of which `MOST_LETTERS` of a sink are read, and none of a retired one. Raises
+    The listings of `facts`, and for each sink up to six reads (more if its processes end each other). Up to three
+    requests more for each of the oldest pending batches, of which `MOST_READ` are read. A read for each dead letter
+    that was not sent again, of which `MOST_LETTERS` of a sink are read, and none of a retired one. Raises
     `CorruptError` or `StoreError`; not for a damaged dead letter, which `letters.note` tells.
     """
-    log = reading_log(store)
+    log, status = facts.log, status_of(facts)
+    through = max((sink.delivered_through for sink in status.sinks), default=NOTHING)
+    older = partial(older_checkpoint, newest_batch=status.newest_batch, delivered_through=through)
     now = now or log.runtime.now()
-    standings = [_standing(log, sink, status) for sink in status.sinks]
-    active = [each for each in standings if each.status.state != "retired"]
-    start = min((each.expected for each in active), default=0)
-    held = log.numbers(paths.BATCHES, after=max(start - 1, NOTHING))
+    standings = [_standing(*each, status) for each in zip(facts.sinks, status.sinks, strict=True)]
+    active = [each for each in standings if not each.sink.is_retired]
     most = max(1, MOST_READ // max(1, len(active)) - 1)
     look = cache(lambda batch_id: find_staged(log, batch_id))
     found = []
     for each in standings:
         gets_all = each in active and not each.status.is_holder
-        batches = [batch_id for batch_id in held if each.expected <= batch_id <= each.last] if gets_all else []
+        batches = [number for number in facts.batches if each.expected <= number <= each.last] if gets_all else []
         committed = min(spark.newest, each.last) if gets_all and spark.newest is not None else None
         pending = backlog_of(batches, expected=each.expected, committed=committed, most=most, look=look)
-        found.append(_health(log, each, pending, spark, now=now, keeps_back=_kept_back(each, active, held)))
-    through = max((sink.delivered_through for sink in status.sinks), default=NOTHING)
+        kept_back = _kept_back(each, active, facts.batches)
+        found.append(_health(log, each, pending, spark, now=now, keeps_back=kept_back))
     return Health(
         looked_at=now.isoformat(timespec="seconds"),
         spark=spark,
-        checkpoint_fault=older_checkpoint(spark, newest_batch=status.newest_batch, delivered_through=through) or None,
+        checkpoint_fault=(older(spark) and older(again() if again else spark)) or None,
         sinks=tuple(found),
         kept_back_by=tuple(sink.name for sink in found if sink.keeps_back),
     )
 
 
-def _standing(log: Log, sink: SinkStatus, status: Status) -> _Standing:
-    marker = newest_marker(log, sink.folder)
-    first = max(sink.first_batch, status.low_water + 1) if marker is None else marker.batch_id + 1
-    last = sys.maxsize if sink.last_batch is None else sink.last_batch
-    return _Standing(sink, max(first, status.first_batch or 0), last, marker.created if marker else None)
+def _standing(sink: SinkOfWal, its: SinkStatus, status: Status) -> _Standing:
+    first = max(its.first_batch, status.low_water + 1) if sink.marker is None else sink.marker.batch_id + 1
+    last = sys.maxsize if its.last_batch is None else its.last_batch
+    return _Standing(sink, its, max(first, status.first_batch or 0), last)
 
 
 def _health(
     log: Log, standing: _Standing, pending: Backlog, spark: SparkCommit, *, now: datetime, keeps_back: int
 ) -> SinkHealth:
-    sink, pending_age_s = standing.status, age_s(pending.oldest_staged, now)
-    is_retired = sink.state == "retired"
-    lag_s, note = (None, _NO_LAG) if sink.is_holder else _lag(pending, pending_age_s, spark)
-    lacks_none = is_retired or (pending.oldest is None and pending.missing is None)
-    expected = sys.maxsize if is_retired else standing.expected  # nobody will end the error of a retired sink
-    letters = (
-        Letters(is_exact=False, note=NOT_COUNTED)
-        if is_retired
-        else read_letters(log.store, sink.folder, log.runtime.side_by_side)
-    )
+    sink, is_holder, pending_age_s = standing.sink, standing.status.is_holder, age_s(pending.oldest_staged, now)
+    delivered_at = sink.marker.created if sink.marker else None
+    if sink.is_retired:  # nobody will end its error, so every batch counts as expected
+        letters = Letters(is_exact=False, note=NOT_COUNTED)
+        expected, lag_s, note, lacks_none = sys.maxsize, None, "", True
+    else:
+        letters = read_letters(log, sink.folder, sink.letters)
+        lag_s, note = (None, _NO_LAG) if is_holder else _lag(pending, pending_age_s, spark)
+        expected, lacks_none = standing.expected, pending.oldest is None and pending.missing is None
     return SinkHealth(
         name=sink.name,
-        delivered_at=standing.delivered_at,
-        delivered_age_s=age_s(standing.delivered_at, now),
+        delivered_at=delivered_at,
+        delivered_age_s=age_s(delivered_at, now),
         pending=pending,
         pending_age_s=pending_age_s,
         behind_spark=None
-        if spark.newest is None or is_retired or sink.is_holder
+        if spark.newest is None or sink.is_retired or is_holder
         else max(0, min(spark.newest, standing.last) - standing.expected + 1),
-        lag_s=None if is_retired else lag_s,
-        lag_note="" if is_retired else note,
+        lag_s=lag_s,
+        lag_note=note,
         last_error=read_error(log, sink.folder, expected=expected, lacks_none=lacks_none, now=now),
         dead_letters=letters.due,
         letters=letters,
         letters_age_s=age_s(letters.since, now),
-        keeps_back=0 if is_retired else keeps_back,
-        is_retired=is_retired,
-        take_overs=0 if is_retired else take_overs(log, sink.folder, sink.term, now),
-        is_holder=sink.is_holder,
+        keeps_back=0 if sink.is_retired else keeps_back,
+        is_retired=sink.is_retired,
+        take_overs=0 if sink.is_retired else take_overs(log, sink.folder, sink.term, now),
+        is_holder=is_holder,
     )
 
 

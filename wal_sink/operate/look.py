@@ -1,22 +1,39 @@
-"""`Look`: one look at a part of a WAL. It reads objects, and notes what is wrong with them.
+"""One reader of a log. `WalFacts` reads a WAL for people; `Look` reads the same and notes what is wrong.
 
-Other processes write and delete meanwhile. Each absence is judged in one order: first the evidence that the object must
-exist is read, then the object, then whatever may explain that it is gone: low water, which rises before a batch is
+`WalFacts` reads each fact when a view first needs it, and keeps it. So one command lists each prefix once, whichever of
+the views it prints: `status`, `health`, `batches`, `report`, `doctor`. A record that is lost or damaged is an error.
+
+Other processes write and delete meanwhile. `Look` judges each absence in one order: first the evidence that the object
+must exist is read, then the object, then whatever may explain that it is gone: low water, which rises before a batch is
 deleted, or the mark that a sink was forgotten.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.operate.findings import Fault, Finding, Seen
 from wal_sink.operate.kinds import Lives, kind_of
-from wal_sink.stores.base import ObjectMissing
+from wal_sink.recovery.inventory import (
+    Inventory,
+    Lost,
+    check_unserved_sinks,
+    find_again,
+    held_batches,
+    newest_marker,
+    take,
+)
+from wal_sink.recovery.location import current_location
+from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.wal import paths
+from wal_sink.wal.holders import Holder, holder_of
 from wal_sink.wal.log import NOTHING, Log, belongs
 from wal_sink.wal.records import (
     LowWater,
@@ -39,6 +56,153 @@ OfATerm: TypeAlias = Manifest | Marker | PreparedRecord | Progress | Replayed
 
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
+
+
+class WalFacts:
+    """The facts of a WAL. Each is read when it is first needed, and kept, so that each prefix is listed once.
+
+    Reads only, and claims no term. Numbers of batches and markers are kept, records of batches are not: so a look at
+    100,000 batches needs little memory. Raises `CorruptError` and `ConfigError` for lost and damaged records, and
+    `StoreError`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.log = Log(store, SYSTEM, run_id="")
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The root, the numbers of all terms, and the WAL's own record."""
+        return take(self.log)
+
+    @property
+    def wal(self) -> WalRecord | None:
+        """The WAL's own record; None before its first batch."""
+        return self.inventory.wal
+
+    @cached_property
+    def location(self) -> str | None:
+        """The place that the WAL records; None before its first batch."""
+        return current_location(self.log, self.wal, moved=self.inventory.has_moved) if self.wal else None
+
+    @property
+    def low_water(self) -> int:
+        return self._held[0]
+
+    @property
+    def batches(self) -> list[int]:
+        """The batches above low water that have any object, ascending."""
+        return self._held[1]
+
+    @cached_property
+    def _held(self) -> tuple[int, list[int]]:
+        return held_batches(self.log, self.wal) if self.wal else (NOTHING, [])
+
+    @cached_property
+    def sinks(self) -> list[SinkOfWal]:
+        """The sinks that have any object, but for forgotten ones."""
+        known = set(check_unserved_sinks(self.log, self.inventory, ()))
+        forgotten = self.inventory.known_sinks.keys() - known
+        return [sink for sink in self.every_sink if sink.folder not in forgotten]
+
+    @cached_property
+    def every_sink(self) -> list[SinkOfWal]:
+        """The same with forgotten ones."""
+        return [SinkOfWal(self, sink) for sink in read_names(self.log).sinks]
+
+    def newest_term(self, role: str) -> int:
+        """The newest term of a role; 0 if it has none."""
+        return max(self.inventory.terms.get(role, ()), default=0)
+
+
+class SinkOfWal:
+    """The facts of one sink, as `WalFacts`."""
+
+    def __init__(self, wal: WalFacts, known: KnownSink) -> None:
+        self.folder = known.folder
+        """Its first name."""
+        self.name = known.name
+        self.is_retired = known.is_retired
+        self._wal = wal
+        self._log = wal.log
+        self._role = paths.committer_role(known.folder)
+
+    @cached_property
+    def markers(self) -> list[int]:
+        """The batches that have a marker, ascending."""
+        return self._log.numbers(paths.markers(self.folder))
+
+    @cached_property
+    def marker(self) -> Marker | None:
+        """The newest marker; None if there is none. It is looked for again if a newer one has replaced it."""
+        if not self.markers:
+            return None
+        path = paths.marker(self.folder, self.markers[-1])
+        return self._log.find(Marker, path) or newest_marker(self._log, self.folder)
+
+    @property
+    def term(self) -> int:
+        """The newest term of its committer; 0 if there was none."""
+        return self._wal.newest_term(self._role)
+
+    @cached_property
+    def holder(self) -> Holder | None:
+        """The process that holds this term."""
+        return holder_of(self._log, self._role, self.term) if self.term else None
+
+    def registration(self, younger: str | None) -> SinkRecord | None:
+        """Its registration; None if there is none. Raises `CorruptError` if `younger` exists, which comes after it."""
+        if self._record is None and younger is not None:
+            return find_again(self._log, SinkRecord, paths.sink(self.folder), Lost.SINK, younger)
+        return self._record
+
+    @cached_property
+    def _record(self) -> SinkRecord | None:
+        return self._log.find(SinkRecord, paths.sink(self.folder))
+
+    @cached_property
+    def letters(self) -> list[str]:
+        """Everything below its folder of dead letters, as `<batch>/<file>`."""
+        return self._log.store.list(paths.dead_letter_batches(self.folder), recursive=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A batch as its folder shows it, with the manifest that counts."""
+
+    batch_id: int
+    names: Sequence[str]
+    """Names in its folder; those of folders end in `/`."""
+    attempts: int
+    """Those with a manifest."""
+    manifest: Manifest | None = None
+    """The released one, else the highest. None: the batch is being staged, it was collected meanwhile, its manifest was
+    lost, or `error` tells why it cannot be read.
+    """
+    release: Release | None = None
+    error: CorruptError | ConfigError | None = None
+    """Its records are damaged, or a newer version wrote them."""
+
+    def whole(self) -> StagedBatch:
+        """The batch. Raises the error that it has."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+def find_staged(log: Log, batch_id: int) -> StagedBatch:
+    """A batch, while others write to the WAL and collect from it. One listing and one or two reads.
+
+    Raises `StoreError`. Damaged records are an answer, so that the other batches can be shown.
+    """
+    names = log.store.list(paths.batch(batch_id))
+    manifests = sorted(name for name in map(paths.parse_manifest, names) if name is not None)
+    try:
+        release = log.find(Release, paths.release(batch_id)) if "release.json" in names else None
+        counts = (release.term, release.attempt) if release else max(manifests, default=None)
+        manifest = log.find(Manifest, paths.manifest(batch_id, *counts)) if counts else None
+    except (CorruptError, ConfigError) as error:
+        return StagedBatch(batch_id, names, len(manifests), error=error)
+    return StagedBatch(batch_id, names, len(manifests), manifest, release)
 
 
 @dataclass(slots=True)

@@ -17,12 +17,13 @@ from typing import Any
 
 import msgspec
 
-from wal_sink.operate.batches import SinkTimeline, StagedBatch, find_staged, moment_of, seconds_between, timeline_of
+from wal_sink.operate.batches import SinkTimeline, moment_of, seconds_between, timeline_of
 from wal_sink.operate.health import Health
-from wal_sink.operate.status import SinkStatus, Status, reading_log
+from wal_sink.operate.look import SinkOfWal, StagedBatch, WalFacts, find_staged
+from wal_sink.operate.status import Status, status_of
 from wal_sink.redaction import redacted
-from wal_sink.stores.base import Store
 from wal_sink.wal import paths
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Marker
 
 NEWEST = 200
@@ -56,26 +57,20 @@ class Past:
 
 
 def read_past(
-    store: Store,
-    status: Status,
-    *,
-    newest: int = NEWEST,
-    on_batch: Callable[[int, int], None] = lambda _done, _all: None,
+    facts: WalFacts, *, newest: int = NEWEST, on_batch: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Past:
-    """Read the newest batches: a listing, and up to three requests a batch, several batches at once."""
-    log = reading_log(store)
-    held = log.numbers(paths.BATCHES, after=status.low_water)
-    wanted, done = held[-newest:], 0
+    """Read the newest batches: up to three requests a batch, several batches at once."""
+    wanted, done = facts.batches[-newest:], 0
 
     def look(batch_id: int) -> PastBatch | None:
         nonlocal done
-        found = find_staged(log, batch_id)
+        found = find_staged(facts.log, batch_id)
         done += 1
         on_batch(done, len(wanted))
         return None if found.manifest is None else _past_batch(found, found.manifest)
 
-    batches = log.runtime.side_by_side(look, wanted)
-    return Past(len(held), tuple(each for each in batches if each is not None))
+    batches = facts.log.runtime.side_by_side(look, wanted)
+    return Past(len(facts.batches), tuple(each for each in batches if each is not None))
 
 
 def _past_batch(found: StagedBatch, manifest: Manifest) -> PastBatch:
@@ -87,13 +82,9 @@ def _past_batch(found: StagedBatch, manifest: Manifest) -> PastBatch:
     )
 
 
-def read_deliveries(store: Store, sink: SinkStatus, past: Past) -> list[Data]:
-    """The delivery of each batch to one sink. A listing, and a read for each marker of these batches."""
-    log = reading_log(store)
-    if not past.batches:
-        return []
-    numbers = log.numbers(paths.markers(sink.folder), after=past.batches[0].batch_id - 1)
-    covered = _by_marker(numbers, past.batches)
+def read_deliveries(log: Log, sink: SinkOfWal, past: Past) -> list[Data]:
+    """The delivery of each batch to one sink. A read for each marker of these batches."""
+    covered = _by_marker(sink.markers, past.batches)
 
     def look(number: int | None) -> list[Data]:
         # A marker that was collected meanwhile is None.
@@ -114,10 +105,9 @@ def _by_marker(numbers: Sequence[int], batches: Iterable[PastBatch]) -> dict[int
     return covered
 
 
-def read_letters(store: Store, sink: SinkStatus) -> list[tuple[int, int]]:
-    """The newest batches with dead letters of a sink, and the number of their files. One listing."""
-    names = store.list(paths.dead_letter_batches(sink.folder), recursive=True)
-    letters = Counter(name.partition("/")[0] for name in names if name.endswith(".parquet"))
+def letter_batches(sink: SinkOfWal) -> list[tuple[int, int]]:
+    """The newest batches with dead letters of a sink, and the number of their files."""
+    letters = Counter(name.partition("/")[0] for name in sink.letters if name.endswith(".parquet"))
     found = ((paths.parse_number(name), count) for name, count in letters.items())
     return sorted((number, count) for number, count in found if number is not None)[-MOST_LETTER_BATCHES:]
 
@@ -200,15 +190,14 @@ def _ms(created: str) -> int | None:
 
 
 def read_report(
-    store: Store,
-    status: Status,
+    facts: WalFacts,
     health: Health,
     *,
     newest: int = NEWEST,
     on_batch: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Data:
     """The data of a report. Bounded: the newest batches, and for each sink their markers and two listings."""
-    past = read_past(store, status, newest=newest, on_batch=on_batch)
+    status, past = status_of(facts), read_past(facts, newest=newest, on_batch=on_batch)
     return {
         "wal": status.wal,
         "query": status.query_id,
@@ -220,8 +209,8 @@ def read_report(
         "shown": len(past.batches),
         "sinks": sink_data(status, health),
         "batches": [each.shown for each in past.batches],
-        "deliveries": {sink.name: read_deliveries(store, sink, past) for sink in status.sinks},
-        "letters": {sink.name: read_letters(store, sink) for sink in status.sinks},
+        "deliveries": {sink.name: read_deliveries(facts.log, sink, past) for sink in facts.sinks},
+        "letters": {sink.name: letter_batches(sink) for sink in facts.sinks},
         "sizes": size_table(each.sizes for each in past.batches),
     }
 

@@ -14,7 +14,6 @@ the batch as usual. With it, a start goes on behind it. Other sinks and the stag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from wal_sink.committer.markers import first_due
@@ -23,6 +22,7 @@ from wal_sink.delivery.progress import keep_each_last_recorded, recorded_rows
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.operate.changes import Order, find_same, read_changes, write_down
 from wal_sink.operate.ledgers import have_ended, rows_in_ledger
+from wal_sink.operate.look import find_staged
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_changes import Retirement, check_rename, plan_retire, refuse_pending, rename, retire
@@ -248,20 +248,16 @@ def _left_of(log: Log, batch_id: int) -> tuple[Manifest | None, Sequence[str]]:
 
     Raises `ConfigError` if the batch is whole but was not released: nobody tried to deliver it yet.
     """
-    names = [name for name in log.store.list(paths.batch(batch_id)) if not name.endswith("/")]
-    manifest, release = None, None
-    with suppress(CorruptError):
-        release = log.find(Release, paths.release(batch_id))
-        if release is not None:
-            manifest = log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
-        elif (newest := max(filter(None, map(paths.parse_manifest, names)), default=None)) is not None:
-            manifest = log.find(Manifest, paths.manifest(batch_id, *newest))
-    if manifest is not None and release is None:
+    staged = find_staged(log, batch_id)
+    if isinstance(staged.error, ConfigError):
+        raise staged.error
+    names = [name for name in staged.names if not name.endswith("/")]
+    if staged.manifest is not None and staged.release is None:
         raise ConfigError(
             f"batch {batch_id} of {log.store.root} was not released: no process has tried to deliver it yet, or Spark "
             "has not completed it. Drain the sink first (wal-sink drain). Skip the batch if its delivery fails"
         )
-    return manifest, names
+    return staged.manifest, names
 
 
 def _refuse_incomplete(log: Log, batch_id: int, names: Sequence[str]) -> None:

@@ -12,25 +12,12 @@ from dataclasses import dataclass
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.recovery.inventory import (
-    Inventory,
-    Lost,
-    check_unserved_sinks,
-    find_again,
-    held_batches,
-    marked_through,
-    take,
-)
-from wal_sink.recovery.location import current_location
-from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.operate.look import SinkOfWal, WalFacts
 from wal_sink.redaction import redacted
 from wal_sink.reporting.counts import text_table
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
-from wal_sink.wal.holders import holder_of
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import SinkRecord
+from wal_sink.wal.log import NOTHING
 
 _HEADINGS = ("sink", "kind", "state", "delivered through", "pending")
 _NO_SINK = "no sink is registered"
@@ -43,27 +30,6 @@ class SparkCommit:
     newest: int | None
     """-1 if Spark completed none; None if it is unknown."""
     unknown_because: str = ""
-
-
-def older_checkpoint(spark: SparkCommit, *, newest_batch: int, delivered_through: int) -> str:
-    """Why the checkpoint is older than the WAL; empty if it is not, or if Spark's newest commit is unknown.
-
-    `newest_batch`, `delivered_through`: of the WAL, read before the commit. A batch is delivered only after Spark
-    completed it, and only the batch after the newest complete one can be staged.
-    """
-    if spark.newest is None or (delivered_through <= spark.newest and newest_batch <= spark.newest + 1):
-        return ""
-    completed = "no batch" if spark.newest < 0 else f"batches through {spark.newest} only"
-    known = f"was delivered through {delivered_through}"
-    if delivered_through <= spark.newest:
-        known = f"holds batches through {newest_batch}"
-    return (
-        f"the checkpoint is older than the WAL, which {known}, while Spark completed {completed}. It was restored to "
-        "an older state, or is another copy. Before the query starts, run wal-sink verify WAL --checkpoint URL, and "
-        "restore a newer checkpoint if you can. If the query reads the same input under the same batch ids as before, "
-        "wal-sink recognises these batches. An option such as maxFilesPerTrigger that was changed since makes it read "
-        "other input (HistoryError)"
-    )
 
 
 def read_commit(files: CheckpointFiles, query_id: str | None) -> SparkCommit:
@@ -166,69 +132,67 @@ def _batch_text(batch_id: int) -> str:
     return str(batch_id) if batch_id > NOTHING else "none"
 
 
-def reading_log(store: Store) -> Log:
-    """A log for reading only: it claims nothing, and its run id stands in no record."""
-    return Log(store, SYSTEM, run_id="")
+def older_checkpoint(spark: SparkCommit, *, newest_batch: int, delivered_through: int) -> str:
+    """Why the checkpoint is older than the WAL; empty if it is not, or if Spark's newest commit is unknown.
 
-
-def find_registration(log: Log, name: str, younger: str | None) -> SinkRecord | None:
-    """A sink's registration; None if there is none. Raises `CorruptError` if `younger` exists, which comes after it."""
-    record = log.find(SinkRecord, paths.sink(name))
-    if record is None and younger is not None:
-        return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)
-    return record
+    `newest_batch`, `delivered_through`: of the WAL, read before the commit. A batch is delivered only after Spark
+    completed it, and only the batch after the newest complete one can be staged.
+    """
+    if spark.newest is None or (delivered_through <= spark.newest and newest_batch <= spark.newest + 1):
+        return ""
+    completed = "no batch" if spark.newest < 0 else f"batches through {spark.newest} only"
+    known = f"was delivered through {delivered_through}"
+    if delivered_through <= spark.newest:
+        known = f"holds batches through {newest_batch}"
+    return (
+        f"the checkpoint is older than the WAL, which {known}, while Spark completed {completed}. It was restored to "
+        "an older state, or is another copy. Before the query starts, run wal-sink verify WAL --checkpoint URL, and "
+        "restore a newer checkpoint if you can. If the query reads the same input under the same batch ids as before, "
+        "wal-sink recognises these batches. An option such as maxFilesPerTrigger that was changed since makes it read "
+        "other input (HistoryError)"
+    )
 
 
 def read_status(store: Store) -> Status:
     """Read the state of a WAL and its sinks. Raises `CorruptError` or `StoreError`."""
-    log = reading_log(store)
-    inventory = take(log)
-    wal = inventory.wal
-    low_water, held = held_batches(log, wal) if wal else (NOTHING, [])
-    newest = max(held, default=low_water)
+    return status_of(WalFacts(store))
+
+
+def status_of(facts: WalFacts) -> Status:
+    """The state of a WAL and its sinks. Raises as `read_status`."""
+    wal, low_water = facts.wal, facts.low_water
     return Status(
-        wal=store.root,
+        wal=facts.log.store.root,
         wal_id=wal.wal_id if wal else None,
         query_id=wal.query_id if wal else None,
         checkpoint=wal.checkpoint if wal else None,
         first_batch=wal.first_batch if wal else None,
-        location=current_location(log, wal, moved=inventory.has_moved) if wal else None,
-        newest_batch=newest,
+        location=facts.location,
+        newest_batch=max(facts.batches, default=low_water),
         low_water=low_water,
-        stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
-        sinks=tuple(_sink_status(log, sink, held) for sink in _present_sinks(log, inventory)),
+        stager_term=facts.newest_term(paths.STAGER_ROLE),
+        sinks=tuple(_sink_status(sink, facts.batches) for sink in facts.sinks),
     )
 
 
-def _present_sinks(log: Log, inventory: Inventory) -> list[KnownSink]:
-    """The sinks that have any object, except forgotten ones."""
-    known = set(check_unserved_sinks(log, inventory, ()))
-    forgotten = inventory.known_sinks.keys() - known
-    return [sink for sink in read_names(log).sinks if sink.folder not in forgotten]
-
-
-def _sink_status(log: Log, known: KnownSink, held: Sequence[int]) -> SinkStatus:
-    name = known.folder
-    through = marked_through(log, name)
-    role = paths.committer_role(name)
-    term = max(log.numbers(paths.terms(role)), default=0)
-    sink = find_registration(log, name, paths.term(role, term) if term else None)
-    holder = holder_of(log, role, term) if term else None
+def _sink_status(found: SinkOfWal, held: Sequence[int]) -> SinkStatus:
+    through = found.marker.batch_id if found.marker else NOTHING
+    sink = found.registration(paths.term(paths.committer_role(found.folder), found.term) if found.term else None)
+    holder = found.holder
     first = max(through + 1, sink.first_batch if sink else 0)
     last = sink.through if sink else None
-    end = NOTHING if known.is_retired else sys.maxsize if last is None else last
-    pending = sum(first <= batch <= end for batch in held)
+    end = NOTHING if found.is_retired else sys.maxsize if last is None else last
     return SinkStatus(
-        name=known.name,
+        name=found.name,
         kind=sink.sink_kind if sink else "?",
         identity=sink.identity if sink else "?",
         delivered_through=through,
-        pending_batches=pending,
-        term=term,
+        pending_batches=sum(first <= batch <= end for batch in held),
+        term=found.term,
         held_by=holder.process if holder else "",
         held_since=holder.since if holder else "",
-        state="retired" if known.is_retired else str(holder.state) if holder else "new",
-        folder=name,
+        state="retired" if found.is_retired else str(holder.state) if holder else "new",
+        folder=found.folder,
         is_holder=sink is not None and sink.is_holder,
         first_batch=sink.first_batch if sink else 0,
         last_batch=last,

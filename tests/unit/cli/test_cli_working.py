@@ -19,14 +19,15 @@ from click.testing import CliRunner, Result
 
 import wal_sink.cli.opened
 import wal_sink.operate.batches
+import wal_sink.operate.look
 import wal_sink.walsink
 from tests.house.cli import main, working
-from tests.house.operate import read_status
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from tests.support.noted_reports import noting_reports
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
+from wal_sink.recovery.inventory import take
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 
@@ -239,7 +240,7 @@ def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(
     verb, number = (args[:-1], args[-1:]) if args[-1].isdigit() else (args, ())
     usual = invoke(*verb, wal, *number, "--json")
     monkeypatch.setattr(wal_sink.cli.opened, "open_store", slowly(open_store))
-    monkeypatch.setattr(wal_sink.cli.opened, "read_status", slowly(read_status))
+    monkeypatch.setattr(wal_sink.operate.look, "take", slowly(take))
     slow = invoke(*verb, wal, *number, "--json")
     assert f"wal-sink: opening file://{wal} (" in slow.stderr
     assert f"wal-sink: reading the state of file://{wal} (" in slow.stderr

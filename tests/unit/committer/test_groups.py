@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.house.log import Log, Marker, decode, paths
-from tests.house.operate import read_batch, read_batches, read_status
+from tests.house.operate import WalFacts, read_batch, read_batches, read_status
 from tests.house.protocol import SMALL_BATCH_BYTES, CommitterThread, Run
 from tests.house.sinks import Chunk, Rejected
 from tests.support.small_run import Place, Recorder
@@ -256,7 +256,7 @@ def test_a_group_is_marked_before_a_large_batch_that_takes_long(
             runtime.sleep_s(call_s)
 
     run = behind(place, ignoring(Recorder(slow)), 4, runtime=runtime)
-    details = [read_batch(place.wal, batch_id) for batch_id in range(4)]
+    details = [read_batch(WalFacts(place.wal), batch_id) for batch_id in range(4)]
     sizes = [detail.manifest.bytes for detail in details if detail is not None]
     large = sizes.pop(2)
     assert large > 9 * max(sizes)
@@ -542,10 +542,10 @@ def test_people_see_every_batch_that_a_marker_stands_for_as_delivered() -> None:
     place, sink = Place(), Recorder()
     behind(place, ignoring(sink), 3).deliver_all()
 
-    detail = read_batch(place.wal, 1)
+    detail = read_batch(WalFacts(place.wal), 1)
 
     assert markers(place) == [2]
-    assert [view.delivered_to for view in read_batches(place.wal)] == [("a",)] * 3
+    assert [view.delivered_to for view in read_batches(WalFacts(place.wal))] == [("a",)] * 3
     assert detail is not None
     assert detail.delivered[0].complete
     assert detail.delivered[0].rows == detail.manifest.rows
@@ -558,7 +558,7 @@ def test_a_sink_that_began_later_has_not_what_came_before_it() -> None:
     run = place.open({"a": Recorder(), "b": Delivery(Recorder(), start_from="next")})
     place.stream(run, 3)
 
-    assert [view.delivered_to for view in read_batches(place.wal)] == [("a",), ("a",), ("a", "b"), ("a", "b")]
+    assert [view.delivered_to for view in read_batches(WalFacts(place.wal))] == [("a",), ("a",), ("a", "b"), ("a", "b")]
 
 
 def test_a_thread_that_is_stopped_within_a_group_marks_what_was_delivered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.house.log import Log, claim, paths
-from tests.house.operate import read_commit, read_health, read_status
+from tests.house.operate import WalFacts, read_commit, read_health, read_status
 from tests.house.protocol import Run
 from tests.house.support import Runtime, StoppedError
 from tests.support.small_run import Place, Recorder
@@ -67,7 +67,7 @@ def created(place: Place) -> list[str]:
 
 def last_error(place: Place) -> SinkError | None:
     status = read_status(place.wal)
-    (sink,) = read_health(place.wal, status, read_commit(place.checkpoint, status.query_id), now=NOW).sinks
+    (sink,) = read_health(WalFacts(place.wal), read_commit(place.checkpoint, status.query_id), now=NOW).sinks
     return sink.last_error
 
 
@@ -366,7 +366,7 @@ def test_a_record_that_is_replaced_while_it_is_read_is_looked_for_again() -> Non
 
     status = read_status(place.wal)
     store = FaultyStore(place.wal, replace_it)
-    (sink,) = read_health(store, status, read_commit(place.checkpoint, status.query_id), now=NOW).sinks
+    (sink,) = read_health(WalFacts(store), read_commit(place.checkpoint, status.query_id), now=NOW).sinks
     assert moved
     assert sink.last_error is not None
     assert sink.last_error.text == "newer"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.house.log import Manifest, Release, decode, encode, paths
-from tests.house.operate import AgainstTarget, Check, Fault, Finding
+from tests.house.operate import AgainstTarget, Check, Fault, Finding, WalFacts
 from tests.house.sinks import Position
 from tests.house.stores import MemoryStore
 from tests.support.golden.targets import LookedUp, Plain, Target, Transactional
@@ -18,7 +18,7 @@ from tests.support.golden.wals import GoldenWal
 from tests.unit.operate.worlds import copied, replaced, world_of
 from wal_sink.errors import ConfigError
 from wal_sink.operate import against
-from wal_sink.operate.batches import read_manifest
+from wal_sink.operate.look import find_staged
 
 
 def hook(_what: str) -> None:
@@ -72,7 +72,7 @@ def test_another_table_of_the_ledger_is_no_target_that_is_right(world: World) ->
 
 def test_a_target_that_is_behind(world: World) -> None:
     """It was restored from a backup: it lacks a batch that is marked."""
-    manifest = read_manifest(world.wal, 0)
+    manifest = find_staged(WalFacts(world.wal).log, 0).manifest
     assert manifest is not None
     world.put(0, batch=0, rows=3, segment=manifest.segments[0].id)
     (found,) = world.found()
@@ -226,7 +226,7 @@ class LookupWorld(World):
 
     def lose(self, number: int) -> str:
         """Let the target lose a chunk of batch 1."""
-        manifest = read_manifest(self.wal, 1)
+        manifest = find_staged(WalFacts(self.wal).log, 1).manifest
         assert manifest is not None
         key = [key for key in self.target.keys if key.startswith(manifest.segments[0].id)][number]
         self.target.keys.remove(key)

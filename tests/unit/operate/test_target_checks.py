@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.operate import read_status
+from tests.house.operate import WalFacts
 from tests.house.protocol import Run
 from tests.house.sinks import Chunk, Sink, as_sink
 from tests.house.stores import MemoryStore, StoreSpec
@@ -90,29 +90,31 @@ def wal_of(rows: Sequence[int]) -> tuple[MemoryStore, CountedStore]:
 
 def test_the_schema_is_that_of_the_newest_rows() -> None:
     wal, _ = wal_of([2, 3, 0])
-    schema, damage = newest_schema(wal, read_status(wal))
+    schema, damage = newest_schema(WalFacts(wal))
     assert (schema.names, damage) == (["id", "b"], [])
 
 
 def test_a_wal_without_rows_has_none() -> None:
     for rows in ([0, 0], []):
         wal, _ = wal_of(rows)
-        assert newest_schema(wal, read_status(wal)) == (None, [])
+        assert newest_schema(WalFacts(wal)) == (None, [])
 
 
 def test_a_damaged_batch_is_an_error() -> None:
     wal, _ = wal_of([2])
     segments = [name for name in wal.list("", recursive=True) if name.endswith(".parquet")]
     wal.delete(segments)
-    schema, (finding,) = newest_schema(wal, read_status(wal))
+    schema, (finding,) = newest_schema(WalFacts(wal))
     assert schema is None
     assert finding.level is Level.ERROR
 
 
 @pytest.mark.parametrize("batches", [9, 60])
 def test_few_batches_are_looked_at_however_many_are_pending(batches: int) -> None:
-    wal, counted = wal_of([0] * batches)
-    status = read_status(wal)
-    newest_schema(counted, status)
+    counted = wal_of([0] * batches)[1]
+    facts = WalFacts(counted)
+    assert len(facts.batches) == batches
+    counted.taken()
+    newest_schema(facts)
     requests = counted.taken()
     assert requests.gets + requests.lists == 8 * 2

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tests.house.log import Log, Marker, paths
-from tests.house.operate import read_batch
+from tests.house.operate import WalFacts, read_batch
 from tests.house.protocol import Run
 from tests.house.support import Runtime
 from tests.support.small_run import Place, Recorder
@@ -19,7 +19,7 @@ from wal_sink.wal.records import StagingTiming, TaskTiming, combined
 
 
 def timeline(place: Place, batch_id: int) -> Timeline:
-    detail = read_batch(place.wal, batch_id)
+    detail = read_batch(WalFacts(place.wal), batch_id)
     assert detail is not None
     return detail.timeline
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import wal_sink.operate.health
+from tests.house.operate import WalFacts
 from tests.house.protocol import Rejections, keep_unknown
 from tests.house.sinks import Chunk, Rejected
-from tests.house.support import side_by_side
+from tests.house.stores import Store
 from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.operate.health import MOST_LETTERS, Letters, read_letters
@@ -26,8 +27,13 @@ def refused(*, rows: int = 2, through: int = 2) -> Place:
     return place
 
 
+def look(store: Store) -> Letters:
+    facts = WalFacts(store)
+    return read_letters(facts.log, "a", next(sink.letters for sink in facts.sinks if sink.folder == "a"))
+
+
 def letters(place: Place) -> tuple[int, int, int, bool]:
-    found = read_letters(place.wal, "a", side_by_side)
+    found = look(place.wal)
     assert (found.since is None) == (found.due == 0)
     return found.due, found.rows, found.replayed, found.is_exact
 
@@ -35,7 +41,7 @@ def letters(place: Place) -> tuple[int, int, int, bool]:
 def test_a_sink_without_dead_letters_has_none() -> None:
     place = Place(rows=lambda _: [2])
     place.stream(place.open({"a": Recorder()}), 0)
-    assert read_letters(place.wal, "a", side_by_side) == Letters()
+    assert look(place.wal) == Letters()
 
 
 def test_letters_count_with_their_rows_until_they_are_sent_again() -> None:
@@ -81,14 +87,14 @@ def test_a_letter_that_is_deleted_meanwhile_counts_no_longer() -> None:
     place = refused()
 
     def delete(what: str, where: str) -> None:
-        if what == "before read":
+        if what == "before read" and where.startswith("sinks/a/dead-letters/"):
             place.wal.delete([where])
 
-    assert read_letters(FaultyStore(place.wal, delete), "a", side_by_side) == Letters()
+    assert look(FaultyStore(place.wal, delete)) == Letters()
 
 
 def reads(requests: list[str]) -> int:
-    return len([request for request in requests if request.startswith("before read")])
+    return len([request for request in requests if request.startswith("before read sinks/a/dead-letters/")])
 
 
 def test_the_cost_of_many_letters_is_bounded() -> None:
@@ -96,19 +102,19 @@ def test_the_cost_of_many_letters_is_bounded() -> None:
     requests: list[str] = []
     store = FaultyStore(place.wal, lambda what, where: requests.append(f"{what} {where}"))
 
-    found = read_letters(store, "a", side_by_side)
+    found = look(store)
 
     assert (found.due, found.rows, found.is_exact) == (MOST_LETTERS, 2 * MOST_LETTERS, False)
     assert (found.files, found.note) == (MOST_LETTERS + 5, f"read: {MOST_LETTERS} of {MOST_LETTERS + 5} files")
     assert reads(requests) == MOST_LETTERS
-    assert len([request for request in requests if request.startswith("before list")]) == 1
+    assert len([request for request in requests if request.startswith("before list sinks/a/dead-letters")]) == 1
 
 
 def test_large_letters_are_not_read_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_sink.operate.health, "MOST_BYTES", 1)
     place = refused(through=9)
     requests: list[str] = []
-    found = read_letters(FaultyStore(place.wal, lambda what, _: requests.append(what)), "a", side_by_side)
+    found = look(FaultyStore(place.wal, lambda what, path: requests.append(f"{what} {path}")))
     assert (found.due, found.files, found.is_exact, reads(requests)) == (4, 10, False, 4)
 
 
@@ -123,7 +129,7 @@ def damage(place: Place, which: int) -> None:
 def test_a_damaged_letter_is_told_and_hides_no_other() -> None:
     place = refused()
     damage(place, 0)
-    found = read_letters(place.wal, "a", side_by_side)
+    found = look(place.wal)
     assert (found.due, found.rows, found.files, found.is_exact) == (2, 4, 3, False)
     assert found.note.startswith("cannot be read: 1, the first: ")
 
@@ -135,7 +141,7 @@ def test_letters_that_a_damaged_one_may_repeat_do_not_count() -> None:
     place.wal.delete([f"sinks/a/dead-letters/{name}" for name in _records_of_replays(place)])
     assert letters(place) == (2, 2, 0, True)
     damage(place, 1)
-    found = read_letters(place.wal, "a", side_by_side)
+    found = look(place.wal)
     assert (found.due, found.rows, found.since, found.files, found.is_exact) == (0, 0, None, 2, False)
 
 

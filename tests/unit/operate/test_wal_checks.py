@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.house.log import WalRecord, decode, encode
-from tests.house.operate import read_status
+from tests.house.operate import WalFacts, read_status
 from tests.house.protocol import Run
 from tests.house.stores import MeasuredStore, Store, StoreSpec, open_store
 from tests.house.support import SYSTEM, Finding, Level
@@ -36,7 +36,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def of_wal(folder: Path) -> dict[str, Finding]:
-    _, found = wal_findings(opened(folder), SYSTEM)
+    _, found = wal_findings(WalFacts(opened(folder)))
     return {one.check: one for one in found}
 
 
@@ -62,7 +62,7 @@ def test_a_healthy_wal_and_its_checkpoint_are_fine(base: Path) -> None:
 
 
 def test_no_wal_is_a_warning(tmp_path: Path) -> None:
-    status, (finding,) = wal_findings(opened(tmp_path / "nothing"), SYSTEM)
+    status, (finding,) = wal_findings(WalFacts(opened(tmp_path / "nothing")))
     assert status is not None
     assert finding.level is Level.WARNING
     assert "holds no WAL yet" in finding.found
@@ -73,7 +73,7 @@ def test_a_damaged_wal_and_one_without_rights_are_errors(base: Path) -> None:
         def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
             raise StoreError(f"no right to list {prefix}{after}{recursive}")
 
-    status, (finding,) = wal_findings(Refusing(opened(base / "wal")), SYSTEM)
+    status, (finding,) = wal_findings(WalFacts(Refusing(opened(base / "wal"))))
     assert status is None
     assert "no right to list" in finding.found
     (base / "wal" / "wal.json").write_bytes(b"{}")

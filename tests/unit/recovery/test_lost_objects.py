@@ -9,7 +9,7 @@ import pytest
 
 import wal_sink.committer.collection
 from tests.house.log import MARGIN, Log, paths
-from tests.house.operate import read_batches, read_status
+from tests.house.operate import WalFacts, read_batches, read_status
 from tests.house.protocol import DispatcherLostError
 from tests.house.sinks import Chunk, Rejected
 from tests.house.stores import ObjectMissing
@@ -369,7 +369,7 @@ def test_a_registration_is_known_from_what_the_sink_has() -> None:
     with pytest.raises(CorruptError, match=r"sinks/late/sink\.json is gone.*sinks/late/markers/"):
         place.open({"late": Delivery(Recorder(), start_from="earliest")})
     with pytest.raises(CorruptError, match=r"sinks/late/sink\.json is gone"):
-        read_batches(place.wal)
+        read_batches(WalFacts(place.wal))
 
 
 @pytest.mark.parametrize("looks", [1, 2])
@@ -599,7 +599,7 @@ def test_the_oldest_batch_tells_that_low_water_was_there() -> None:
     for look in (
         lambda: place.open({"a": Recorder()}),
         lambda: read_status(place.wal),
-        lambda: read_batches(place.wal),
+        lambda: read_batches(WalFacts(place.wal)),
     ):
         with pytest.raises(CorruptError, match=r"low-water/0+3\.json is gone.*batches/0+4/ is the oldest"):
             look()

@@ -11,7 +11,7 @@ import pytest
 
 import wal_sink.committer.collection
 from tests.house.log import Log, RetiredRecord, SinkRecord, TakeOver, WalRecord, claim, note_end, paths
-from tests.house.operate import read_batch, read_status
+from tests.house.operate import WalFacts, read_batch, read_status
 from tests.house.protocol import Run, read_names, rename, retire
 from tests.house.sinks import Rejected, slot_name
 from tests.simulation.histories.lives import lower_retention
@@ -334,7 +334,7 @@ def test_a_renamed_sink_goes_on_where_it_was(caplog: pytest.LogCaptureFixture) -
     assert "does not serve it" not in caplog.text
     names = [(found.name, found.folder, found.delivered_through) for found in read_status(place.wal).sinks]
     assert names == [("a", "a", 4), ("c", "b", 4)]
-    detail = read_batch(place.wal, 4)
+    detail = read_batch(WalFacts(place.wal), 4)
     assert detail is not None
     assert [(found.sink, found.complete) for found in detail.delivered] == [("a", True), ("c", True)]
 
@@ -389,7 +389,7 @@ def test_a_two_phase_sink_takes_part_in_staging_under_its_first_name() -> None:
 
     place.stream(place.open({"b": VaultSink(vault)}), 1)
 
-    detail = read_batch(place.wal, 1)
+    detail = read_batch(WalFacts(place.wal), 1)
     assert detail is not None
     assert list(detail.manifest.prepared) == ["a"]
     assert [found.complete for found in detail.delivered] == [True]
