@@ -13,8 +13,7 @@ import pytest
 from tests.support.contracts import FoldedContract, checks_of, faults
 from tests.support.servers.http_target import HttpTarget
 from wal_sink.testing import SinkContract
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
 
 SECRET = "hunter2-of-the-orders"  # noqa: S105 - a test's own
 VARIABLE = "WAL_SINK_TEST_HTTP_AUTH"

@@ -112,7 +112,7 @@ def test_the_search_of_the_sources_finds_what_is_there() -> None:
     assert "wal_sink/spark/session/locations.py::_hadoop_conf" in taken_for_granted.reliances()
     assert "wal_sink/spark/session/private.py::_GROUP" in taken_for_granted.reliances()
     assert "wal_sink/stores/local.py::LocalSegment.commit" in taken_for_granted.store_primitives()
-    assert "backends/wal_sink_backends/http/lookup_sink.py::HttpLookupSink" in taken_for_granted.sinks()
+    assert "backends/wal_sink_backends/http/sink.py::HttpLookupSink" in taken_for_granted.sinks()
     assert "wal_sink/spark/session/schema.py::check_schema" not in taken_for_granted.reliances()
 
 

@@ -27,10 +27,9 @@ from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, Per
 from wal_sink.testing.contract.calls import deliver, send, slot
 from wal_sink_backends.kafka import ledger as kafka_ledger
 from wal_sink_backends.kafka import producer as kafka_producer
-from wal_sink_backends.kafka.client import KafkaAttemptError, Topic
+from wal_sink_backends.kafka.client import ClusterSpec, KafkaAttemptError, Topic
 from wal_sink_backends.kafka.producer import TRANSACTIONAL_IDS, SlotProducer
 from wal_sink_backends.kafka.sink import KafkaSink
-from wal_sink_backends.kafka.spec import ClusterSpec
 
 _ADMIN: Any = _admin
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.support.chunks import CONTEXT, SLOT
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
-from wal_sink_backends.redis.script import LEDGER
+from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
 
 VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"

@@ -20,22 +20,25 @@ from wal_sink_backends.dynamodb.client import (
     translated,
 )
 from wal_sink_backends.dynamodb.items import Item
-from wal_sink_backends.dynamodb.ledger import attributes, entry_in, unchanged
-from wal_sink_backends.dynamodb.tables import (
-    ITEM_IS_WRONG,
-    Identity,
-    Keys,
-    RowsRefusedError,
-    cancelled_for,
-    keys_of,
-    refused_alone,
-)
+from wal_sink_backends.dynamodb.tables import Identity, Keys, attributes, entry_in, keys_of, unchanged
 
 _USABLE = ("ACTIVE", "UPDATING")
 """States in which a table takes requests."""
 _CONDITION = "ConditionalCheckFailed"
+_ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
+"""Reasons of a cancelled transaction that are about its rows."""
+_ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
+"""Errors of PutItem and BatchWriteItem that are about their items."""
 MOST_KEYS = 100
 """Most keys of one BatchGetItem: the service's quota."""
+
+
+class RowsRefusedError(Exception):
+    """A transaction was refused because of some rows, by their index in the chunk. Never leaves this package."""
+
+    def __init__(self, reasons: dict[int, str]) -> None:
+        super().__init__(str(reasons))
+        self.reasons = reasons
 
 
 class ItemsRefusedError(Exception):
@@ -184,11 +187,37 @@ class Calls:
             except self.client.exceptions.TransactionCanceledException as error:
                 return _cancelled(error.response.get("CancellationReasons", []), items, what)
             except self.client.exceptions.ClientError as error:
-                wrong = refused_alone(self.client, self.target.table, self.keys, items) if _is_invalid(error) else {}
+                wrong = self._refused_alone(items) if _is_invalid(error) else {}
                 if not wrong:
                     raise
                 raise RowsRefusedError(wrong) from error
         return True
+
+    def _refused_alone(self, items: Sequence[Item]) -> dict[int, str]:
+        """The rows that DynamoDB refuses by themselves, and the reasons, found one by one. Nothing is written.
+
+        DynamoDB refuses a transaction for an item that is nested too deep, for example, without naming the item. So
+        each item is put under a condition that no item fulfils: an acceptable one fails the condition, a wrong one is
+        refused as in the transaction. Other errors of the client are raised.
+        """
+        refused: dict[int, str] = {}
+        name = {"#key": next(iter(self.keys.types))}
+        never = "attribute_exists(#key) AND attribute_not_exists(#key)"
+        for item in items:
+            try:
+                self.client.put_item(
+                    TableName=self.target.table,
+                    Item=item.attributes,
+                    ConditionExpression=never,
+                    ExpressionAttributeNames=name,
+                )
+            except self.client.exceptions.ConditionalCheckFailedException:
+                continue
+            except self.client.exceptions.ClientError as error:
+                if code_of(error) not in _ITEM_IS_WRONG:
+                    raise
+                refused[item.row] = str(error)
+        return refused
 
     def put(self, requests: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
         """Put up to 25 items; returns those left unprocessed. Raises `ItemsRefusedError` if one cannot be put."""
@@ -196,7 +225,7 @@ class Calls:
             try:
                 answer = self.client.batch_write_item(RequestItems={self.target.table: requests})
             except self.client.exceptions.ClientError as error:
-                if code_of(error) not in ITEM_IS_WRONG:
+                if code_of(error) not in _ITEM_IS_WRONG:
                     raise
                 raise ItemsRefusedError(str(error)) from error
         left: list[dict[str, Any]] = answer.get("UnprocessedItems", {}).get(self.target.table, [])
@@ -249,7 +278,11 @@ def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what
     codes = [str(reason.get("Code")) for reason in reasons]
     if len(codes) > len(items) and codes[len(items)] == _CONDITION:
         return False
-    wrong = cancelled_for(reasons, items)
+    wrong = {
+        item.row: f"{reason['Code']}: {reason.get('Message', '')}"
+        for item, reason in zip(items, reasons, strict=False)
+        if reason.get("Code") in _ROW_IS_WRONG
+    }
     if wrong:
         raise RowsRefusedError(wrong)
     told = ", ".join(sorted(set(codes).difference({"None"}))) or "DynamoDB gave no reason"

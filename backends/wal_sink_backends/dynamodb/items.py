@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.chunk import Chunk
-from wal_sink_backends.common.columns import stored_type
-from wal_sink_backends.common.texts import rows_without_utf8
+from wal_sink_backends.common.columns import rows_without_utf8, stored_type
 from wal_sink_backends.dynamodb.tables import MOST_KEY_BYTES, IndexKey, Keys
 
 Nulls: TypeAlias = Literal["null", "omit"]

@@ -12,10 +12,10 @@ from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.pacing import Patience
-from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, waits
+from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, RowsRefusedError, waits
 from wal_sink_backends.dynamodb.client import Target, TryAgainError
 from wal_sink_backends.dynamodb.items import Item, Nulls, check_columns, encoded
-from wal_sink_backends.dynamodb.tables import RowsRefusedError, check_name, is_same_table
+from wal_sink_backends.dynamodb.tables import check_name, is_same_table
 
 __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
 

@@ -1,23 +1,18 @@
-"""The keys and the identity of a table, and the rows for which it refuses a transaction."""
+"""The keys and the identity of a table, and items of the ledger: the entry of a slot, and that it is unchanged."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from wal_sink.errors import ConfigError, HistoryError, PermanentError
-
-if TYPE_CHECKING:
-    from wal_sink_backends.dynamodb.items import Item
+from wal_sink.sinks.chunk import Position
+from wal_sink.sinks.ledger import LedgerEntry
 
 MOST_KEY_BYTES = (2048, 1024)
 """Most bytes of the partition key and of the sort key, of a table and of an index."""
-ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
-"""Reasons of a cancelled transaction that are about its rows."""
-ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
-"""Errors of PutItem and BatchWriteItem that are about their items."""
 _NAME = re.compile(r"(arn:[a-z0-9-]+:dynamodb:[a-z0-9-]*:[0-9]*:table/)?[A-Za-z0-9_.-]+")
 """A name, or an ARN: the service's own rule."""
 
@@ -44,14 +39,6 @@ def is_same_table(one: str, other: str) -> bool:
     if ":" in one and ":" in other:  # two ARNs: no name has a colon
         return one == other
     return one.rpartition("/")[2] == other.rpartition("/")[2]
-
-
-class RowsRefusedError(Exception):
-    """A transaction was refused because of some rows, by their index in the chunk. Never leaves this package."""
-
-    def __init__(self, reasons: dict[int, str]) -> None:
-        super().__init__(str(reasons))
-        self.reasons = reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,34 +120,40 @@ def _index_keys(found: Mapping[str, Any], types: Mapping[str, str], own: Mapping
                 yield IndexKey(name, types[name], index["IndexName"], most_bytes)
 
 
-def cancelled_for(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item]) -> dict[int, str]:
-    """The rows that a cancelled transaction blames, and the reasons. It gives one reason per item, in order."""
+# Items of the ledger.
+
+
+def entry_in(item: Mapping[str, Any], what: str) -> LedgerEntry:
+    """The entry of a slot. `PermanentError` for a damaged item: nothing is sent on a guess."""
+    try:
+        batch_id, rows = int(item["batch_id"]["N"]), int(item["rows"]["N"])
+        at = Position(item["slot"]["S"], batch_id, rows, item["segment_id"]["S"])
+        return LedgerEntry(int(item["term"]["N"]), at)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PermanentError(
+            f"{what}: the ledger item for slot {item.get('slot')} is damaged ({type(error).__name__}: {error}). "
+            "Expected the numbers 'term', 'batch_id' and 'rows', and the string 'segment_id'. Restore the item"
+        ) from error
+
+
+def attributes(entry: LedgerEntry) -> dict[str, Any]:
+    at = entry.position
     return {
-        item.row: f"{reason['Code']}: {reason.get('Message', '')}"
-        for item, reason in zip(items, reasons, strict=False)
-        if reason.get("Code") in ROW_IS_WRONG
+        "slot": {"S": at.slot},
+        "term": {"N": str(entry.term)},
+        "batch_id": {"N": str(at.batch_id)},
+        "rows": {"N": str(at.rows)},
+        "segment_id": {"S": at.segment_id},
     }
 
 
-def refused_alone(client: Any, table: str, keys: Keys, items: Sequence[Item]) -> dict[int, str]:
-    """The rows that DynamoDB refuses by themselves, and the reasons, found one by one. Nothing is written.
-
-    DynamoDB refuses a transaction for an item that is nested too deep, for example, without naming the item. So each
-    item is put under a condition that no item fulfils: an acceptable one fails the condition, a wrong one is refused as
-    in the transaction. Other errors of the client are raised.
-    """
-    refused: dict[int, str] = {}
-    name = {"#key": next(iter(keys.types))}
-    never = "attribute_exists(#key) AND attribute_not_exists(#key)"
-    for item in items:
-        try:
-            client.put_item(
-                TableName=table, Item=item.attributes, ConditionExpression=never, ExpressionAttributeNames=name
-            )
-        except client.exceptions.ConditionalCheckFailedException:
-            continue
-        except client.exceptions.ClientError as error:
-            if error.response.get("Error", {}).get("Code") not in ITEM_IS_WRONG:
-                raise
-            refused[item.row] = str(error)
-    return refused
+def unchanged(stored: LedgerEntry | None) -> dict[str, Any]:
+    """The condition that an item of the ledger is unchanged since it was read."""
+    if stored is None:
+        return {"ConditionExpression": "attribute_not_exists(#slot)", "ExpressionAttributeNames": {"#slot": "slot"}}
+    compared = {name: value for name, value in attributes(stored).items() if name != "slot"}
+    return {
+        "ConditionExpression": " AND ".join(f"#{name} = :{name}" for name in compared),
+        "ExpressionAttributeNames": {f"#{name}": name for name in compared},
+        "ExpressionAttributeValues": {f":{name}": value for name, value in compared.items()},
+    }

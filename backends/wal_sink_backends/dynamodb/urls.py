@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink_backends.common.url_options import options_in, options_of, refuse_unfit
+from wal_sink_backends.common.options import options_in, options_of, refuse_unfit
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
 _OPTIONS = {"transactional": options_of(DynamoDbSink, "table"), "put": options_of(DynamoDbPutSink, "table")}

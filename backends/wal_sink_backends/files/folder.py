@@ -11,8 +11,7 @@ from wal_sink.reporting.findings import Finding, fine
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink_backends.common.environment import from_environment
-from wal_sink_backends.common.url_options import refuse_braces
+from wal_sink_backends.common.options import from_environment, refuse_braces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

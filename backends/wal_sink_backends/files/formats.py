@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.json_rows import Maps, decimal_texts, plain_values
 from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
-from wal_sink_backends.common.columns import array_of
-from wal_sink_backends.common.texts import is_text
+from wal_sink_backends.common.columns import array_of, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

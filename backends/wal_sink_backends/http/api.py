@@ -15,8 +15,7 @@ from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError, Re
 from wal_sink.redaction import Redactor, mask_url
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink_backends.common.pacing import Pace, Patience, own_pause_s, retry_after_s
-from wal_sink_backends.http.answers import Body, Check, DecodingError, body_of, check_answer
-from wal_sink_backends.http.ends import doubt_of_end
+from wal_sink_backends.http.answers import Body, Check, DecodingError, body_of, check_answer, doubt_of_end
 
 Meaning: TypeAlias = Literal["done", "partial", "refused", "retry", "permanent"]
 _MULTI_STATUS = 207

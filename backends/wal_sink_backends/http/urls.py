@@ -6,11 +6,10 @@ from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
+from wal_sink_backends.common.options import options_in, options_of, taken
 from wal_sink_backends.common.pacing import Pacing
-from wal_sink_backends.common.url_options import options_in, options_of, taken
 from wal_sink_backends.http.api import Statuses
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
 
 # `headers` would show secrets, and `max_answer_bytes` means nothing without a function that checks answers.
 _OPTIONS = options_of(HttpSink, "url", "headers", "max_answer_bytes") | options_of(HttpLookupSink, "url")

@@ -1,4 +1,4 @@
-"""The clients of a Kafka cluster, over librdkafka: topics and their settings, and the translation of errors.
+"""The clients of a Kafka cluster, over librdkafka: their address and properties, topics, and the translation of errors.
 
 Every wait is bounded, and no message shows a secret of the configuration.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
-from wal_sink.redaction import Redactor
+from wal_sink.redaction import Redactor, named_secrets
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink_backends.common.durability import warn_of
-from wal_sink_backends.kafka.durability import losses
+from wal_sink_backends.common.options import from_environment
 
 try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -320,3 +320,96 @@ def kafka_error(raised: BaseException) -> KafkaError:
         raise raised
     found: KafkaError = error.args[0]
     return found
+
+
+def losses(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]:
+    """Why the topic may lose acknowledged messages. `replicas`: those of the partition with the fewest."""
+    unclean = config.get("unclean.leader.election.enable", "unknown")
+    least = config.get("min.insync.replicas", "unknown")
+    if unclean != "false":
+        yield (
+            f"topic {name!r}: unclean.leader.election.enable is {unclean}: a replica that lags may become the leader. "
+            "Then rows may be lost without their position, or the position of rows that are in the topic. Set "
+            "unclean.leader.election.enable to false"
+        )
+    if replicas < 2:
+        yield (
+            f"topic {name!r} has a partition with one replica: if this broker loses its disk or its power, rows may be "
+            "lost without their position. Use three replicas and min.insync.replicas=2"
+        )
+    elif least in ("1", "unknown"):
+        yield (
+            f"topic {name!r}: min.insync.replicas is {least}: a message may be acknowledged although only one broker "
+            "has it. If this broker is lost, rows are lost without their position. Set min.insync.replicas to 2"
+        )
+
+
+_RESERVED: Mapping[str, str] = {
+    "bootstrap.servers": "bootstrap_servers",
+    "metadata.broker.list": "bootstrap_servers",
+    "partitioner": "partitioner",
+    "transaction.timeout.ms": "transaction_timeout_s",
+} | dict.fromkeys(
+    (
+        *("transactional.id", "enable.idempotence", "acks", "request.required.acks", "message.timeout.ms"),
+        *("delivery.timeout.ms", "delivery.report.only.error", "group.id", "isolation.level", "enable.auto.commit"),
+        *(
+            "allow.auto.create.topics",
+            "enable.partition.eof",
+            "error_cb",
+            "logger",
+            "on_delivery",
+            "dr_cb",
+            "dr_msg_cb",
+            "log_cb",
+        ),
+    ),
+    "",
+)
+"""Properties that the guarantee depends on, and the argument that sets them, if there is one."""
+
+_BYTES = ("batch.size", "message.max.bytes")
+"""Properties with which the sink itself calculates."""
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """The way to reach a cluster: plain data that travels with the sink.
+
+    Raises `ConfigError` for values that cannot work.
+    """
+
+    servers: str
+    conf: Conf = field(default_factory=dict, repr=False)
+    conf_from_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = 45.0
+    """Most seconds that one step waits for the brokers."""
+
+    def __post_init__(self) -> None:
+        if not self.servers.strip(", ") or "/" in self.servers or "@" in self.servers:
+            raise ConfigError("bootstrap_servers: expected 'host:9092' or 'host:9092,host2:9092', without a login")
+        for name in (*self.conf, *self.conf_from_env):
+            if name in _RESERVED:
+                instead = f"; pass {_RESERVED[name]} instead" if _RESERVED[name] else ""
+                raise ConfigError(f"conf[{name!r}] is set by the sink, because its guarantee depends on it{instead}")
+        for name, value in self.conf.items():
+            if not (isinstance(value, str | int | float) or (name.endswith("_cb") and callable(value))):
+                raise ConfigError(f"conf[{name!r}]: expected text, a number or a bool, found {type(value).__name__}")
+            if name in _BYTES and not _is_number_of_bytes(value):
+                raise ConfigError(f"conf[{name!r}]={value!r}: expected a whole number of bytes, such as 1000000")
+
+    def connect(self) -> Cluster:
+        """Read the environment and connect.
+
+        `PermanentError` for a variable that is not set or a property that is refused.
+        """
+        from_env = from_environment(self.conf_from_env, f"Kafka at {self.servers}")
+        redactor = Redactor(named_secrets(self.conf) | set(from_env.values()))
+        return Cluster(self.servers, {**self.conf, **from_env}, redactor, self.timeout_s)
+
+
+def _is_number_of_bytes(value: object) -> bool:
+    try:
+        return int(str(value)) > 0
+    except ValueError:
+        return False

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.json_rows import plain_values, to_json_lines
-from wal_sink_backends.common.columns import array_of
-from wal_sink_backends.common.texts import is_text
+from wal_sink_backends.common.columns import array_of, is_text
 
 _VALUE = re.compile(r"(json)|(json|bytes|string):(.+)", re.DOTALL)
 _OVERHEAD_BYTES = 61 + 7

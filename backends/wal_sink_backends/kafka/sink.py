@@ -18,11 +18,10 @@ from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink_backends.kafka.client import Cluster, Conf, KafkaAttemptError, KafkaFencedError, Topic
+from wal_sink_backends.kafka.client import Cluster, ClusterSpec, Conf, KafkaAttemptError, KafkaFencedError, Topic
 from wal_sink_backends.kafka.ledger import Ledger, LedgerRecord, Mark
 from wal_sink_backends.kafka.messages import MessageFormat, Messages
 from wal_sink_backends.kafka.producer import SlotProducer, most_bytes
-from wal_sink_backends.kafka.spec import ClusterSpec
 
 LEDGER_TOPIC = "wal-sink-ledger"
 Partitioner: TypeAlias = Literal[

@@ -17,12 +17,16 @@ from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink_backends.common.environment import from_environment
-from wal_sink_backends.redis.addresses import check_address
-from wal_sink_backends.redis.durability import warn_of_truncation
-from wal_sink_backends.redis.rows import MOST_ARGUMENTS, KeyTemplate, encoded
-from wal_sink_backends.redis.script import LEDGER, SCRIPT
-from wal_sink_backends.redis.server import check_server, connect, redis_library, translated
+from wal_sink_backends.common.options import from_environment
+from wal_sink_backends.redis.rows import LEDGER, MOST_ARGUMENTS, SCRIPT, KeyTemplate, encoded
+from wal_sink_backends.redis.server import (
+    check_address,
+    check_server,
+    connect,
+    redis_library,
+    translated,
+    warn_of_truncation,
+)
 
 Kind: TypeAlias = Literal["hash", "stream", "set"]
 _NOTHING = (-1, 0, "")

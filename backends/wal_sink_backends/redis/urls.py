@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink_backends.common.url_options import options_in, options_of
-from wal_sink_backends.redis.addresses import refuse_sentinel
+from wal_sink_backends.common.options import options_in, options_of
+from wal_sink_backends.redis.server import refuse_sentinel
 from wal_sink_backends.redis.sink import RedisSink
 
 _OPTIONS = options_of(RedisSink, "url")

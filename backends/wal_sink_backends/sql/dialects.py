@@ -8,9 +8,9 @@ from pathlib import Path
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink_backends.common.url_options import Options, refuse_braces
-from wal_sink_backends.sql.base.address import BLANK, address_in, shown_scheme
+from wal_sink_backends.common.options import Options, refuse_braces
 from wal_sink_backends.sql.base.dialect import Dialect, Limits
+from wal_sink_backends.sql.base.server import BLANK, address_in, shown_scheme
 
 _TEXT = (str,)
 OF_LIBPQ: Options = dict.fromkeys(

@@ -21,7 +21,7 @@ from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
-from wal_sink_backends.common.url_options import refuse_braces
+from wal_sink_backends.common.options import refuse_braces
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     Connection,
@@ -31,9 +31,8 @@ from wal_sink_backends.sql.base.dialect import (
     TableAltered,
     TableMissing,
 )
-from wal_sink_backends.sql.base.documents import refuse_repeated_keys
 from wal_sink_backends.sql.base.table import Known, TargetTable
-from wal_sink_backends.sql.base.values import kind_of, refuse_nulls
+from wal_sink_backends.sql.base.values import kind_of, refuse_nulls, refuse_repeated_keys
 from wal_sink_backends.sql.dialects import dialect_of
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ import pyarrow as pa
 from wal_sink.errors import PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.json_rows import decimal_texts, plain_values
-from wal_sink_backends.common.columns import array_of, stored_type
-from wal_sink_backends.common.texts import texts_of
+from wal_sink_backends.common.columns import array_of, stored_type, texts_of
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     LEDGER_COLUMNS,
@@ -32,7 +31,7 @@ from wal_sink_backends.sql.base.dialect import (
     entry_in,
     ledger_values,
 )
-from wal_sink_backends.sql.base.dropped import Dropped
+from wal_sink_backends.sql.base.refused import Dropped
 from wal_sink_backends.sql.base.values import Kind, Rows, json_texts, kind_of
 
 if TYPE_CHECKING:

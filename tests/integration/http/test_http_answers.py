@@ -19,8 +19,7 @@ from tests.support.servers.http_target import Fault
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, PermanentError, RetryLaterError
 from wal_sink.settings import Delivery
 from wal_sink.testing import query_into
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
 from wal_sink_backends.http.urls import http_sink
 
 MIB = 1 << 20

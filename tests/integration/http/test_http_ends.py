@@ -16,9 +16,8 @@ from tests.house.sinks import Rejected
 from tests.support.http_collection import CONTEXT, chunk, opened, write
 from tests.support.servers.ports import listening
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink_backends.http.ends import doubt_of_end
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink, TargetFailedError
+from wal_sink_backends.http.answers import doubt_of_end
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError
 
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 REFUSED = b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n"

@@ -26,8 +26,7 @@ from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.testing import query_into
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink, TargetFailedError
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError
 from wal_sink_backends.http.urls import http_sink
 
 # Connections.

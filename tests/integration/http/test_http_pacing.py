@@ -15,8 +15,7 @@ from tests.support.servers.http_target import Fault
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink_backends.common import pacing
 from wal_sink_backends.common.pacing import NotNowError
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink, Pacing, TargetFailedError
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Pacing, TargetFailedError
 
 LONG_S = 45.0
 """Longer than any pause here on a busy machine, and shorter than a sink waits that has no other limit."""

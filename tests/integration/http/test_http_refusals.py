@@ -9,8 +9,7 @@ from tests.support.http_collection import CONTEXT, IDS, Collection, chunk, opene
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.base import Lookup
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink, Pacing, TargetFailedError
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Pacing, TargetFailedError
 from wal_sink_backends.http.urls import http_sink
 
 # Rows the API refuses.

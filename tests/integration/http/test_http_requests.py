@@ -15,8 +15,7 @@ from tests.house.sinks import Rejected
 from tests.support.http_collection import CONTEXT, SECRET, Collection, chunk, opened, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink, Statuses, TargetFailedError
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Statuses, TargetFailedError
 
 # Requests.
 

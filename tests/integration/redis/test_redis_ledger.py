@@ -13,7 +13,7 @@ from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
 from tests.support.servers.redis_server import RedisServer
 from wal_sink.errors import FencedError, HistoryError, PermanentError
 from wal_sink.testing import query_into
-from wal_sink_backends.redis.script import LEDGER
+from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
 
 

@@ -17,7 +17,7 @@ from wal_sink.errors import (
 )
 from wal_sink.testing.data.tables import COLUMN_TYPES
 from wal_sink_backends.redis import rows as redis_rows
-from wal_sink_backends.redis.script import LEDGER
+from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import Kind
 
 

@@ -22,7 +22,7 @@ from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis import sink as redis_backend
-from wal_sink_backends.redis.script import LEDGER
+from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import Kind, RedisSink
 
 # Servers that refuse.

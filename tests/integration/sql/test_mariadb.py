@@ -15,7 +15,7 @@ from tests.support.servers.databases import USER, MariadbServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
 from wal_sink_backends.sql.base.dialect import LEDGER
-from wal_sink_backends.sql.mariadb.tables import UNIQUE
+from wal_sink_backends.sql.mariadb.dialect import UNIQUE
 
 
 def test_rejects_numbers_it_cannot_hold(mariadb: MariadbServer, maria: str) -> None:

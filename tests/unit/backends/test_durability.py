@@ -11,10 +11,11 @@ import pytest
 
 from tests.support.logged import said_here
 from wal_sink_backends.common.durability import warn_of, warn_once
-from wal_sink_backends.kafka.durability import losses as kafka_losses
-from wal_sink_backends.redis.durability import warn_of_losses
-from wal_sink_backends.sql.base.durability import checked, mariadb_losses, postgresql_losses
-from wal_sink_backends.sql.base.server import ServerSession
+from wal_sink_backends.kafka.client import losses as kafka_losses
+from wal_sink_backends.redis.server import warn_of_losses
+from wal_sink_backends.sql.base.server import ServerSession, checked
+from wal_sink_backends.sql.mariadb.session import mariadb_losses
+from wal_sink_backends.sql.postgresql.session import postgresql_losses
 
 DURABLE_REDIS = {"maxmemory": 0, "maxmemory_policy": "noeviction", "connected_slaves": 0, "aof_enabled": 1}
 DURABLE_FILES = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no"}

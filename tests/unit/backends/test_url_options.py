@@ -13,8 +13,8 @@ import pytest
 from tests.house.sinks import sink_from_url
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError
+from wal_sink_backends.common.options import options_in, options_of
 from wal_sink_backends.common.pacing import Pacing
-from wal_sink_backends.common.url_options import options_in, options_of
 
 GROUP = "wal_sink.backends"
 URL = "x://user:hunter2@host/a"

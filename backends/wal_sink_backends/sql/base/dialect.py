@@ -11,8 +11,7 @@ from wal_sink.arguments import check_seconds
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink_backends.sql.base.dropped import reason_of
-from wal_sink_backends.sql.base.refused import Apart, Unlisted, refused_rows
+from wal_sink_backends.sql.base.refused import Apart, Unlisted, reason_of, refused_rows
 from wal_sink_backends.sql.base.values import kind_of
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wal_sink_backends.common.columns import ArrowType
-    from wal_sink_backends.sql.base.dropped import Dropped
+    from wal_sink_backends.sql.base.refused import Dropped
     from wal_sink_backends.sql.base.values import Rows
 
     Put: TypeAlias = Callable[[Sequence[Any]], str | Dropped | None]

@@ -1,7 +1,8 @@
-"""Arrow columns for the databases of `SqlSink`, and the rows that a database cannot hold."""
+"""Arrow columns for the databases of `SqlSink`, and the rows that a database cannot hold or would alter."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.json_rows import plain_values
-from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type
+from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type, texts_of
 
 Kind: TypeAlias = Literal["integer", "number", "boolean", "text", "decimal", "moment", "binary", "nested", "void"]
 """The kinds of columns; a `moment` is a date, time, timestamp or duration."""
@@ -110,3 +111,35 @@ def refuse_nulls(column: Any, reason: str, refused: dict[int, str]) -> None:
         for row, valid in enumerate(array.is_valid().to_pylist()):
             if not valid:
                 refused.setdefault(row, reason)
+
+
+class _Repeated(Exception):
+    """A key occurs twice in an object."""
+
+
+def refuse_repeated_keys(column: Any, name: str, refused: dict[int, str], kept_as: str) -> None:
+    """Add the rows whose text repeats a key of an object, or cannot be searched for one."""
+    for row, text in enumerate(texts_of(array_of(column), name, {})):
+        if text is not None and (problem := _problem(text)) is not None:
+            refused.setdefault(row, f"column {name!r} {problem.format(kept_as)}")
+
+
+def _problem(text: str) -> str | None:
+    try:
+        json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    except _Repeated as repeated:
+        key = repr(repeated.args[0]).replace("{", "{{").replace("}", "}}")
+        return f"repeats the key {key}, but {{}} would keep only the last value of this key"
+    except RecursionError:
+        return "is nested too deeply: it cannot be searched for repeated keys"
+    except ValueError as error:
+        return f"is not JSON: {error.args[0]}".replace("{", "{{").replace("}", "}}")
+    return None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    seen = set[str]()
+    for key, _ in pairs:
+        if key in seen:
+            raise _Repeated(key)
+        seen.add(key)

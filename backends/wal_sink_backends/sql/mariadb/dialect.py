@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink_backends.common.columns import stored_type
 from wal_sink_backends.sql.base.dialect import LEDGER, Look, Replacing
-from wal_sink_backends.sql.base.dropped import Dropped
-from wal_sink_backends.sql.base.durability import checked, mariadb_losses
-from wal_sink_backends.sql.base.server import ServerDialect
+from wal_sink_backends.sql.base.refused import Dropped
+from wal_sink_backends.sql.base.server import ServerDialect, checked
 from wal_sink_backends.sql.mariadb.order import in_key_order
-from wal_sink_backends.sql.mariadb.session import Session, driver, number_of, passes, refuses_rows
-from wal_sink_backends.sql.mariadb.tables import definition_of, hold, problem_of, problem_of_key
+from wal_sink_backends.sql.mariadb.session import Session, driver, mariadb_losses, number_of
 from wal_sink_backends.sql.mariadb.types import fits, type_name, value_lists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Put
     from wal_sink_backends.sql.base.values import Rows
 
+_NO_SUCH_TABLE = 1146
+_UNFIT = frozenset({_NO_SUCH_TABLE, 1054, 1364})
+"""No such table, no such column, a column that needs a value: the table has changed since it was described."""
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\\.|\"\")*\"", re.DOTALL)
+_ENGINE = re.compile(r"\bENGINE\s*=\s*(\S+?)(?=[\s,;)*]|$)", re.IGNORECASE)
+_NEXT_NUMBER = re.compile(r"^(\) .*?)\bAUTO_INCREMENT=\d+ ", re.MULTILINE)
+_ENGINES = frozenset({"innodb"})
+"""Other transactional engines may lose their connection before COMMIT (FEDERATED), or commit separately."""
+
+
+_PASSING = frozenset(
+    {
+        *(1020, 1205, 1213, 1412, 1614, 3058, 3572),  # changed meanwhile, lock wait, deadlock, table or XA state
+        *(1037, 1038, 1041, 1021, 1030, 1114),  # memory, disk, storage engine, table full
+        *(1040, 1203, 1226, 1129),  # too many connections, also of one user; host blocked for now
+        *(1053, 1077, 1079, 1080, 1152, 1155, 1156, 1157, 1158, 1159, 1160, 1161),  # shutdown, network
+        *(1184, 1189, 1317, 1927, 1969, 3024, 3169, 4031),  # aborted, interrupted, killed, statement or idle timeout
+        *(1180, 1196),  # COMMIT or ROLLBACK failed
+        *(1047, 1290, 1792, 1836),  # Galera not ready; read only, as a server is during a failover
+    }
+)
+"""Errors of the server that may pass, see https://mariadb.com/kb/en/mariadb-error-codes/. Errors of the client may pass
+too, except `_LASTING_OF_THE_CLIENT`.
+"""
+_LASTING_OF_THE_CLIENT = frozenset({2019, 2026, 2049, 2054, 2059, 2061})
+"""Character set, TLS, protocol, authentication methods."""
+_OF_ROWS = frozenset(
+    {
+        *(1048, 1062, 1451, 1452, 1216, 1217, 1526, 1557, 1569, 1586, 1748, 1761, 1762, 3819, 4025),  # constraints
+        *(1264, 1265, 1292, 1366, 1367, 1406, 1411, 1416, 1441, 1690, 3140, 3141, 4038),  # values
+        1644,  # SIGNAL of a trigger
+    }
+)
 _DEFAULT_PORT = 3306
 _STATEMENT_BYTES = 1 << 20
 _DENIED = frozenset({1044, 1142, 1227, 1370})
@@ -51,6 +84,14 @@ _MANDATORY = """
 """
 
 
+UNIQUE = """
+    SELECT s.index_name, s.column_name, s.sub_part, c.extra FROM information_schema.statistics s
+    LEFT JOIN information_schema.columns c USING (table_schema, table_name, column_name)
+    WHERE s.table_schema = %s AND s.table_name = %s AND s.non_unique = 0
+"""
+"""The columns of unique indexes. A part over an expression (MySQL 8) has no column name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mariadb(ServerDialect):
     """MariaDB from version 10.5 on, or MySQL from 8.0 on."""
@@ -74,14 +115,19 @@ class Mariadb(ServerDialect):
         return error
 
     def passes(self, error: Exception) -> bool:
-        return passes(error)
+        number = number_of(error)
+        if is_certificate_error(error):  # its number is 2003, as for a server that does not answer
+            return False
+        if _is_of_the_client(number):
+            return number not in _LASTING_OF_THE_CLIENT
+        return number in _PASSING or number == 0
 
     def refuses_rows(self, error: Exception) -> bool:
-        return refuses_rows(error)
+        return number_of(error) in _OF_ROWS
 
     def may_refuse_a_row(self, error: Exception) -> bool:
         """PyMySQL closes a connection before an error of the client, so on an open one a SIGNAL chose its number."""
-        return 2000 <= number_of(error) <= 2999 or not passes(error)
+        return _is_of_the_client(number_of(error)) or not self.passes(error)
 
     def refuses_creation(self, error: Exception) -> bool:
         return number_of(error) in _DENIED
@@ -137,7 +183,16 @@ class Mariadb(ServerDialect):
         return Look(repr(found), next(problems, None))
 
     def hold(self, connection: Session, table: str, columns: Sequence[str]) -> bool:
-        return hold(connection, self.named(table), self.listed(columns), len(columns))
+        """Lock the definition by an INSERT of no rows, which needs no further right."""
+        nothing = f"SELECT {', '.join(['NULL'] * len(columns))} FROM DUAL WHERE FALSE"  # noqa: S608 - no foreign text
+        insert = f"INSERT /* holds the definition */ INTO {self.named(table)} ({self.listed(columns)}) {nothing}"
+        try:
+            connection.execute(insert)
+        except driver().MySQLError as error:
+            if number_of(error) in _UNFIT:
+                return False
+            raise
+        return True
 
     def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:
         given = {self.fold(name) for name in columns}
@@ -238,3 +293,64 @@ def _statements(rows: Sequence[str], most: int) -> Iterator[Sequence[str]]:
         size += length
     if joined:
         yield joined
+
+
+def definition_of(session: Session, named: str) -> str:
+    """The CREATE statement of a table, without the next AUTO_INCREMENT number; empty if there is no table."""
+    try:
+        row = session.execute(f"SHOW CREATE TABLE {named}").fetchone()
+    except driver().MySQLError as error:
+        if number_of(error) == _NO_SUCH_TABLE:
+            return ""
+        raise
+    return _NEXT_NUMBER.sub(r"\1", str(row[1])) if row else ""
+
+
+def problem_of(name: str, definition: str) -> str | None:
+    """Why a table is refused, by its CREATE statement. An unknown engine is refused too."""
+    bare = _QUOTED.sub("?", definition)
+    if not definition:
+        return None  # the table is missing, and the sink makes it
+    if not re.match(r"CREATE TABLE\b", bare):
+        what = "a view" if re.match(r"CREATE .*\bVIEW\b", bare, re.DOTALL) else "of an unknown kind"
+        return f"{name} is {what}, not a table; expected a table with ENGINE=InnoDB"
+    if re.search(r"\bSEQUENCE=1\b", bare):
+        return f"{name} is a sequence, not a table; expected a table with ENGINE=InnoDB"
+    engines = _ENGINE.findall(bare)
+    others = [engine for engine in engines if engine.lower() not in _ENGINES]
+    if others or not engines:
+        kept = f"kept by {others[0]}" if others else "of an engine that the server does not name"
+        return (
+            f"{name} is {kept}; expected ENGINE=InnoDB for every partition: only InnoDB commits rows and position "
+            "together"
+        )
+    return None
+
+
+def problem_of_key(session: Session, at: tuple[Any, str], given: Collection[str], key: set[str]) -> str | None:
+    """The problem of a table's unique indexes, by folded names; None if there is none.
+
+    MariaDB replaces a row that collides in any unique index, so only the key's index may collide. A part that is not a
+    whole column (a prefix, an expression) never belongs to the key.
+    """
+    indexes: dict[str, set[str]] = {}
+    safe = set()
+    for index, column, cut, extra in session.execute(UNIQUE, at).fetchall():
+        part = f"a part of {column}" if column is None or cut is not None else column.lower()
+        indexes.setdefault(index, set()).add(part)
+        if column is not None and "auto_increment" in (extra or "") and column.lower() not in given:
+            safe.add(index)
+    if key not in indexes.values():
+        return f"upsert needs a primary key or unique index of {sorted(key)}; found {sorted(indexes) or 'none'}"
+    others = sorted(index for index, its in indexes.items() if its != key and index not in safe)
+    if others:
+        return (
+            f"unique index {others[0]!r} is not the index of the key, but MariaDB would also replace rows that collide "
+            "in this index. Drop the index, or use its columns as the key"
+        )
+    return None
+
+
+def _is_of_the_client(number: int) -> bool:
+    """Whether PyMySQL itself made the error, not the server."""
+    return 2000 <= number <= 2999

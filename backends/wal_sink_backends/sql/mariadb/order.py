@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from wal_sink_backends.common.columns import array_of
-from wal_sink_backends.common.texts import texts_of
+from wal_sink_backends.common.columns import array_of, texts_of
 from wal_sink_backends.sql.base.values import Rows, kind_of
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""A PyMySQL connection with time limits and strict values, and the meaning of MariaDB's and MySQL's errors."""
+"""A PyMySQL connection with time limits and strict values, and the settings under which its server may lose commits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
-from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink_backends.sql.base.server import ServerSession
 
 if TYPE_CHECKING:
@@ -15,31 +15,13 @@ if TYPE_CHECKING:
 
     from wal_sink_backends.sql.base.dialect import Limits
 
-_NO_LIMIT = (1 << 64) - 1
-_FIRST_OF_THE_CLIENT, _LAST_OF_THE_CLIENT = 2000, 2999
-_PASSING = frozenset(
-    {
-        *(1020, 1205, 1213, 1412, 1614, 3058, 3572),  # changed meanwhile, lock wait, deadlock, table or XA state
-        *(1037, 1038, 1041, 1021, 1030, 1114),  # memory, disk, storage engine, table full
-        *(1040, 1203, 1226, 1129),  # too many connections, also of one user; host blocked for now
-        *(1053, 1077, 1079, 1080, 1152, 1155, 1156, 1157, 1158, 1159, 1160, 1161),  # shutdown, network
-        *(1184, 1189, 1317, 1927, 1969, 3024, 3169, 4031),  # aborted, interrupted, killed, statement or idle timeout
-        *(1180, 1196),  # COMMIT or ROLLBACK failed
-        *(1047, 1290, 1792, 1836),  # Galera not ready; read only, as a server is during a failover
-    }
-)
-"""Errors of the server that may pass, see https://mariadb.com/kb/en/mariadb-error-codes/. Errors of the client may pass
-too, except `_LASTING_OF_THE_CLIENT`.
+_SETTINGS = """
+    SHOW GLOBAL VARIABLES WHERE Variable_name IN
+    ('innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog')
 """
-_LASTING_OF_THE_CLIENT = frozenset({2019, 2026, 2049, 2054, 2059, 2061})
-"""Character set, TLS, protocol, authentication methods."""
-_OF_ROWS = frozenset(
-    {
-        *(1048, 1062, 1451, 1452, 1216, 1217, 1526, 1557, 1569, 1586, 1748, 1761, 1762, 3819, 4025),  # constraints
-        *(1264, 1265, 1292, 1366, 1367, 1406, 1411, 1416, 1441, 1690, 3140, 3141, 4038),  # values
-        1644,  # SIGNAL of a trigger
-    }
-)
+_UNTORN = frozenset({"ON", "DETECT_AND_RECOVER", "FAST", "1"})
+"""Safe values of `innodb_doublewrite`, in upper case."""
+_NO_LIMIT = (1 << 64) - 1
 
 
 def driver() -> ModuleType:
@@ -57,21 +39,6 @@ def number_of(error: BaseException) -> int:
     """The error number; 0 where PyMySQL has none, as on a closed connection."""
     number = error.args[0] if error.args else 0
     return number if isinstance(number, int) else 0
-
-
-def passes(error: BaseException) -> bool:
-    """Whether another attempt may succeed."""
-    number = number_of(error)
-    if is_certificate_error(error):  # its number is 2003, as for a server that does not answer
-        return False
-    if _FIRST_OF_THE_CLIENT <= number <= _LAST_OF_THE_CLIENT:
-        return number not in _LASTING_OF_THE_CLIENT
-    return number in _PASSING or number == 0
-
-
-def refuses_rows(error: BaseException) -> bool:
-    """Whether an error is about single rows: a constraint, a value that a column cannot hold."""
-    return number_of(error) in _OF_ROWS
 
 
 class Session(ServerSession):
@@ -140,3 +107,26 @@ class Session(ServerSession):
 
     def give_up(self) -> None:
         self._connection._force_close()  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def mariadb_losses(session: ServerSession) -> Iterator[str]:
+    """Why a server of MariaDB or MySQL may lose acknowledged commits. Ordinary users may not list its replicas."""
+    found: Mapping[str, str] = {
+        str(name).lower(): str(value).upper() for name, value in session.execute(_SETTINGS).fetchall()
+    }
+    flush, pages = found.get("innodb_flush_log_at_trx_commit", "unknown"), found.get("innodb_doublewrite", "unknown")
+    if flush != "1":
+        yield (
+            f"innodb_flush_log_at_trx_commit is {flush}: a crash of the machine{' or of the server' * (flush == '0')} "
+            "may lose the commits of the last second. Set innodb_flush_log_at_trx_commit to 1"
+        )
+    if found.get("log_bin", "ON") != "OFF" and (sync := found.get("sync_binlog", "unknown")) != "1":
+        yield (
+            f"sync_binlog is {sync}: a crash of the machine may lose the newest commits, here or on its replicas. Set "
+            "sync_binlog to 1"
+        )
+    if pages not in _UNTORN:
+        yield (
+            f"innodb_doublewrite is {pages}: a crash of the machine may damage pages of table or ledger. Set "
+            "innodb_doublewrite to ON, unless the storage always writes whole pages"
+        )

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.sinks.json_rows import decimal_texts, plain_values
-from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type
-from wal_sink_backends.common.texts import texts_of
+from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type, texts_of
 from wal_sink_backends.sql.base.values import (
     Encode,
     Fits,

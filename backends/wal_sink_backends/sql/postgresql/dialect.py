@@ -5,17 +5,14 @@ from __future__ import annotations
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, Replacing
-from wal_sink_backends.sql.base.dropped import Dropped
-from wal_sink_backends.sql.base.durability import checked, postgresql_losses
-from wal_sink_backends.sql.base.server import ServerDialect
-from wal_sink_backends.sql.postgresql.session import Session, connection_class, driver, passes, refuses_rows, refuses_us
-from wal_sink_backends.sql.postgresql.tables import look, mandatory
+from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, STORED, Look, Replacing
+from wal_sink_backends.sql.base.refused import Dropped
+from wal_sink_backends.sql.base.server import ServerDialect, checked
+from wal_sink_backends.sql.postgresql.session import Session, connection_class, driver, postgresql_losses
 from wal_sink_backends.sql.postgresql.types import copy_rows, fits, type_name
-from wal_sink_backends.sql.postgresql.upsert import Upsert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,9 +22,29 @@ if TYPE_CHECKING:
 
     from wal_sink.sinks.ledger import LedgerEntry
     from wal_sink_backends.common.columns import ArrowType
-    from wal_sink_backends.sql.base.dialect import Look, Put
+    from wal_sink_backends.sql.base.dialect import Put
     from wal_sink_backends.sql.base.values import Rows
 
+
+_PASSING_CLASSES = ("08", "40", "53", "57", "58")
+"""SQLSTATE classes that may pass: connection, transaction rollback (deadlock, serialization), resources, operator
+intervention, system error: https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""
+_PASSING = frozenset({"55P03", "55006", "25006", "25P03", "25P04", "XX000"})
+"""SQLSTATEs that may pass: lock timeout, object in use, a standby after a fail-over, a transaction that idled or lasted
+too long, an internal error.
+"""
+_LASTING = frozenset({"57P04", "53400"})
+"""SQLSTATEs of those classes that never pass: database dropped, a limit of the configuration."""
+_ROW_CLASSES = ("22", "23", "P0")
+"""SQLSTATE classes about rows: values, constraints, and RAISE of PL/pgSQL in a trigger."""
+_OF_ROWS = frozenset({"44000", "54000"})
+"""Further SQLSTATEs about rows: WITH CHECK OPTION, too large for an index."""
+_REFUSALS = (
+    *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist", "permission denied"),
+    *("is not permitted to log in", "does not support SSL", "certificate", "invalid connection option"),
+)
+"""Texts of a refused connection: libpq passes on the server's text without its SQLSTATE."""
 _NO_RIGHT = "42501"
 _DENIED = frozenset({_NO_RIGHT, "3F000"})
 """SQLSTATEs: no right, or no such schema."""
@@ -37,6 +54,7 @@ _NEVER_OF_ROWS = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
 """SQLSTATE classes that are never about a row, also where they do not pass."""
 _CREATION_LOCK = 0x77616C73
 """The lock of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
+_SENT = "pg_temp.wal_sink_rows"
 _COLUMNS = """
     WITH RECURSIVE a (attname, type, typmod) AS (
         SELECT attname, atttypid, atttypmod FROM pg_attribute
@@ -62,6 +80,41 @@ _EVICT = """
 """
 
 
+_TABLES = """
+    WITH RECURSIVE parts (root, oid, is_root) AS (
+        SELECT given.root, to_regclass(given.named)::oid, true
+        FROM unnest(%s::text[], %s::text[]) AS given (root, named)
+        UNION ALL
+        SELECT parts.root, below.inhrelid, false
+        FROM parts JOIN pg_class c ON c.oid = parts.oid AND c.relkind = 'p'
+        JOIN pg_inherits below ON below.inhparent = parts.oid
+    )
+    SELECT parts.root, parts.is_root, c.oid::bigint, c.relname::text, c.relkind::text, c.relpersistence::text,
+           am.amname::text, parts.is_root AND row_security_active(c.oid),
+           EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3'),
+           (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull,
+                                        a.atthasdef, a.attidentity, a.attgenerated), ',' ORDER BY a.attnum)
+            FROM pg_attribute a
+            WHERE a.attrelid = c.oid AND parts.is_root AND a.attnum > 0 AND NOT a.attisdropped)
+    FROM parts JOIN pg_class c ON c.oid = parts.oid LEFT JOIN pg_am am ON am.oid = c.relam
+    ORDER BY 1, 3
+"""
+"""Reads `pg_inherits` without locks, unlike `pg_partition_tree`, so that it waits for no ALTER of a partition."""
+_KINDS = {"f": "a foreign table", "v": "a view", "m": "a materialized view"}
+_WHY = "rows and position would not be kept together; expected an ordinary, logged table"
+_MISSING = """
+    WITH RECURSIVE a (name, number, type, is_needed) AS (
+        SELECT attname::text, attnum, atttypid, attnotnull FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
+        WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND NOT atthasdef AND attidentity = ''
+              AND NOT attname = ANY(%s) AND typdefault IS NULL
+        UNION ALL
+        SELECT name, number, typbasetype, typnotnull FROM a JOIN pg_type t ON t.oid = a.type AND t.typtype = 'd'
+    )
+    SELECT ARRAY(SELECT name FROM a GROUP BY name, number HAVING bool_or(is_needed) ORDER BY number)
+"""
+"""COPY leaves NULL in a column of a NOT NULL domain that gets no value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Postgresql(ServerDialect):
     """PostgreSQL from version 12 on, or behind a PgBouncer that pools transactions."""
@@ -83,13 +136,18 @@ class Postgresql(ServerDialect):
         return error
 
     def passes(self, error: psycopg.Error) -> bool:
-        return passes(error)
+        """Whether another attempt may succeed. An error without SQLSTATE is the connection's or libpq's own."""
+        state, psycopg = error.sqlstate, driver()
+        if state is None:
+            return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not _refuses_us(error)
+        return state in _PASSING or (state[:2] in _PASSING_CLASSES and state not in _LASTING)
 
     def refuses_rows(self, error: psycopg.Error) -> bool:
-        return refuses_rows(error)
+        state = error.sqlstate or ""
+        return state[:2] in _ROW_CLASSES or state in _OF_ROWS
 
     def may_refuse_a_row(self, error: psycopg.Error) -> bool:
-        return (error.sqlstate or "08")[:2] not in _NEVER_OF_ROWS and not passes(error)
+        return (error.sqlstate or "08")[:2] not in _NEVER_OF_ROWS and not self.passes(error)
 
     def refuses_together(self, error: psycopg.Error) -> bool:
         """Whether a statement would replace a row twice. Rows may have one key for the index and several for the
@@ -126,7 +184,7 @@ class Postgresql(ServerDialect):
         try:
             connection = connection_class().connect(**self._parameters())
         except psycopg.Error as error:
-            if refuses_us(error):
+            if _refuses_us(error):
                 raise PermanentError(f"opening {self.address}: {str(error).strip()}") from error
             raise
         session = Session(connection, self.limits)
@@ -199,11 +257,17 @@ class Postgresql(ServerDialect):
         return dict(connection.execute(_COLUMNS, (self.named(table),)).fetchall())
 
     def look(self, connection: Session, table: str) -> Look:
-        return look(connection, table, self.named(table), self.named(LEDGER))
+        names, quoted = [table, LEDGER], [self.named(table), self.named(LEDGER)]
+        rows = [_Relation(*row) for row in connection.execute(_TABLES, (names, quoted)).fetchall()]
+        problems = (problem for row in rows if (problem := row.problem()))
+        its = next((row for row in rows if row.is_root and row.root == table), None)
+        connection.is_row_secured = its is not None and its.is_row_secured
+        return Look(repr(rows), next(problems, None), its and its.oid)
 
     def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:  # noqa: ARG002 - ON CONFLICT itself asks for the key's index
         for name, given in ((table, columns), (LEDGER, LEDGER_COLUMNS)):
-            if missing := mandatory(connection, self.named(name), given):
+            ((missing,),) = connection.execute(_MISSING, (self.named(name), list(given))).fetchall()
+            if missing:
                 return self.needs_value(missing[0], name)
         return None
 
@@ -232,3 +296,116 @@ class Postgresql(ServerDialect):
             return None if kept == len(rows) else Dropped(len(rows), kept)
 
         return put
+
+
+class Upsert:
+    """Writes through a temporary table; appends if there is no key. Of several rows with one key the newest counts, and
+    of these the last one.
+
+    Rows are written in the order of their keys, so that all writers lock them in the same order.
+    """
+
+    def __init__(
+        self, dialect: Postgresql, session: Session, table: str, columns: Sequence[str], replacing: Replacing
+    ) -> None:
+        self._session = session
+        named, quoted = dialect.named(table), [dialect.quote(column) for column in columns]
+        names = {column: f"c{number}" for number, column in enumerate(columns)}
+        keys = ", ".join(names[column] for column in replacing.key) or "number"
+        age = names.get(replacing.newer_by or "")
+        first = f"{age} DESC NULLS LAST, " if age else ""
+        self._newest = f"SELECT DISTINCT ON ({keys}) * FROM {_SENT} ORDER BY {keys}, {first}number DESC"  # noqa: S608
+        insert = (
+            f"INSERT INTO {named} AS {STORED} ({', '.join(quoted)}) SELECT {', '.join(names.values())} "  # noqa: S608
+            f"FROM ({self._newest}) AS newest ORDER BY {keys} "
+        )
+        self._merge, self._replaces = insert, bool(replacing.key)
+        if self._replaces:
+            self._merge = insert + dialect.on_conflict(columns, replacing)
+            self._insist = insert + dialect.insisting(columns, replacing)
+            self._settle = self._settling(dialect, named, names, replacing)
+        typed = ", ".join(f"{column} AS {name}" for column, name in zip(quoted, names.values(), strict=True))
+        of_columns = f"SELECT {typed}, 0::bigint AS number FROM {named} WITH NO DATA"  # noqa: S608 - quoted
+        session.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
+
+    def put(self, rows: Sequence[str]) -> Dropped | None:
+        """Write some rows; the dropped ones, None if there are none.
+
+        PostgreSQL does not count rows that are older than the stored ones, rows of a repeated key, and rows with only
+        key columns whose key is there already. Only if the count is lower than that of the rows, more is checked.
+        """
+        self._session.execute(f"TRUNCATE {_SENT}")
+        self._session.copy(f"COPY {_SENT} FROM STDIN", [f"{row}\t{number}" for number, row in enumerate(rows)])
+        written = self._session.execute(self._merge).rowcount
+        if written == len(rows):
+            return None
+        if not self._replaces:
+            return Dropped(len(rows), written)
+        ((keys,),) = self._session.execute(f"SELECT count(*) FROM ({self._newest}) AS newest").fetchall()  # noqa: S608
+        dropped = 0 if written == keys else self._dropped(len(rows))
+        return Dropped(keys, keys - dropped) if dropped else None
+
+    def _dropped(self, sent: int) -> int:
+        """The number of dropped rows.
+
+        Rows that are not in the table as they were sent, and not older than the stored ones, are written again in the
+        way that counts. A trigger that alters rows, or another writer, lets them be counted; a trigger that drops rows
+        does not.
+        """
+        unsettled = sent - self._session.execute(self._settle).rowcount
+        return unsettled - self._session.execute(self._insist).rowcount if unsettled else 0
+
+    def _settling(self, dialect: Postgresql, named: str, names: dict[str, str], replacing: Replacing) -> str:
+        """The statement that deletes those sent rows which need no further check.
+
+        They are not the newest of their key, are in the table as they were sent, or are older than the stored ones.
+        """
+        pairs = {f"{STORED}.{dialect.quote(column)}": f"newest.{name}" for column, name in names.items()}
+        same_key = " AND ".join(f"{STORED}.{dialect.quote(key)} = newest.{names[key]}" for key in replacing.key)
+        same_row = f"ROW({', '.join(pairs)})::record *= ROW({', '.join(pairs.values())})::record"
+        older = ""
+        if replacing.newer_by is not None:
+            theirs, ours = f"{STORED}.{dialect.quote(replacing.newer_by)}", f"newest.{names[replacing.newer_by]}"
+            older = f" OR ({theirs} IS NOT NULL AND ({ours} IS NULL OR {theirs} > {ours}))"
+        there = f"SELECT FROM {named} AS {STORED} WHERE {same_key} AND ({same_row}{older})"
+        return (
+            f"DELETE FROM {_SENT} WHERE number NOT IN "  # noqa: S608 - quoted
+            f"(SELECT number FROM ({self._newest}) AS newest WHERE NOT EXISTS ({there}))"
+        )
+
+
+class _Relation(NamedTuple):
+    """A row of the answer."""
+
+    root: str
+    is_root: bool
+    oid: int
+    name: str
+    kind: str
+    persistence: str
+    method: str | None
+    is_row_secured: bool
+    has_rule: bool
+    columns: str | None
+
+    def problem(self) -> str | None:
+        """Why the table is refused; None if it is not. An unknown kind is refused too."""
+        which = self.name if self.is_root else f"{self.name}, a partition of {self.root},"
+        if self.kind not in {"r", "p"}:
+            return f"{which} is {_KINDS.get(self.kind, f'of the unknown kind {self.kind!r}')}: {_WHY}"
+        if self.persistence == "u":
+            return f"{which} is UNLOGGED: a crash of the server would empty it. ALTER TABLE … SET LOGGED"
+        if self.persistence != "p":
+            return f"{which} is temporary, or of the unknown persistence {self.persistence!r}: {_WHY}"
+        if self.kind == "r" and self.method != "heap":
+            return f"{which} has the access method {self.method!r}, expected heap: {_WHY}"
+        if self.has_rule:
+            return f"{which} has a rule ON INSERT, but COPY does not follow rules. Use a trigger, or drop the rule"
+        return None
+
+
+def _refuses_us(error: psycopg.Error) -> bool:
+    """Whether a server (or libpq) refused a connection for good."""
+    if error.pgconn is not None and getattr(error.pgconn, "needs_password", False):
+        return True
+    return error.sqlstate is None and any(phrase in str(error) for phrase in _REFUSALS)

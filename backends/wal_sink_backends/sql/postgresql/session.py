@@ -1,4 +1,4 @@
-"""A psycopg connection with time limits on every step, and the meaning of PostgreSQL's errors."""
+"""A psycopg connection with time limits on every step, and the settings under which its server may lose commits."""
 
 from __future__ import annotations
 
@@ -13,35 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
 from wal_sink.runtime.exit_hooks import Owner
-from wal_sink_backends.sql.base.server import ServerSession
+from wal_sink_backends.sql.base.server import UNREADABLE, ServerSession
 
 if TYPE_CHECKING:
     import psycopg
 
     from wal_sink_backends.sql.base.dialect import Limits
 
-_PASSING_CLASSES = ("08", "40", "53", "57", "58")
-"""SQLSTATE classes that may pass: connection, transaction rollback (deadlock, serialization), resources, operator
-intervention, system error: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_SETTINGS = """
+    SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+           current_setting('synchronous_standby_names'),
+           (SELECT count(*) FROM pg_stat_replication r WHERE r.state IS DISTINCT FROM 'backup' AND NOT EXISTS
+            (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))
 """
-_PASSING = frozenset({"55P03", "55006", "25006", "25P03", "25P04", "XX000"})
-"""SQLSTATEs that may pass: lock timeout, object in use, a standby after a fail-over, a transaction that idled or lasted
-too long, an internal error.
-"""
-_LASTING = frozenset({"57P04", "53400"})
-"""SQLSTATEs of those classes that never pass: database dropped, a limit of the configuration."""
-_ROW_CLASSES = ("22", "23", "P0")
-"""SQLSTATE classes about rows: values, constraints, and RAISE of PL/pgSQL in a trigger."""
-_OF_ROWS = frozenset({"44000", "54000"})
-"""Further SQLSTATEs about rows: WITH CHECK OPTION, too large for an index."""
+"""Counts standbys by their processes, which every user may see; subscribers and backups do not count."""
 _DURABLE = "replace(current_setting('synchronous_commit'), 'off', 'on')"
 _DEFAULTS = ("session_authorization", "role", "search_path", "synchronous_commit")
 """Settings that get the value with which the session began. Functions of triggers may use the search path."""
-_REFUSALS = (
-    *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist", "permission denied"),
-    *("is not permitted to log in", "does not support SSL", "certificate", "invalid connection option"),
-)
-"""Texts of a refused connection: libpq passes on the server's text without its SQLSTATE."""
 
 
 def driver() -> ModuleType:
@@ -70,29 +58,6 @@ def connection_class() -> Any:
                 self.close()
 
     return Connection
-
-
-def passes(error: psycopg.Error) -> bool:
-    """Whether another attempt may succeed. An error without SQLSTATE is the connection's or libpq's own."""
-    import psycopg  # noqa: PLC0415 - it raised the error, so it is installed
-
-    state = error.sqlstate
-    if state is None:
-        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not refuses_us(error)
-    return state in _PASSING or (state[:2] in _PASSING_CLASSES and state not in _LASTING)
-
-
-def refuses_rows(error: psycopg.Error) -> bool:
-    """Whether an error is about single rows: a constraint, a value that a column cannot hold."""
-    state = error.sqlstate or ""
-    return state[:2] in _ROW_CLASSES or state in _OF_ROWS
-
-
-def refuses_us(error: psycopg.Error) -> bool:
-    """Whether a server (or libpq) refused a connection for good."""
-    if error.pgconn is not None and getattr(error.pgconn, "needs_password", False):
-        return True
-    return error.sqlstate is None and any(phrase in str(error) for phrase in _REFUSALS)
 
 
 class Session(ServerSession):
@@ -232,3 +197,38 @@ class _Watch:
 
 def _milliseconds(seconds: float) -> str:
     return f"{max(1, round(seconds * 1000))}ms"
+
+
+def postgresql_losses(session: ServerSession) -> Iterator[str]:
+    """Why the session's server may lose acknowledged commits."""
+    found = session.execute(_SETTINGS).fetchone()
+    if found is None:
+        yield UNREADABLE.format("no answer")
+        return
+    fsync, full_pages, commit, names, standbys = found
+    if fsync != "on":
+        yield (
+            f"fsync is {fsync}: a crash of the machine may lose any commit, and may damage table and ledger: rows may "
+            "be lost without their position. Set fsync = on"
+        )
+    if full_pages != "on":
+        yield (
+            f"full_page_writes is {full_pages}: a crash of the machine may damage pages of table or ledger. Set "
+            "full_page_writes = on, unless the storage always writes whole pages"
+        )
+    yield from _standby_losses(commit, names, int(standbys))
+
+
+def _standby_losses(commit: str, names: str, standbys: int) -> Iterator[str]:
+    if standbys and not names:
+        yield (
+            f"the server sends its log to {standbys} standby(s), but waits for none of them (synchronous_standby_names "
+            "is empty): a fail-over may lose acknowledged commits. Delivery notices the loss when it next reads the "
+            "ledger, but not after its last read. To lose no commit, set synchronous_standby_names"
+        )
+    if names and commit in ("local", "remote_write"):
+        yield (
+            f"synchronous_commit is {commit}: although synchronous_standby_names is set, a commit is acknowledged "
+            "before a standby has it on disk, and a fail-over may lose this commit. Set synchronous_commit = on for "
+            "this user"
+        )

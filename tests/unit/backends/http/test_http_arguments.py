@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from wal_sink.errors import ConfigError
-from wal_sink_backends.http.lookup_sink import HttpLookupSink
-from wal_sink_backends.http.sink import HttpSink, Statuses
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Statuses
 from wal_sink_backends.http.urls import http_sink
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wal_sink_backends.sql.mariadb.tables import definition_of, problem_of, problem_of_key
+from wal_sink_backends.sql.mariadb.dialect import definition_of, problem_of, problem_of_key
 from wal_sink_backends.sql.sink import SqlSink
 
 

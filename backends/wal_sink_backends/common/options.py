@@ -1,4 +1,6 @@
-"""The options in the URL of a sink: the arguments of its constructor that a text can hold.
+"""The options of a sink: in its URL, and secrets from the environment.
+
+The options in a URL are the arguments of the constructor that a text can hold.
 
 An option has the name of the argument, and the type of the argument says how the text is read:
 
@@ -13,6 +15,7 @@ constructor.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +26,7 @@ from urllib.parse import unquote
 import msgspec
 
 from wal_sink.arguments import did_you_mean
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import MASK, is_secret_name, mask_url
 
 Options: TypeAlias = Mapping[str, Sequence[Any]]
@@ -136,3 +139,16 @@ def _expected(name: str, text: str, kind: Any) -> str:
         words = get_args(kind)
         return f"one of {', '.join(map(repr, words))}{did_you_mean(text, words)}"
     return _EXPECTED[get_origin(kind) or kind].format(name=name)
+
+
+def from_environment(names: Mapping[str, str], sink: str) -> dict[str, str]:
+    """The values of environment variables by the keys of `names`. `PermanentError` names the first that is not set.
+
+    `sink` is for the message, without secrets.
+    """
+    for name in names.values():
+        if name not in os.environ:
+            raise PermanentError(
+                f"{sink}: the environment variable {name} is not set where the sink runs. Set this variable"
+            )
+    return {option: os.environ[name] for option, name in names.items()}
