@@ -20,7 +20,7 @@ from wal_sink.delivery.retry import AttemptFailedError, Budget
 from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.recovery.inventory import find_wal, newest_marked, require_wal
 from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sinks import read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.texts import name_of

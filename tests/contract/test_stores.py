@@ -40,8 +40,8 @@ from tests.support.servers.azurite import AzuriteServer
 from tests.support.servers.ports import listening
 from tests.support.servers.s3_server import S3Server
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
+from wal_sink.stores.creation import LEFT_BEHIND_S, new_object
 from wal_sink.stores.local import sync_folder
-from wal_sink.stores.probe import LEFT_BEHIND_S, new_object
 
 pytest_plugins = ["tests.support.fixtures.servers"]
 

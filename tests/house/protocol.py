@@ -16,8 +16,7 @@ from wal_sink.lifecycle.committer_thread import CommitterThread
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.recovery.location import GonePlace, canonical, check_location
-from wal_sink.recovery.sink_changes import rename, retire
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sinks import read_names, rename, retire
 from wal_sink.staging.partitions import StagedPartition, StagingContext
 from wal_sink.staging.stager import Staged
 

@@ -74,7 +74,7 @@ def test_jobs_are_in_the_group_whose_name_the_thread_bears(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, found: int
 ) -> None:
     """Under another key the job is in no group, and cancelling the group would cancel nothing."""
-    monkeypatch.setattr(thread_properties, "_GROUP", key)
+    monkeypatch.setattr("wal_sink.spark.session.private._GROUP", key)
     group = f"wal-sink test {key}"
     with described(spark.sparkContext, "counting", group=group):
         spark.range(3).count()

@@ -39,7 +39,7 @@ EVERY = 5
 """The distance between the points of the matrix that are tried."""
 
 ASKING = {
-    "wal_sink/stores/probe.py",
+    "wal_sink/stores/creation.py",
     "wal_sink/runtime/clock.py",
     "wal_sink/delivery/retry.py",
     "wal_sink/operate/health.py",

@@ -11,8 +11,7 @@ from tests.house.stores import LocalStore, StoreSpec, open_store, probe
 from tests.house.support import SYSTEM
 from wal_sink.errors import ConfigError
 from wal_sink.spark.session.cluster import _CreateThere
-from wal_sink.stores import mounts
-from wal_sink.stores.mounts import doubt_of, mount_of
+from wal_sink.stores.local import MOUNTS, doubt_of, mount_of
 
 TABLE = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
@@ -108,12 +107,12 @@ def test_elsewhere_nothing_tells(system: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's own table")
 def test_the_table_of_this_machine_is_read() -> None:
-    assert mount_of("/proc/self", mounts.MOUNTS.read_text()).kind == "proc"
+    assert mount_of("/proc/self", MOUNTS.read_text()).kind == "proc"
 
 
 def on_nfs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """From now on the folder lies on NFS, as far as the mount table tells."""
-    table = f"{mounts.MOUNTS.read_text()}99 27 0:99 / {folder} rw - nfs4 nas:/x rw\n"
+    table = f"{MOUNTS.read_text()}99 27 0:99 / {folder} rw - nfs4 nas:/x rw\n"
     monkeypatch.setitem(doubt_of.__kwdefaults__ or {}, "table", lambda: table)
 
 

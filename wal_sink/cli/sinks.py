@@ -14,7 +14,7 @@ from wal_sink.cli.tables import Listing, print_text
 from wal_sink.cli.working import working
 from wal_sink.operate.sinks import rename_as_ordered, retire_as_ordered
 from wal_sink.operate.status import SinkStatus
-from wal_sink.recovery.sink_changes import RetirePlan, plan_retire
+from wal_sink.recovery.sinks import RetirePlan, plan_retire
 from wal_sink.repair.outcomes import Change, changes_of
 from wal_sink.reporting.counts import counted
 from wal_sink.runtime.clock import SYSTEM

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from wal_sink.committer.context import CommitContext
-from wal_sink.recovery.inventory import Lost, find_again, newest_marker
-from wal_sink.recovery.registration import registered
+from wal_sink.recovery.inventory import Lost, find_again, newest_marker, sink_folders
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING
@@ -83,7 +82,7 @@ class Collector:
     def _delivered_everywhere(self) -> int:
         """The newest batch that every registered sink has, also those that nobody serves; -1 if one has none."""
         self._marked = {}
-        newest = [self._marked_through(name) for name in sorted({*registered(self._log), *self._sinks})]
+        newest = [self._marked_through(name) for name in sorted({*sink_folders(self._log), *self._sinks})]
         return min((batch_id for batch_id in newest if batch_id is not None), default=NOTHING)
 
     def _marked_through(self, name: str) -> int | None:
@@ -126,7 +125,7 @@ class Collector:
         """Paths to delete. Each folder is listed when it is reached."""
         store = self._log.store
         yield from self._doomed_in(paths.BATCHES, batch_id)
-        for sink in registered(self._log):
+        for sink in sink_folders(self._log):
             yield from self._doomed_in(paths.progress_batches(sink), batch_id)
             markers = paths.markers(sink)
             yield from (f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id))

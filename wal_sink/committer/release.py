@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.errors import CorruptError, HistoryError
-from wal_sink.recovery.history import History, MissingBatchError, divergence
+from wal_sink.recovery.history import History, MissingBatchError, divergence, pass_over
 from wal_sink.recovery.inventory import Lost, require
-from wal_sink.recovery.passing import pass_over
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Move, Release

@@ -21,7 +21,7 @@ from wal_sink.errors import CorruptError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
-from wal_sink.stores.create_once import create_once
+from wal_sink.stores.creation import create_once
 from wal_sink.stores.parquet import WRITING
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log

@@ -17,18 +17,17 @@ from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.lifecycle.given import refuse_ends
 from wal_sink.recovery.history import History
-from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, refuse_left, take
+from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, refuse_left, sink_folders, take
 from wal_sink.recovery.location import GonePlace
-from wal_sink.recovery.registration import Registered, Registration, register, registered
-from wal_sink.recovery.sink_changes import describe_unserved, retire_complete
-from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_names, refuse_retired
+from wal_sink.recovery.registration import Registered, Registration, register
+from wal_sink.recovery.sinks import SinkNames, describe_unserved, keep_name, read_names, refuse_retired, retire_complete
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Settings
 from wal_sink.staging.partitions import StagingContext
 from wal_sink.staging.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
-from wal_sink.stores.probe import Leftovers, probe
+from wal_sink.stores.creation import Leftovers, probe
 from wal_sink.telemetry.events import Began, Collected, Ended
 from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
@@ -98,7 +97,7 @@ class Run:
         self.history.adopt(inventory, moved_from=moved_from, take_over=take_over)
         self.history.load_batches()
         self.gate.search()
-        names = read_names(self.log) if inventory.has_sinks else NO_NAMES
+        names = read_names(self.log) if inventory.has_sinks else SinkNames()
         served_sinks = [_in_folder(self.log, names, served_sink) for served_sink in served_sinks]
         # All are registered before any term is claimed: a start that is refused must fence no process.
         registrations = [_registration(served_sink) for served_sink in served_sinks]
@@ -186,7 +185,7 @@ class Run:
 
     def _note_markers(self) -> None:
         """Read which batches are surely released, in a run without sinks. One listing, and one or two per sink."""
-        for name in registered(self.log):
+        for name in sink_folders(self.log):
             self.history.note_marked(marked_through(self.log, name))
 
     def staging_context(

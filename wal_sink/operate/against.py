@@ -21,7 +21,7 @@ from wal_sink.operate.look import Look, SinkFacts
 from wal_sink.operate.verify_batch import BatchFacts, is_passed_over
 from wal_sink.recovery.inventory import newest_marked, newest_marker
 from wal_sink.recovery.registration import described_elsewhere
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sinks import read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import BatchSink, Lookup, Sink, SinkContext, TransactionalSink

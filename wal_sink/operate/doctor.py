@@ -25,9 +25,8 @@ from wal_sink.sinks.base import BatchSink, Sink
 from wal_sink.sinks.examined import Examined
 from wal_sink.sinks.failures import SinkFailedError
 from wal_sink.sinks.session import call_sink
-from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
-from wal_sink.stores.examined import InBucket
-from wal_sink.stores.probe import new_object
+from wal_sink.stores.base import InBucket, ObjectExists, ObjectMissing, Store
+from wal_sink.stores.creation import new_object
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, WalRecord

@@ -29,7 +29,7 @@ from wal_sink.recovery.inventory import (
     take,
 )
 from wal_sink.recovery.location import current_location
-from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.recovery.sinks import KnownSink, read_names
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.wal import paths

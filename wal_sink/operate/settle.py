@@ -36,11 +36,11 @@ from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.inventory import held_batches, marked_through, require_wal
 from wal_sink.recovery.location import canonical
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sinks import read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.counts import counted, in_ranges
 from wal_sink.stores.base import ObjectMissing, Store
-from wal_sink.stores.create_once import create_once
+from wal_sink.stores.creation import create_once
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver, refuse_served
 from wal_sink.wal.log import NOTHING, Log

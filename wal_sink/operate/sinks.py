@@ -8,7 +8,7 @@ before: the target has these at least, and the next batch has a higher number th
 
 A live query and a drain beside a skip: the term fences the committer of the sink. Without the marker, a start delivers
 the batch as usual. With it, a start goes on behind it. Other sinks and the stager are not concerned.
-`recovery.sink_changes` says which records decide about a retirement and a rename. Both only add records.
+`recovery.sinks` says which records decide about a retirement and a rename. Both only add records.
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ from wal_sink.operate.ledgers import have_ended, rows_in_ledger
 from wal_sink.operate.look import find_staged
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sink_changes import Retirement, check_rename, plan_retire, refuse_pending, rename, retire
-from wal_sink.recovery.sink_names import read_names, refuse_retired
+from wal_sink.recovery.sinks import (
+    Retirement,
+    check_rename,
+    plan_retire,
+    read_names,
+    refuse_pending,
+    refuse_retired,
+    rename,
+    retire,
+)
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.guarantees import Ability
@@ -301,7 +309,7 @@ def _plan(
 
 
 def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: TakeOver, why: str) -> Retirement:
-    """`recovery.sink_changes.retire`, or the completion of one that was interrupted."""
+    """`recovery.sinks.retire`, or the completion of one that was interrupted."""
     folder = _folder_of_any_name(log, name)
     order = Order("sinks retire", folder, {"--drop-pending": drop_pending} if drop_pending else {}, why)
     is_begun = _is_begun(log, order)
@@ -327,7 +335,7 @@ def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: Take
 
 
 def rename_as_ordered(log: Log, old: str, new: str, *, take_over: TakeOver, why: str) -> None:
-    """`recovery.sink_changes.rename`, or the completion of one that was interrupted."""
+    """`recovery.sinks.rename`, or the completion of one that was interrupted."""
     folder = _folder_of_any_name(log, old)
     order = Order("sinks rename", folder, {"(old)": old, "new": new}, why)
     is_begun = _is_begun(log, order)

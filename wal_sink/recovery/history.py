@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
+from wal_sink.checkpoint.formats import FileEntry, OffsetsEntry, planned_at, read_offsets
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import HistoryError, WalSinkError
-from wal_sink.recovery.differences import difference
 from wal_sink.recovery.inventory import Inventory, find_wal, held_batches, marked_through, require_wal, take_again
 from wal_sink.recovery.location import GonePlace, canonical, check_location
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sinks import read_names
+from wal_sink.redaction import redacted
+from wal_sink.reporting.counts import counted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.wal import paths
 from wal_sink.wal.holders import TakeOver
@@ -17,9 +21,13 @@ from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import LowWater, Manifest, WalRecord
 
 _logger = logger_of(__name__)
-
 KEPT_MANIFESTS = 256
 """Most manifests that a run keeps in memory. Of later batches it keeps the size alone, and reads the manifest again."""
+_MOST_SOURCES = 3
+_LONGEST = 120
+"""Longest offset that is shown as a whole."""
+_LOWEST = 0
+"""Term and attempt of such a manifest. If Spark runs the batch after all, the stager's manifest has a higher term."""
 
 
 class MissingBatchError(HistoryError):
@@ -331,3 +339,88 @@ def divergence(
         "checkpoint that belongs to this WAL, or start a new WAL; before that, wal-sink settle WAL FOLDER and a drain "
         "deliver what this WAL still holds"
     )
+
+
+def difference(log: Log, checkpoint: Checkpoint, batch_id: int, held: tuple[int, int]) -> str:
+    """The difference in sentences. Never raises `WalSinkError`: what cannot be read is told.
+
+    `held`: term and attempt of the WAL's manifest. Two reads, one more if a source reads files, and those of its log.
+    """
+    try:
+        manifest = log.require(Manifest, paths.manifest(batch_id, *held))
+        text = checkpoint.offsets_text(batch_id)
+        if text is None:
+            return f"{_rows(manifest)}. The checkpoint has no entry of the batch any more"
+        return redacted(_compared(manifest, text, checkpoint))
+    except WalSinkError as error:
+        return f"The difference cannot be shown: {redacted(error)}"
+
+
+def _compared(manifest: Manifest, text: str, checkpoint: Checkpoint) -> str:
+    before = read_offsets(manifest.offsets, "the manifest")
+    now = read_offsets(text, f"{checkpoint.root}/offsets/{manifest.batch_id}")
+    told = [f"{_rows(manifest)}, {_planned(before)}. The batch in the checkpoint was {_planned(now)}"]
+    sources = sorted(before.sources.keys() | now.sources.keys())
+    differing = [source for source in sources if before.sources.get(source) != now.sources.get(source)]
+    told += [
+        f"Source {source}: the WAL has {_shown(before.sources.get(source))}, "
+        f"the checkpoint {_shown(now.sources.get(source))}"
+        for source in differing[:_MOST_SOURCES]
+    ]
+    if len(differing) > _MOST_SOURCES:
+        told.append(f"{counted(len(differing) - _MOST_SOURCES, 'more source')} differ")
+    files = checkpoint.files(manifest.batch_id, text)
+    told += [_files(source, files[source], differs=source in differing) for source in sorted(files)[:_MOST_SOURCES]]
+    return ". ".join(told)
+
+
+def _rows(manifest: Manifest) -> str:
+    if manifest.passed_over:
+        return "The WAL has it as a batch that no query ran"
+    return f"The WAL has {counted(manifest.rows, 'row')} of it, in {counted(len(manifest.segments), 'segment')}"
+
+
+def _planned(entry: OffsetsEntry) -> str:
+    at_ms = planned_at(entry.metadata)
+    if at_ms is None:
+        return "planned at an unknown time"
+    return f"planned at {datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
+
+
+def _shown(offset: str | None) -> str:
+    if offset is None:
+        return "no offset"
+    return offset if len(offset) <= _LONGEST else f"{offset[:_LONGEST]}… ({len(offset):,} characters)"
+
+
+def _files(source: str, files: Sequence[FileEntry], *, differs: bool) -> str:
+    names = [file.path.rpartition("/")[2] for file in files]
+    which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" if names else "none"
+    same = "" if differs else " under the same offset"
+    return f"Source {source} reads files: now {counted(len(files), 'file')}{same} ({which})"
+
+
+def pass_over(log: Log, checkpoint: Checkpoint, batch_id: int) -> Manifest | None:
+    """The empty manifest of a batch that was not staged; None unless the checkpoint proves that no query ran it.
+
+    The first stager or committer that meets the batch creates the manifest, and every other one finds it. Call this
+    only for a completed batch without a manifest. Four reads and a create.
+    """
+    offsets = checkpoint.repartition(batch_id)
+    if offsets is None:
+        return None
+    manifest = Manifest(
+        batch_id=batch_id,
+        term=_LOWEST,
+        attempt=_LOWEST,
+        run_id=log.run_id,
+        fingerprint=offsets.fingerprint,
+        offsets=offsets.text,
+        columns=(),
+        spark_schema="",
+        chunk_rows=1,
+        segments=(),
+        passed_over=True,
+        **log.stamp(),
+    )
+    return log.create_or_find(paths.manifest(batch_id, _LOWEST, _LOWEST), manifest)[0]

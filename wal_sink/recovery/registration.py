@@ -10,7 +10,7 @@ from wal_sink.checkpoint.reader import Gate
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import Inventory, find_new_sink
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sinks import read_names
 from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.settings import Delivery
@@ -40,11 +40,6 @@ class Registration:
     at_most_once: bool
     identity: str
     """A description of the sink for people, without secrets."""
-
-
-def registered(log: Log) -> list[str]:
-    """Names of the sinks that the WAL knows. One listing."""
-    return [name.removesuffix("/") for name in log.store.list(paths.SINKS) if name.endswith("/")]
 
 
 @dataclass(frozen=True, slots=True)

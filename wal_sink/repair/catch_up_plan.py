@@ -17,7 +17,7 @@ from wal_sink.operate.changes import TARGET, Order, command_of, read_changes
 from wal_sink.operate.ledgers import HasTable, asked, is_for, positions_of
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sink_names import read_names, refuse_retired
+from wal_sink.recovery.sinks import read_names, refuse_retired
 from wal_sink.redaction import redacted
 from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
 from wal_sink.repair.one_moment import Due, Ledger, deleted_through, find_due, owed_slots, refuse_two_moments

@@ -20,7 +20,7 @@ from wal_sink.dead_letters.files import find_dead_letter
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sink_names import read_names
+from wal_sink.recovery.sinks import read_names
 from wal_sink.replay import DeadLetters, KeptLetter
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim

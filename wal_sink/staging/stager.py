@@ -10,9 +10,8 @@ import msgspec
 
 from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
 from wal_sink.errors import FencedError, HistoryError
-from wal_sink.recovery.history import History, MissingBatchError, divergence
+from wal_sink.recovery.history import History, MissingBatchError, divergence, pass_over
 from wal_sink.recovery.inventory import Lost, lost
-from wal_sink.recovery.passing import pass_over
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import epoch_s
 from wal_sink.telemetry import events

@@ -3,17 +3,92 @@
 A store holds whole, immutable objects under `/`-separated paths relative to its root. All methods may be called from
 several threads of one process, on the driver and on executors. A store is never pickled: each executor opens its own
 from a `StoreSpec`.
+
+The rules about paths stand here too, which all stores share, and the segment of stores that take only whole objects.
 """
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import IO, Any, Protocol, Self, runtime_checkable
 
 from wal_sink.errors import StoreError
 from wal_sink.stores.spec import StoreSpec
+
+HIDDEN = "."
+"""Prefix of a store's temporary objects. No listing shows them, and no object may have such a name."""
+_FOLDER_END = chr(ord("/") + 1)
+
+
+def check_path(path: str) -> str:
+    """Return `path` if every store can hold an object under it; otherwise raise `StoreError` before any request."""
+    parts = path.split("/")
+    if "" in parts or any(part.startswith(HIDDEN) for part in parts) or "\0" in path or "?" in path:
+        raise StoreError(
+            f"{path!r} is not a path of an object: expected names joined by '/', none empty or beginning with '.', and "
+            "no '?'"
+        )
+    return path
+
+
+def folder_of(prefix: str) -> str:
+    """The prefix of every key in the folder: empty for the root, otherwise ending in one `/`."""
+    bare = prefix.strip("/")
+    return f"{bare}/" if bare else ""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether any part of a relative path is a temporary name."""
+    return name.startswith(HIDDEN) or f"/{HIDDEN}" in name
+
+
+def shown(name: str, *, recursive: bool) -> str:
+    """The name under which a listing shows the object with this relative path."""
+    head, slash, _ = name.partition("/")
+    return name if recursive else head + slash
+
+
+def names_in(keys: Sequence[str], prefix: str, *, after: str, recursive: bool) -> Iterator[str]:
+    """The names that `Store.list` shows of `keys`, which must be sorted. A folder costs one step, whatever its size."""
+    folder = folder_of(prefix)
+    at = bisect_left(keys, folder)
+    while at < len(keys) and keys[at].startswith(folder):
+        name = shown(keys[at].removeprefix(folder), recursive=recursive)
+        if name > after:
+            yield name
+        end = name.removesuffix("/") + _FOLDER_END
+        at = bisect_left(keys, folder + end, lo=at) if name.endswith("/") else at + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a bucket about its life-cycle rules."""
+
+    found: Mapping[str, Any]
+    """The rules as S3 writes them; empty if there was a refusal."""
+    refused: str = ""
+    """S3's code for the refusal, such as `AccessDenied`; empty if there was none."""
+    text: str = ""
+    """The refusal in words, without secrets."""
+
+
+@runtime_checkable
+class InBucket(Protocol):
+    """A store in a bucket of S3, which has rules for all its objects."""
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the key of each object; empty or ending in `/`."""
+        ...
+
+    def life_cycle(self) -> Answer:
+        """The life-cycle rules of the bucket. One request; never raises `StoreError`."""
+        ...
 
 
 class ObjectExists(StoreError):
@@ -118,3 +193,57 @@ class Store(ABC):
     def url_of(self, path: str) -> str:
         """The full address of an object, without credentials, for messages."""
         return f"{self.root.rstrip('/')}/{path}"
+
+
+class SpooledSegment(SegmentStream):
+    """A segment on local disk. `commit` sends it with `put`, which creates the object; nothing is sent earlier."""
+
+    def __init__(self, url: str, put: Callable[[bytes], None]) -> None:
+        self._url = url
+        self._put = put
+        self._spool: IO[bytes] | None = _new_spool(url)
+
+    def write(self, data: bytes | memoryview) -> None:
+        spool, rest = self._opened(), memoryview(data).cast("B")
+        try:
+            while rest:  # a disk that is nearly full takes a part of the bytes, and the error comes with the next
+                rest = rest[spool.write(rest) :]
+        except OSError as error:
+            self.abort()
+            raise _failure(self._url, error) from error
+
+    def commit(self) -> None:
+        spool = self._opened()
+        try:
+            spool.seek(0)
+            data = spool.read()
+        except OSError as error:
+            raise _failure(self._url, error) from error
+        try:
+            self._put(data)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close()
+
+    def _opened(self) -> IO[bytes]:
+        if self._spool is None:
+            raise StoreError(f"{self._url} was committed or dropped already; start a new segment")
+        return self._spool
+
+
+def _new_spool(url: str) -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile(prefix="wal-sink-", buffering=0)
+    except OSError as error:
+        raise _failure(url, error) from error
+
+
+def _failure(url: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot write {url} to a local temporary file: {error.strerror or error}; free space, or set TMPDIR to "
+        "another disk"
+    )

@@ -21,10 +21,18 @@ import fsspec
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.reporting.texts import told
-from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
-from wal_sink.stores.listing import check_path, folder_of, is_hidden, shown
+from wal_sink.stores.base import (
+    ObjectExists,
+    ObjectMissing,
+    SegmentStream,
+    SpooledSegment,
+    Store,
+    check_path,
+    folder_of,
+    is_hidden,
+    shown,
+)
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.stores.spooled import SpooledSegment
 
 ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 """Packages whose file system hands `mode="create"` to the server as a precondition, by protocol. The protocol alone is

@@ -18,7 +18,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.runtime.timed_calls import CallTimedOutError, ThreadCall
-from wal_sink.stores.hdfs_answers import (
+from wal_sink.stores.hdfs import (
     EXISTS,
     MISSING,
     NO_ANSWER,

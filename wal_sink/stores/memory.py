@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wal_sink.errors import StoreError
-from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
-from wal_sink.stores.listing import check_path, names_in
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store, check_path, names_in
 from wal_sink.stores.spec import StoreSpec
 
 

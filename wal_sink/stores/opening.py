@@ -45,7 +45,7 @@ os.register_at_fork(after_in_child=_renew_after_fork)
 def open_store(spec: StoreSpec) -> Store:
     """The store of this process for `spec`, created at the first call; on driver and executors, from any thread.
 
-    Sends no request yet: see `wal_sink.stores.probe.probe`. Raises `ConfigError` if the package for the scheme is
+    Sends no request yet: see `wal_sink.stores.creation.probe`. Raises `ConfigError` if the package for the scheme is
     missing or the options do not fit it.
     """
     key = (os.getpid(), spec)

@@ -21,11 +21,19 @@ from botocore.handlers import add_expect_header
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime.clock import SYSTEM, Runtime
-from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
-from wal_sink.stores.examined import Answer
-from wal_sink.stores.listing import check_path, folder_of, is_hidden, names_in
+from wal_sink.stores.base import (
+    Answer,
+    ObjectExists,
+    ObjectMissing,
+    SegmentStream,
+    SpooledSegment,
+    Store,
+    check_path,
+    folder_of,
+    is_hidden,
+    names_in,
+)
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.stores.spooled import SpooledSegment
 
 _T = TypeVar("_T")
 _PAGE = 1000

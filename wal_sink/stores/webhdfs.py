@@ -17,7 +17,7 @@ import requests
 from requests import exceptions as failures
 from urllib3.exceptions import NameResolutionError, NewConnectionError
 
-from wal_sink.stores.hdfs_answers import (
+from wal_sink.stores.hdfs import (
     IGNORES_OPTION,
     MISSING,
     NO_ANSWER,

@@ -10,7 +10,7 @@ from typing import TypedDict, TypeVar
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectMissing, Store
-from wal_sink.stores.create_once import create_once
+from wal_sink.stores.creation import create_once
 from wal_sink.telemetry.hooks import OFF, Events
 from wal_sink.wal import paths
 from wal_sink.wal.records import LowWater, Record, decode, encode

@@ -17,7 +17,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from wal_sink.errors import ConfigError, HandleGoneError, PermanentError, StoreError
-from wal_sink.stores.listing import check_path
+from wal_sink.stores.base import check_path
 from wal_sink.stores.local import LocalStore, sync_folder
 from wal_sink_backends.files.held import handle_of, handle_text
 

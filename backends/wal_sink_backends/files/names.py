@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import Transaction
-from wal_sink.stores.listing import check_path
+from wal_sink.stores.base import check_path
 
 CHUNK_TEMPLATE = "batch={batch:019d}/{ordinal:06d}-{rows:012d}-{key}.{ext}"
 """Zero-padded, so that a listing has the order of batches, of their segments and of the rows in them."""

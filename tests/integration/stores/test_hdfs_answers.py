@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from tests.support.servers.ports import free_port
-from wal_sink.stores.hdfs_answers import NO_ANSWER, HdfsError
+from wal_sink.stores.hdfs import NO_ANSWER, HdfsError
 from wal_sink.stores.webhdfs import _PIECE, _WebWriter
 
 

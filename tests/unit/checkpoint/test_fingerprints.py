@@ -13,8 +13,8 @@ import pytest
 from tests.house.protocol import Checkpoint
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.golden.checkpoints import goldens, name_of
-from wal_sink.checkpoint.fingerprints import Fingerprints, of_repartition
 from wal_sink.checkpoint.formats import read_offsets
+from wal_sink.checkpoint.reader import Fingerprints, of_repartition
 from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.testing import FaultyStore
 

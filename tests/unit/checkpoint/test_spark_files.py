@@ -22,7 +22,7 @@ from wal_sink import idempotent
 from wal_sink.checkpoint.formats import SHUFFLE_PARTITIONS
 from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
-from wal_sink.recovery.passing import pass_over
+from wal_sink.recovery.history import pass_over
 from wal_sink.testing import FaultyStore
 
 OTHER = "other.txt"

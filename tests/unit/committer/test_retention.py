@@ -16,7 +16,7 @@ from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.settings import Delivery, Settings
-from wal_sink.stores import probe as probes
+from wal_sink.stores import creation
 from wal_sink.testing import simulated_runtime
 
 KEPT = 4
@@ -74,13 +74,13 @@ def test_what_a_crash_left_of_a_collection_goes_with_the_next() -> None:
 def test_a_probe_that_a_crash_left_goes_with_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not before it was known for so long that no process can be using it."""
     place = Place()
-    leftover, _ = probes.new_object(simulated_runtime(1))
+    leftover, _ = creation.new_object(simulated_runtime(1))
     place.wal.create(leftover, b"")
     run = place.open({"a": Recorder()}, settings=lower_retention(KEPT))
     place.stream(run, 6)
     assert leftover in place.wal.list("", recursive=True)
 
-    monkeypatch.setattr(probes, "LEFT_BEHIND_S", 0.0)
+    monkeypatch.setattr(creation, "LEFT_BEHIND_S", 0.0)
     place.stream(run, 8)
 
     assert leftover not in place.wal.list("", recursive=True)

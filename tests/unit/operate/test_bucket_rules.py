@@ -10,7 +10,7 @@ import pytest
 from tests.house.stores import MeasuredStore, MemoryStore, StoreSpec
 from tests.house.support import Finding, Level
 from wal_sink.operate.doctor import PERMISSION, bucket_findings
-from wal_sink.stores.examined import Answer
+from wal_sink.stores.base import Answer
 
 PREFIX = "wal/orders/"
 

@@ -11,7 +11,7 @@ from tests.house.protocol import Checkpoint
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import HistoryError
-from wal_sink.recovery.differences import difference
+from wal_sink.recovery.history import difference
 from wal_sink.testing import simulated_runtime
 
 BATCH = 7

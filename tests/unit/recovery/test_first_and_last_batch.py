@@ -18,7 +18,7 @@ from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import PermanentError, idempotent
 from wal_sink.errors import ConfigError, DeliveryError
-from wal_sink.recovery.sink_changes import pending_batches
+from wal_sink.recovery.sinks import pending_batches
 from wal_sink.settings import Delivery
 from wal_sink.testing import Crash, FaultyStore
 

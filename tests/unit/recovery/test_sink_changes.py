@@ -20,7 +20,7 @@ from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, HeldError, PermanentError
-from wal_sink.recovery.sink_names import keep_name, settle
+from wal_sink.recovery.sinks import keep_name, settle
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.testing import FaultyStore, simulated_runtime

@@ -31,7 +31,7 @@ from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError, RetryLaterError
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, HistoryError
-from wal_sink.recovery.sink_changes import describe_unserved
+from wal_sink.recovery.sinks import describe_unserved
 from wal_sink.repair.catch_up import CaughtUp, catch_up
 from wal_sink.repair.catch_up_plan import (
     CatchUpPlan,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.stores.hdfs_answers import NO_NODE, HdfsError
+from wal_sink.stores.hdfs import NO_NODE, HdfsError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wal_sink.errors import StoreError
-from wal_sink.stores import spooled
+from wal_sink.stores import base
 
 
 class NearlyFull(io.BytesIO):
@@ -25,9 +25,9 @@ class NearlyFull(io.BytesIO):
 def test_a_disk_that_takes_a_part_gets_the_rest_or_nothing_is_sent(
     pieces: list[bytes], fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spooled, "_new_spool", lambda _: NearlyFull())
+    monkeypatch.setattr(base, "_new_spool", lambda _: NearlyFull())
     sent: list[bytes] = []
-    stream = spooled.SpooledSegment("s3://b/x", sent.append)
+    stream = base.SpooledSegment("s3://b/x", sent.append)
     if fits:
         for piece in pieces:
             stream.write(piece)

@@ -22,8 +22,8 @@ from wal_sink.reporting.texts import told
 from wal_sink.spark.session.private import described, private, setting_of, task_slots, understood
 from wal_sink.spark.session.tasks import telling_line
 from wal_sink.stores.base import ObjectExists, ObjectMissing
+from wal_sink.stores.creation import new_object
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import new_object
 from wal_sink.stores.spec import LOCAL, StoreSpec
 
 if TYPE_CHECKING:
