@@ -25,7 +25,7 @@ from statistics import median
 
 from benchmarks.workloads import table_of
 from wal_sink import Chunk, Metrics, Settings
-from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.delivery.dispatch import ServedSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.metrics.prometheus import events_of, meter_of
 from wal_sink.settings import Delivery

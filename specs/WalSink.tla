@@ -119,7 +119,7 @@ Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG \in {"plain_sink_in_groups", 
 \* Time is not modelled: a committer that read its term at the start of a group may trust that for the rest of it.
 MaySkipTerm(s) == (Grouped(s) /\ DropsRepeats(s)) \/ BUG = "plain_sink_skips_its_term"
 
-\* delivery.recording: where a target ignores repeats or refuses them, a look at the term is good for a while, and a task may
+\* delivery.segment: where a target ignores repeats or refuses them, a look at the term is good for a while, and a task may
 \* send chunk after chunk; progress of the first kind is recorded once in a while.
 ByTime(s) == Kind[s] \in {"idempotent", "transactional"}
 

@@ -35,6 +35,18 @@ class LastDelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class ByTime:
+    """What goes by time where a target ignores what it gets again, or refuses it: a look at the term is good for a
+    second, whatever a superseded process sends meanwhile. See `wal_sink.delivery.segment`.
+    """
+
+    looked_s: float = -math.inf
+    """Time of the committer's last look at the term, by the monotonic clock of its process."""
+    records: bool = False
+    """Whether progress is recorded once a second too: the target ignores what it gets again."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryContext:
     """Facts that all segments of a batch share when they are delivered to one sink."""
 
@@ -55,14 +67,8 @@ class DeliveryContext:
     """Of a two-phase sink: whether a lost transaction is prepared again although it may have been committed."""
     rows_per_s: float | None = None
     """Limit for each delivery task: rows a second, on average."""
-    records_by_time: bool = False
-    """Whether progress is recorded once a second, not chunk by chunk: the target ignores what it gets again."""
-    looks_by_time: bool = False
-    """Whether a look at the term is good for a second: the target ignores what a superseded process sends, or refuses
-    it.
-    """
-    looked_s: float = -math.inf
-    """Time of the committer's last look at the term, by the monotonic clock of its process."""
+    by_time: ByTime | None = None
+    """What goes by time; None: the term is looked at and progress is recorded for each chunk."""
     measured: bool = False
     """Whether tasks count their requests and time their chunks."""
     time_zone: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal_sink.spark import staging
-from wal_sink.spark.delivery.executors import _DeliveryTask
+from wal_sink.spark.delivery.executors import ExecutorDispatcher, _DeliveryTask
 from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.environment import version_of
@@ -12,6 +12,7 @@ from wal_sink.spark.session.tasks import SparkJobError, surfaced_errors
 
 __all__ = [
     "REPEAT_CHECKS",
+    "ExecutorDispatcher",
     "PickledSink",
     "SparkJobError",
     "_DeliveryTask",

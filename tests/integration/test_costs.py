@@ -319,7 +319,7 @@ class OnExecutors:
         assert self.run.committers[0].marked_through == 0
 
     def _served_sink(self) -> ServedSink:
-        from wal_sink.spark.delivery.executors import ExecutorDispatcher  # noqa: PLC0415 - tests without Spark import this module
+        from tests.house.spark import ExecutorDispatcher  # noqa: PLC0415 - tests without Spark import this module
         from wal_sink.spark.delivery.pickling import pickled  # noqa: PLC0415
 
         dispatcher = ExecutorDispatcher(

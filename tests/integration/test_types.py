@@ -17,7 +17,7 @@ from tests.house.spark import version_of
 from tests.house.stores import StoreSpec
 from wal_sink.errors import ConfigError
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
-from wal_sink.spark.delivery.reading import read_segments
+from wal_sink.spark.delivery.whole_batch import read_segments
 from wal_sink.spark.session.environment import Version
 from wal_sink.spark.session.schema import are_resolved_by_name, check_schema, schema_json
 from wal_sink.spark.staging import stage_dataframe

@@ -29,7 +29,7 @@ from wal_sink.committer.release import Released, Releaser
 from wal_sink.committer.states import DueBatch, Seen, State
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.positions import Positions
-from wal_sink.delivery.recording import Records
+from wal_sink.delivery.segment import Records
 from wal_sink.errors import StoreError
 from wal_sink.recovery.inventory import newest_marker
 from wal_sink.sinks.guarantees import Promise
@@ -100,8 +100,7 @@ def record_skipped(patch: Patch) -> None:
 def record_before_sending(self: SegmentDelivery, run: Any, chunk: Any) -> None:
     self._records.create(run.task, chunk.position.rows)
     self._write(run, chunk)
-    run.rows = chunk.position.rows
-    run.note_sent(recorded=1)
+    run.note_sent(chunk.position.rows, recorded=1)
 
 
 def low_water_after_deletion(patch: Patch) -> None:
@@ -215,8 +214,7 @@ def term_not_checked_after_the_record(self: SegmentDelivery, run: Any, chunk: An
     self._given.term.check(self._log.store)
     self._records.create(run.task, chunk.position.rows)
     self._write(run, chunk)
-    run.rows = chunk.position.rows
-    run.note_sent(recorded=1)
+    run.note_sent(chunk.position.rows, recorded=1)
 
 
 @instead(Collector, "_delivered_everywhere")

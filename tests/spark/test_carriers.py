@@ -17,24 +17,18 @@ import pytest
 from tests.house.log import SegmentRef, Term, paths
 from tests.house.protocol import SMALL_BATCH_BYTES, DeliveryContext, Run, SegmentResult, SegmentTask
 from tests.house.sinks import Ability, Chunk, Failure, FailureKind, Sink, SinkContext, as_sink
-from tests.house.spark import PickledSink, _DeliveryTask
+from tests.house.spark import ExecutorDispatcher, PickledSink, _DeliveryTask
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import DirectCall, StoppedError
 from tests.support.forgetting import Forgetful, Target
 from tests.support.hanging_calls import Hangs
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, served_sink
-from wal_sink.delivery.local import (
-    SMALL_BATCH_SEGMENTS,
-    LocalDispatcher,
-    carry_out,
-    copier,
-    is_small,
-)
+from wal_sink.delivery.dispatch import SMALL_BATCH_SEGMENTS, LocalDispatcher, carry_out, copier, is_small
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.guarantees import ability_of
-from wal_sink.spark.delivery.executors import AutoDispatcher, shared_out
+from wal_sink.spark.delivery.executors import shared_out
 from wal_sink.spark.delivery.pickling import pickled, problem_of
 from wal_sink.testing import simulated_runtime
 
@@ -501,6 +495,20 @@ class Noting:
         return list(self.results)
 
 
+class Through(ExecutorDispatcher):
+    """Hands to another dispatcher what would run on executors."""
+
+    def __init__(self, driver: Any, executors: Any) -> None:
+        self._driver = driver
+        self._executors = executors
+
+    def _carry_out(
+        self, delivery_context: DeliveryContext, manifest: Any, tasks: Sequence[SegmentTask]
+    ) -> list[SegmentResult]:
+        results: list[SegmentResult] = self._executors.deliver(delivery_context, manifest, tasks, confirm=False)
+        return results
+
+
 NO = Failure(FailureKind.RETRIABLE, "no answer")
 
 
@@ -513,7 +521,7 @@ def called(
     segment = SegmentRef(path="p", id="s", rows=3, bytes=size, crc32=0)
     manifest: Any = SimpleNamespace(bytes=size, segments=(segment,))
     driver, executors = (Noting(SegmentResult(0, 0 if failure else 3, failure=failure)) for failure in (asked, sent))
-    auto = AutoDispatcher(driver, executors)  # type: ignore[arg-type]
+    auto = Through(driver, executors)
     task = SegmentTask(0, segment, 0, maybe_sent=False)
     return driver, executors, auto.deliver(Stage().given, manifest, (task,), confirm=confirm)
 
@@ -555,7 +563,7 @@ def test_a_driver_that_asks_another_target_ends_delivery_and_nothing_comes_twice
     def dispatcher(sink: Sink) -> LocalDispatcher:
         return LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
 
-    auto: Any = AutoDispatcher(dispatcher(Forgetful(other)), dispatcher(Forgetful(target)))  # type: ignore[arg-type]
+    auto: Any = Through(dispatcher(Forgetful(other)), dispatcher(Forgetful(target)))
     committer._served_sink = replace(committer.served_sink, dispatcher=auto)
     next(place.query().batches(run, 1))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.house.log import paths
-from tests.house.protocol import RECORD_S, SegmentResult, SegmentTask
+from tests.house.protocol import RECORD_S, ByTime, SegmentResult, SegmentTask
 from tests.house.sinks import Chunk, FailureKind, Position, SinkContext, SinkFailedError, TransactionalSink, as_sink
 from tests.house.spark import _DeliveryTask
 from tests.house.stores import StoreSpec, open_store
@@ -21,7 +21,7 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink.sinks import Transaction
-from wal_sink.spark.delivery import copies
+from wal_sink.spark.delivery import executors
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,16 @@ from wal_sink.spark.delivery import copies
 def test_a_copy_waits_until_a_window_passes_without_news(looks: list[int | None], windows: int) -> None:
     slept: list[float] = []
     told = iter(looks)
-    copies.outwait(lambda: next(told), 7.0, slept.append)
+    executors.outwait(lambda: next(told), 7.0, slept.append)
     assert slept == [7.0] * windows
     assert next(told, "all") == "all"
 
 
 def test_a_window_is_one_call_and_the_pause_that_the_rate_asks_for() -> None:
     given = Stage().given
-    assert copies.window_s(given) == given.attempt_timeout_s == 10
-    assert copies.window_s(replace(given, rows_per_s=0.5)) == 10 + given.chunk_rows / 0.5
-    assert copies.window_s(replace(given, records_by_time=True)) == 10 + RECORD_S
+    assert executors.window_s(given) == given.attempt_timeout_s == 10
+    assert executors.window_s(replace(given, rows_per_s=0.5)) == 10 + given.chunk_rows / 0.5
+    assert executors.window_s(replace(given, by_time=ByTime(records=True))) == 10 + RECORD_S
 
 
 def test_only_records_of_the_copys_own_segments_are_news(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_only_records_of_the_copys_own_segments_are_news(tmp_path: Path) -> None
     }
     for path in mine | letters | others:
         store.create(path, b"x")
-    assert copies.recorded(store, given, tasks) == mine
-    assert copies.recorded(store, replace(given, keeps_rejected=True), tasks) == mine | letters
-    assert copies.recorded(store, replace(given, keeps_rejected=True), []) == frozenset()
+    assert executors.recorded(store, given, tasks) == mine
+    assert executors.recorded(store, replace(given, keeps_rejected=True), tasks) == mine | letters
+    assert executors.recorded(store, replace(given, keeps_rejected=True), []) == frozenset()
 
 
 class Ledger(TransactionalSink):
@@ -124,9 +124,9 @@ def test_of_any_other_sink_the_records_alone_tell() -> None:
     assert acknowledged(Stage(), as_sink(Recorder()), [Stage().task]) == ()
 
 
-def acknowledged(stage: Stage, sink: object, tasks: list[SegmentTask]) -> copies.Acknowledged:
+def acknowledged(stage: Stage, sink: object, tasks: list[SegmentTask]) -> executors.Acknowledged:
     made: Any = lambda: sink  # noqa: E731
-    return copies.acknowledged(stage.given, made, tasks, DirectCall())
+    return executors.acknowledged(stage.given, made, tasks, DirectCall())
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_copy_waits_while_the_positions_of_a_transactional_target_move(
 )
 def test_copies_are_run_beside_the_original_with_speculation_alone(setting: str, expected: bool) -> None:
     context: Any = SimpleNamespace(getConf=lambda: {"spark.speculation": setting})
-    assert copies.are_run_beside(context) is expected
-    assert not copies.are_run_beside(SimpleNamespace(getConf=dict))  # type: ignore[arg-type]
+    assert executors.are_run_beside(context) is expected
+    assert not executors.are_run_beside(SimpleNamespace(getConf=dict))  # type: ignore[arg-type]
 
 
 def test_what_a_two_phase_sink_prepares_shows_once_it_is_prepared(vault: Vault) -> None:
@@ -189,7 +189,7 @@ def test_what_a_two_phase_sink_prepares_shows_once_it_is_prepared(vault: Vault) 
 
     def note(call: str) -> None:
         segment: Any = SimpleNamespace()
-        seen.append((call, len(copies.recorded(where.wal, given, [SegmentTask(0, segment, 0, maybe_sent=False)]))))
+        seen.append((call, len(executors.recorded(where.wal, given, [SegmentTask(0, segment, 0, maybe_sent=False)]))))
 
     where.stream(where.open({"a": Losing(vault)}), 0)
 

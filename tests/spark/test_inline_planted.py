@@ -18,7 +18,7 @@ from tests.support.small_run import Place, Recorder, numbers
 from tests.unit.delivery import test_recording as recording
 from tests.unit.wal import test_inline_rows as inline
 from wal_sink.delivery.batch import BatchDelivery
-from wal_sink.delivery.recording import Looks
+from wal_sink.delivery.segment import Looks
 from wal_sink.errors import CorruptError, WalSinkError
 from wal_sink.staging import partitions as inline_rows
 
@@ -50,8 +50,7 @@ def progress_noted_before_the_send(self: SegmentDelivery, run: Any, chunk: Any) 
     self._records.note(run.task, chunk.position.rows)
     self._records.create_due()
     self._write(run, chunk)
-    run.rows = chunk.position.rows
-    run.note_sent(recorded=1)
+    run.note_sent(chunk.position.rows, recorded=1)
 
 
 def only_the_chunk_after_the_record_is_doubtful(patch: pytest.MonkeyPatch) -> None:

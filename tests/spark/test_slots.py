@@ -14,14 +14,13 @@ from py4j.protocol import Py4JError
 
 from tests.house.protocol import DispatcherLostError, SegmentTask
 from tests.house.sinks import FailureKind
-from tests.house.spark import PickledSink, task_slots
+from tests.house.spark import ExecutorDispatcher, PickledSink, task_slots
 from tests.house.stores import StoreSpec
 from tests.support.one_segment import Stage
 from wal_sink.runtime.side_by_side import MOST
 from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
 from wal_sink.settings import MOST_THREADS, Delivery
 from wal_sink.spark.delivery import executors
-from wal_sink.spark.delivery.executors import ExecutorDispatcher
 from wal_sink.spark.placement import concurrency
 
 WAIT_S = 60

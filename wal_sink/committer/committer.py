@@ -25,14 +25,14 @@ from wal_sink.committer.markers import (
     last_delivered_through,
     new_marker,
     read_marked,
+    tell_marked,
 )
 from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
-from wal_sink.delivery.batch import BatchDelivery
+from wal_sink.delivery.batch import BatchDelivery, tell_released
+from wal_sink.delivery.dispatch import ServedSink
 from wal_sink.delivery.progress import recorded_chunks
-from wal_sink.delivery.retry import Budget, all_told
-from wal_sink.delivery.served_sink import ServedSink
-from wal_sink.delivery.telling import failure_teller, tell_marked, tell_released
+from wal_sink.delivery.retry import Budget, all_told, failure_teller
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.inventory import check_marked_batch, check_marker, check_not_marked, newest_marker
 from wal_sink.reporting.logs import logger_of

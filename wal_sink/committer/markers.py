@@ -8,6 +8,8 @@ from contextlib import suppress
 from wal_sink.dead_letters.files import Kept
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.recovery.inventory import Lost, require
+from wal_sink.runtime.clock import epoch_s
+from wal_sink.telemetry.events import Marked
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import NOTHING, Log
@@ -126,3 +128,19 @@ def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
             left.append(OlderSlots(batch_id=part.batch_id, rows=rows))
         first += len(part.rows)
     return tuple(left)
+
+
+def tell_marked(log: Log, sink: str, group: Sequence[Manifest], marker: Marker) -> None:
+    """Tell that a marker stands for a group of batches."""
+    staged = [epoch_s(manifest.created) for manifest in group]
+    marked_s = epoch_s(marker.created)
+    log.events.tell(
+        Marked,
+        sink=sink,
+        batch=marker.batch_id,
+        batches=len(group),
+        rows=marker.rows,
+        rejected=marker.rejected,
+        unknown=marker.unknown,
+        delays_s=tuple(max(0.0, marked_s - each) for each in staged if each is not None and marked_s is not None),
+    )

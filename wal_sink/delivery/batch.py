@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from wal_sink.dead_letters.files import Kept, count_rows
+from wal_sink.delivery.dispatch import DispatcherLostError, ServedSink
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
-from wal_sink.delivery.retry import AttemptFailedError, Budget, OnFailure, all_told, tell_nobody
-from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
-from wal_sink.delivery.stopwatch import Stopwatch
-from wal_sink.delivery.telling import failure_teller, tell_sent
+from wal_sink.delivery.retry import AttemptFailedError, Budget, OnFailure, all_told, failure_teller, tell_nobody
 from wal_sink.errors import DeliveryError
-from wal_sink.messages import NO_SEGMENT, DeliveryContext, LastDelivered, SegmentResult, SegmentTask, failed_as_a_whole
+from wal_sink.messages import (
+    NO_SEGMENT,
+    ByTime,
+    DeliveryContext,
+    LastDelivered,
+    SegmentResult,
+    SegmentTask,
+    failed_as_a_whole,
+)
 from wal_sink.reporting.texts import said_once
+from wal_sink.runtime.clock import Runtime, epoch_s
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.sinks.failures import Failure, FailureKind, failure_error
 from wal_sink.sinks.guarantees import Ability
+from wal_sink.telemetry.events import Rejected, Released, Sent
+from wal_sink.telemetry.hooks import Events
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import DeliveryTiming, Manifest, Marker
+from wal_sink.wal.records import DeliveryTiming, Manifest, Marker, SegmentTiming, rounded
 from wal_sink.wal.segment_reader import chunk_ends
 
 _WORST_FIRST = (
@@ -76,7 +87,7 @@ class BatchDelivery:
         self._manifest = manifest
         self._rate = rate
         self._on_failure = on_failure
-        self._stopwatch = Stopwatch(log.runtime)
+        self._stopwatch = _Stopwatch(log.runtime)
         self._maybe_sent = taken_over
         self._left_behind = False  # whether tasks of an earlier attempt may still be sending
         self._is_unreachable = False  # whether the target took nothing in the last attempt
@@ -105,23 +116,25 @@ class BatchDelivery:
         `renew_term` claims the next term, or one above the term that it is given. The first is needed after tasks were
         left behind, the second if a transactional target knows a higher term.
         """
-        budget = self._budget()
         self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
-        self._within(budget, lambda: self._attempt(budget, renew_term))
+        with self._budget() as budget:
+            attempt = partial(self._attempt, budget, renew_term)
+            budget.call(attempt, _TryAgainError, sleep=self._sleep, what=self._what())
 
     def ask(self) -> None:
         """Make sure that a transactional target has what the marker before this batch stands for, and what this batch
         has of it. Sends nothing. Raises what `run` raises.
         """
-        self._within(self._budget(), self._ask)
+        with self._budget() as budget:
+            budget.call(self._ask, _TryAgainError, sleep=self._sleep, what=self._what())
 
-    def _budget(self) -> Budget:
+    @contextmanager
+    def _budget(self) -> Iterator[Budget]:
+        """The budget of a call. Its end is a `DeliveryError`."""
         tell = failure_teller(self._log.events, self._served_sink, lambda: self._manifest.batch_id)
-        return Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._on_failure))
-
-    def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._on_failure))
         try:
-            budget.call(attempt, _TryAgainError, sleep=self._sleep, what=self._what())
+            yield budget
         except _TryAgainError as error:
             gave_up = (
                 f"{self._what()}: delivery stopped after {budget.failures} attempts in {budget.spent_s():.1f} s "
@@ -135,7 +148,9 @@ class BatchDelivery:
 
     def go_on_under(self, term: Term) -> None:
         """From now on deliver under another term of the same role."""
-        self._delivery_context = replace(self._delivery_context, term=term, looked_s=-math.inf)
+        by_time = self._delivery_context.by_time
+        by_time = by_time and replace(by_time, looked_s=-math.inf)
+        self._delivery_context = replace(self._delivery_context, term=term, by_time=by_time)
 
     def reload_progress(self) -> None:
         """Read the progress records. Rows that an at-most-once delivery may have lost become dead letters."""
@@ -381,11 +396,86 @@ class BatchDelivery:
             rows_per_s=self._served_sink.delivery.rows_per_s,
             prepares_again=self._served_sink.delivery.on_gone == "prepare_again",
             last_delivered=LastDelivered.of(before),
-            records_by_time=self._records_by_time,
-            looks_by_time=self._is_sent_ahead,
-            looked_s=looked_s,
+            by_time=ByTime(looked_s, self._records_by_time) if self._is_sent_ahead else None,
             measured=self._log.events.measures,
         )
 
     def _what(self) -> str:
         return f"batch {self._manifest.batch_id}, sink {self._served_sink.shown or self._served_sink.name!r}"
+
+
+class _Stopwatch:
+    """Measures the delivery of one batch, from its making on, over all attempts: also which segment was the slowest."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._began = runtime.timestamp()
+        self._began_s = runtime.monotonic_s()
+        self._fetch_s = self._send_s = 0.0
+        self._slowest: SegmentResult | None = None
+        self.attempts = 0
+
+    def take(self, results: Iterable[SegmentResult]) -> None:
+        """Add the times of an attempt's segments."""
+        for result in results:
+            if result.ordinal == NO_SEGMENT:
+                continue
+            self._fetch_s += result.fetch_s
+            self._send_s += result.send_s
+            if self._slowest is None or result.took_s > self._slowest.took_s:
+                self._slowest = result
+
+    def timing(self, batch_id: int, due: str) -> DeliveryTiming:
+        """The timing of a batch whose rows the sink has. `due`: when it was the sink's next one."""
+        return DeliveryTiming(
+            batch_id=batch_id,
+            due=due,
+            began=self._began,
+            seconds=rounded(self._runtime.monotonic_s() - self._began_s),
+            attempts=max(1, self.attempts),
+            fetch_seconds=rounded(self._fetch_s),
+            send_seconds=rounded(self._send_s),
+            slowest=None if self._slowest is None else _segment(self._slowest),
+        )
+
+
+def _segment(result: SegmentResult) -> SegmentTiming:
+    return SegmentTiming(
+        ordinal=result.ordinal,
+        fetch_seconds=rounded(result.fetch_s),
+        send_seconds=rounded(result.send_s),
+        host=result.host,
+    )
+
+
+def tell_released(events: Events, sink: str, manifest: Manifest, *, complete_through: int) -> None:
+    """Tell that the delivery of a batch begins."""
+    events.tell(
+        Released,
+        sink=sink,
+        batch=manifest.batch_id,
+        rows=manifest.rows,
+        bytes=manifest.bytes,
+        staged_at=epoch_s(manifest.created),
+        complete_through=complete_through,
+    )
+
+
+def tell_sent(
+    events: Events, sink: str, batch: int, results: Sequence[SegmentResult], *, rows: int, took_s: float
+) -> None:
+    """Tell what became of the tasks of one dispatch. `rows`: how many more rows are known to have arrived."""
+    events.tell(
+        Sent,
+        sink=sink,
+        batch=batch,
+        segments=len({result.ordinal for result in results if result.ordinal >= 0}),
+        rows=max(0, rows),
+        chunks=sum(result.chunks for result in results),
+        took_s=took_s,
+        failure=next((result.failure.kind.value for result in results if result.failure), ""),
+        chunk_times=tuple(result.chunk_times for result in results if result.chunk_times),
+        requests=tuple(request for result in results for request in result.requests),
+    )
+    if rejected := sum(result.rejected for result in results):
+        events.tell(Rejected, sink=sink, batch=batch, rows=rejected)

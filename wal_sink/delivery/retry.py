@@ -9,10 +9,14 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
+from wal_sink.delivery.dispatch import ServedSink
+from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import said_once
 from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery
+from wal_sink.telemetry.events import AttemptFailed
+from wal_sink.telemetry.hooks import Events
 
 FIRST_WAIT_S = 0.1
 WAIT_GROWTH = 4.0
@@ -126,6 +130,26 @@ class Budget:
         asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
         self.next_wait_s = max(own_s, min(asked_s, self.budget_s - self.spent_s()))
         return self.next_wait_s
+
+
+def failure_teller(events: Events, served_sink: ServedSink, batch: Callable[[], int | None]) -> OnFailure:
+    """A function that tells the failed attempts of a budget."""
+
+    def tell(attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
+        if not events.is_heard:
+            return  # before the text is masked
+        events.tell(
+            AttemptFailed,
+            sink=served_sink.name,
+            batch=batch(),
+            attempt=attempt,
+            max_attempts=served_sink.delivery.max_attempts,
+            next_in_s=next_in_s,
+            kind=kind_of_failure(error),
+            error=redacted(error),
+        )
+
+    return tell
 
 
 def kind_of_failure(error: BaseException | None) -> str:

@@ -13,7 +13,7 @@ from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
 from wal_sink.committer.context import CommitContext
 from wal_sink.committer.release import Releaser
-from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.delivery.dispatch import ServedSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.lifecycle.given import refuse_ends
 from wal_sink.recovery.history import History

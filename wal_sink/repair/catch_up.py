@@ -20,9 +20,7 @@ import msgspec
 
 from wal_sink.dead_letters.files import count_rows
 from wal_sink.delivery.batch import BatchDelivery
-from wal_sink.delivery.local import LocalDispatcher
-from wal_sink.delivery.serve import serve
-from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.delivery.dispatch import LocalDispatcher, ServedSink, serve
 from wal_sink.errors import ConfigError
 from wal_sink.operate.changes import Order, write_down
 from wal_sink.operate.ledgers import asked, positions_of

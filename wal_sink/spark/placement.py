@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher, copier
-from wal_sink.delivery.serve import serve
-from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
+from wal_sink.delivery.dispatch import (
+    LocalDispatcher,
+    SegmentDispatcher,
+    ServedSink,
+    WholeBatchDispatcher,
+    copier,
+    serve,
+)
 from wal_sink.errors import ConfigError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
@@ -128,7 +133,7 @@ class Placement:
     def _with_executors(
         self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery
     ) -> tuple[SegmentDispatcher, str, PickledSink]:
-        from wal_sink.spark.delivery.executors import AutoDispatcher, ExecutorDispatcher  # noqa: PLC0415 - see below
+        from wal_sink.spark.delivery.executors import ExecutorDispatcher  # noqa: PLC0415 - see below
         from wal_sink.spark.delivery.pickling import check_on_executor, pickled  # noqa: PLC0415 - the core runs without Spark
         from wal_sink.spark.session.private import private  # noqa: PLC0415
 
@@ -136,6 +141,8 @@ class Placement:
         make = pickled(sink, name)
         make = replace(make, broadcasts=tuple(private(spark.sparkContext, "_pickled_broadcast_vars")))
         check_on_executor(spark, make, sink, name)
+        only_executors = delivery.where == "executors" or sink.needs_tasks or bool(make.broadcasts)
+        here = LocalDispatcher(make, self.log, should_stop=self.should_stop, copy_sink=make)
         executors = ExecutorDispatcher(
             spark,
             make,
@@ -146,11 +153,10 @@ class Placement:
             max_concurrency=concurrency(sink, delivery),
             threads_per_task=delivery.threads_per_task,
             should_stop=self.should_stop,
+            driver=None if only_executors else here,
         )
-        if delivery.where == "executors" or sink.needs_tasks or make.broadcasts:
-            return executors, "on executors", make
-        copies = LocalDispatcher(make, self.log, should_stop=self.should_stop, copy_sink=make)
-        return AutoDispatcher(copies, executors), "on executors, for small batches as a copy in the driver", make
+        where = "on executors" if only_executors else "on executors, for small batches as a copy in the driver"
+        return executors, where, make
 
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchDispatcher:
         if self.spark is None:

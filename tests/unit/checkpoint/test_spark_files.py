@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S
 from tests.unit.lifecycle.test_threads import committing, ended
 from wal_sink import idempotent
 from wal_sink.checkpoint.formats import SHUFFLE_PARTITIONS
-from wal_sink.delivery.local import WholeBatchDispatcher
+from wal_sink.delivery.dispatch import WholeBatchDispatcher
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.recovery.history import pass_over
 from wal_sink.testing import FaultyStore

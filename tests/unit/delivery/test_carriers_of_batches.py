@@ -13,7 +13,7 @@ from tests.house.protocol import DeliveryContext, Run, SegmentResult, SegmentTas
 from tests.house.sinks import Failure, FailureKind
 from tests.support.hanging_calls import Hangs
 from tests.support.small_run import Place, Recorder, served_sink
-from wal_sink.delivery.local import WholeBatchDispatcher
+from wal_sink.delivery.dispatch import WholeBatchDispatcher
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.testing import simulated_runtime

@@ -14,6 +14,7 @@ import pytest
 from tests.house.log import Manifest, paths
 from tests.house.protocol import (
     RECORD_S,
+    ByTime,
     Committer,
     DeliveryContext,
     DispatcherLostError,
@@ -27,15 +28,15 @@ from tests.house.support import side_by_side
 from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place, Recorder
 from wal_sink import DeliveryError, Sink, idempotent
-from wal_sink.delivery.local import failed
-from wal_sink.delivery.recording import LOOK_S
+from wal_sink.delivery.dispatch import failed
+from wal_sink.delivery.segment import LOOK_S
 from wal_sink.errors import OutcomeUnknownError, StoreError
 from wal_sink.testing import FaultyStore, simulated_runtime
 
 Lose = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
 WAIT_S = 60
-BY_TIME: dict[str, Any] = {"records_by_time": True, "looks_by_time": True}
+BY_TIME: dict[str, Any] = {"by_time": ByTime(records=True)}
 
 
 class Slow(Recorder):

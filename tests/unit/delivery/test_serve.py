@@ -9,7 +9,7 @@ import pytest
 from tests.house.protocol import ServedSink
 from tests.house.sinks import Chunk, Sink, promise
 from tests.support.vault import Vault, VaultSink
-from wal_sink.delivery.serve import serve
+from wal_sink.delivery.dispatch import serve
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
 from wal_sink.two_phase.prepare import Preparation

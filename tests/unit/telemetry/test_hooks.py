@@ -21,7 +21,7 @@ from tests.support.small_run import Place, Recorder, numbers
 from tests.support.traced_locks import TracedLocks
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
-from wal_sink.delivery.telling import failure_teller
+from wal_sink.delivery.retry import failure_teller
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.telemetry import Delivered, SlowStore
 from wal_sink.telemetry.hooks import Events

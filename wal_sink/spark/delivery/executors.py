@@ -1,4 +1,10 @@
-"""Delivery on Spark's executors: tasks get references to segments, so no rows pass through the driver."""
+"""Delivery on Spark's executors: tasks get references to segments, so no rows pass through the driver.
+
+Spark starts a copy of a task when it lost the task, or in parallel to a slow one. A copy sends nothing. Spark takes the
+first answer of the two and kills the other task. So a copy that answered at once would end a healthy original in the
+middle of a send. Instead, it waits as long as the original shows progress: new records in the WAL, or new positions in
+a transactional target.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +12,48 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from wal_sink.delivery.local import LocalDispatcher, carry_out, failed, is_small
-from wal_sink.delivery.served_sink import DispatcherLostError
+from wal_sink.delivery.dispatch import DispatcherLostError, LocalDispatcher, carry_out, failed, is_small
+from wal_sink.delivery.segment import RECORD_S
 from wal_sink.errors import WalSinkError
 from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.task_slots import DeliverySlots
+from wal_sink.runtime.timed_calls import TimedCall
+from wal_sink.sinks.base import MakeSink, TransactionalSink
+from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import Failure, FailureKind, failure_of
-from wal_sink.spark.delivery import copies
+from wal_sink.sinks.positions import slot_name
+from wal_sink.sinks.session import call_sink
 from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.session.private import described, is_running
 from wal_sink.spark.session.tasks import settle, telling_line
+from wal_sink.stores.base import Store
 from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.telemetry.measures import RequestCounts
+from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, SegmentRef
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
 class ExecutorDispatcher:
-    """Delivers in one Spark job per call, in its own job group. All sinks of the run share the task slots."""
+    """Delivers in one Spark job per call, in its own job group. All sinks of the run share the task slots.
+
+    With a `driver`, that one delivers small batches, and asks the target about the others. Both use unpickled copies of
+    the sink.
+    """
 
     whole_batch = False
 
@@ -52,9 +69,11 @@ class ExecutorDispatcher:
         should_stop: Callable[[], bool],
         max_concurrency: int | None = None,
         threads_per_task: int = 1,
+        driver: LocalDispatcher | None = None,
     ) -> None:
         self._context = spark.sparkContext
-        self._copies = copies.are_run_beside(self._context)
+        self._copies = are_run_beside(self._context)
+        self._driver = driver
         self._sink = sink
         self._store = store
         self._run_id = run_id
@@ -76,12 +95,17 @@ class ExecutorDispatcher:
     ) -> list[SegmentResult]:
         """Deliver the segments in shares, one Spark task each; a task stops at its first failure.
 
-        With `confirm`, the target confirms the batch in a second job of one task, after all others are done. Raises
-        `DispatcherLostError` if a job was lost.
+        With `confirm`, the target confirms the batch after all others are done. The driver asks, since that is one
+        question about few numbers, and a job would wait behind the tasks that stage the next batch; without a driver, a
+        second job of one task does. Raises `DispatcherLostError` if a job was lost.
         """
+        if self._driver is not None and is_small(manifest, tasks):
+            return self._driver.deliver(delivery_context, manifest, tasks, confirm=confirm)
         results = self._carry_out(delivery_context, manifest, tasks) if tasks else []
         if confirm and not any(result.failure for result in results):
-            results += self._confirm(delivery_context, manifest)
+            if self._driver is None:
+                return results + self._confirm(delivery_context, manifest)
+            return results + self._driver.deliver(delivery_context, manifest, (), confirm=True)
         return results
 
     def _confirm(self, delivery_context: DeliveryContext, manifest: Manifest) -> list[SegmentResult]:
@@ -133,35 +157,6 @@ class ExecutorDispatcher:
         return max(1, min(threads, self._max_concurrency // len(shares)))
 
 
-class AutoDispatcher:
-    """Delivers small batches in the driver and the others on executors; both use unpickled copies of the sink."""
-
-    whole_batch = False
-
-    def __init__(self, driver: LocalDispatcher, executors: ExecutorDispatcher) -> None:
-        self._driver = driver
-        self._executors = executors
-
-    def deliver(
-        self,
-        delivery_context: DeliveryContext,
-        manifest: Manifest,
-        tasks: Sequence[SegmentTask],
-        *,
-        confirm: bool,
-    ) -> list[SegmentResult]:
-        """Deliver the segments. The driver asks the target about the batch: that is one question about few numbers.
-
-        A job for it would wait behind the tasks that stage the next batch.
-        """
-        if is_small(manifest, tasks):
-            return self._driver.deliver(delivery_context, manifest, tasks, confirm=confirm)
-        results = self._executors.deliver(delivery_context, manifest, tasks, confirm=False)
-        if confirm and not any(result.failure for result in results):
-            results += self._driver.deliver(delivery_context, manifest, (), confirm=True)
-        return results
-
-
 @dataclass(frozen=True, slots=True)
 class _DeliveryTask:
     """Task that runs on executors, once per partition, with the number of its share. Yields results, raises nothing."""
@@ -185,7 +180,7 @@ class _DeliveryTask:
     def _deliver(self, tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         if _is_repeated():
             if self.copies:
-                copies.outwait(partial(self._recorded, tasks), copies.window_s(self.delivery_context), SYSTEM.sleep_s)
+                outwait(partial(self._recorded, tasks), window_s(self.delivery_context), SYSTEM.sleep_s)
             text = "Spark ran a delivery task again; the earlier run of the task may still be sending"
             return failed(tasks, Failure(FailureKind.LOST, text))
         counts = RequestCounts() if self.delivery_context.measured else None
@@ -219,8 +214,8 @@ class _DeliveryTask:
     def _recorded(self, tasks: Sequence[SegmentTask]) -> object:
         """The records of the original so far, in the WAL and in the target; None if one of them cannot be read."""
         try:
-            records = copies.recorded(open_store(self.store), self.delivery_context, tasks)
-            return records, copies.acknowledged(self.delivery_context, self.sink, tasks, SYSTEM.new_timed_call())
+            records = recorded(open_store(self.store), self.delivery_context, tasks)
+            return records, acknowledged(self.delivery_context, self.sink, tasks, SYSTEM.new_timed_call())
         except Exception:  # noqa: BLE001 - the copy then reports the original as lost, which is always correct
             return None
 
@@ -248,3 +243,90 @@ def _is_repeated() -> bool:
     if context is None:
         raise RuntimeError("a delivery task was called outside of a Spark task")
     return context.attemptNumber() > 0
+
+
+def are_run_beside(context: SparkContext) -> bool:
+    """Whether Spark may run a copy while the original still runs: with speculation only."""
+    return str(context.getConf().get("spark.speculation", "false")).strip().lower() != "false"
+
+
+def outwait(look: Callable[[], object], window_s: float, sleep_s: Callable[[float], None]) -> None:
+    """Return after the original showed nothing new for `window_s` seconds. Spark ends the copy if the original ends.
+
+    `look` returns the records of the original so far; None if they cannot be read, so that nothing shows that the
+    original lives.
+    """
+    seen = look()
+    while True:
+        sleep_s(window_s)
+        now = look()
+        if now is None or now == seen:
+            return
+        seen = now
+
+
+def window_s(given: DeliveryContext) -> float:
+    """The longest time without news from a healthy original, in seconds: one call, the pause for its rate limit, and
+    the time between two records.
+
+    A two-phase sink that prepares a segment again may take longer: its transaction is invisible until it is prepared.
+    """
+    pause_s = 0.0 if given.rows_per_s is None else given.chunk_rows / given.rows_per_s
+    record_s = RECORD_S if given.by_time is not None and given.by_time.records else 0.0
+    return given.attempt_timeout_s + pause_s + record_s
+
+
+def recorded(store: Store, given: DeliveryContext, tasks: Sequence[SegmentTask]) -> frozenset[str]:
+    """The paths of the progress records, prepared records and dead letters of these segments.
+
+    Costs one listing, and one more if rejected rows are kept.
+    """
+    ordinals = {task.ordinal for task in tasks}
+    folders = {paths.progress_folder(given.sink, given.batch_id)} if ordinals else set()
+    if ordinals and given.keeps_rejected:
+        folders.add(paths.dead_letter_folder(given.sink, given.batch_id))
+    listed = [(folder, name) for folder in sorted(folders) for name in store.list(folder)]
+    return frozenset(f"{folder}/{name}" for folder, name in listed if _ordinal(name) in ordinals)
+
+
+def _ordinal(name: str) -> int | None:
+    """The ordinal of the segment that a record belongs to; None if it is no record of a segment."""
+    found = paths.parse_progress(name) or paths.parse_prepared(name) or paths.parse_dead_letter(name)
+    return None if found is None else found.ordinal
+
+
+Acknowledged: TypeAlias = tuple[tuple[int, int, str] | None, ...]
+"""For each slot: batch, rows and segment of its position."""
+
+
+def acknowledged(
+    given: DeliveryContext, make_sink: MakeSink, tasks: Sequence[SegmentTask], timed_call: TimedCall
+) -> Acknowledged:
+    """The positions of these segments in a transactional target, which keeps no records in the WAL.
+
+    Empty for every other kind of sink: its records in the WAL show its progress. The sink is opened as for any share of
+    the batch; it may be open in several tasks at the same time. Raises `SinkFailedError` if the target does not answer
+    within the time of one call.
+    """
+    what = f"positions of {len(tasks)} slots"
+    try:
+        return call_sink(timed_call, what, _asked, given, make_sink, tasks, timeout_s=given.attempt_timeout_s)
+    finally:
+        timed_call.close()
+
+
+def _asked(given: DeliveryContext, make_sink: MakeSink, tasks: Sequence[SegmentTask]) -> Acknowledged:
+    sink = make_sink()
+    if not isinstance(sink, TransactionalSink) or not tasks:
+        return ()
+    slots = [slot_name(given.wal_id, given.sink, task.ordinal) for task in tasks]
+    sink.open(given.context(on_executor=True))
+    try:
+        found = sink.positions(slots)
+        return tuple(_plain(found[slot]) for slot in slots)
+    finally:
+        sink.close()
+
+
+def _plain(position: Position | None) -> tuple[int, int, str] | None:
+    return None if position is None else (position.batch_id, position.rows, position.segment_id)

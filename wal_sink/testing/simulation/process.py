@@ -16,7 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from wal_sink.dead_letters.files import read_dead_letter
-from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.delivery.dispatch import ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext

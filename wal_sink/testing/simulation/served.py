@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
-from wal_sink.delivery.serve import serve
-from wal_sink.delivery.served_sink import ServedSink
+from wal_sink.delivery.dispatch import LocalDispatcher, ServedSink, WholeBatchDispatcher, serve
 from wal_sink.errors import ConfigError
 from wal_sink.messages import DeliveryContext
 from wal_sink.reporting.texts import name_of

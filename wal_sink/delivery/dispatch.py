@@ -1,26 +1,104 @@
-"""Carrying out tasks in this process. On executors `wal_sink.spark` does it."""
+"""Dispatchers: what carries out the tasks of a batch for one sink. Those of this process; `wal_sink.spark` has another
+for executors.
+"""
 
 from __future__ import annotations
 
-import math
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import PermanentError, WalSinkError
 from wal_sink.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
-from wal_sink.runtime.clock import host_name
+from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.timed_calls import CallTimedOutError, Claim, TimedCall
-from wal_sink.sinks.base import MakeSink, Sink
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import BatchSink, MakeSink, Sink, TwoPhaseSink
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
-from wal_sink.sinks.guarantees import Ability, ability_of
+from wal_sink.sinks.guarantees import Ability, Promise, ability_of, promise
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned
+from wal_sink.two_phase.prepare import Preparation
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, SegmentRef
 
 SMALL_BATCH_SEGMENTS = 16
 """The same in segments, which the driver delivers one after the other: each costs some requests."""
+
+
+class DispatcherLostError(Exception):
+    """The dispatcher failed as a whole (a cancelled job, a lost executor). The fate of its tasks is unknown."""
+
+
+class SegmentDispatcher(Protocol):
+    """Carries out tasks, in this process or on Spark's executors."""
+
+    @property
+    def whole_batch(self) -> bool:
+        """Whether it delivers a batch in one piece, an empty one too."""
+        ...
+
+    def deliver(
+        self,
+        delivery_context: DeliveryContext,
+        manifest: Manifest,
+        tasks: Sequence[SegmentTask],
+        *,
+        confirm: bool,
+    ) -> list[SegmentResult]:
+        """Carry out tasks: one result per task, or one of ordinal `NO_SEGMENT` for a whole batch without tasks. Raises
+        `DispatcherLostError` only.
+
+        With `confirm`, the dispatcher also reads the positions of a transactional target for every segment of the
+        manifest, once all tasks are done without a failure. It then adds one result per segment. See
+        `Positions.confirm`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSink:
+    """One sink of a run: its name, its policies, its guarantee and the dispatcher of its tasks."""
+
+    name: str
+    delivery: Delivery
+    promise: Promise
+    dispatcher: SegmentDispatcher
+    identity: str = ""
+    """A description of the sink, for people. It holds no secret."""
+    make_sink: MakeSink | None = None
+    """For a two-phase sink: makes one in this process, to abort transactions that will not be committed."""
+    preparation: Preparation | None = None
+    """For a two-phase sink: how it takes part in staging; None if it cannot, and its rows are prepared at delivery."""
+    shown: str = ""
+    """The name for people. A sink that was renamed has its first one in `name`, for the WAL and events."""
+
+
+def serve(
+    name: str,
+    sink: Sink | BatchSink,
+    delivery: Delivery,
+    dispatcher: SegmentDispatcher,
+    *,
+    travels: MakeSink | None,
+    here: MakeSink | None = None,
+    promised: Promise | None = None,
+) -> ServedSink:
+    """One sink of a run, with its promise. Raises `ConfigError` for a guarantee that the sink cannot give.
+
+    `travels` makes the sink where rows are staged; None if it cannot go there. A two-phase sink prepares rows while
+    they are staged if it travels, else when they are delivered. `here` makes it in this process if it does not travel;
+    None: a copy of the sink, or the sink itself if it cannot be copied. `promised`: its promise, if that is known.
+    """
+    promised, identity = promised or promise(sink, delivery, name), name_of(sink)
+    delivery = replace(delivery, to=sink)  # it may be a URL
+    if not isinstance(sink, TwoPhaseSink):
+        return ServedSink(name, delivery, promised, dispatcher, identity)
+    make = travels or here or copier(sink) or (lambda: sink)
+    preparation = None if travels is None else Preparation(name, travels, delivery.attempt_timeout_s)
+    return ServedSink(name, delivery, promised, dispatcher, identity, make, preparation)
 
 
 def is_small(manifest: Manifest, tasks: Sequence[SegmentTask]) -> bool:
@@ -131,18 +209,14 @@ def carry_out(
     `confirms`: the segments of the whole batch, if a transactional target is to confirm them once all tasks are done.
     These results follow those of the tasks.
     """
+    limit_s = delivery_context.attempt_timeout_s
     try:
-        limit_s = delivery_context.attempt_timeout_s
         sink = call_sink(timed_call, "making the sink", make_sink, timeout_s=limit_s)
     except SinkFailedError as error:
         timed_call.close()
         return failed(tasks, error.failure)
-    context = delivery_context.context(on_executor=on_executor)
-    session = SinkSession(sink, timed_call, context, timeout_s=delivery_context.attempt_timeout_s)
-    # The clock of another process tells nothing about a look of the committer.
-    looked_s = -math.inf if on_executor else delivery_context.looked_s
-    host = host_name() if on_executor else ""
-    delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop, looked_s=looked_s, host=host)
+    session = SinkSession(sink, timed_call, delivery_context.context(on_executor=on_executor), timeout_s=limit_s)
+    delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop, on_executor=on_executor)
     results: list[SegmentResult] = []
     try:
         for task in tasks:
