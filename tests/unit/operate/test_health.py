@@ -1,27 +1,33 @@
-"""How a WAL does: lag, backlog and dead letters of each sink, and what keeps batches from deletion."""
+"""How a WAL does: lag, backlog and take-overs of each sink, and what keeps batches from deletion."""
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 import pytest
 
-from tests.house.log import Log, Manifest, RetiredRecord, encode, paths
+from tests.house.log import Log, Manifest, RetiredRecord, claim, encode, note_end, paths
 from tests.house.operate import SparkCommit, WalFacts, read_commit, read_health, read_status
+from tests.house.support import process_identity
+from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, Rejected
 from wal_sink.errors import StoreError
 from wal_sink.operate.batches import age_s, moment_of, seconds_between
-from wal_sink.operate.health import MOST_READ, NOT_COUNTED, Health, SinkHealth
+from wal_sink.operate.health import LOOKED_AT, MOST_READ, NOT_COUNTED, Health, SinkHealth, take_overs
 from wal_sink.operate.status import older_checkpoint
 from wal_sink.testing import FaultyStore
+from wal_sink.wal.fencing import renew
 
 STAGED = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of a simulated run that never slept."""
 LATER = STAGED + timedelta(minutes=20)
 LATE_S = 600.0
 UNKNOWN = SparkCommit(None, "nobody knows")
+ROLE = paths.committer_role("a")
 
 
 def staged(batches: int, *, drained: int = 0, names: tuple[str, ...] = ("a",)) -> Place:
@@ -139,6 +145,14 @@ def test_damaged_records_hide_no_other_sink() -> None:
 def test_an_unknown_checkpoint_is_told_as_unknown_and_the_lag_is_still_known() -> None:
     sink = only(staged(3, drained=1), spark=UNKNOWN)
     assert (sink.behind_spark, sink.lag_s) == (None, 1200.0)
+
+
+def test_a_query_that_ran_on_since_the_checkpoint_was_read_has_no_older_checkpoint() -> None:
+    facts = WalFacts(staged(4, drained=4).wal)
+    for again, is_older in ((SparkCommit(3), False), (SparkCommit(1), True), (UNKNOWN, False)):
+        found = read_health(facts, SparkCommit(1), again=partial(copy, again), now=LATER)
+        assert (found.checkpoint_fault is not None) == is_older
+        assert found.spark == SparkCommit(1)
 
 
 def test_a_time_that_cannot_be_read_is_late() -> None:
@@ -298,3 +312,90 @@ def test_a_checkpoint_is_older_if_the_wal_knows_more_than_it_completed(
 ) -> None:
     found = older_checkpoint(spark, newest_batch=newest_batch, delivered_through=delivered_through)
     assert (told in found) if told else found == ""
+
+
+def served() -> Place:
+    place = Place()
+    place.open({"a": Recorder()})
+    return place
+
+
+def fenced(place: Place, *, later: timedelta = timedelta()) -> int:
+    log = log_on(place.wal)
+    return take_overs(log, "a", max(log.numbers(paths.terms(ROLE))), log.runtime.now() + later)
+
+
+def a_process(place: Place) -> Log:
+    log = log_on(place.wal)
+    return Log(log.store, log.runtime, log.runtime.new_id())
+
+
+def test_processes_that_fence_each_other_are_counted() -> None:
+    place = served()
+    for _ in range(LOOKED_AT - 1):
+        claim(a_process(place), ROLE)
+    assert fenced(place) == LOOKED_AT - 1
+
+
+def test_processes_that_ended_in_order_are_not() -> None:
+    place = served()
+    note_end(log_on(place.wal), ROLE, 1)
+    for _ in range(6):
+        log = a_process(place)
+        note_end(log, ROLE, claim(log, ROLE).number)
+    assert fenced(place) == 0
+
+
+def test_processes_of_this_machine_that_were_killed_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor starts a process again that is killed each time; there is no second supervisor."""
+    place, killed = served(), msgspec.structs.replace(process_identity(), pid=2**22 + 1)
+    monkeypatch.setattr("wal_sink.wal.fencing.process_identity", lambda: killed)
+    for _ in range(LOOKED_AT):
+        claim(a_process(place), ROLE)
+    assert fenced(place) == 0
+
+
+def test_processes_that_recorded_their_end_after_they_were_fenced_are_counted() -> None:
+    place = served()
+    for number in range(1, LOOKED_AT):
+        log = a_process(place)
+        claim(log, ROLE)
+        log.runtime.sleep_s(1.0)
+        note_end(log, ROLE, number)
+    assert fenced(place) == LOOKED_AT - 1
+
+
+def test_take_overs_of_long_ago_are_not() -> None:
+    place = served()
+    for _ in range(6):
+        claim(a_process(place), ROLE)
+    assert fenced(place, later=timedelta(hours=2)) == 0
+
+
+def test_one_process_that_claims_several_terms_is_not() -> None:
+    place = served()
+    log = a_process(place)
+    term = claim(log, ROLE)
+    for _ in range(6):
+        term = renew(log, term)
+    assert fenced(place) == 0
+
+
+@pytest.mark.parametrize("data", [b"damaged", None])
+@pytest.mark.parametrize("number", [3, 4])
+def test_a_term_that_cannot_be_read_tells_nothing(data: bytes | None, number: int) -> None:
+    place = served()
+    for _ in range(6):
+        claim(a_process(place), ROLE)
+    place.wal.delete([paths.term(ROLE, number)])
+    if data is not None:
+        place.wal.create(paths.term(ROLE, number), data)
+    assert fenced(place) < 3
+
+
+def test_a_sink_with_few_terms_costs_no_request() -> None:
+    place, requests = served(), list[str]()
+    log = log_on(place.wal, lambda what, where: requests.append(f"{what} {where}"))
+    assert isinstance(log.store, FaultyStore)
+    assert take_overs(log, "a", LOOKED_AT - 1, log.runtime.now()) == 0
+    assert requests == []
