@@ -18,7 +18,7 @@ from tests.house.operate import write_down
 from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM
-from wal_sink.cli.options import STORAGE_VARIABLE
+from wal_sink.cli.sources import STORAGE_VARIABLE
 from wal_sink.operate.changes import Order
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
@@ -129,6 +129,7 @@ ROWS: Mapping[str, Row] = {
     "letters delete": Row(lambda place: [place.wal, "--name", "letters", "--all", "--yes"], writes=True),
     "verify": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table, "--name", "orders"]),
     "doctor": Row(lambda place: [place.wal, "--checkpoint", place.checkpoint, "--to", place.table], needs_wal=False),
+    "estimate": Row(lambda _: ["--segments", "2"], needs_wal=False),
     "skip": Row(lambda place: [place.wal, "1", "--name", "late", *WHY], writes=True),
     "catch-up": Row(
         lambda place: [place.wal, "--name", "orders", "--to", place.restored, "--empty", *WHY], writes=True
@@ -136,7 +137,6 @@ ROWS: Mapping[str, Row] = {
     "settle": Row(
         lambda place: [place.wal, f"{place.copy}-rest", "--checkpoint", str(place.copy), "--newest", "complete"]
     ),
-    "estimate": Row(lambda _: ["--segments", "2"], needs_wal=False),
 }
 """Each verb, in the order of the help."""
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.log_format import say, without_raised_errors
-from wal_sink.cli.opened import NoWal, checkpoint_url, no_wal, opened, read_state
-from wal_sink.cli.output import batch_text, print_json
-from wal_sink.cli.sources import config_option
-from wal_sink.cli.tables import print_text
-from wal_sink.cli.targets import target
-from wal_sink.cli.termination import in_order, signal_of
-from wal_sink.cli.working import Work, working
+from wal_sink.cli.exits import signal_of
+from wal_sink.cli.opened import NoWal, Wal, checkpoint_url, no_wal, target
+from wal_sink.cli.printer import Answer, batch_text
+from wal_sink.cli.sources import StoreOptions, config_option
+from wal_sink.cli.working import Work, say, without_raised_errors, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import SinkStatus, Status
@@ -25,13 +22,27 @@ from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.bounded import within
 from wal_sink.settings import Delivery, GuaranteeName, Settings
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.telemetry import Event, Rejected
 from wal_sink.walsink import WalSink
 
 _DEFAULTS = Settings()
 STATUS_S = 2.0
 """How long the end of the command waits for the state of the WAL, after a signal. A supervisor may kill it soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The result of a drain. None: a signal ended it, and the store did not tell."""
+
+    wal: str
+    sink: str
+    guarantee: str
+    batches: int | None
+    delivered_through: int | None
+    pending_batches: int | None
+    refused_rows: int
+    """Rows that the target refused and that were kept as dead letters."""
+    interrupted: bool
 
 
 class _Start(click.ParamType[str | int]):
@@ -48,11 +59,10 @@ class _Start(click.ParamType[str | int]):
 
 
 @config_option
-@click.command(short_help="Deliver the batches of a WAL, without Spark.")
-@click.argument("wal")
-@click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
-@click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
-@click.option("--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records.")
+@options.verb("drain", "Deliver the batches of a WAL, without Spark.", delivers=True)
+@options.to()
+@options.name
+@options.checkpoint
 @click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; pass it one time.")
 @click.option("--moved-from-gone", metavar="URL", help="The same, for an address that cannot be looked at: it is gone.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
@@ -75,7 +85,7 @@ class _Start(click.ParamType[str | int]):
     help="The first batch of a new sink name: the oldest, the next completed one, or a number.",
 )
 @click.option(
-    "--through", type=click.IntRange(min=0), metavar="BATCH", help="The last batch of a new sink name, then it retires."
+    "--through", type=options.BATCH, metavar="BATCH", help="The last batch of a new sink name, then it retires."
 )
 @click.option("--yes", is_flag=True, help="Begin with a number although another sink of the WAL has the same target; "
               "go on although the table or topic of a known sink has a new name.")  # fmt: skip
@@ -93,11 +103,13 @@ class _Start(click.ParamType[str | int]):
     metavar="HOST:PORT",
     help="Serve metrics for Prometheus at http://HOST:PORT/metrics, such as 127.0.0.1:9464.",
 )
-@options.storage_options
-@options.checkpoint_options
-@options.as_json
-@in_order()
-def drain(*, wal: str, to: str, name: str, as_json: bool, **more: Any) -> None:
+@click.option(
+    "--checkpoint-options",
+    type=StoreOptions(),
+    show_envvar=True,
+    help="Options of the checkpoint's store. Default: those of the WAL.",
+)
+def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
     """Deliver all complete batches to a target. Needs no Spark.
 
     Batches that any process delivered before under the same --name are not delivered again. If another process still
@@ -113,25 +125,37 @@ def drain(*, wal: str, to: str, name: str, as_json: bool, **more: Any) -> None:
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
         wal-sink drain s3://lake/wal/orders --to mypackage.targets:post --name api --follow
     """
-    spec = options.wal_spec(wal, more)
-    store = opened(spec)
-    before = read_state(store)
+    before = wal.status()
     if before.wal_id is None and not more["follow"]:
         raise NoWal(no_wal(before))
     to_there = target(to)
     _check_start(before, name, more["start_from"])
-    given = {each: more[each] for each in ("guarantee", "start_from", "through")}
-    began = {**given, "same_target": more["yes"], "where": "driver"}
-    made = Delivery(to_there, **began, **options.policies(more))
+    refused = _Refused()
     with _metrics(more["metrics"]) as metrics:
-        refused = _Refused()
-        drained = _Drained(spec, before, name, made, more, metrics, refused)
-        stopped = drained.serve()
-    after = drained.sink().status() if stopped is None else stopped.status
-    if after is None:
-        _report_unknown(drained.sink(), before.wal, name, refused.rows, as_json=as_json)
-    else:
-        _report(drained.sink(), before, after, name, refused.rows, stopped=stopped is not None, as_json=as_json)
+        sink = WalSink(
+            {name: _delivery(to_there, more)},
+            wal=wal.spec.url,
+            checkpoint=checkpoint_url(before.checkpoint, more["checkpoint"]),
+            storage_options=wal.spec.options,
+            checkpoint_options=more["checkpoint_options"],
+            settings=Settings(retention_batches=more["retention_batches"]),
+            moved_from=more["moved_from"],
+            moved_from_gone=more["moved_from_gone"],
+            take_over=more["take_over"],
+            metrics=metrics,
+            on_event=refused,
+        )
+        what = f"delivering to sink {name!r}"
+        with without_raised_errors(), working(what, look=lambda work: _look(sink, name, work)):
+            stopped = _deliver(sink, name, more)
+    after = stopped.status if stopped else sink.status()
+    done = _drained(sink, before, after, name, refused.rows, is_stopped=stopped is not None)
+    return Answer(done, _lines(done))
+
+
+def _delivery(to: Any, more: Mapping[str, Any]) -> Delivery:
+    given = {each: more[each] for each in ("guarantee", "start_from", "through")}
+    return Delivery(to, **given, same_target=more["yes"], where="driver", **options.policies(more))
 
 
 class _Refused:
@@ -151,45 +175,6 @@ class _Stopped:
 
     status: Status | None
     """None: the store did not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Drained:
-    """The sink that the command serves."""
-
-    spec: StoreSpec
-    before: Status
-    name: str
-    delivery: Delivery
-    options: dict[str, Any]
-    metrics: Metrics | None
-    refused: _Refused
-
-    def sink(self) -> WalSink:
-        """A new `WalSink`. It does nothing yet."""
-        more = self.options
-        return WalSink(
-            {self.name: self.delivery},
-            wal=self.spec.url,
-            checkpoint=checkpoint_url(self.before.checkpoint, more),
-            storage_options=self.spec.options,
-            checkpoint_options=more["checkpoint_options"],
-            settings=Settings(retention_batches=more["retention_batches"]),
-            moved_from=more["moved_from"],
-            moved_from_gone=more["moved_from_gone"],
-            take_over=options.whom(take_over=more["take_over"]),
-            metrics=self.metrics,
-            on_event=self.refused,
-        )
-
-    def serve(self) -> _Stopped | None:
-        """Serve the sink. None unless a signal ended it."""
-        sink = self.sink()
-        with (
-            without_raised_errors(),
-            working(f"delivering to sink {self.name!r}", look=lambda work: _look(sink, self.name, work)),
-        ):
-            return _deliver(sink, self.name, self.options)
 
 
 def _check_start(before: Status, name: str, start_from: str | int | None) -> None:
@@ -220,7 +205,8 @@ def _metrics(address: str | None) -> Iterator[Metrics | None]:
         yield metrics
 
 
-def _deliver(sink: WalSink, name: str, more: dict[str, Any]) -> _Stopped | None:
+def _deliver(sink: WalSink, name: str, more: Mapping[str, Any]) -> _Stopped | None:
+    """Serve the sink. None unless a signal ended it."""
     timeout_s = more["timeout"]
     try:
         with contextlib.ExitStack() as stack:
@@ -229,9 +215,9 @@ def _deliver(sink: WalSink, name: str, more: dict[str, Any]) -> _Stopped | None:
     except UndeliveredError as error:
         raise UndeliveredError(_left(sink, name, timeout_s)) from error
     except KeyboardInterrupt as error:
-        if not more["follow"]:
-            raise type(error)(_pending(sink, name)[0]) from error
         pending, status = _pending(sink, name)
+        if not more["follow"]:
+            raise type(error)(pending) from error
         say(f"ended by {signal_of(error)}: {pending}")
         return _Stopped(status)
     return None
@@ -263,51 +249,32 @@ def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
     )
 
 
-def _report_unknown(sink: WalSink, wal: str, name: str, refused: int, *, as_json: bool) -> None:
-    """The report of a drain that a signal ended while the store did not answer."""
-    if as_json:
-        unknown = dict.fromkeys(["batches", "delivered_through", "pending_batches"])
-        known = {"wal": wal, "sink": name, "guarantee": sink.guarantee()[name]}
-        print_json({**known, **unknown, "refused_rows": refused, "interrupted": True})
-        return
-    click.echo(f"sink {name!r}: ended, and the store did not tell how far the delivery came")
-    _tell_refused(name, refused)
-
-
-def _tell_refused(name: str, refused: int) -> None:
-    if refused:
-        print_text(
-            f"REFUSED: the target refused {counted(refused, 'row')}, which lie in dead letters and not in the target. "
-            f"See why: wal-sink letters list WAL --name {name}"
-        )
-
-
-def _report(
-    sink: WalSink, before: Status, after: Status, name: str, refused: int, *, stopped: bool, as_json: bool
-) -> None:
+def _drained(
+    sink: WalSink, before: Status, after: Status | None, name: str, refused: int, *, is_stopped: bool
+) -> Drained:
+    guarantee = sink.guarantee()[name]
+    if after is None:
+        return Drained(before.wal, name, guarantee, None, None, None, refused, interrupted=True)
     now, then = _of(after, name), _of(before, name)
     before_it = max(then.delivered_through if then else -1, now.first_batch - 1 if now else -1)
-    batches = max(0, now.delivered_through - before_it) if now else 0
-    if as_json:
-        print_json(
-            {
-                "wal": after.wal,
-                "sink": name,
-                "guarantee": sink.guarantee()[name],
-                "batches": batches,
-                "delivered_through": now.delivered_through if now else -1,
-                "pending_batches": now.pending_batches if now else 0,
-                "refused_rows": refused,
-                "interrupted": stopped,
-            }
+    through, pending = (now.delivered_through, now.pending_batches) if now else (-1, 0)
+    batches = max(0, through - before_it) if now else 0
+    return Drained(after.wal, name, guarantee, batches, through, pending, refused, interrupted=is_stopped)
+
+
+def _lines(done: Drained) -> Iterator[str]:
+    if done.batches is None or done.delivered_through is None:
+        yield f"sink {done.sink!r}: ended, and the store did not tell how far the delivery came"
+    else:
+        through = f"through batch {done.delivered_through}" if done.delivered_through >= 0 else "none so far"
+        pending = f"; {done.pending_batches} pending" if done.pending_batches else ""
+        yield f"sink {done.sink!r}: {counted(done.batches, 'batch')} delivered, {through}{pending}"
+        yield f"guarantee: {done.guarantee}"
+    if done.refused_rows:
+        yield (
+            f"REFUSED: the target refused {counted(done.refused_rows, 'row')}, which lie in dead letters and not in "
+            f"the target. See why: wal-sink letters list WAL --name {done.sink}"
         )
-        return
-    has_any = now is not None and now.delivered_through >= 0
-    through = f"through batch {now.delivered_through}" if now and has_any else "none so far"
-    pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
-    click.echo(f"sink {name!r}: {counted(batches, 'batch')} delivered, {through}{pending}")
-    print_text(f"guarantee: {sink.guarantee()[name]}")
-    _tell_refused(name, refused)
 
 
 def _of(status: Status, name: str) -> SinkStatus | None:

@@ -1,55 +1,115 @@
-"""Options that several verbs share, and their meaning for the store of a WAL."""
+"""How a function that returns an `Answer` becomes a verb, and the options that verbs share."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
-from wal_sink.cli.sources import PREFIX, StoreOptions
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.cli.exits import in_order
+from wal_sink.cli.opened import Wal
+from wal_sink.cli.printer import Answer, print_answer
+from wal_sink.cli.sources import STORAGE_VARIABLE, StoreOptions
 from wal_sink.wal.holders import TakeOver
 
 F = TypeVar("F", bound=Callable[..., Any])
+Verb = Callable[..., Answer]
 
-STORAGE_VARIABLE = f"{PREFIX}STORAGE_OPTIONS"
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d|)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, to stdout.")
-storage_options = click.option(
-    "--storage-options",
-    type=StoreOptions(),
-    envvar=STORAGE_VARIABLE,
-    show_envvar=True,
-    help="Options of fsspec for the WAL's store: one JSON object, or a file of mode 0600 that holds it.",
+
+def verb(
+    name: str, summary: str, *, wal: Literal["needed", "optional", "none"] = "needed", delivers: bool = False
+) -> Callable[[Verb], click.Command]:
+    """Make a command of a function. It gets the argument WAL as a `Wal`, `--storage-options` with it, and `--json`.
+
+    `delivers`: SIGTERM and Ctrl-C end it in order.
+    """
+
+    def make(function: Verb) -> click.Command:
+        @functools.wraps(function)
+        def run(*, as_json: bool, **given: Any) -> None:
+            if wal != "none":
+                url, storage_options = given.pop("wal"), given.pop("storage_options")
+                given["wal"] = None if url is None else Wal(url, storage_options)
+            with in_order() if delivers else contextlib.nullcontext():
+                answer = function(**given)
+            print_answer(answer, as_json=as_json)
+
+        command = click.command(name, short_help=summary)(run)
+        if wal != "none":
+            command.params = [click.Argument(["wal"], required=wal == "needed"), *command.params, _storage_options()]
+        command.params.append(click.Option(["--json", "as_json"], is_flag=True, help=_AS_JSON))
+        return command
+
+    return make
+
+
+_AS_JSON = "Print JSON, and nothing else, to stdout."
+
+
+def _storage_options() -> click.Option:
+    return click.Option(
+        ["--storage-options"],
+        type=StoreOptions(),
+        envvar=STORAGE_VARIABLE,
+        show_envvar=True,
+        help="Options of fsspec for the WAL's store: one JSON object, or a file of mode 0600 that holds it.",
+    )
+
+
+def is_json() -> bool:
+    """Whether the command that runs prints JSON."""
+    return bool(click.get_current_context().params["as_json"])
+
+
+def duration(text: str) -> float:
+    """The seconds in a text such as `10s`. Raises click's `BadParameter` for any other text and for 0."""
+    match = _DURATION.fullmatch(str(text).strip().lower())
+    if match is None or float(match[1]) == 0:
+        raise click.BadParameter(f"{text!r}: expected a duration above 0 such as 10s, 500ms or 2m")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def to(help_: str = "A backend's URL, or an object to import.", *, required: bool = True) -> Callable[[F], F]:
+    """`--to`, the target. `opened.target` opens it."""
+    return click.option("--to", "to", required=required, metavar="URL|MODULE:OBJECT", help=help_)
+
+
+name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
+checkpoint = click.option(
+    "--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records."
 )
-checkpoint_options = click.option(
-    "--checkpoint-options",
-    type=StoreOptions(),
-    envvar=f"{PREFIX}CHECKPOINT_OPTIONS",
-    show_envvar=True,
-    help="The same for the checkpoint's store. Default: those of the WAL.",
-)
+BATCH = click.IntRange(min=0)
+batch = click.argument("batch", type=BATCH)
+
+
+def _whom(_context: click.Context, _option: click.Parameter, is_given: bool) -> TakeOver:  # noqa: FBT001 - of click
+    return TakeOver.UNLESS_RUNNING if is_given else TakeOver.IF_GONE
+
+
 take_over = click.option(
     "--take-over",
     is_flag=True,
+    callback=_whom,
     help="Continue although it is not known whether the process that serves the sink ended. Make sure that this "
     "process ended.",
 )
-
-
-def whom(*, take_over: bool) -> TakeOver:
-    """Which processes may be fenced. A process that runs on this machine must be stopped first, in any case."""
-    return TakeOver.UNLESS_RUNNING if take_over else TakeOver.IF_GONE
+"""The verb gets which processes may be fenced. One that runs on this machine must be stopped first, in any case."""
 
 
 def delivery_policies(*names: str) -> Callable[[F], F]:
     """Add these options of a delivery. `policies` turns their values into the arguments of a `Delivery`."""
 
-    def add(verb: F) -> F:
+    def add(function: F) -> F:
         for name in reversed(names):
-            verb = _POLICIES[name](verb)
-        return verb
+            function = _POLICIES[name](function)
+        return function
 
     return add
 
@@ -59,7 +119,7 @@ def policies(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in _POLICIES if given.get(name) is not None}
 
 
-_SECONDS = click.FloatRange(min=0, min_open=True)
+_AMOUNT = click.FloatRange(min=0, min_open=True)
 _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     "on_rejected": click.option(
         "--on-rejected", type=click.Choice(["halt", "dead_letter"]), help="If the target rejects rows."
@@ -68,20 +128,15 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
         "--on-gone", type=click.Choice(["halt", "prepare_again"]), help="If a two-phase target lost a transaction."
     ),
     "order": click.option("--order", type=click.Choice(["batch", "total"]), help="total: one segment after the other."),
-    "rows_per_s": click.option("--rows-per-s", type=_SECONDS, metavar="ROWS", help="Limit of rows per second."),
+    "rows_per_s": click.option("--rows-per-s", type=_AMOUNT, metavar="ROWS", help="Limit of rows per second."),
     "max_attempts": click.option(
         "--max-attempts", type=click.IntRange(min=1), help="Attempts at a batch in a row without progress."
     ),
     "budget_s": click.option(
-        "--budget", "budget_s", type=_SECONDS, metavar="SECONDS", help="Time for a batch without progress."
+        "--budget", "budget_s", type=_AMOUNT, metavar="SECONDS", help="Time for a batch without progress."
     ),
     "attempt_timeout_s": click.option(
-        "--attempt-timeout", "attempt_timeout_s", type=_SECONDS, metavar="SECONDS", help="Time limit of one call."
+        "--attempt-timeout", "attempt_timeout_s", type=_AMOUNT, metavar="SECONDS", help="Time limit of one call."
     ),
 }
 POLICIES = tuple(_POLICIES)
-
-
-def wal_spec(wal: str, more: Mapping[str, Any]) -> StoreSpec:
-    """The address of the WAL with the options of its store."""
-    return StoreSpec(wal, more["storage_options"] or {})

@@ -1,34 +1,43 @@
-"""Options and questions that all repairs share."""
+"""The way of every verb that repairs: it shows a plan, asks the user, and changes something only then."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import click
 
-from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.log_format import say
-from wal_sink.cli.opened import NoWal, opened
-from wal_sink.cli.options import wal_spec
-from wal_sink.cli.working import working
+from wal_sink.cli.exits import FOUND_SOMETHING
+from wal_sink.cli.options import is_json
+from wal_sink.cli.printer import Answer, print_lines
+from wal_sink.cli.working import say
 from wal_sink.errors import ConfigError
-from wal_sink.recovery.inventory import find_wal
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.wal.log import Log
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def act_options(verb: F) -> F:
-    """Add `--dry-run` and `--yes`. The verb gets them as `dry_run` and `yes`."""
-    return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(verb))
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A change that a command makes once its user agrees."""
+
+    document: Mapping[str, object]
+    """The document that `--json` prints if nothing is changed."""
+    text: Iterable[str]
+    question: str
+    """Empty: there is nothing to do."""
+    act: Callable[[], Answer]
 
 
-def repair_options(verb: F) -> F:
-    """Add `--dry-run`, `--yes` and `--why`. The verb gets them as `dry_run`, `yes` and `why`."""
-    return act_options(_required_why(verb))
+def carry_out(planned: Planned, *, dry_run: bool, yes: bool) -> Answer:
+    """Show a plan to people, ask, and act. With `dry_run`, or if there is nothing to do, nothing is changed."""
+    if not is_json():
+        print_lines(planned.text)
+    if dry_run or not planned.question:
+        return Answer(planned.document)
+    confirm(planned.question, yes=yes)
+    return planned.act()
 
 
 def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -38,9 +47,14 @@ def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str)
 
 
 _WHY = "The reason. It is kept in the WAL; see wal-sink sinks list."
-_required_why = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
+why = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
 optional_why = click.option("--why", default="", metavar="TEXT", help=_WHY)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what the command would do. Changes nothing.")
+
+
+def asks(function: F) -> F:
+    """Add `--dry-run` and `--yes`, the arguments of `carry_out`."""
+    return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(function))
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -56,22 +70,5 @@ def confirm(question: str, *, yes: bool) -> None:
             "question, or --dry-run to see only what it would do. Nothing was changed"
         )
     if not click.confirm(question, err=True):
-        _changed_nothing()
-
-
-def _changed_nothing() -> NoReturn:
-    say("Nothing was changed")
-    sys.exit(FOUND_SOMETHING)
-
-
-def log_of(wal: str, more: dict[str, Any]) -> Log:
-    """The log of a WAL that has its `wal.json`. Unlike `require_wal`, opens one that has lost batches: it is repaired.
-
-    One read.
-    """
-    store = opened(wal_spec(wal, more))
-    log = Log(store, SYSTEM, SYSTEM.new_id())
-    with working(f"reading {store.root}"):
-        if find_wal(log) is None:
-            raise NoWal(f"{store.root} holds no wal.json: this folder is not a WAL, or no batch was staged so far")
-    return log
+        say("Nothing was changed")
+        sys.exit(FOUND_SOMETHING)

@@ -2,116 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.opened import NoWal, opened, require_facts
-from wal_sink.cli.output import cell, clean, plain, print_json, size
-from wal_sink.cli.tables import Listing, print_facts, print_rows
+from wal_sink.cli.opened import NoWal, Wal
+from wal_sink.cli.printer import INDENT, Answer, facts, fields_of, pairs, seconds_text, table, value_text
 from wal_sink.cli.working import working
-from wal_sink.operate.batches import BatchDetail, SinkTimeline, StagedRows, Timeline, read_batch, read_rows
-from wal_sink.operate.status import status_of
-from wal_sink.reporting.counts import counted
-from wal_sink.stores.base import Store
-from wal_sink.wal.records import StagingTiming
+from wal_sink.operate.batches import BatchDetail, Delivered, SinkTimeline, StagedRows, read_batch, read_rows
 
-LONGEST_CELL = 40
-NOT_RECORDED = "not recorded"
+LONGEST_VALUE = 40
 
 
-@click.command(short_help="One batch, with its first rows.")
-@click.argument("wal")
-@click.argument("batch", type=click.IntRange(min=0))
+@options.verb("show", "One batch, with its first rows.")
+@options.batch
 @click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="How many rows to show.")
-@options.storage_options
-@options.as_json
-def show(*, wal: str, batch: int, rows: int, as_json: bool, **more: Any) -> None:
+def show(*, wal: Wal, batch: int, rows: int) -> Answer:
     """One batch: manifest, release and segments, where its time went, the sinks that have it, and its first rows."""
-    store = opened(options.wal_spec(wal, more))
-    detail = _require_batch(store, batch)
-    with working(f"reading rows of batch {batch}"):
-        staged = read_rows(store, detail.manifest, rows)
-    if as_json:
-        print_json({**plain(detail), "rows": plain(staged)})
-        return
-    _print_records(detail)
-    _print_timeline(detail.timeline)
-    _print_segments(detail)
-    _print_sinks(detail)
-    if rows:
-        _print_rows(staged)
-
-
-def _require_batch(store: Store, batch: int) -> BatchDetail:
-    facts = require_facts(store)
-    with working(f"reading batch {batch} of {store.root}"):
-        detail = read_batch(facts, batch)
+    status = wal.require()
+    with working(f"reading batch {batch} of {wal.store.root}"):
+        detail = read_batch(wal.facts, batch)
     if detail is None:
-        status = status_of(facts)
         held = f"the WAL holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
         raise NoWal(f"{status.wal} holds no manifest of batch {batch}; {held}")
-    return detail
+    with working(f"reading rows of batch {batch}"):
+        staged = read_rows(wal.store, detail.manifest, rows)
+    return Answer({**fields_of(detail), "rows": staged}, _lines(detail, staged))
 
 
-def _print_records(detail: BatchDetail) -> None:
-    manifest, release = detail.manifest, detail.release
-    released = f"{release.created} by run {release.run_id}" if release else "no"
-    print_facts(
-        [
-            ("batch", str(manifest.batch_id)),
-            ("rows", manifest.rows),
-            ("size", size(manifest.bytes)),
-            ("staged", f"{manifest.created}, term {manifest.term}, attempt {manifest.attempt}"),
-            ("attempts", detail.attempts),
-            ("released", released),
-            ("rows per chunk", manifest.chunk_rows),
-            ("fingerprint", manifest.fingerprint),
-            ("offsets", "\n".join(manifest.offsets.splitlines()[2:])),
-        ]
+def _lines(detail: BatchDetail, staged: StagedRows) -> Iterator[str]:
+    manifest, timeline, release = detail.manifest, detail.timeline, detail.release
+    yield from facts(
+        detail,
+        "batch=manifest.batch_id",
+        "rows=manifest.rows",
+        "size=manifest.bytes",
+        ("staged", lambda _: f"{manifest.created}, term {manifest.term}, attempt {manifest.attempt}"),
+        "attempts",
+        ("released", lambda _: f"{release.created} by run {release.run_id}" if release else "no"),
+        "rows per chunk=manifest.chunk_rows",
+        "fingerprint=manifest.fingerprint",
+        ("offsets", lambda _: "\n".join(manifest.offsets.splitlines()[2:])),
     )
-    click.echo()
+    yield ""
+    yield f"staging took {seconds_text(timeline.staging_s)}{_slowest_task(detail)}"
+    if release is not None:
+        yield f"the release came {seconds_text(timeline.release_s)} after it"
+    times = ("queue=queue_s", "checkpoint=checkpoint_s", "delivery=delivery_s", "fetch=fetch_s", "send=send_s")
+    more = ("retries", "marker=marker_s", ("slowest segment", _slowest_segment))
+    yield from table(timeline.sinks, "sink", *times, *more)
+    yield ""
+    checksum = ("CRC-32", lambda segment: f"{segment.crc32:08x}")
+    yield from table(manifest.segments, "rows", "size=bytes", checksum, "segment=path")
+    yield ""
+    yield from table(detail.delivered, "sink", ("has it", _state), "rows", "progress records=chunks")
+    for number, row in enumerate(staged.rows):
+        yield f"row {number}"
+        values = (value_text(value, longest=LONGEST_VALUE) for value in row)
+        yield from pairs(zip(staged.columns, values, strict=True), INDENT)
 
 
-def _print_timeline(timeline: Timeline) -> None:
-    """Print where the time went: a line for staging, and one for each sink."""
-    released = "not released yet" if timeline.released_at is None else f"{seconds_text(timeline.release_s)} after it"
-    print_facts(
-        [("staging", f"{seconds_text(timeline.staging_s)}{_slowest_task(timeline.tasks)}"), ("release", released)]
-    )
-    click.echo()
-    columns = (
-        ">queue",
-        ">checkpoint",
-        ">delivery",
-        "~fetch",
-        "~send",
-        ">retries",
-        "~marker",
-        "+slowest segment",
-    )
-    shown = Listing("sink", *columns)
-    for each in timeline.sinks:
-        times = (each.queue_s, each.checkpoint_s, each.delivery_s, each.fetch_s, each.send_s)
-        told = [seconds_text(seconds) for seconds in times]
-        retries = NOT_RECORDED if each.retries is None else each.retries
-        shown.add(each.sink, *told, retries, seconds_text(each.marker_s), _slowest_segment(each))
-    shown.print()
-    click.echo()
-
-
-def seconds_text(seconds: float | None) -> str:
-    """Seconds for people; a time that no record holds is told as such."""
-    return NOT_RECORDED if seconds is None else f"{seconds:.3f} s"
-
-
-def _slowest_task(tasks: StagingTiming | None) -> str:
+def _slowest_task(detail: BatchDetail) -> str:
+    tasks = detail.timeline.tasks
     if tasks is None or tasks.slowest is None:
         return ""
-    slowest, count = tasks.slowest, counted(tasks.tasks, "task")
-    host = f" on {slowest.host}" if slowest.host else ""
-    return f" with {count}; the slowest: partition {slowest.partition}{host}, {seconds_text(slowest.seconds)}"
+    slowest, host = tasks.slowest, f" on {tasks.slowest.host}" if tasks.slowest.host else ""
+    told = f"partition {slowest.partition}{host}, {seconds_text(slowest.seconds)}"
+    return f"; tasks: {tasks.tasks:,}; the slowest: {told}"
 
 
 def _slowest_segment(each: SinkTimeline) -> str:
@@ -122,25 +80,7 @@ def _slowest_segment(each: SinkTimeline) -> str:
     return f"{slowest.ordinal}{host}: fetch {fetch}, send {send}"
 
 
-def _print_segments(detail: BatchDetail) -> None:
-    shown = Listing(">rows", ">size", "CRC-32", "+segment")
-    for segment in detail.manifest.segments:
-        shown.add(segment.rows, size(segment.bytes), f"{segment.crc32:08x}", segment.path)
-    shown.print()
-    click.echo()
-
-
-def _print_sinks(detail: BatchDetail) -> None:
-    shown = Listing("sink", "has it", ">rows", ">progress records")
-    for sink in detail.delivered:
-        all_or_part = "all of it" if sink.complete else "a part" if sink.rows else "no"
-        state = "skipped" if sink.skipped else all_or_part
-        shown.add(sink.sink, state, sink.rows, sink.chunks)
-    shown.print()
-    click.echo()
-
-
-def _print_rows(staged: StagedRows) -> None:
-    """Print a line per column and a table column per row: most rows are too wide for one line."""
-    rows = [[cell(value, longest=LONGEST_CELL) for value in row] for row in staged.rows]
-    print_rows("row", list(map(clean, staged.columns)), rows, upright=True)
+def _state(sink: Delivered) -> str:
+    if sink.skipped:
+        return "skipped"
+    return "all of it" if sink.complete else "a part" if sink.rows else "no"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from wal_sink.cli import options
-from wal_sink.cli.opened import opened, require_wal
-from wal_sink.cli.output import batch_text, plain, print_json
-from wal_sink.cli.repairing import dry_run_option, optional_why
-from wal_sink.cli.tables import Listing, print_text
+from wal_sink.cli import options, repairing
+from wal_sink.cli.opened import Wal
+from wal_sink.cli.printer import Answer, batch_text, fields_of, table
 from wal_sink.cli.working import working
 from wal_sink.operate.sinks import rename_as_ordered, retire_as_ordered
 from wal_sink.operate.status import SinkStatus
 from wal_sink.recovery.sinks import RetirePlan, plan_retire
 from wal_sink.repair.outcomes import Change, changes_of
 from wal_sink.reporting.counts import counted
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.wal.log import Log
+from wal_sink.wal.holders import TakeOver
 
 
 @click.group("sinks", short_help="The sinks of a WAL: list, retire, rename.")
@@ -29,35 +26,17 @@ def sinks() -> None:
     """
 
 
-@sinks.command("list", short_help="Every sink, and whether it prevents deletion.")
-@click.argument("wal")
-@options.storage_options
-@options.as_json
-def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
+@options.verb("list", "Every sink, and whether it prevents deletion.")
+def list_sinks(*, wal: Wal) -> Answer:
     """Every sink that the WAL knows, including retired ones: its newest delivered batch, and the process that serves
     it, if one is known. Then every skip, catch-up, retirement and renaming: who, when and why.
     """
-    store = opened(options.wal_spec(wal, more))
-    status, log = require_wal(store), Log(store, SYSTEM, SYSTEM.new_id())
-    changes = {sink.name: changes_of(log, sink.folder, sink.name) for sink in status.sinks}
-    if as_json:
-        print_json([{**plain(sink), "changes": [plain(each) for each in changes[sink.name]]} for sink in status.sinks])
-        return
-    columns = ("sink", "state", ">delivered through", ">pending", "+last held by", "+since", "+first name", "+target")
-    shown = Listing(*columns)
-    for sink in status.sinks:
-        first = sink.folder if sink.folder != sink.name else None
-        pending = None if sink.state == "retired" or sink.is_holder else sink.pending_batches
-        through = batch_text(sink.delivered_through)
-        shown.add(sink.name, sink.state, through, pending, sink.held_by, sink.held_since, first, sink.identity)
-    shown.print()
-    _print_changes(sorted((each for found in changes.values() for each in found), key=lambda each: each.when))
-    for warning in held_back(status.sinks):
-        print_text(warning)
+    found = wal.require().sinks
+    changes = {sink.name: changes_of(wal.log, sink.folder, sink.name) for sink in found}
+    return Answer([{**fields_of(sink), "changes": changes[sink.name]} for sink in found], _lines(found, changes))
 
 
-@sinks.command("retire", short_help="End a sink, so that it no longer prevents deletion.")
-@click.argument("wal")
+@options.verb("retire", "End a sink, so that it no longer prevents deletion.")
 @click.argument("name")
 @click.option(
     "--drop-pending",
@@ -67,88 +46,80 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     help="Skip at most N batches that the sink has not delivered. Without this option, the command names them and "
     "fails.",
 )
-@dry_run_option
-@optional_why
+@repairing.dry_run_option
+@repairing.optional_why
 @options.take_over
-@options.storage_options
-@options.as_json
-def retire_verb(
-    *, wal: str, name: str, drop_pending: int, take_over: bool, as_json: bool, dry_run: bool, why: str, **more: Any
-) -> None:
+def retire_verb(*, wal: Wal, name: str, drop_pending: int, take_over: TakeOver, dry_run: bool, why: str) -> Answer:
     """Retire a sink permanently: the WAL no longer keeps batches for it, and no process can serve it again.
 
     The command deletes nothing, neither in the WAL nor in the target. The name cannot be used again.
     """
-    log = _log(wal, more)
+    wal.require()
     if dry_run:
-        _show_retirement(plan_retire(log, name), as_json=as_json)
-        return
+        plan = plan_retire(wal.log, name)
+        return Answer({"dry_run": True, **fields_of(plan)}, _planned(plan))
     with working(f"retiring sink {name!r}"):
-        whom = options.whom(take_over=take_over)
-        done = retire_as_ordered(log, name, drop_pending=drop_pending, take_over=whom, why=why)
-    if as_json:
-        print_json(plain(done))
-        return
-    dropped = (
-        f"; this sink skips {counted(len(done.dropped), 'batch')}, from {done.dropped[0]} on" if done.dropped else ""
-    )
-    print_text(f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}")
+        done = retire_as_ordered(wal.log, name, drop_pending=drop_pending, take_over=take_over, why=why)
+    many = counted(len(done.dropped), "batch")
+    dropped = f"; this sink skips {many}, from {done.dropped[0]} on" if done.dropped else ""
+    return Answer(done, [f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}"])
 
 
-@sinks.command("rename", short_help="Give a sink another name.")
-@click.argument("wal")
+@options.verb("rename", "Give a sink another name.")
 @click.argument("old")
 @click.argument("new")
-@optional_why
+@repairing.optional_why
 @options.take_over
-@options.storage_options
-@options.as_json
-def rename_verb(*, wal: str, old: str, new: str, take_over: bool, as_json: bool, why: str, **more: Any) -> None:
+def rename_verb(*, wal: Wal, old: str, new: str, take_over: TakeOver, why: str) -> Answer:
     """Rename a sink. Under the new name it continues where it is, and nothing is delivered twice.
 
     Its folder in the WAL, its terms and its positions in the target keep the first name.
     """
-    log = _log(wal, more)
+    wal.require()
     with working(f"renaming sink {old!r}"):
-        rename_as_ordered(log, old, new, take_over=options.whom(take_over=take_over), why=why)
-    if as_json:
-        print_json({"sink": new, "renamed_from": old})
-        return
-    print_text(f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name")
+        rename_as_ordered(wal.log, old, new, take_over=take_over, why=why)
+    said = f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name"
+    return Answer({"sink": new, "renamed_from": old}, [said])
 
 
-def _print_changes(changes: list[Change]) -> None:
-    if not changes:
-        return
-    shown = Listing("when", "outcome", "+who", "+why", "+command")
-    for each in changes:
-        shown.add(each.when, each.outcome, each.who, each.why or None, each.command)
-    shown.print()
-    for each in changes:
+for _verb in (list_sinks, retire_verb, rename_verb):
+    sinks.add_command(_verb)
+
+
+def _lines(found: Sequence[SinkStatus], changes: Mapping[str, Sequence[Change]]) -> Iterator[str]:
+    first = ("first name", lambda sink: sink.folder if sink.folder != sink.name else None)
+    held = ("last held by=held_by", "since=held_since")
+    yield from table(found, "sink=name", "state", "delivered_through", ("pending", pending), *held, first,
+                     "target=identity")  # fmt: skip
+    told = sorted((each for of_sink in changes.values() for each in of_sink), key=lambda each: each.when)
+    if told:
+        yield from table(told, "when", "outcome", "who", ("why", lambda each: each.why or None), "command")
+    for each in told:
         if each.outcome == "unfinished":
-            print_text(f"not finished: {each.command}. The same command completes it")
+            yield f"not finished: {each.command}. The same command completes it"
+    yield from held_back(found)
 
 
-def _show_retirement(plan: RetirePlan, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"dry_run": True, **plain(plan)})
-        return
-    print_text(f"sink {plan.name!r} would be retired: it has every batch through {batch_text(plan.through)}")
+def _planned(plan: RetirePlan) -> Iterator[str]:
+    yield f"sink {plan.name!r} would be retired: it has every batch through {batch_text(plan.through)}"
     if plan.pending:
         many = counted(len(plan.pending), "batch")
-        print_text(f"it would never get {many}, from {plan.pending[0]} on: add --drop-pending {len(plan.pending)}")
-    print_text("nothing was changed")
+        yield f"it would never get {many}, from {plan.pending[0]} on: add --drop-pending {len(plan.pending)}"
+    yield "nothing was changed"
 
 
-def held_back(found: tuple[SinkStatus, ...]) -> list[str]:
+def pending(sink: SinkStatus) -> int | None:
+    """The batches that a sink still gets. None for one that gets no more."""
+    return None if sink.state == "retired" or sink.is_holder else sink.pending_batches
+
+
+def held_back(found: Sequence[SinkStatus]) -> Iterator[str]:
     """A warning for each sink that no known process serves and that lacks batches which other sinks have."""
     newest = max((sink.delivered_through for sink in found), default=-1)
-    lagging = [sink for sink in found if sink.state not in {"retired", "running"} and sink.delivered_through < newest]
-    return [f"nothing{_after(sink.delivered_through)} is deleted until {_way_on(sink)}" for sink in lagging]
-
-
-def _after(batch_id: int) -> str:
-    return f" after batch {batch_id}" if batch_id >= 0 else ""
+    for sink in found:
+        if sink.state not in {"retired", "running"} and sink.delivered_through < newest:
+            after = f" after batch {sink.delivered_through}" if sink.delivered_through >= 0 else ""
+            yield f"nothing{after} is deleted until {_way_on(sink)}"
 
 
 def _way_on(sink: SinkStatus) -> str:
@@ -161,9 +132,3 @@ def _way_on(sink: SinkStatus) -> str:
         f"sink {sink.name!r} has it, but no running process is known to serve this sink (the last process: "
         f"{sink.state}). Serve or drain the sink, or see wal-sink sinks --help"
     )
-
-
-def _log(wal: str, more: dict[str, Any]) -> Log:
-    store = opened(options.wal_spec(wal, more))
-    require_wal(store)
-    return Log(store, SYSTEM, SYSTEM.new_id())

@@ -21,6 +21,8 @@ from wal_sink.errors import ConfigError
 C = TypeVar("C", bound=click.Command)
 
 PREFIX = "WAL_SINK_"
+STORAGE_VARIABLE = f"{PREFIX}STORAGE_OPTIONS"
+CHECKPOINT_VARIABLE = f"{PREFIX}CHECKPOINT_OPTIONS"
 MOST_BYTES = 1 << 20
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """Rights of everyone but the owner of a file."""
@@ -41,12 +43,20 @@ class StoreOptions(click.ParamType[dict[str, Any]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         """The object. Raises `ConfigError`, which shows none of it: it may hold secrets."""
         del ctx
-        if isinstance(value, dict):
-            return value
-        named = "--storage-options" if param is None else f"--{_key(param)}"
-        if value.startswith("@"):
-            named, value = f"{named} {value}", _read(value[1:], f"{named} {value}")
-        return _parsed(value, named, 'one JSON object such as {"anon": true}, or @ and the name of its file')
+        return value if isinstance(value, dict) else _store_options(value, f"--{_key(param)}" if param else self.name)
+
+
+def checkpoint_options() -> dict[str, Any] | None:
+    """The options of the checkpoint's store, from the environment. None: they are those of the WAL."""
+    given = os.environ.get(CHECKPOINT_VARIABLE)
+    return _store_options(given, CHECKPOINT_VARIABLE) if given else None
+
+
+def _store_options(given: str, named: str) -> dict[str, Any]:
+    if given.startswith("@"):
+        named = f"{named} {given}"
+        given = _read(given[1:], named)
+    return _parsed(given, named, 'one JSON object such as {"anon": true}, or @ and the name of its file')
 
 
 def config_option(verb: C) -> C:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.durations import age_text, duration
-from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.opened import commit_of, no_wal, opened
-from wal_sink.cli.output import batch_text, plain, print_json, size
-from wal_sink.cli.sinks import held_back
-from wal_sink.cli.tables import Listing, print_facts, print_text
+from wal_sink.cli.exits import FOUND_SOMETHING
+from wal_sink.cli.opened import Wal, no_wal
+from wal_sink.cli.printer import Answer, age_text, batch_text, facts, fields_of, size, table
+from wal_sink.cli.sinks import held_back, pending
 from wal_sink.cli.working import working
 from wal_sink.operate.health import LOOKED_AT, Health, SinkHealth, read_health
-from wal_sink.operate.look import WalFacts
 from wal_sink.operate.status import Status, status_of
 from wal_sink.recovery.location import canonical
 from wal_sink.reporting.counts import counted
@@ -27,11 +22,10 @@ MANY_TAKE_OVERS = 3
 """Take-overs among the newest that are worth a line."""
 
 
-@click.command(short_help="The state of a WAL and of its sinks.")
-@click.argument("wal")
+@options.verb("status", "The state of a WAL and of its sinks.")
 @click.option(
     "--max-lag",
-    type=duration,
+    type=options.duration,
     metavar="DURATION",
     help="Exit code 1 if a sink lacks a batch that is older than this (10m, 2h), or if its lag is unknown.",
 )
@@ -41,11 +35,8 @@ MANY_TAKE_OVERS = 3
     metavar="N",
     help="Exit code 1 if more than N dead letters of a sink were not sent again, or if there may be more.",
 )
-@click.option("--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records.")
-@options.storage_options
-@options.checkpoint_options
-@options.as_json
-def status(*, wal: str, max_lag: float | None, max_letters: int | None, as_json: bool, **more: Any) -> None:
+@options.checkpoint
+def status(*, wal: Wal, max_lag: float | None, max_letters: int | None, checkpoint: str | None) -> Answer:
     """The state of a WAL and of its sinks: how far each is behind and since when, what is pending, who serves it, and
     what keeps batches from deletion.
 
@@ -53,90 +44,102 @@ def status(*, wal: str, max_lag: float | None, max_letters: int | None, as_json:
     WAL. With --max-lag also if a sink is later than that, if its lag is unknown, if no sink is registered, or if
     the checkpoint is older than the WAL. With --max-letters also if a sink has more dead letters than that.
     """
-    spec = options.wal_spec(wal, more)
-    store = opened(spec)
-    facts = WalFacts(store)
-    with working(f"reading the state of {store.root}"):
-        record = facts.wal
+    record = wal.record()
     if record is None:
-        before = status_of(facts)
-        print_json({"exists": False, **plain(before)}) if as_json else print_text(no_wal(before))
-        sys.exit(FOUND_SOMETHING)
-    again = partial(commit_of, record, spec, more)
-    spark = again()  # first: what Spark completed must be in the WAL that is read after it
-    with working(f"reading the backlog of {store.root}"):
-        health, before = read_health(facts, spark, again=again), status_of(facts)
+        found = wal.status()
+        return Answer({"exists": False, **fields_of(found)}, [no_wal(found)], FOUND_SOMETHING)
+    again = partial(wal.commit, record, checkpoint)
+    spark = again()
+    with working(f"reading the backlog of {wal.store.root}"):
+        health, found = read_health(wal.facts, spark, again=again), status_of(wal.facts)
     told = [*_late(health, max_lag), *_refusing(health, max_letters)]
-    if as_json:
-        sinks = [{**plain(sink), **plain(its)} for sink, its in zip(before.sinks, health.sinks, strict=True)]
-        print_json({"exists": True, **plain(before), **plain(health), "sinks": sinks})
-    else:
-        print_status(before)
-        _print_health(health)
-        for line in ([f"ERROR: {health.checkpoint_fault}"] if health.checkpoint_fault else []) + told:
-            print_text(line)
-    if told or (max_lag is not None and health.checkpoint_fault):
-        sys.exit(FOUND_SOMETHING)
+    both = zip(found.sinks, health.sinks, strict=True)
+    sinks = [{**fields_of(sink), **fields_of(its)} for sink, its in both]
+    document = {"exists": True, **fields_of(found), **fields_of(health), "sinks": sinks}
+    is_bad = told or (max_lag is not None and health.checkpoint_fault)
+    text = [*lines(found), *_of_health(health), *told]
+    return Answer(document, text, FOUND_SOMETHING if is_bad else 0)
 
 
-def print_status(found: Status) -> None:
-    """Print the status for people."""
-    print_facts(
-        [
-            ("WAL", found.wal),
-            *([("lies at", found.location)] if found.location not in {None, canonical(found.wal)} else []),
-            ("query", found.query_id),
-            ("checkpoint", found.checkpoint),
-            ("newest batch", batch_text(found.newest_batch)),
-            ("deleted through", batch_text(found.low_water)),
-            ("runs that staged", found.stager_term),
-        ]
-    )
-    click.echo()
+def lines(found: Status) -> Iterator[str]:
+    """The WAL and its sinks, for people."""
+    elsewhere = ["lies at=location"] if found.location not in {None, canonical(found.wal)} else []
+    numbers = ("newest_batch", "deleted through=low_water", "runs that staged=stager_term")
+    yield from facts(found, "WAL=wal", *elsewhere, "query=query_id", "checkpoint", *numbers)
+    yield ""
     if not found.sinks:
-        print_text("no sink is registered: batches are staged here, but no process drains them yet")
+        yield "no sink is registered: batches are staged here, but no process drains them yet"
         return
-    sinks = Listing("sink", "+kind", "state", ">delivered through", ">pending", "~term", "+last held by", "+target")
-    for sink in found.sinks:
-        through = batch_text(sink.delivered_through)
-        pending = None if sink.state == "retired" or sink.is_holder else sink.pending_batches
-        sinks.add(sink.name, sink.kind, sink.state, through, pending, sink.term, sink.held_by, sink.identity)
-    sinks.print()
-    for warning in held_back(found.sinks):
-        print_text(warning)
+    columns = ("sink=name", "kind", "state", "delivered_through", ("pending", pending), "term")
+    yield from table(found.sinks, *columns, "last held by=held_by", "target=identity")
+    yield from held_back(found.sinks)
 
 
-def _print_health(health: Health) -> None:
+def _of_health(health: Health) -> Iterator[str]:
     if not health.sinks:
         return
-    click.echo()
-    shown = Listing("sink", ">lag", ">last delivery", "~rows pending", "~size", "~behind Spark", "~dead letters")
-    for sink in (each for each in health.sinks if not each.is_retired):
-        last = "none" if sink.delivered_at is None else f"{age_text(sink.delivered_age_s)} ago"
-        letters = f"{_least(sink)}{sink.dead_letters:,}"
-        if sink.is_holder:
-            shown.add(sink.name, "-", last, "-", "-", "-", letters)
-            continue
-        behind = "unknown" if sink.behind_spark is None else counted(sink.behind_spark, "batch")
-        pending, least = sink.pending, "" if sink.pending.is_exact else "at least "
-        rows, amount = f"{least}{pending.rows:,}", f"{least}{size(pending.bytes)}"
-        shown.add(sink.name, age_text(sink.lag_s), last, rows, amount, behind, letters)
-    shown.print()
-    for line in _notes(health):
-        print_text(line)
+    yield ""
+    yield from table(
+        [sink for sink in health.sinks if not sink.is_retired],
+        "sink=name",
+        ("lag", lambda sink: None if sink.is_holder else age_text(sink.lag_s)),
+        ("last delivery", lambda sink: f"{age_text(sink.delivered_age_s)} ago" if sink.delivered_at else "none"),
+        ("rows pending", lambda sink: _pending(sink, f"{sink.pending.rows:,}")),
+        ("size", lambda sink: _pending(sink, size(sink.pending.bytes))),
+        ("behind Spark", _behind),
+        ("dead letters", lambda sink: f"{_least(sink)}{sink.dead_letters:,}"),
+    )
+    for sink in health.sinks:
+        yield from _notes(sink)
+    newest = health.spark.newest
+    if newest is None:
+        yield f"Spark's newest commit is unknown: {health.spark.unknown_because}"
+    else:
+        yield f"Spark completed batches through {batch_text(newest)}"
+    if health.checkpoint_fault:
+        yield f"ERROR: {health.checkpoint_fault}"
 
 
-def _error_of(sink: SinkHealth) -> str:
+def _pending(sink: SinkHealth, amount: str) -> str | None:
+    return None if sink.is_holder else amount if sink.pending.is_exact else f"at least {amount}"
+
+
+def _behind(sink: SinkHealth) -> str | None:
+    behind = "unknown" if sink.behind_spark is None else counted(sink.behind_spark, "batch")
+    return None if sink.is_holder else behind
+
+
+def _notes(sink: SinkHealth) -> Iterator[str]:
+    """Sentences about faults of a sink, and about batches that it keeps from deletion."""
+    name = f"sink {sink.name!r}"
+    yield from _error_of(sink)
+    if not sink.is_retired and (sink.letters.due or not sink.letters.is_exact):
+        yield f"{_letters_of(sink)}. The target lacks them: wal-sink letters list WAL --name {sink.name}"
+    if sink.take_overs >= MANY_TAKE_OVERS:
+        yield (
+            f"{name}: {sink.take_overs} of its last {LOOKED_AT - 1} take-overs came after a process that had not "
+            "recorded its end, within an hour. Either it was killed (memory?), or two supervisors end each other. Let "
+            "one supervisor run one process of each sink"
+        )
+    if sink.lag_note:
+        yield f"{name}: {sink.lag_note}"
+    if sink.keeps_back and sink.pending.oldest is not None:
+        age = sink.pending_age_s
+        staged = "staged at an unknown time" if age is None else f"staged {age_text(age)} ago"
+        kept = counted(sink.keeps_back, "batch")
+        yield f"{name} keeps {kept} from deletion; the oldest is {sink.pending.oldest}, {staged}"
+
+
+def _error_of(sink: SinkHealth) -> Iterator[str]:
     """The last error of a sink, in a sentence."""
     error = sink.last_error
     if error is None or error.is_over:
-        return ""
+        return
     if error.batch_id < 0:
-        return f"sink {sink.name!r}: its last error cannot be read: {error.text}"
-    since = f"since {age_text(error.age_s)}"
-    attempts = f"at least {counted(error.attempts, 'attempt')}"
-    where = f"sink {sink.name!r} fails at batch {error.batch_id} {since} ({attempts})"
-    return f"{where}: {error.error_class}: {error.text}"
+        yield f"sink {sink.name!r}: its last error cannot be read: {error.text}"
+        return
+    since = f"since {age_text(error.age_s)} (at least {counted(error.attempts, 'attempt')})"
+    yield f"sink {sink.name!r} fails at batch {error.batch_id} {since}: {error.error_class}: {error.text}"
 
 
 def _letters_of(sink: SinkHealth) -> str:
@@ -153,38 +156,6 @@ def _least(sink: SinkHealth) -> str:
     return "" if sink.letters.is_exact else "at least "
 
 
-def _staged(age_s: float | None) -> str:
-    return "staged at an unknown time" if age_s is None else f"staged {age_text(age_s)} ago"
-
-
-def _notes(health: Health) -> list[str]:
-    told = [said for said in map(_error_of, health.sinks) if said]
-    told += [
-        f"{_letters_of(sink)}. The target lacks them: wal-sink letters list WAL --name {sink.name}"
-        for sink in health.sinks
-        if not sink.is_retired and (sink.letters.due or not sink.letters.is_exact)
-    ]
-    told += [
-        f"sink {sink.name!r}: {sink.take_overs} of its last {LOOKED_AT - 1} take-overs came after a process that "
-        "had not recorded its end, within an hour. Either it was killed (memory?), or two supervisors end each other. "
-        "Let one supervisor run one process of each sink"
-        for sink in health.sinks
-        if sink.take_overs >= MANY_TAKE_OVERS
-    ]
-    told += [f"sink {sink.name!r}: {sink.lag_note}" for sink in health.sinks if sink.lag_note]
-    told += [
-        f"sink {sink.name!r} keeps {counted(sink.keeps_back, 'batch')} from deletion; the oldest is "
-        f"{sink.pending.oldest}, {_staged(sink.pending_age_s)}"
-        for sink in health.sinks
-        if sink.keeps_back and sink.pending.oldest is not None
-    ]
-    if health.spark.newest is None:
-        told.append(f"Spark's newest commit is unknown: {health.spark.unknown_because}")
-    else:
-        told.append(f"Spark completed batches through {batch_text(health.spark.newest)}")
-    return told
-
-
 def _late(health: Health, max_lag_s: float | None) -> Iterator[str]:
     """A line for each sink that is later than allowed, or whose lag is unknown; and one if no sink has a lag."""
     if max_lag_s is None:
@@ -199,6 +170,6 @@ def _late(health: Health, max_lag_s: float | None) -> Iterator[str]:
 
 def _refusing(health: Health, max_letters: int | None) -> Iterator[str]:
     """A line for each sink with more dead letters than allowed, or where it cannot be excluded."""
-    for sink in health.sinks if max_letters is not None else ():
-        if sink.refuses_too_much(max_letters or 0):
-            yield f"REFUSED: {_letters_of(sink)}; allowed are {counted(max_letters or 0, 'dead letter')}"
+    for sink in health.sinks:
+        if max_letters is not None and sink.refuses_too_much(max_letters):
+            yield f"REFUSED: {_letters_of(sink)}; allowed are {counted(max_letters, 'dead letter')}"

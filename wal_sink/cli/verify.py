@@ -9,39 +9,26 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.log_format import say
-from wal_sink.cli.opened import NoWal, checkpoint_of, opened
-from wal_sink.cli.output import batch_text, print_json, size
-from wal_sink.cli.tables import print_text
-from wal_sink.cli.targets import target
-from wal_sink.cli.working import Work, working
+from wal_sink.cli.exits import ENDED_BY_CTRL_C, FOUND_SOMETHING
+from wal_sink.cli.opened import NoWal, Wal, target
+from wal_sink.cli.printer import INDENT, Answer, batch_text, size
+from wal_sink.cli.working import Work, say, working
 from wal_sink.errors import WalSinkError
 from wal_sink.operate.against import AgainstCheckpoint, AgainstTarget
 from wal_sink.operate.findings import Finding, Findings
 from wal_sink.operate.verify import Check, Comparison, holds_wal
 from wal_sink.reporting.counts import counted
-from wal_sink.stores.base import Store
-from wal_sink.stores.spec import StoreSpec
-
-INTERRUPTED = 130
-"""The exit code that shells report for a process ended by Ctrl-C."""
-_INDENT = "    "
-_BATCH = click.IntRange(min=0)
 
 
-@click.command(short_help="Check a WAL; compare it with checkpoint and target.")
-@click.argument("wal")
+@options.verb("verify", "Check a WAL; compare it with checkpoint and target.")
 @click.option("--checkpoint", metavar="URL", help="Compare the WAL with this checkpoint.")
-@click.option("--to", "to", metavar="URL|MODULE:OBJECT", help="Compare it with the target of the sink --name: a "
-              "backend's URL, or an object to import.")  # fmt: skip
-@click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
+@options.to("Compare it with the target of the sink --name: a backend's URL, or an object to import.", required=False)
+@options.name
 @click.option("--segments/--no-segments", default=True, help="Read every segment, too; default: yes.")
-@click.option("--from-batch", "first", type=_BATCH, default=0, metavar="BATCH", help="Only batches from this one on.")
-@options.storage_options
-@options.checkpoint_options
-@options.as_json
-def verify(*, wal: str, as_json: bool, **more: Any) -> None:
+@click.option(
+    "--from-batch", "first", type=options.BATCH, default=0, metavar="BATCH", help="Only batches from this one on."
+)
+def verify(*, wal: Wal, **more: Any) -> Answer:
     """Read every object of a WAL, and compare checksums, sizes, row counts and references. Writes nothing.
 
     With --checkpoint and --to, find what these two and the WAL do not agree about: gaps (batches or rows that are
@@ -55,12 +42,11 @@ def verify(*, wal: str, as_json: bool, **more: Any) -> None:
         wal-sink verify wal/orders --checkpoint checkpoint/orders
         wal-sink verify wal/orders --to 'sqlite:///orders.db?table=orders' --name orders
     """
-    spec = options.wal_spec(wal, more)
     found: Findings | None = None
     try:
-        store = _opened_wal(spec)
-        with working(f"verify of {store.root}") as work:
-            check = _check(store, spec, work, more)
+        require_any(wal)
+        with working(f"verify of {wal.store.root}") as work:
+            check = _check(wal, work, more)
             found = check.found
             check.run()
     except KeyboardInterrupt:
@@ -69,38 +55,42 @@ def verify(*, wal: str, as_json: bool, **more: Any) -> None:
         if found is not None:
             say(_how_to_go_on(found, f"stopped by an error ({type(error).__name__})"))
         raise
-    if found is not None:
-        print_json(found) if as_json else _print(found)
     if found is None or not found.complete:
         say(_how_to_go_on(found, "stopped"))
-        sys.exit(INTERRUPTED)
-    if found.faults:
-        sys.exit(FOUND_SOMETHING)
+    if found is None:
+        sys.exit(ENDED_BY_CTRL_C)
+    code = FOUND_SOMETHING if found.faults else 0
+    return Answer(found, _lines(found), code if found.complete else ENDED_BY_CTRL_C)
 
 
-def _opened_wal(spec: StoreSpec) -> Store:
-    """The store of a WAL, damaged or not. Raises `NoWal` if nothing there is a WAL's."""
-    store = opened(spec)
-    with working(f"looking at {store.root}"):
-        if not holds_wal(store):
-            raise NoWal(f"{store.root} holds nothing that wal-sink makes: this folder is not a WAL. Check the address")
-    return store
+def require_any(wal: Wal) -> None:
+    """Raise `NoWal` if nothing at the address is a WAL's. The WAL may be damaged."""
+    with working(f"looking at {wal.store.root}"):
+        if not holds_wal(wal.store):
+            root = wal.store.root
+            raise NoWal(f"{root} holds nothing that wal-sink makes: this folder is not a WAL. Check the address")
 
 
-def _check(store: Store, spec: StoreSpec, work: Work, more: dict[str, Any]) -> Check:
+def _check(wal: Wal, work: Work, more: dict[str, Any]) -> Check:
     """The check that the options describe, with what they leave out."""
     comparisons: list[Comparison] = []
     left_out = [] if more["segments"] else ["the bytes of segments (--no-segments)"]
     if more["checkpoint"] is None:
         left_out.append("the checkpoint (give its address with --checkpoint)")
     else:
-        comparisons.append(AgainstCheckpoint(checkpoint_of(None, spec, more)))
+        comparisons.append(AgainstCheckpoint(wal.checkpoint(None, more["checkpoint"])))
     if more["to"] is None:
         left_out.append("the positions of targets (give one with --to, and its sink with --name)")
     else:
         comparisons.append(AgainstTarget(target(more["to"]), more["name"]))
-    return Check(store, range(more["first"], sys.maxsize), reads_segments=more["segments"],
-                 comparisons=comparisons, left_out=left_out, on_batch=work.count)  # fmt: skip
+    return Check(
+        wal.store,
+        range(more["first"], sys.maxsize),
+        reads_segments=more["segments"],
+        comparisons=comparisons,
+        left_out=left_out,
+        on_batch=work.count,
+    )
 
 
 def _how_to_go_on(found: Findings | None, why: str) -> str:
@@ -110,24 +100,23 @@ def _how_to_go_on(found: Findings | None, why: str) -> str:
     return f"{why} after batch {found.through}. To go on there: {again}"
 
 
-def _print(found: Findings) -> None:
+def _lines(found: Findings) -> Iterator[str]:
     for finding in found.faults:
-        _print_finding(finding)
+        yield from _of_fault(finding)
     if found.faults_left_off:
-        print_text(f"{counted(found.faults_left_off, 'more fault')} of the same check are not shown")
-    for line in _summary(found):
-        print_text(line, hang=_INDENT)
+        yield f"{counted(found.faults_left_off, 'more fault')} of the same check are not shown"
+    yield from _summary(found)
     faults = len(found.faults) + found.faults_left_off
     told = f"{counted(faults, 'fault')} found" if faults else "no fault found"
     told += " in what was compared" if found.not_compared and not faults else ""
-    print_text(told if found.complete else f"{told} so far")
+    yield told if found.complete else f"{told} so far"
 
 
-def _print_finding(finding: Finding) -> None:
+def _of_fault(finding: Finding) -> Iterator[str]:
     batch = "" if finding.batch_id is None else f" (batch {finding.batch_id})"
-    print_text(f"FAULT {finding.fault}: {finding.where}{batch}", hang=_INDENT)
-    print_text(f"{_INDENT}{finding.what}", hang=_INDENT)
-    print_text(f"{_INDENT}next: {finding.next_step}", hang=_INDENT)
+    yield f"FAULT {finding.fault}: {finding.where}{batch}"
+    yield f"{INDENT}{finding.what}"
+    yield f"{INDENT}next: {finding.next_step}"
 
 
 def _summary(found: Findings) -> Iterator[str]:
@@ -153,5 +142,4 @@ def _summary(found: Findings) -> Iterator[str]:
     told = [f"{counted(count, what)} {state}" for count, what, state in normal if count]
     if told:
         yield f"normal: {'; '.join(told)}"
-    for line in found.not_compared:
-        yield f"not compared: {line}"
+    yield from (f"not compared: {line}" for line in found.not_compared)

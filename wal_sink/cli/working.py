@@ -1,25 +1,32 @@
-"""Reports on stderr while a command does something that can take long. Never on stdout.
+"""Lines of a command on stderr: how far it is if that takes long, and one at its end. Never on stdout.
 
 On a terminal: a line that moves, once the work has taken a second. Elsewhere: a plain line, once it has taken half a
-minute, and again every half minute. `wal-sink --quiet` switches both off.
+minute, and again every half minute. `wal-sink --quiet` switches both off. With `--log-format json` everything on
+stderr, log records too, is one JSON object a line, for programs that collect logs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 import click
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from wal_sink.cli.log_format import is_json, say
-from wal_sink.cli.output import clean
+from wal_sink.cli.printer import clean
+from wal_sink.redaction import redacted
+from wal_sink.reporting.logs import FIELDS, RAISED_TOO
 
 FIRST_S = 1.0
 """Before the first report on a terminal."""
@@ -29,6 +36,10 @@ PLAIN_S = 30.0
 """Before the first plain line, and between two."""
 LEAVE_S = 2.0
 """How long the end of the work waits for the thread that reports. It may be reading from a store that hangs."""
+LogFormat = Literal["text", "json"]
+OWN_LOGGER = "wal_sink"
+POOL_LOGGER = "wal_sink.lifecycle.committer_pool"
+"""The logger of the threads that deliver."""
 
 
 class Work:
@@ -50,8 +61,8 @@ class Work:
         return clean(f"{self.what}{far} ({time.monotonic() - self._began_s:.0f} s)")
 
 
-@contextmanager
-def working(what: str, *, look: Callable[[Work], None] | None = None) -> Iterator[Work]:
+@contextlib.contextmanager
+def working(what: str, *, look: Callable[[Work], None] = lambda _: None) -> Iterator[Work]:
     """Report the block's work. `look`, called on another thread before each report, may set `how_far`."""
     work = Work(what)
     if is_quiet():
@@ -61,19 +72,13 @@ def working(what: str, *, look: Callable[[Work], None] | None = None) -> Iterato
     as_json = is_json()
     on_terminal = sys.stderr.isatty() and not as_json
     report = _on_terminal if on_terminal else partial(_in_lines, tell=partial(say, as_json=as_json))
-    thread = threading.Thread(target=report, args=(work, done, look or _nothing), name="wal-sink-progress", daemon=True)
+    thread = threading.Thread(target=report, args=(work, done, look), name="wal-sink-progress", daemon=True)
     thread.start()
     try:
         yield work
     finally:
         done.set()
         thread.join(LEAVE_S)  # it may still be reading, and is a daemon thread
-
-
-def is_quiet() -> bool:
-    """Whether `wal-sink --quiet` was given."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get("quiet"))
 
 
 def _on_terminal(work: Work, done: threading.Event, look: Callable[[Work], None]) -> None:
@@ -94,5 +99,92 @@ def _in_lines(work: Work, done: threading.Event, look: Callable[[Work], None], *
         was_idle = work.is_idle
 
 
-def _nothing(_: Work) -> None:
-    return
+def say(text: str, level: int = logging.INFO, *, as_json: bool | None = None) -> None:
+    """Tell something on stderr, as a line of text or as a log record.
+
+    `as_json`: the answer of `is_json`, which only the thread of the command knows.
+    """
+    if is_json() if as_json is None else as_json:
+        record = logging.LogRecord(f"{OWN_LOGGER}.cli", level, "", 0, text, None, None)
+        text = JsonFormatter().format(record)
+    click.echo(text, err=True)
+
+
+def is_quiet() -> bool:
+    """Whether `wal-sink --quiet` was given."""
+    return bool(_given("quiet"))
+
+
+def is_json() -> bool:
+    """Whether `wal-sink --log-format json` was given."""
+    return _given("log_format") == "json"
+
+
+def _given(option: str) -> object:
+    """The value of an option of `wal-sink` itself; None outside of a command."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.find_root().params.get(option)
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one JSON object: time, level, logger, message, then `wal`, `sink`, `batch` and `segment`.
+
+    Secrets are removed from the message, the exception and the fields. A field that is unknown is null.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": redacted(record.getMessage()),
+        }
+        for name in FIELDS:
+            value = getattr(record, name, None)
+            line[name] = value if value is None or isinstance(value, int) else redacted(value)
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = redacted("".join(traceback.format_exception(record.exc_info[1])))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def begin_logging(context: click.Context, _option: click.Parameter, log_format: str) -> str:
+    """The callback of `--log-format`: send log records to stderr as JSON, until the command ends. With `text` nothing
+    changes.
+
+    Records of wal-sink are shown from INFO on, those of other packages from WARNING on.
+    """
+    if log_format != "json":
+        return log_format
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root, own = logging.getLogger(), logging.getLogger(OWN_LOGGER)
+    before = own.level
+    root.addHandler(handler)
+    own.setLevel(logging.INFO)
+
+    def end() -> None:
+        root.removeHandler(handler)
+        own.setLevel(before)
+
+    context.call_on_close(end)
+    return log_format
+
+
+@contextlib.contextmanager
+def without_raised_errors() -> Iterator[None]:
+    """Leave out the log records of errors that the block raises as well, and that the command then prints. With
+    `--log-format json` they stay, since they name sink and batch.
+    """
+    if is_json():
+        yield
+        return
+
+    def keep(record: logging.LogRecord) -> bool:
+        return not all(getattr(record, name, False) for name in RAISED_TOO)
+
+    logger = logging.getLogger(POOL_LOGGER)
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)

@@ -218,8 +218,8 @@ def test_a_recorded_checkpoint_of_a_strange_kind_is_not_opened(wal: str) -> None
 
 
 def test_options_of_the_checkpoint_are_its_own(wal: str, tmp_path: Path) -> None:
-    given = ("--checkpoint", str(tmp_path / "checkpoint"), "--checkpoint-options", json.dumps({"key": SECRET}))
-    assert found(wal, *given)["checkpoint"]["level"] == "OK"
+    options = {"WAL_SINK_CHECKPOINT_OPTIONS": json.dumps({"key": SECRET})}
+    assert found(wal, "--checkpoint", str(tmp_path / "checkpoint"), env=options)["checkpoint"]["level"] == "OK"
 
 
 def test_a_table_that_does_not_fit_is_an_error(wal: str, tmp_path: Path) -> None:

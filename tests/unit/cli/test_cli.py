@@ -23,8 +23,8 @@ from tests.house.cli import main
 from tests.house.log import WalRecord, decode, encode
 from tests.house.protocol import CommitterPool, Run
 from tests.house.stores import StoreSpec, open_store
+from tests.support.verbs import verbs
 from wal_sink.cli import options
-from wal_sink.cli.output import clean
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import FakeQuery
 
@@ -117,16 +117,23 @@ def test_status_shows_how_far_each_sink_is(wal: str, tmp_path: Path) -> None:
     assert "transactional" in invoke("status", wal).stdout
 
 
-@pytest.mark.parametrize("verb", [("status",), ("batches",), ("show", "0"), ("drain", "--to", "files:///x")])
-def test_a_folder_without_a_wal_is_told_in_a_line(verb: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_folder_without_a_wal_is_told_in_a_line(tmp_path: Path) -> None:
     folder = tmp_path / "nothing"
-    result = invoke(verb[0], str(folder), *verb[1:], exit_code=1)
-    assert "holds no wal.json" in result.output
-    assert not folder.exists()
-
-
-def test_status_of_no_wal_is_json_too(tmp_path: Path) -> None:
-    found = invoke_json("status", str(tmp_path), exit_code=1)
+    verbs = (
+        ("status",),
+        ("batches",),
+        ("show", "0"),
+        ("drain", "--to", "files:///x"),
+        ("sinks list",),
+        ("sinks retire", "x"),
+        ("sinks rename", "x", "y"),
+        ("letters list",),
+        ("status", "--max-lag", "1d"),
+    )
+    for verb, *more in verbs:
+        assert "holds no wal.json" in invoke(*verb.split(), str(folder), *more, exit_code=1).output, verb
+        assert not folder.exists(), verb
+    found = invoke_json("status", str(folder), exit_code=1)
     assert (found["exists"], found["wal_id"]) == (False, None)
 
 
@@ -147,10 +154,7 @@ def test_show_gives_records_segments_and_rows(wal: str) -> None:
     assert found["rows"]["rows"] == [[100, "a"], [101, None], [102, "[b]"]]
     segment = found["manifest"]["segments"][0]
     assert found["rows"]["keys"] == [f"{segment['id']}-{row}" for row in range(3)]
-
-
-def test_show_for_people_takes_brackets_literally(wal: str) -> None:
-    text = invoke("show", wal, "1", "--rows", "3").stdout
+    text = invoke("show", wal, "1", "--rows", "3").stdout  # brackets are no markup
     assert all(part in text for part in ("[b]", "NULL", "102", ".parquet", "CRC-32"))
 
 
@@ -169,11 +173,10 @@ def test_show_keeps_nested_names_and_tells_null_from_a_text_that_says_so(tmp_pat
 
     assert first[:2] == [{"name": "a", "tags": [{"k": 1, "v": None}], "paid": "1.20"}, "NULL"]
     assert second[:2] == [None, None]
-    (line,) = (line for line in text.splitlines() if line.startswith("s "))
-    assert line.split() == ["s", '"NULL"', "NULL"]
+    lines = [line.strip() for line in text.splitlines()]
+    assert [line for line in lines if line.startswith("s ")] == ['s  "NULL"', "s  NULL"]
+    assert [line for line in lines if line.startswith("e ")] == ['e  ""', 'e  " x"']
     assert '{"name": "a", "' in text
-    (line,) = (line for line in text.splitlines() if line.startswith("e "))
-    assert line.split() == ["e", '""', '"', 'x"']
     assert "b'x'" in text
 
 
@@ -201,19 +204,17 @@ def test_a_drain_counts_from_the_first_batch_of_a_new_sink(wal: str, tmp_path: P
     assert (drained["batches"], drained["delivered_through"]) == (1, 2)
 
 
-@pytest.mark.parametrize(
-    "recorded",
-    ["reference::file:///tmp/templates.json", "simplecache::http://127.0.0.1:9/x", "http://127.0.0.1:9/x", "zip://x"],
-)
-def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_path: Path, recorded: str) -> None:
+def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_path: Path) -> None:
     """Anyone who can write to the WAL would choose which code of fsspec reads which file. Some of it runs templates."""
     file = Path(wal) / "wal.json"
-    changed = msgspec.structs.replace(decode(WalRecord, file.read_bytes(), "wal.json"), checkpoint=recorded)
-    file.write_bytes(encode(changed))
+    strange = ("reference::file:///tmp/t.json", "simplecache::http://127.0.0.1:9/x", "http://127.0.0.1:9/x", "zip://x")
     into = ["--to", f"sqlite:///{tmp_path / 'orders.db'}?table=orders", "--start-from", "earliest"]
-    result = invoke("drain", wal, *into, exit_code=2)
-    assert f"records the checkpoint {recorded}" in " ".join(result.output.split())
-    assert "Pass this kind of address yourself with --checkpoint" in result.output
+    for recorded in strange:
+        changed = msgspec.structs.replace(decode(WalRecord, file.read_bytes(), "wal.json"), checkpoint=recorded)
+        file.write_bytes(encode(changed))
+        result = invoke("drain", wal, *into, exit_code=2)
+        assert f"records the checkpoint {recorded}" in " ".join(result.output.split())
+        assert "Pass this kind of address yourself with --checkpoint" in result.output
     invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
 
 
@@ -298,29 +299,20 @@ def own_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.mark.parametrize(
-    ("target", "told"),
-    [
-        ("nowhere", "expected the URL of a backend"),
-        ("pigeon://loft/topic", "no backend serves the scheme"),
-        ("sqlite:///t.db", "expected the name of a table"),
-        ("no_such_module_at_all:take", "cannot be imported"),
-        ("json:nothing", "has no attribute 'nothing'"),
-        ("json:__name__", "cannot be delivered to"),
-    ],
-)
-def test_a_target_that_cannot_be_is_exit_code_2(wal: str, target: str, told: str) -> None:
-    assert told in drained(wal, target, exit_code=2).stderr
-
-
-def test_a_guarantee_beyond_the_target_is_exit_code_2(
-    wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = own_module(tmp_path, monkeypatch)
-    assert (
-        "a plain sink does not support exactly_once"
-        in drained(wal, f"{module}:take", "--guarantee", "exactly_once", exit_code=2).stderr
-    )
+def test_a_target_that_cannot_be_is_exit_code_2(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {
+        "nowhere": "expected the URL of a backend",
+        "pigeon://loft/topic": "no backend serves the scheme",
+        "sqlite:///t.db": "expected the name of a table",
+        "no_such_module_at_all:take": "cannot be imported",
+        "json:nothing": "has no attribute 'nothing'",
+        "json:__name__": "cannot be delivered to",
+    }
+    for target, told in refused.items():
+        assert told in drained(wal, target, exit_code=2).stderr
+    take = f"{own_module(tmp_path, monkeypatch)}:take"
+    beyond = drained(wal, take, "--guarantee", "exactly_once", exit_code=2).stderr
+    assert "a plain sink does not support exactly_once" in beyond
 
 
 def test_a_new_name_must_say_where_it_starts(wal: str, tmp_path: Path) -> None:
@@ -330,9 +322,11 @@ def test_a_new_name_must_say_where_it_starts(wal: str, tmp_path: Path) -> None:
     assert invoke_json("status", wal)["sinks"] == []
 
 
-@pytest.mark.parametrize("args", [["drain"], ["show"], ["status"], ["no-such-verb"], ["status", "x", "--no-such"]])
-def test_usage_errors_are_exit_code_2(args: list[str]) -> None:
-    assert "Usage: " in invoke(*args, exit_code=2).stderr
+def test_usage_errors_are_exit_code_2() -> None:
+    for args in ("drain", "show", "status", "no-such-verb", "status x --no-such", "status x --max-lag soon"):
+        assert "Usage: " in invoke(*args.split(), exit_code=2).stderr
+    former = invoke("dead-letters", "list", exit_code=2).stderr
+    assert "No such command 'dead-letters'. Did you mean 'letters'?" in former
 
 
 def test_debug_lets_the_error_through(wal: str) -> None:
@@ -348,17 +342,13 @@ def test_help_names_every_verb() -> None:
     assert "..." not in text.partition("--help")[2]  # a summary that is cut off
 
 
-def test_the_former_name_of_letters_is_refused_with_the_present_one() -> None:
-    assert (
-        "No such command 'dead-letters'. Did you mean 'letters'?" in invoke("dead-letters", "list", exit_code=2).stderr
-    )
-
-
-@pytest.mark.parametrize("verb", ["status", "batches", "show", "drain", "estimate"])
-def test_every_option_of_every_verb_is_explained(verb: str) -> None:
-    assert "  --json" in invoke(verb, "--help").stdout
-    command = main.commands[verb]
-    assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+def test_every_option_of_every_verb_is_explained() -> None:
+    for verb in verbs():
+        assert "  --json" in invoke(*verb.split(), "--help").stdout
+        command: Any = main
+        for name in verb.split():
+            command = command.commands[name]
+        assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
 
 
 def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str, tmp_path: Path) -> None:
@@ -380,23 +370,6 @@ def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str
     assert str(moved) in (moved / "moves/0000000001.json").read_text()
     assert "lies at" in seen_before
     assert "lies at" not in invoke("status", str(moved)).output
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
-        ("\x9b31m", r"\x9b31m"),
-        ("a\rb\x7f", r"a\rb\x7f"),
-        ("\u202ecba", r"\u202ecba"),
-        ("two\n\tlines, é and 😀", "two\n\tlines, é and 😀"),
-        (1234, "1,234"),
-        (None, "-"),
-    ],
-)
-def test_a_table_holds_nothing_that_a_terminal_obeys(value: object, shown: str) -> None:
-    """Names of columns, and reasons why rows were refused, may come from anybody."""
-    assert clean(value) == shown
 
 
 @pytest.mark.processes

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-import wal_sink.cli.letters
 import wal_sink.cli.repairing
 from tests.house.cli import main
 from tests.house.log import note_end, paths
@@ -70,7 +69,7 @@ def test_dead_letters_that_stay_are_told(
         assert yes
         invoke("letters", "replay", wal, "--to", f"{delivered}:worse", code=1)
 
-    monkeypatch.setattr(wal_sink.cli.letters, "confirm", meanwhile)
+    monkeypatch.setattr(wal_sink.cli.repairing, "confirm", meanwhile)
     args = ("letters", "delete", wal, "--all", "--yes")
 
     if as_json:
@@ -83,25 +82,20 @@ def test_dead_letters_that_stay_are_told(
         assert "2 dead letters stay" in text
 
 
-def test_nobody_is_asked_where_the_answer_was_given() -> None:
-    confirm("Skip batch 7?", yes=True)
-
-
 def test_without_a_terminal_the_ways_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_sink.cli.repairing, "sys", _Input(is_terminal=False))
 
+    confirm("Skip batch 7?", yes=True)
     with pytest.raises(ConfigError, match=r"Skip batch 7\? .*Add --yes .* or --dry-run .*Nothing was changed"):
         confirm("Skip batch 7?", yes=False)
 
 
-@pytest.mark.parametrize("answer", [True, False])
-def test_on_a_terminal_the_answer_decides(answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_answer_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter((True, False))
     monkeypatch.setattr(wal_sink.cli.repairing, "sys", _Input(is_terminal=True))
-    monkeypatch.setattr(click, "confirm", lambda *_, **__: answer)
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: next(answers))
 
-    if answer:
-        confirm("Skip batch 7?", yes=False)
-        return
+    confirm("Skip batch 7?", yes=False)
     with pytest.raises(SystemExit) as ended:
         confirm("Skip batch 7?", yes=False)
     assert ended.value.code == 1

@@ -74,6 +74,7 @@ def said(*args: str, code: int = 0) -> Any:
 
 
 def test_they_are_listed(wal: str) -> None:
+    assert "has no sink 'b'; it has 'default'" in invoke("list", wal, "--name", "b", code=2).output
     found = said("list", wal)
     assert [(letter["batch_id"], letter["rows"], letter["kept"], letter["replayed"]) for letter in found] == [
         (0, 1, "rejected", False),
@@ -169,11 +170,3 @@ def test_without_a_name_those_of_all_sinks_are_listed(wal: str, tmp_path: Path) 
     assert "6 dead letters, 8 rows" in text
     assert "all " in text
     assert {letter["sink"] for letter in said("list", wal, "--name", "default")} == {"default"}
-
-
-def test_a_sink_that_is_not_there_is_bad_use(wal: str) -> None:
-    assert "has no sink 'b'; it has 'default'" in invoke("list", wal, "--name", "b", code=2).output
-
-
-def test_a_folder_that_is_no_wal_is_told(tmp_path: Path) -> None:
-    assert "holds no wal.json" in invoke("list", str(tmp_path), code=1).output

@@ -21,7 +21,7 @@ from tests.house.stores import StoreSpec, open_store
 from tests.support.noted_reports import noting_reports
 from tests.support.processes import python_environment
 from tests.support.waiting import wait_until
-from wal_sink.cli.log_format import JsonFormatter
+from wal_sink.cli.working import JsonFormatter
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 

@@ -35,14 +35,13 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "wal")
 
 
-@pytest.mark.parametrize("address", ["9464", "127.0.0.1", "127.0.0.1:no"])
-def test_an_address_that_is_none_is_wrong_usage(wal: str, address: str) -> None:
-    result = CliRunner().invoke(
-        main, ["drain", wal, "--to", "sqlite:///t.db?table=t", "--start-from", "earliest", "--metrics", address]
-    )
-    assert result.exit_code == 2
-    assert "(--metrics): expected HOST:PORT" in result.stderr
-    assert not Path("t.db").exists()
+def test_an_address_that_is_none_is_wrong_usage(wal: str) -> None:
+    for address in ("9464", "127.0.0.1", "127.0.0.1:no"):
+        given = ("--to", "sqlite:///t.db?table=t", "--start-from", "earliest", "--metrics", address)
+        result = CliRunner().invoke(main, ["drain", wal, *given])
+        assert result.exit_code == 2
+        assert "(--metrics): expected HOST:PORT" in result.stderr
+        assert not Path("t.db").exists()
 
 
 @pytest.mark.processes

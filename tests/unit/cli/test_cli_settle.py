@@ -102,22 +102,20 @@ def test_the_folder_has_the_options_of_the_checkpoint(
         specs.append(spec)
         return open_store(StoreSpec(spec.url))
 
-    monkeypatch.setattr("wal_sink.cli.settle.opened", opened)
-    invoke("settle", wal, "rest", "--newest", "complete", "--checkpoint-options", '{"a": "b"}')
-    assert specs == [StoreSpec("rest", {"a": "b"})]
+    monkeypatch.setattr("wal_sink.cli.opened.open_store", opened)
+    monkeypatch.setenv("WAL_SINK_CHECKPOINT_OPTIONS", '{"a": "b"}')
+    invoke("settle", wal, "rest", "--newest", "complete")
+    assert specs[-1] == StoreSpec("rest", {"a": "b"})
 
 
-@pytest.mark.parametrize(
-    ("folder", "said"), [("wal/rest", "one lies inside the other"), ("settling_targets.py", "settling_targets.py")]
-)
-def test_wrong_folders(wal: Path, tmp_path: Path, folder: str, said: str) -> None:
+def test_wrong_folders_and_the_record_of_a_wal_chooses_no_code(
+    wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.rmtree(tmp_path / "checkpoint")
-    result = CliRunner().invoke(main, ["settle", str(wal), folder, "--newest", "complete"])
-    assert result.exit_code in {1, 2}
-    assert said in result.output
-    assert "Traceback" not in result.output
-
-
-def test_the_record_of_a_wal_chooses_no_code(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, said in (("wal/rest", "one lies inside the other"), ("settling_targets.py", "settling_targets.py")):
+        result = CliRunner().invoke(main, ["settle", str(wal), folder, "--newest", "complete"])
+        assert result.exit_code in {1, 2}
+        assert said in result.output
+        assert "Traceback" not in result.output
     monkeypatch.setattr("wal_sink.cli.opened.is_plain", lambda url: not url.endswith("/checkpoint"))
     assert "Pass this kind of address yourself with --checkpoint" in invoke("settle", wal, "rest", code=2).output

@@ -21,7 +21,7 @@ from tests.house.stores import StoreSpec, open_store
 from tests.support.processes import python_environment
 from tests.support.waiting import wait_until
 from wal_sink.cli.drain import drain
-from wal_sink.cli.sources import MOST_BYTES, PREFIX
+from wal_sink.cli.sources import CHECKPOINT_VARIABLE, MOST_BYTES, PREFIX, checkpoint_options
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
@@ -96,11 +96,8 @@ def keys() -> set[str]:
     return {max(param.opts, key=len).lstrip("-") for param in drain.params}
 
 
-def test_there_is_a_sample_of_every_option() -> None:
-    assert keys() == {*SAMPLES, *OTHERS}
-
-
 def test_every_option_comes_from_the_environment_as_from_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert keys() == {*SAMPLES, *OTHERS}
     told = understood(*as_arguments(SAMPLES))
     assert len(told) == len(SAMPLES)
     for key, value in SAMPLES.items():
@@ -109,17 +106,14 @@ def test_every_option_comes_from_the_environment_as_from_an_argument(monkeypatch
     assert understood() == told
 
 
-@pytest.mark.parametrize("form", ["toml", "json"])
-def test_every_option_comes_from_a_file_as_from_an_argument(form: str) -> None:
-    text = toml(SAMPLES) if form == "toml" else json.dumps(SAMPLES)
-
-    assert understood("--config", written(text, f"drain.{form}")) == understood(*as_arguments(SAMPLES))
-
-
-def test_the_file_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_comes_from_a_file_as_from_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = understood(*as_arguments(SAMPLES))
+    for name, text in (("drain.toml", toml(SAMPLES)), ("drain.json", json.dumps(SAMPLES))):
+        for mode in (0o600, 0o400):
+            assert understood("--config", written(text, name, mode)) == expected
+            Path(name).unlink()
     monkeypatch.setenv(f"{PREFIX}CONFIG", written(toml(SAMPLES)))
-
-    assert understood() == understood(*as_arguments(SAMPLES))
+    assert understood() == expected
 
 
 def test_an_argument_goes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,61 +147,60 @@ def test_options_of_a_store_are_json_on_the_line_in_a_file_or_in_the_environment
         assert [each[name.replace("-", "_")] for each in found] == [options] * 4
 
 
-@pytest.mark.parametrize(
-    ("given", "mode", "said"),
-    [
-        (PLANTED, 0o600, r'--storage-options: expected one JSON object such as \{"anon": true\}, or @ .*\(line 1\)'),
-        (f'{{"a": "{PLANTED}", "a": 1}}', 0o600, "a key that stands twice"),
-        ("@missing.json", 0o600, "--storage-options @missing.json: this file cannot be read: No such file"),
-        ("@f.json", 0o640, r"--storage-options @f.json: this file has mode 0640, .*chmod 600 f\.json"),
-        ("@f.json", 0o600, r"--storage-options @f.json: expected one JSON object .* \(line 1\)"),
-    ],
-)
-def test_a_mistake_in_options_of_a_store_is_named_without_what_they_hold(given: str, mode: int, said: str) -> None:
-    written(PLANTED, "f.json", mode)
-    with pytest.raises(ConfigError, match=said) as told:
-        understood("w", "--to", "a:b", "--storage-options", given)
-    assert PLANTED not in str(told.value)
+MISTAKES_IN_OPTIONS: list[tuple[str, int, str]] = [
+    (PLANTED, 0o600, r'--storage-options: expected one JSON object such as \{"anon": true\}, or @ .*\(line 1\)'),
+    (f'{{"a": "{PLANTED}", "a": 1}}', 0o600, "a key that stands twice"),
+    ("@missing.json", 0o600, "--storage-options @missing.json: this file cannot be read: No such file"),
+    ("@f.json", 0o640, r"--storage-options @f.json: this file has mode 0640, .*chmod 600 f\.json"),
+    ("@f.json", 0o600, r"--storage-options @f.json: expected one JSON object .* \(line 1\)"),
+]
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o610, 0o602])
-def test_a_file_that_others_may_read_or_change_is_refused(mode: int) -> None:
-    with pytest.raises(ConfigError, match=rf"has mode {mode:04o}, .*chmod 600 drain\.toml"):
-        understood("--config", written(toml(SAMPLES), mode=mode))
+def test_a_mistake_in_options_of_a_store_is_named_without_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, mode, said in MISTAKES_IN_OPTIONS:
+        written(PLANTED, "f.json", mode)
+        with pytest.raises(ConfigError, match=said) as told:
+            understood("w", "--to", "a:b", "--storage-options", given)
+        assert PLANTED not in str(told.value)
+        monkeypatch.setenv(CHECKPOINT_VARIABLE, given)
+        with pytest.raises(ConfigError, match=said.replace("--storage-options", CHECKPOINT_VARIABLE)) as told:
+            checkpoint_options()
+        assert PLANTED not in str(told.value)
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_one_of_its_owner_alone_is_read(mode: int) -> None:
-    assert understood("--config", written(toml(SAMPLES), mode=mode))["name"] == "orders"
+def test_a_file_that_others_may_read_or_change_is_refused() -> None:
+    for mode in (0o644, 0o640, 0o604, 0o660, 0o610, 0o602):
+        with pytest.raises(ConfigError, match=rf"has mode {mode:04o}, .*chmod 600 drain\.toml"):
+            understood("--config", written(toml(SAMPLES), mode=mode))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("f.toml", "nmae = 'x'", r"'nmae' is not a key of this file\. Expected .* name, .*storage-options"),
-        ("f.toml", "config = 'other.toml'", "'config' is not a key"),
-        ("f.toml", "start_from = 'next'", "'start_from' is not a key"),
-        ("f.toml", "follow = 'yes'", "follow: expected true or false, found a str"),
-        ("f.toml", "name = 3", "name: expected text, found a int"),
-        ("f.toml", "name = true", "name: expected text, found a bool"),
-        ("f.toml", "max-attempts = 3.5", "max-attempts: expected a whole number, found a float"),
-        ("f.toml", "max-attempts = true", "max-attempts: expected a whole number, found a bool"),
-        ("f.toml", "timeout = '5'", "timeout: expected a number, found a str"),
-        ("f.toml", "storage-options = 'x'", "storage-options: expected a table of names and values, found a str"),
-        ("f.toml", f"to = {PLANTED}\n", r"expected TOML, and it cannot be parsed \(line 1, column"),
-        ("f.toml", "name = 'a'\nname = 'b'\n", r"expected TOML, and it cannot be parsed \(line 2, column"),
-        ("f.json", f'{{"to": {PLANTED}}}', r"expected one JSON object, and it cannot be parsed \(line 1\)"),
-        ("f.json", '{"name": "a", "name": "b"}', "a key that stands twice"),
-        ("f.json", "[" * 100_000, "the place is not known"),
-        ("f.json", "[]", "expected one JSON object, found a list"),
-        ("f.toml", "#" * (MOST_BYTES + 1), "expected at most 1048576 bytes"),
-    ],
-)
-def test_a_mistake_in_the_file_is_named_without_what_it_holds(name: str, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as told:
-        understood("--config", written(text, name))
-    assert name in str(told.value)
-    assert PLANTED not in str(told.value)
+MISTAKES_IN_THE_FILE = [
+    ("f.toml", "nmae = 'x'", r"'nmae' is not a key of this file\. Expected .* name, .*storage-options"),
+    ("f.toml", "config = 'other.toml'", "'config' is not a key"),
+    ("f.toml", "start_from = 'next'", "'start_from' is not a key"),
+    ("f.toml", "follow = 'yes'", "follow: expected true or false, found a str"),
+    ("f.toml", "name = 3", "name: expected text, found a int"),
+    ("f.toml", "name = true", "name: expected text, found a bool"),
+    ("f.toml", "max-attempts = 3.5", "max-attempts: expected a whole number, found a float"),
+    ("f.toml", "max-attempts = true", "max-attempts: expected a whole number, found a bool"),
+    ("f.toml", "timeout = '5'", "timeout: expected a number, found a str"),
+    ("f.toml", "storage-options = 'x'", "storage-options: expected a table of names and values, found a str"),
+    ("f.toml", f"to = {PLANTED}\n", r"expected TOML, and it cannot be parsed \(line 1, column"),
+    ("f.toml", "name = 'a'\nname = 'b'\n", r"expected TOML, and it cannot be parsed \(line 2, column"),
+    ("f.json", f'{{"to": {PLANTED}}}', r"expected one JSON object, and it cannot be parsed \(line 1\)"),
+    ("f.json", '{"name": "a", "name": "b"}', "a key that stands twice"),
+    ("f.json", "[" * 100_000, "the place is not known"),
+    ("f.json", "[]", "expected one JSON object, found a list"),
+    ("f.toml", "#" * (MOST_BYTES + 1), "expected at most 1048576 bytes"),
+]
+
+
+def test_a_mistake_in_the_file_is_named_without_what_it_holds() -> None:
+    for name, text, said in MISTAKES_IN_THE_FILE:
+        with pytest.raises(ConfigError, match=said) as told:
+            understood("--config", written(text, name))
+        assert name in str(told.value)
+        assert PLANTED not in str(told.value)
 
 
 def test_a_file_that_is_no_text_or_no_file_is_refused() -> None:
@@ -232,14 +225,11 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(main, ["drain", *args])
 
 
-def test_a_value_that_the_option_does_not_take_is_refused_as_ever() -> None:
+def test_what_click_refuses_is_refused_as_ever() -> None:
     result = run("--config", written(toml({"wal": "w", "to": "a:b", "order": "chaos"})))
 
     assert result.exit_code == 2
     assert "'chaos' is not one of 'batch', 'total'" in result.stderr
-
-
-def test_without_target_and_wal_the_command_says_so() -> None:
     assert "Missing argument 'WAL'" in run("--to", "a:b").stderr
     assert "Missing option '--to'" in run("w").stderr
 

@@ -19,7 +19,6 @@ from tests.house.log import paths
 from tests.house.operate import Check, Fault, Finding
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
-from wal_sink.cli import verify as verify_module
 from wal_sink.errors import StoreError
 from wal_sink.operate import findings
 from wal_sink.operate.findings import NEXT
@@ -85,6 +84,8 @@ def test_a_healthy_wal(place: Path) -> None:
     text = invoke("verify", *everything(place)).stdout
     assert text.endswith("no fault found\n")
     assert "not compared" not in text
+    other = invoke("verify", *everything(place)[:-1], "other", exit_code=2).output
+    assert "has no sink 'other'; it has 'table'" in other
     assert files(place) == before
 
 
@@ -94,6 +95,7 @@ def test_comparisons_that_were_not_made_are_named(place: Path) -> None:
     assert "not compared: the checkpoint (give its address with --checkpoint)" in text
     assert "not compared: the positions of targets (give one with --to, and its sink with --name)" in text
     assert len(invoke_json("verify", str(place / "wal"))["not_compared"]) == 2
+    assert invoke_json("verify", str(place / "wal"), "--from-batch", "3")["seen"]["batches"] == 1
 
 
 def test_a_known_sink_is_not_given_an_empty_table_of_the_same_database(place: Path) -> None:
@@ -140,11 +142,6 @@ def test_a_checkpoint_that_was_rolled_back(place: Path) -> None:
     assert {fault["fault"] for fault in faults} == {"rolled-back"}
 
 
-def test_a_check_of_some_batches(place: Path) -> None:
-    wal = str(place / "wal")
-    assert invoke_json("verify", wal, "--from-batch", "3")["seen"]["batches"] == 1
-
-
 def ending(monkeypatch: pytest.MonkeyPatch, after: int, error: BaseException) -> None:
     """Let a check end by an error once it has looked at this batch."""
     whole = Check.run
@@ -183,17 +180,17 @@ def test_ctrl_c_before_the_first_batch(place: Path, monkeypatch: pytest.MonkeyPa
     assert "checked through batch none" in result.stdout
 
 
-@pytest.mark.parametrize("what", ["opened", "holds_wal"])
-def test_ctrl_c_while_the_wal_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_ctrl_c_while_the_wal_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this, click ended the command with exit code 1 and "Aborted!"."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verify_module, what, interrupted)
-    result = invoke("verify", str(place / "wal"), exit_code=130)
-    said = "stopped before the first batch was checked. Repeat the command: wal-sink verify …\n"
-    assert result.stderr == said
+    for where in ("verify.holds_wal", "opened.open_store"):
+        monkeypatch.setattr(f"wal_sink.cli.{where}", interrupted)
+        result = invoke("verify", str(place / "wal"), exit_code=130)
+        said = "stopped before the first batch was checked. Repeat the command: wal-sink verify …\n"
+        assert result.stderr == said
 
 
 def test_an_error_of_the_store_tells_how_to_go_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,8 +251,3 @@ def test_no_line_is_longer_than_a_terminal_of_40_columns(place: Path) -> None:
         text = invoke(*args, exit_code=1, env={"COLUMNS": "40"}).stdout
         assert [line for line in text.splitlines() if cell_len(line) > 40] == []
         assert "next: " in text
-
-
-def test_an_unknown_sink(place: Path) -> None:
-    args = everything(place)[:-1]
-    assert "has no sink 'other'; it has 'table'" in invoke("verify", *args, "other", exit_code=2).output

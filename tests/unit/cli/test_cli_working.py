@@ -205,49 +205,31 @@ def test_a_report_that_comes_after_the_end_is_left_out(
     assert capsys.readouterr().err == ""
 
 
-class Unread:
-    """A `WalSink` whose status counts its reads, and does not come while `hangs`."""
-
-    def __init__(self, status: Any, *, hangs: bool) -> None:
-        self.answer, self.reads, self.go = status, 0, threading.Event()
-        if not hangs:
-            self.go.set()
-
-    def status(self) -> Any:
-        self.reads += 1
-        self.go.wait(60)
-        return self.answer
-
-
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("option", ["--quiet", "-q"])
-def test_quiet_says_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with click.Context(main) as context:
-        context.params = main.make_context("wal-sink", [option, "status"]).params
-        assert working.is_quiet()
-        with working.working("reading"):
-            time.sleep(0.1)
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--quiet", "-q"):
+        with click.Context(main) as context:
+            context.params = main.make_context("wal-sink", [option, "status"]).params
+            assert working.is_quiet()
+            with working.working("reading"):
+                time.sleep(0.1)
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize(
-    "args", [("status",), ("batches",), ("show", "1"), ("sinks", "list"), ("letters", "list")], ids=" ".join
-)
-def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(
-    args: tuple[str, ...], wal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verb, number = (args[:-1], args[-1:]) if args[-1].isdigit() else (args, ())
-    usual = invoke(*verb, wal, *number, "--json")
+def test_a_slow_store_is_told_and_stdout_holds_the_result_alone(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verbs = (("status",), ("batches",), ("show", "1"), ("sinks list",), ("letters list",))
+    usual = {verb: invoke(*verb.split(), wal, *more, "--json") for verb, *more in verbs}
     monkeypatch.setattr(wal_sink.cli.opened, "open_store", slowly(open_store))
     monkeypatch.setattr(wal_sink.operate.look, "take", slowly(take))
-    slow = invoke(*verb, wal, *number, "--json")
-    assert f"wal-sink: opening file://{wal} (" in slow.stderr
-    assert f"wal-sink: reading the state of file://{wal} (" in slow.stderr
-    assert ageless(json.loads(slow.stdout)) == ageless(json.loads(usual.stdout))
-    if verb != ("status",):  # it tells the time of the look
-        assert slow.stdout == usual.stdout
-    assert invoke("--quiet", *verb, wal, *number).stderr == ""
+    for verb, *more in verbs:
+        slow = invoke(*verb.split(), wal, *more, "--json")
+        assert f"wal-sink: opening file://{wal} (" in slow.stderr
+        assert f"wal-sink: reading the state of file://{wal} (" in slow.stderr
+        assert ageless(json.loads(slow.stdout)) == ageless(json.loads(usual[verb].stdout))
+        if verb != "status":  # it tells the time of the look
+            assert slow.stdout == usual[verb].stdout
+        assert invoke("--quiet", *verb.split(), wal, *more).stderr == ""
 
 
 @pytest.mark.usefixtures("often")

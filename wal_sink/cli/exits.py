@@ -1,4 +1,7 @@
-"""Orderly end of a command after SIGTERM or Ctrl-C, with one line. Kubernetes, systemd and Docker send SIGTERM."""
+"""How a command ends: its exit codes, and an orderly end with one line after SIGTERM or Ctrl-C.
+
+Kubernetes, systemd and Docker send SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ import threading
 from collections.abc import Iterator
 from typing import NoReturn
 
-from wal_sink.cli.log_format import say
+from wal_sink.cli.working import say
 
-ENDED_BY_SIGTERM = 128 + signal.SIGTERM
-"""143, the exit code that shells report for a process ended by this signal."""
+FOUND_SOMETHING = 1
+"""A check found a problem, or delivery failed."""
+BAD_USE = 2
+"""Wrong usage or configuration: `ConfigError`, and click's own usage errors."""
 ENDED_BY_CTRL_C = 128 + signal.SIGINT
-"""130, the same for Ctrl-C."""
+"""130, the exit code that shells report for a process ended by this signal."""
+ENDED_BY_SIGTERM = 128 + signal.SIGTERM
+"""143, the same for SIGTERM."""
 STAYS = "undelivered batches stay in the WAL. Repeat the command to deliver them"
 
 
