@@ -3,11 +3,16 @@
 A dead letter is a Parquet file. It holds the rows under positional names (`c0`, …), and for each row its number in the
 segment (`row`) and the reason why it was kept (`reason`). The file's metadata names sink, batch and chunk under
 `wal_sink.*`. Only the user deletes a dead letter.
+
+The metadata end with a checksum of the whole file, which is computed while its place holds zeros. A Parquet reader
+checks pages and no footer, and a changed bit of the footer may give a number another scale.
 """
 
 from __future__ import annotations
 
 import io
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -16,7 +21,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wal_sink.dead_letters import seal
 from wal_sink.errors import CorruptError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.chunk import Chunk, Position
@@ -29,6 +33,10 @@ from wal_sink.wal.paths import DeadLetterName
 
 _logger = logger_of(__name__)
 _PREFIX = b"wal_sink."
+CHECKSUM = b"wal_sink.file_crc32"
+NO_CHECKSUM = b"0" * 10
+"""The value while the checksum is computed."""
+_CHECKSUM_PLACE = re.compile(re.escape(CHECKSUM) + rb".{0,8}?(\d{10})", re.DOTALL)
 _ROW, _REASON = "row", "reason"
 
 Kept: TypeAlias = Literal["rejected", "unknown"]
@@ -124,7 +132,7 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
     data = store.read(path)
     try:
         table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
-        facts = _facts_in(table.schema.metadata or {}) if seal.fits(data) else None
+        facts = _facts_in(table.schema.metadata or {}) if _is_unchanged(data) else None
     except (pa.ArrowException, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptError(f"{where}: expected a dead letter, found {len(data)} other bytes: {error}") from error
     if facts is None:
@@ -174,7 +182,7 @@ def _encode(
     table = table.replace_schema_metadata(_metadata_of(facts))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, **WRITING)
-    return seal.sealed(buffer.getvalue())
+    return with_checksum(buffer.getvalue())
 
 
 def _metadata_of(facts: _Facts) -> dict[bytes, bytes]:
@@ -184,7 +192,7 @@ def _metadata_of(facts: _Facts) -> dict[bytes, bytes]:
         _PREFIX + name.encode(): value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         for name, value in plain.items()
     }
-    return {**metadata, seal.KEY: seal.BLANK}
+    return {**metadata, CHECKSUM: NO_CHECKSUM}
 
 
 def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
@@ -195,3 +203,30 @@ def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
     }
     columns = msgspec.json.decode(texts.pop("columns", ""))
     return msgspec.convert({**texts, "columns": columns}, _Facts, strict=False)
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A file whose metadata end with `CHECKSUM` and `NO_CHECKSUM`, with its checksum."""
+    at = _place_of_checksum(data)
+    if at is None:
+        raise AssertionError("the file has no place for its checksum")
+    return b"".join((data[:at], b"%010d" % _checksum(data, at), data[at + len(NO_CHECKSUM) :]))
+
+
+def _is_unchanged(data: bytes) -> bool:
+    """Whether a file has the bytes that `with_checksum` gave it."""
+    at = _place_of_checksum(data)
+    return at is not None and int(data[at : at + len(NO_CHECKSUM)]) == _checksum(data, at)
+
+
+def _place_of_checksum(data: bytes) -> int | None:
+    """The offset of the checksum: behind the last `CHECKSUM`, since rows and names of columns stand before the
+    metadata.
+    """
+    found = _CHECKSUM_PLACE.match(data, max(0, data.rfind(CHECKSUM)))
+    return found.start(1) if found else None
+
+
+def _checksum(data: bytes, at: int) -> int:
+    view = memoryview(data)
+    return zlib.crc32(view[at + len(NO_CHECKSUM) :], zlib.crc32(NO_CHECKSUM, zlib.crc32(view[:at])))

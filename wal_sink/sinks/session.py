@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -46,10 +47,11 @@ def _asked_s(error: RetryLaterError) -> float:
     return float(min(asked, LONGEST_S))  # no budget is longer, and an integer may be too large for a float
 
 
-def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
-    """Call a user's code. Every way it can fail becomes a `SinkFailedError`, and so does an answer that did not run."""
+@contextmanager
+def _failures_of(what: str) -> Iterator[None]:
+    """Every way in which a user's code can fail becomes a `SinkFailedError`."""
     try:
-        return check_ran("it", timed_call.call(function, *args, timeout_s=timeout_s))
+        yield
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {text_of(error)}") from error
     except (PermanentError, ConfigError) as error:
@@ -75,6 +77,12 @@ def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *arg
         message = redacted(f"{what} raised {told(error)}")
         kind = FailureKind.PERMANENT if is_certificate_error(error) else FailureKind.RETRIABLE
         raise SinkFailedError(kind, message) from error
+
+
+def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
+    """Call a user's code. Every way it can fail becomes a `SinkFailedError`, and so does an answer that did not run."""
+    with _failures_of(what):
+        return check_ran("it", timed_call.call(function, *args, timeout_s=timeout_s))
 
 
 def check_returned(what: str, returned: object, remedy: str = "Correct the rows in the query") -> None:
@@ -156,7 +164,8 @@ class SinkSession:
     def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
         """Call the sink. If nothing can have been sent yet, an unknown outcome becomes a retriable one."""
         try:
-            return call_sink(self._timed_call, what, function, *args, timeout_s=self._timeout_s)
+            with _failures_of(what):
+                return check_ran("it", self._timed_call.call(function, *args, timeout_s=self._timeout_s))
         except SinkFailedError as error:
             if nothing_sent and error.failure.kind is FailureKind.UNKNOWN:
                 error.failure = Failure(FailureKind.RETRIABLE, error.failure.message)

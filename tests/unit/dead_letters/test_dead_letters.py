@@ -17,7 +17,7 @@ from tests.house.sinks import Chunk, Position
 from tests.house.stores import MemoryStore, ObjectMissing, StoreSpec
 from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
-from wal_sink.dead_letters import seal
+from wal_sink.dead_letters import files
 from wal_sink.dead_letters.files import count_rows, find_dead_letter
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.testing.simulation.faults import FaultyStore
@@ -167,7 +167,7 @@ def test_another_parquet_file_is_corrupt(log: Log) -> None:
     for name, table in {"x": pa.table({"c0": [1]}), "y": _with_facts(log, pa.table({"c0": [1], "row": [2]}))}.items():
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
-        log.store.create(name, seal.sealed(buffer.getvalue()) if name == "y" else buffer.getvalue())
+        log.store.create(name, files.with_checksum(buffer.getvalue()) if name == "y" else buffer.getvalue())
 
         with pytest.raises(CorruptError, match=told[name]):
             read_dead_letter(log.store, name)

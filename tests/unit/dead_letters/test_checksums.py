@@ -16,16 +16,16 @@ from tests.house.protocol import keep_rejected, read_dead_letter
 from tests.house.sinks import Chunk
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.unit.dead_letters.test_dead_letters import REJECTED, chunk
-from wal_sink.dead_letters import seal
+from wal_sink.dead_letters import files
 from wal_sink.dead_letters.files import DeadLetter
 from wal_sink.errors import CorruptError
 
 _numbers = itertools.count()
-EVIL = f"{seal.KEY.decode()}\x18\n{seal.BLANK.decode()}"
+EVIL = f"{files.CHECKSUM.decode()}\x18\n{files.NO_CHECKSUM.decode()}"
 
 
 def a_log() -> Log:
-    return Log(MemoryStore(StoreSpec(f"memory://seal-{next(_numbers)}")), simulated_runtime(0), "the-run")
+    return Log(MemoryStore(StoreSpec(f"memory://checksums-{next(_numbers)}")), simulated_runtime(0), "the-run")
 
 
 def with_amounts(name: str = "amount") -> Chunk:
@@ -75,9 +75,9 @@ def test_no_changed_bit_of_the_whole_file_is_unseen() -> None:
     """
     data = kept(with_amounts())
     assert read(data).chunk.table.column("amount").to_pylist() == [Decimal("1.25"), Decimal("2.50")]
-    own = data.rfind(seal.KEY)
+    own = data.rfind(files.CHECKSUM)
     places = [(at, at % 8) for at in range(len(data))]
-    places += [(at, bit) for at in range(own - 4, own + len(seal.KEY) + 16) for bit in range(8)]
+    places += [(at, bit) for at in range(own - 4, own + len(files.CHECKSUM) + 16) for bit in range(8)]
     unseen = []
     for at, bit in places:
         try:
@@ -88,7 +88,7 @@ def test_no_changed_bit_of_the_whole_file_is_unseen() -> None:
     assert unseen == []
 
 
-@pytest.mark.parametrize("name", ["amount", EVIL, seal.KEY.decode()])
+@pytest.mark.parametrize("name", ["amount", EVIL, files.CHECKSUM.decode()])
 def test_rows_reasons_and_names_may_hold_the_name_of_the_checksum(name: str) -> None:
     letter = read(kept(with_amounts(name)))
     assert letter.chunk.table.column_names == [name, "at", "text"]
@@ -101,9 +101,9 @@ def test_a_damaged_name_of_the_checksum_is_no_missing_checksum(damage: bytes) ->
     """Arrow keeps a second copy of all names in the metadata; here both are damaged."""
     data = kept(chunk(), ("", "too long"))
     with pytest.raises(CorruptError, match="the checksum of this dead letter does not match"):
-        read(data.replace(seal.KEY, damage))
+        read(data.replace(files.CHECKSUM, damage))
     table = pq.read_table(io.BytesIO(data))
-    metadata = {damage if name == seal.KEY else name: value for name, value in table.schema.metadata.items()}
+    metadata = {damage if name == files.CHECKSUM else name: value for name, value in table.schema.metadata.items()}
     buffer = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata), buffer)
     with pytest.raises(CorruptError, match="the checksum of this dead letter does not match"):
@@ -112,11 +112,11 @@ def test_a_damaged_name_of_the_checksum_is_no_missing_checksum(damage: bytes) ->
 
 def test_digits_that_are_none_are_no_checksum() -> None:
     data = kept(chunk(), ("", "too long"))
-    at = data.rfind(seal.KEY) + len(seal.KEY) + 2
+    at = data.rfind(files.CHECKSUM) + len(files.CHECKSUM) + 2
     with pytest.raises(CorruptError, match="the checksum of this dead letter does not match; restore the object"):
         read(data[:at] + b"x" * 10 + data[at + 10 :])
 
 
 def test_a_file_without_a_place_for_it_is_not_written() -> None:
     with pytest.raises(AssertionError, match="no place"):
-        seal.sealed(b"PAR1")
+        files.with_checksum(b"PAR1")
