@@ -32,8 +32,7 @@ from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, Mariadb
 from tests.support.sql_chunks import as_owner, sink_to
 from wal_sink.errors import PermanentError
 from wal_sink_backends import FilesSink
-from wal_sink_backends.sql.mariadb.types import type_name as mariadb_name
-from wal_sink_backends.sql.postgresql.types import type_name as postgresql_name
+from wal_sink_backends.sql.base import types
 from wal_sink_backends.sql.sink import SqlSink
 from wal_sink_backends.sql.sqlite import Sqlite
 
@@ -218,14 +217,14 @@ def databases(postgresql: PostgresqlServer, mariadb: MariadbServer, folder: Path
                 lambda table: sink_to(postgresql, pg, table),
                 lambda statement: as_owner(postgresql, pg, statement),
                 lambda query: postgresql.query(pg, query),
-                postgresql_name,
+                lambda kind: types.POSTGRESQL.name_of(kind, False),
             ),
             "MariaDB": Target(
                 MARIADB,
                 lambda table: sink_to(mariadb, maria, table),
                 lambda statement: mariadb.query(maria, statement),
                 lambda query: mariadb.query(maria, query),
-                mariadb_name,
+                lambda kind: types.MARIADB.name_of(kind, False),
             ),
             "SQLite": Target(
                 SQLITE,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from wal_sink.sinks.ledger import LedgerEntry
+    from wal_sink_backends.common.columns import ArrowType
+    from wal_sink_backends.sql.base.types import ServerTypes
 
 BLANK = re.compile(r"\s")
 
@@ -179,6 +181,7 @@ class ServerDialect(Dialect):
     """An SQL expression (for statements with placeholders): whether the server that computes it is read only."""
     ledger_ddl: ClassVar[str]
     """The DDL of the ledger, with {} for its name. `docs/sinks/sql.md` repeats it."""
+    types: ClassVar[ServerTypes]
 
     def __post_init__(self) -> None:
         self.driver_error()
@@ -309,6 +312,12 @@ class ServerDialect(Dialect):
 
     def create_table(self, connection: Connection, table: str, statement: str) -> None:
         self.create_once(connection, table, statement)
+
+    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:
+        return self.types.name_of(kind, key)
+
+    def fits(self, kind: ArrowType, declared: str) -> bool:
+        return self.types.fits(kind, declared)
 
     def release(self, connection: ServerSession, savepoint: str) -> None:
         connection.release(savepoint)

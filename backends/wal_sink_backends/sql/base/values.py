@@ -33,8 +33,6 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 6}
 T = TypeVar("T")
 Encode: TypeAlias = Callable[[Any, str, dict[int, str]], T]
 """Encodes a column, given its name, and adds the rows that the database cannot take to those refused."""
-Fits: TypeAlias = Callable[[ArrowType, str, list[int]], bool]
-"""Whether a column keeps values of an Arrow type, by the name of its declared type and the numbers in brackets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from wal_sink_backends.common.columns import stored_type
 from wal_sink_backends.sql.base.dialect import LEDGER, Look, Replacing
 from wal_sink_backends.sql.base.refused import Dropped
 from wal_sink_backends.sql.base.server import ServerDialect, checked
+from wal_sink_backends.sql.base.types import MARIADB, value_lists
 from wal_sink_backends.sql.mariadb.order import in_key_order
 from wal_sink_backends.sql.mariadb.session import Session, driver, mariadb_losses, number_of
-from wal_sink_backends.sql.mariadb.types import fits, type_name, value_lists
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -96,6 +96,7 @@ UNIQUE = """
 class Mariadb(ServerDialect):
     """MariaDB from version 10.5 on, or MySQL from 8.0 on."""
 
+    types = MARIADB
     schema_is = "a database"
     documents = frozenset({"json"})  # of MySQL: MariaDB shows such a column as longtext, and it keeps the text
     slots_at_once = 1000  # each of at most 190 characters: far below any server's max_allowed_packet
@@ -226,12 +227,6 @@ class Mariadb(ServerDialect):
         """Create the table with texts that are compared byte by byte. For another collation, users create the table."""
         collation = "utf8mb4_nopad_bin" if connection.is_mariadb else "utf8mb4_0900_bin"
         self.create_once(connection, table, f"{statement} COLLATE {collation}")
-
-    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:
-        return type_name(kind, key=key)
-
-    def fits(self, kind: ArrowType, declared: str) -> bool:
-        return fits(kind, declared)
 
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str], declared: object) -> Rows:  # noqa: ARG002
         return value_lists(table, key, connection.quoted)

@@ -11,8 +11,8 @@ from wal_sink.errors import PermanentError
 from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, STORED, Look, Replacing
 from wal_sink_backends.sql.base.refused import Dropped
 from wal_sink_backends.sql.base.server import ServerDialect, checked
+from wal_sink_backends.sql.base.types import POSTGRESQL, copy_rows
 from wal_sink_backends.sql.postgresql.session import Session, connection_class, driver, postgresql_losses
-from wal_sink_backends.sql.postgresql.types import copy_rows, fits, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wal_sink.sinks.ledger import LedgerEntry
-    from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Put
     from wal_sink_backends.sql.base.values import Rows
 
@@ -119,6 +118,7 @@ _MISSING = """
 class Postgresql(ServerDialect):
     """PostgreSQL from version 12 on, or behind a PgBouncer that pools transactions."""
 
+    types = POSTGRESQL
     longest_name = 63
     documents = frozenset({"jsonb"})
     holds = False  # LOCK TABLE protects no partition; a second look after the rows suffices, as they can be rolled back
@@ -276,12 +276,6 @@ class Postgresql(ServerDialect):
             connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
             if not self.columns(connection, table):
                 connection.execute(statement)
-
-    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002 - a key may have any type
-        return type_name(kind)
-
-    def fits(self, kind: ArrowType, declared: str) -> bool:
-        return fits(kind, declared)
 
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str], declared: Mapping[str, str]) -> Rows:  # noqa: ARG002
         return copy_rows(table, key, declared)
