@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.findings import Finding, fine
-from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.pacing import Patience
+from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, ReadySink, name_of, reached
 from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, RowsRefusedError, waits
 from wal_sink_backends.dynamodb.client import Target, TryAgainError
 from wal_sink_backends.dynamodb.items import Item, Nulls, check_columns, encoded
 from wal_sink_backends.dynamodb.tables import check_name, is_same_table
 
 __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
-
-RecreatedTable: TypeAlias = Literal["refuse", "accept"]
 
 MOST_ROWS = 99
 """The service's quota is 100 items in a transaction, one of which is the ledger's."""
@@ -32,14 +32,11 @@ _PUTS = 25
 """Most items of one BatchWriteItem."""
 
 
-class _OneTable:
+class _OneTable(ReadySink, ABC):
     """The part of a sink that is the same for both ways to write to a table."""
 
     _target: Target
     _calls: Calls | None = None
-
-    def describe(self) -> str:
-        return repr(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._target!r})"
@@ -50,13 +47,8 @@ class _OneTable:
             self._calls.close()
             self._calls = None
 
-    def _opened(self) -> Calls:
-        if self._calls is None:
-            raise RuntimeError(f"{self!r} is not open: call open() first")
-        return self._calls
 
-
-class DynamoDbSink(_OneTable, TransactionalSink):
+class DynamoDbSink(_OneTable, LedgerSink):
     """A DynamoDB table that gets rows and position in one transaction (`TransactWriteItems`). Runs anywhere.
 
     A chunk has to fit into one transaction: at most 99 rows and 4 MB. Stage with
@@ -94,14 +86,14 @@ class DynamoDbSink(_OneTable, TransactionalSink):
         ledger_table: str = "wal_sink_ledger",
         create_ledger: bool = True,
         timeout_s: float = 30.0,
-        recreated_table: RecreatedTable = "refuse",
+        recreated_table: IfRecreated = "refuse",
     ) -> None:
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._ledger_table, self.target_name = ledger_table, table
         self._create_ledger = create_ledger
         self._recreated_table = recreated_table
         check_name(ledger_table, "ledger_table")
-        one_of("recreated_table", recreated_table, get_args(RecreatedTable))
+        one_of("recreated_table", recreated_table, get_args(IfRecreated))
         if is_same_table(ledger_table, table):
             raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
 
@@ -123,27 +115,21 @@ class DynamoDbSink(_OneTable, TransactionalSink):
             has_ledger = calls.has_ledger(self._ledger_table, create=self._create_ledger)
         finally:
             calls.close()
-        ledger = "the ledger exists" if has_ledger else "the first delivery makes the ledger"
-        return [fine("target", f"{self!r} can be reached, and {ledger}"), _key_finding(calls, schema, self._target)]
+        return [reached(repr(self), has_ledger=has_ledger), _key_finding(calls, schema, self._target)]
 
-    def last(self, slot: str) -> Position | None:
-        """The position in the ledger, read consistently; None if the slot never wrote."""
-        found = self._opened().ledger(self._ledger_table, slot)
-        return found.position if found else None
-
-    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions in the ledger, read consistently, 100 in a request.
+    def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
+        """The positions, read consistently, 100 in a request.
 
         The table is checked again, in one request: rows that it had when this sink was opened may be gone since.
 
         Raises `HistoryError` if it was deleted and created again, `TryAgainError` if DynamoDB leaves some positions
         unread for longer than `timeout_s`.
         """
-        calls = self._opened()
+        calls = self.opened(self._calls)
         if slots:
             calls.look()
         found = calls.ledgers(self._ledger_table, slots, Patience(self._target.timeout_s))
-        return {slot: found[slot].position if slot in found else None for slot in slots}
+        return {slot: entry.position for slot, entry in found.items()}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Rows and position in one transaction; nothing if the ledger is there already.
@@ -152,8 +138,8 @@ class DynamoDbSink(_OneTable, TransactionalSink):
         of, `PermanentError` for a chunk that fits no transaction and if no retry can help; anything else may be tried
         again.
         """
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
-        calls = self._opened()
+        what = f"{name_of(chunk)}: {self._target!r}"
+        calls = self.opened(self._calls)
         items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.keys, what)
         if refused:
             return Rejected(refused)
@@ -173,7 +159,7 @@ class DynamoDbSink(_OneTable, TransactionalSink):
         )
 
 
-class DynamoDbPutSink(_OneTable, Sink):
+class DynamoDbPutSink(_OneTable):
     """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
 
     Repeats put the same items again. That is exactly once in effect with `row_key`, or if no key occurs twice, which
@@ -218,8 +204,8 @@ class DynamoDbPutSink(_OneTable, Sink):
         Raises `PermanentError` if no retry can help, `TryAgainError` if DynamoDB leaves items unprocessed for too
         long; anything else may be tried again.
         """
-        calls = self._opened()
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
+        calls = self.opened(self._calls)
+        what = f"{name_of(chunk)}: {self._target!r}"
         items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.keys, what)
         patience = Patience(self._max_wait_s)
         told: dict[int, str] = {}

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError, StoreError
-from wal_sink.sinks.base import Sink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore
 from wal_sink_backends.common.durability import warn_once
+from wal_sink_backends.common.sinks import ReadySink, name_of
 from wal_sink_backends.files.folder import Folder
 from wal_sink_backends.files.formats import Format, encoded, written_as
 from wal_sink_backends.files.names import CHUNK_TEMPLATE, check_chunk_template, check_columns
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wal_sink.stores.base import Store
 
 
-class FilesSink(Sink):
+class FilesSink(ReadySink):
     """A folder on any fsspec store, to which each chunk is written as one object. A warning names a store that may
     show parts of it to readers.
 
@@ -72,9 +72,6 @@ class FilesSink(Sink):
         self._maps: Maps = maps
         self._own_key: Callable[[str], str] = str
 
-    def describe(self) -> str:
-        return repr(self)
-
     def __repr__(self) -> str:
         return f"FilesSink({self._folder.spec.safe_url!r}, format={self._format!r})"
 
@@ -105,7 +102,7 @@ class FilesSink(Sink):
         if not chunk.num_rows:
             return
         store, name = self._folder.store(repr(self)), self.name_of(chunk)
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        what = name_of(chunk)
         check_columns(chunk.table.column_names, name, what)
         try:
             data = encoded(self._format, written_as(self._format, chunk, self._maps))

@@ -15,6 +15,7 @@ from wal_sink.sinks.base import TwoPhaseSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.spec import LOCAL, S3, StoreSpec
+from wal_sink_backends.common.sinks import ReadySink, name_of
 from wal_sink_backends.files.folder import Folder
 from wal_sink_backends.files.formats import Format, RowsFile, new_file, written_as
 from wal_sink_backends.files.local import LocalHolder
@@ -34,7 +35,7 @@ _NO_ROWS = ""
 """The handle of a transaction without rows: there is nothing to commit."""
 
 
-class TwoPhaseFilesSink(TwoPhaseSink):
+class TwoPhaseFilesSink(ReadySink, TwoPhaseSink):
     """A local folder, or a prefix of an S3 bucket, in which each segment becomes one file, under a name you choose.
 
     `url`: a local folder (on a cluster one that every machine mounts) or `s3://…`.
@@ -77,9 +78,6 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         self._writing: _Writing | None = None
         self._check_place()
 
-    def describe(self) -> str:
-        return repr(self)
-
     def __repr__(self) -> str:
         return f"TwoPhaseFilesSink({self._folder.spec.safe_url!r}, format={self._format!r})"
 
@@ -111,7 +109,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         writing = self._begun()
         if not chunk.num_rows:
             return
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        what = name_of(chunk)
         check_columns(chunk.table.column_names, writing.name, what)
         writing.rows += chunk.num_rows
         try:

@@ -16,11 +16,12 @@ from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import Redactor, mask_url, secrets_in_url
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.sinks.base import Rejected, Sink, SinkContext
+from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink_backends.common.options import from_environment, refuse_braces
 from wal_sink_backends.common.pacing import Pacing, Patience, own_pause_s, pace_of
+from wal_sink_backends.common.sinks import ReadySink, name_of
 from wal_sink_backends.http.answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http.api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 
@@ -41,7 +42,7 @@ MOST_REFUSED = 100
 """Most refused rows that are searched for in a chunk that was refused as a whole."""
 
 
-class HttpSink(Sink):
+class HttpSink(ReadySink):
     """An API that takes rows as JSON, with one request for each chunk or each row. Runs anywhere.
 
     `body`: `"json"` sends a chunk as an array of objects, `"jsonl"` as one object a line, `"rows"` each row as one
@@ -116,9 +117,6 @@ class HttpSink(Sink):
         may_halve = not (idempotent or self._is_looked_up)
         self.names_refused_rows = body == "rows" or may_halve or check is not None
 
-    def describe(self) -> str:
-        return repr(self)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({mask_url(self._url)!r}, body={self._body!r}, idempotent={self.idempotent})"
 
@@ -159,7 +157,7 @@ class HttpSink(Sink):
         if not chunk.num_rows:
             return None
         chunk = chunk.maps_as(self._maps)
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        what = name_of(chunk)
         pace_of(self._url, self._pacing).check_chunk(chunk.num_rows, what)
         patience = Patience(self._pacing.max_wait_s)
         refused = self._write_rows(chunk, patience) if self._body == "rows" else self._write_whole(chunk, patience)
@@ -193,7 +191,7 @@ class HttpSink(Sink):
         while parts:
             rows = parts.pop()
             part = chunk.without(set(range(chunk.num_rows)).difference(rows))
-            what = f"batch {chunk.batch_id}, chunk {part.key}"
+            what = name_of(part)
             content = _json_of(part, lines=self._body == "jsonl")
             found = self._send(content, part.key, len(rows), what, patience)
             if isinstance(found, dict):
@@ -212,12 +210,12 @@ class HttpSink(Sink):
         own = self._own_key(key)
         headers = {self._idempotency_header: own, "Content-Type": _CONTENT_TYPES[self._body]}
         url = self._url.replace(KEY, own)
-        return self._opened().send(Call(self._method, url, content, headers, rows, what), patience)
+        return self.opened(self._api).send(Call(self._method, url, content, headers, rows, what), patience)
 
     def _check_halving(self, part: Chunk, reason: str) -> None:
         if self.idempotent or self._is_looked_up:
             raise PermanentError(
-                f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, and "
+                f"{name_of(part)}: all {part.num_rows} rows were refused in one answer, and "
                 f"this answer names no row: {reason}. wal-sink does not halve the chunk, because the API may still "
                 "accept the whole chunk, and the halves have other keys. Look at the rows: wal-sink show WAL "
                 f"{part.batch_id}. To send each row alone, which finds the refused ones, use body='rows' (in the URL "
@@ -231,16 +229,11 @@ class HttpSink(Sink):
         """Refuse a check that names some rows of a chunk, if a later process can only ask for the whole chunk."""
         if self._is_looked_up and 0 < len(found) < part.num_rows:
             raise PermanentError(
-                f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
+                f"{name_of(part)}: {len(found)} of {part.num_rows} rows were refused, the "
                 f"first with: {next(iter(found.values()))}. A look-up cannot tell which rows were refused: after a "
                 "crash, the refused rows would count as delivered, or the other rows would be sent twice. Configure "
                 "the API to accept or refuse a chunk as a whole, or use HttpSink with body='rows'"
             )
-
-    def _opened(self) -> Api:
-        if self._api is None:
-            raise RuntimeError(f"{self!r} is not open: call open() first")
-        return self._api
 
     def _urls(self) -> list[str]:
         return [self._url]
@@ -298,7 +291,7 @@ def _json_of(chunk: Chunk, *, lines: bool) -> bytes:
     try:
         return chunk.to_json(lines=lines)
     except ConfigError as error:  # a type or names JSON cannot carry: no retry will help
-        raise PermanentError(f"batch {chunk.batch_id}, chunk {chunk.key}: {error}") from error
+        raise PermanentError(f"{name_of(chunk)}: {error}") from error
 
 
 def _check_refused(refused: Mapping[int, str], what: str) -> None:
@@ -384,4 +377,4 @@ class HttpLookupSink(HttpSink):
 
     def _knows(self, key: str) -> bool:
         call = Call("GET", self._lookup_url.replace(KEY, key), b"", _NO_CACHE, 0, f"chunk {key}")
-        return self._opened().knows(call, Patience(self._pacing.max_wait_s))
+        return self.opened(self._api).knows(call, Patience(self._pacing.max_wait_s))

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.sinks.json_rows import plain_values, to_json_lines
+from wal_sink.sinks.json_rows import Maps, maps_as, plain_values, to_json_lines
 from wal_sink_backends.common.columns import array_of, is_text
 
 _VALUE = re.compile(r"(json)|(json|bytes|string):(.+)", re.DOTALL)
@@ -75,6 +75,7 @@ class MessageFormat:
     """Columns by name of the header."""
     partition: str | None = None
     tombstones: bool = False
+    maps: Maps = "object"
 
     def __post_init__(self) -> None:
         if not _VALUE.fullmatch(self.value):
@@ -91,6 +92,7 @@ class MessageFormat:
 
         Raises `PermanentError`, naming the column.
         """
+        table = maps_as(self.maps, table)
         try:
             values = self._values(table)
             keys: list[Bytes] = [None] * table.num_rows if self.key is None else _texts(table, self.key)

@@ -14,10 +14,11 @@ from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
-from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, name_of, reached
 from wal_sink_backends.kafka.client import Cluster, ClusterSpec, Conf, KafkaAttemptError, KafkaFencedError, Topic
 from wal_sink_backends.kafka.ledger import Ledger, LedgerRecord, Mark
 from wal_sink_backends.kafka.messages import MessageFormat, Messages
@@ -27,12 +28,11 @@ LEDGER_TOPIC = "wal-sink-ledger"
 Partitioner: TypeAlias = Literal[
     "murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random"
 ]
-RecreatedTopic: TypeAlias = Literal["refuse", "accept"]
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _MOST_TIMEOUT_S = 900.0
 
 
-class KafkaSink(TransactionalSink):
+class KafkaSink(LedgerSink):
     """A topic that is delivered to exactly once, as consumers with `isolation.level=read_committed` see it.
 
     Every chunk is one transaction: its messages, and the position of its slot as a record of the compacted topic
@@ -74,27 +74,23 @@ class KafkaSink(TransactionalSink):
         ledger_topic: str = LEDGER_TOPIC,
         ledger_replication: int = -1,
         transaction_timeout_s: float = 45.0,
-        recreated_topic: RecreatedTopic = "refuse",
+        recreated_topic: IfRecreated = "refuse",
         conf: Conf | None = None,
         conf_from_env: Mapping[str, str] | None = None,
     ) -> None:
         self._check_arguments(topic, ledger_topic, partitioner, ledger_replication, transaction_timeout_s)
         check_maps(maps)
-        one_of("recreated_topic", recreated_topic, get_args(RecreatedTopic))
+        one_of("recreated_topic", recreated_topic, get_args(IfRecreated))
         named = {headers: headers} if isinstance(headers, str) else headers or {}
         by_name = dict(named) if isinstance(named, Mapping) else {name: name for name in named}
-        self._format = MessageFormat(value, key, by_name, partition, tombstones)
+        self._format = MessageFormat(value, key, by_name, partition, tombstones, maps)
         self._spec = ClusterSpec(bootstrap_servers, dict(conf or {}), dict(conf_from_env or {}), transaction_timeout_s)
         self._topic = self.target_name = topic
-        self._maps: Maps = maps
         self._ledger_topic = ledger_topic
         self._ledger_replication = ledger_replication
         self._partitioner = partitioner
         self._recreated_topic = recreated_topic
         self._target: _Target | None = None
-
-    def describe(self) -> str:
-        return repr(self)
 
     def __repr__(self) -> str:
         shown = self._format
@@ -131,28 +127,21 @@ class KafkaSink(TransactionalSink):
         if schema is not None:
             rows = schema.empty_table()
             self._format.messages(rows, partitions=topic.partitions, most_bytes=topic.most_bytes)
-        there = "the ledger exists" if ledger else "the first delivery makes the ledger"
         return [
-            fine("target", f"{self._spec.servers} can be reached, and {there}"),
+            reached(self._spec.servers, has_ledger=ledger is not None),
             fine("target.topic", f"topic {topic.name!r} has {counted(topic.partitions, 'partition')}"),
         ]
 
-    def last(self, slot: str) -> Position | None:
-        """The position in the ledger as of now; None if the slot never wrote. `HistoryError` if its rows are gone.
+    def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
+        """The positions, from one reading of the ledger.
 
-        An older process may still be writing: `write` fences it first and then reads again.
+        The topic is checked again: rows that it had when this sink was opened may be gone since. An older process may
+        still be writing: `write` fences it first and then reads again.
         """
-        return self.positions([slot])[slot]
-
-    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions of several slots, from one reading of the ledger.
-
-        The topic is checked again: rows that it had when this sink was opened may be gone since.
-        """
-        target = self._opened()
+        target = self.opened(self._target)
         target.look_again()
         found = target.newest(slots)
-        return {slot: stored.entry(slot).position if stored else None for slot, stored in found.items()}
+        return {slot: stored.entry(slot).position for slot, stored in found.items() if stored}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Write the messages and move the ledger on, in one transaction; nothing if the ledger is there already.
@@ -162,12 +151,12 @@ class KafkaSink(TransactionalSink):
         it records, `PermanentError` for columns that do not fit and for missing rights, `OutcomeUnknownError` if the
         brokers did not answer a commit; anything else may be tried again. After any error the slot starts afresh.
         """
-        target, what = self._opened(), f"batch {chunk.batch_id}, chunk {chunk.key}: {self!r}"
+        target, what = self.opened(self._target), f"{name_of(chunk)}: {self!r}"
         with target.writing(chunk) as slot:
             stored = slot.stored.entry(slot.name) if slot.stored else None
             if LedgerEntry.is_known(stored, chunk, target.sink):
                 return None
-            messages, refused = target.messages(self._for_json(chunk), what)
+            messages, refused = target.messages(chunk, what)
             refused = refused or slot.producer.send(messages, what)
             if refused:
                 target.check_unaltered(what)
@@ -178,14 +167,6 @@ class KafkaSink(TransactionalSink):
             slot.producer.commit(what)
             slot.stored, slot.mark = record, mark
         return None
-
-    def _for_json(self, chunk: Chunk) -> Chunk:
-        return chunk.maps_as(self._maps)
-
-    def _opened(self) -> _Target:
-        if self._target is None:
-            raise RuntimeError(f"{self!r} is not open: call open() first")
-        return self._target
 
     @staticmethod
     def _check_arguments(topic: str, ledger_topic: str, partitioner: str, replication: int, timeout_s: float) -> None:

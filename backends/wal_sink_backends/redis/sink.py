@@ -13,11 +13,12 @@ from wal_sink.arguments import check_seconds, one_of
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.findings import Finding, fine
-from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.options import from_environment
+from wal_sink_backends.common.sinks import LedgerSink, name_of
 from wal_sink_backends.redis.rows import LEDGER, MOST_ARGUMENTS, SCRIPT, KeyTemplate, encoded
 from wal_sink_backends.redis.server import (
     check_address,
@@ -35,7 +36,7 @@ _TAKES_MANY = 7
 """The major version since which a command may have more than a million arguments."""
 
 
-class RedisSink(TransactionalSink):
+class RedisSink(LedgerSink):
     """Rows as Redis hashes, as entries of a stream, or as members of a set. Runs anywhere that reaches the server.
 
     `url` is `redis://host:6379/0`, `rediss://…` (TLS) or `unix:///path/of.sock`. `key` names a row's Redis key, with
@@ -88,9 +89,6 @@ class RedisSink(TransactionalSink):
         self._takes_many = False
         self._check_arguments()
 
-    def describe(self) -> str:
-        return repr(self)
-
     def __repr__(self) -> str:
         return f"RedisSink({mask_url(self._url)!r}, kind={self._kind!r}, key={self._template.text!r})"
 
@@ -131,17 +129,14 @@ class RedisSink(TransactionalSink):
             self._client.close()
             self._client = None
 
-    def last(self, slot: str) -> Position | None:
-        """The position in the ledger; None if the slot never wrote."""
-        return self.positions([slot])[slot]
-
-    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions in the ledger, read together on one connection."""
+    def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
+        """The positions, read together on one connection."""
         what = f"{len(slots)} slots in {LEDGER}… in {mask_url(self._url)}, from {slots[:1]} on"
-        with translated(what), self._opened().pipeline(transaction=False) as questions:
+        with translated(what), self.opened(self._client).pipeline(transaction=False) as questions:
             for slot in slots:
                 questions.hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
-            return {slot: _position(slot, found) for slot, found in zip(slots, questions.execute(), strict=True)}
+            answers = zip(slots, questions.execute(), strict=True)
+            return {slot: _position(slot, found) for slot, found in answers if found[0] is not None}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Rows and position in one script; nothing if the ledger is there already.
@@ -150,7 +145,7 @@ class RedisSink(TransactionalSink):
         than the ledger's, `HistoryError` for other rows than the ledger records, `PermanentError` if no retry can help;
         anything else may be tried again.
         """
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {mask_url(self._url)}"
+        what = f"{name_of(chunk)}: {mask_url(self._url)}"
         keys, values, refused = encoded(chunk.maps_as(self._maps), self._kind, self._template, what)
         if refused:
             return Rejected(refused)
@@ -181,7 +176,7 @@ class RedisSink(TransactionalSink):
         WAIT counts the writes of the same connection: on another connection it counts replicas that may lack the rows.
         So both are sent together, and redis-py cannot connect anew between them.
         """
-        client, errors = self._opened(), redis_library().exceptions
+        client, errors = self.opened(self._client), redis_library().exceptions
         if not self._wait_replicas:
             return client.eval(SCRIPT, keys, *arguments), 0
         with client.pipeline(transaction=False) as both:
@@ -236,11 +231,6 @@ class RedisSink(TransactionalSink):
                 "has the rows, and ignores them when they are sent again"
             )
 
-    def _opened(self) -> Any:
-        if self._client is None:
-            raise RuntimeError(f"{self!r} is not open: call open() first")
-        return self._client
-
     def _connection_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
         if self._password_env is not None:
@@ -276,12 +266,10 @@ class RedisSink(TransactionalSink):
             )
 
 
-def _position(slot: str, found: Sequence[bytes | None]) -> Position | None:
+def _position(slot: str, found: Sequence[bytes | None]) -> Position:
     """The answer of HMGET as a position. `PermanentError` for values that the script never writes."""
     batch_id, rows, segment_id = found
-    if batch_id is None:
-        return None
-    if rows is None or segment_id is None or not (batch_id.isdigit() and rows.isdigit()):
+    if batch_id is None or rows is None or segment_id is None or not (batch_id.isdigit() and rows.isdigit()):
         raise PermanentError(
             f"key {LEDGER + slot!r} has batch_id, rows and segment_id {list(found)}: expected two whole numbers and a "
             "text. Another program altered the ledger: restore it together with the rows"

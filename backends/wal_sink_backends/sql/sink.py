@@ -18,10 +18,11 @@ from wal_sink.arguments import check_bool, one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
-from wal_sink.sinks.base import Rejected, TransactionalSink
+from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
 from wal_sink_backends.common.options import refuse_braces
+from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, name_of, reached
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     Connection,
@@ -41,10 +42,9 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql.base.values import Rows
 
 Mode: TypeAlias = Literal["append", "upsert"]
-RecreatedTable: TypeAlias = Literal["refuse", "accept"]
 
 
-class SqlSink(TransactionalSink):
+class SqlSink(LedgerSink):
     """A table of an SQL database as a target that is delivered to exactly once.
 
     `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host:port/database` or
@@ -88,7 +88,7 @@ class SqlSink(TransactionalSink):
         schema: str | None = None,
         create_table: bool = True,
         may_drop_rows: bool = False,
-        recreated_table: RecreatedTable = "refuse",
+        recreated_table: IfRecreated = "refuse",
         password_env: str | None = None,
         busy_timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
@@ -107,16 +107,13 @@ class SqlSink(TransactionalSink):
         self._replacing = Replacing(self._key, newer_by)
         check_bool("may_drop_rows", may_drop_rows)
         self._may_drop_rows = may_drop_rows
-        one_of("recreated_table", recreated_table, get_args(RecreatedTable))
+        one_of("recreated_table", recreated_table, get_args(IfRecreated))
         self._recreated_table = recreated_table
         self._target = TargetTable(self._dialect, table, self._key, create=create_table)
         self._connection: Connection | None = None
         self._opened = False
         self.max_concurrency = self._dialect.most_writers
         self._check_arguments()
-
-    def describe(self) -> str:
-        return repr(self)
 
     def __repr__(self) -> str:
         key = f", key={self._key!r}" if self._key else ""
@@ -149,15 +146,10 @@ class SqlSink(TransactionalSink):
                 has_ledger = bool(self._dialect.columns(connection, LEDGER))
         finally:
             connection.close()
-        ledger = "the ledger exists" if has_ledger else "the first delivery makes the ledger"
-        return [fine("target", f"{at} can be reached, and {ledger}"), found]
+        return [reached(at, has_ledger=has_ledger), found]
 
-    def last(self, slot: str) -> Position | None:
-        """The position in the ledger; None if the slot never wrote."""
-        return self.positions([slot])[slot]
-
-    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions in the ledger, in one statement; MariaDB takes 1,000 slots in each, SQLite 500.
+    def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
+        """The positions, in one statement; MariaDB takes 1,000 slots in each, SQLite 500.
 
         On a server, the statement runs in a transaction that may write: a proxy that splits reads from writes sends
         such a transaction to the primary. An answer of a read-only server is refused, and may be tried again
@@ -171,7 +163,7 @@ class SqlSink(TransactionalSink):
         with self._dialect.translated(what), self._dialect.reading(connection):
             for first in range(0, len(slots), step):
                 found |= self._dialect.stored(connection, slots[first : first + step])
-        return {slot: found[slot].position if slot in found else None for slot in slots}
+        return {slot: entry.position for slot, entry in found.items()}
 
     def has_table(self) -> bool:
         """Whether the table exists. The ledger is common to all tables of a schema, and may outlive this one."""
@@ -187,7 +179,7 @@ class SqlSink(TransactionalSink):
         a lower term than the ledger's, `HistoryError` for other rows than the ledger records, `PermanentError` if
         table and rows do not fit; anything else may be tried again.
         """
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
+        what = f"{name_of(chunk)}: table {self._table!r} in {self._dialect.address}"
         connection, chunk = self._connected(), chunk.maps_as(self._maps)
         self._check_names(chunk.table.schema.names, what)
         self._check_age(chunk.table.schema, what)

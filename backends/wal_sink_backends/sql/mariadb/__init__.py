@@ -1,1 +1,1 @@
-"""MariaDB and MySQL for `SqlSink`, through PyMySQL: statements, types, errors, and the order of locks."""
+"""MariaDB and MySQL for `SqlSink`, through PyMySQL: statements, errors, and the order of locks."""

@@ -1,1 +1,1 @@
-"""PostgreSQL for `SqlSink`, through psycopg 3: statements, types, errors, upserts by way of COPY."""
+"""PostgreSQL for `SqlSink`, through psycopg 3: statements, errors, upserts by way of COPY."""

@@ -1,0 +1,60 @@
+"""The base of the ready sinks, and of those whose target keeps a ledger: the position of each slot beside the rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, TypeVar
+
+from wal_sink.reporting.findings import Finding, fine
+from wal_sink.sinks.base import Sink, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+
+IfRecreated: TypeAlias = Literal["refuse", "accept"]
+"""What to do if the table or topic was deleted and created again, without the rows delivered before."""
+_T = TypeVar("_T")
+
+
+class ReadySink(Sink, ABC):
+    """A sink that shows its target, without secrets, in `__repr__`."""
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def opened(self, part: _T | None) -> _T:
+        """A part that `open` made. `RuntimeError` without it."""
+        if part is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return part
+
+
+class LedgerSink(ReadySink, TransactionalSink):
+    """A sink whose target keeps a ledger."""
+
+    @abstractmethod
+    def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
+        """The positions of some slots, in as few requests as the target permits; slots that never wrote left out."""
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger as of now; None if the slot never wrote. Raises what `positions` raises."""
+        return self.positions([slot])[slot]
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The positions in the ledger as of now.
+
+        Raises `HistoryError` if the rows of one are gone with their table or topic, `PermanentError` if the ledger is
+        damaged; anything else may be tried again.
+        """
+        found = self.positions_in_ledger(slots)
+        return {slot: found.get(slot) for slot in slots}
+
+
+def name_of(chunk: Chunk) -> str:
+    """A chunk, for messages."""
+    return f"batch {chunk.batch_id}, chunk {chunk.key}"
+
+
+def reached(target: str, *, has_ledger: bool) -> Finding:
+    """A target that answered, and whether it has a ledger."""
+    ledger = "the ledger exists" if has_ledger else "the first delivery makes the ledger"
+    return fine("target", f"{target} can be reached, and {ledger}")
