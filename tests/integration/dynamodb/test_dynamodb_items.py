@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 from tests.house.sinks import Rejected
-from tests.support.chunks import chunk, ids, raw_texts
+from tests.support.chunks import CONTEXT, chunk, ids, raw_texts
 from tests.support.dynamodb_tools import KINDS, opened
-from tests.support.servers.dynamodb_server import DynamoDbServer, Fault
+from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault
 from wal_sink.errors import PermanentError
 from wal_sink.testing.data.tables import COLUMN_TYPES
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
+from wal_sink_backends.dynamodb.urls import dynamodb_sink
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -193,3 +194,14 @@ def test_a_column_named_as_row_key(server: DynamoDbServer) -> None:
         pytest.raises(PermanentError, match="column 'id' has the name of row_key"),
     ):
         sink.write(chunk(ids(1)))
+
+
+def test_by_url(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    sink = dynamodb_sink(f"dynamodb://{table}?mode=put&region={REGION}&endpoint_url={server.endpoint}&max_wait_s=5")
+    assert repr(sink) == f"DynamoDbPutSink('{table}', '{server.endpoint}')"
+    sink.open(CONTEXT)
+    sink.write(chunk(ids(1)))
+    sink.close()
+    assert server.ids(table) == [1]
+    assert repr(dynamodb_sink("dynamodb://Orders?region=x")) == "DynamoDbSink('Orders', 'x')"

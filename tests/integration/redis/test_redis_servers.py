@@ -24,6 +24,7 @@ from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis import sink as redis_backend
 from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import Kind, RedisSink
+from wal_sink_backends.redis.urls import redis_sink
 
 # Servers that refuse.
 
@@ -330,3 +331,21 @@ def test_a_server_that_restarts_without_its_newest_writes(new_redis: Callable[..
         ):
             sink.write(chunk(ids(3), first=2))
     assert stream_ids(server) == [1]
+
+
+def test_by_url_with_its_password(server: RedisServer) -> None:
+    sink = redis_sink(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3?kind=stream&key=orders:%7Bid%7D&maxlen=100")
+    assert repr(sink) == f"RedisSink('redis://127.0.0.1:{server.port}/3', kind='stream', key='orders:{{id}}')"
+    sink.open(CONTEXT)
+    sink.write(chunk(ids(1)))
+    sink.close()
+    with server.client(db=3) as raw:
+        assert raw.xlen("orders:1") == 1
+
+
+def test_by_the_path_of_a_socket(server: RedisServer) -> None:
+    sink = redis_sink(f"redis+unix://{server.folder}/redis.sock?key=orders:{{id}}&password_env={VARIABLE}")
+    sink.open(CONTEXT)
+    sink.write(chunk(ids(1)))
+    sink.close()
+    assert ledger(server)["rows"] == "1"

@@ -170,7 +170,7 @@ def test_a_failure_that_may_pass_ends_the_session(caplog: pytest.LogCaptureFixtu
     assert not said_here(caplog)
 
 
-def test_so_does_any_other_failure() -> None:
+def test_an_unknown_failure_ends_the_session_too() -> None:
     session = Answers(TimeoutError())
     with pytest.raises(TimeoutError):
         checked(session, "db", mariadb_losses, lambda _: False, RefusedError)

@@ -1,4 +1,4 @@
-"""Rows as Kafka messages, and what `KafkaSink` refuses before it speaks to any broker."""
+"""`KafkaSink` without a broker: messages, their columns, the records of its ledger."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.house.sinks import SinkContext
+from tests.house.kit import CASES, SLOT
+from tests.house.sinks import LedgerEntry, SinkContext
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.testing.contract.calls import travelled
+from wal_sink_backends.kafka.client import Topic
+from wal_sink_backends.kafka.ledger import LedgerRecord
 from wal_sink_backends.kafka.messages import Message, MessageFormat
 from wal_sink_backends.kafka.sink import KafkaSink, _Target
 from wal_sink_backends.kafka.urls import kafka_sink
@@ -260,3 +264,18 @@ def test_without_the_client_the_extra_is_named() -> None:
     env = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'backends'}"}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     assert "wal-sink with its extra kafka, or: pip install confluent-kafka" in done.stderr
+
+
+TOPIC = Topic("flights", "an-id", 3, {})
+
+
+def test_a_record_is_the_entry_of_its_chunk_and_tells_where_the_rows_went() -> None:
+    faults = []
+    for case in CASES:
+        if case.verdict == "new":
+            written = msgspec.json.encode(LedgerRecord.of(case.chunk(), TOPIC))
+            record = msgspec.json.decode(written, type=LedgerRecord)
+            told = (record.format, record.topic, record.topic_id)
+            if record.entry(SLOT) != LedgerEntry.of(case.chunk()) or told != (1, "flights", "an-id"):
+                faults.append(f"{case}: {record}")
+    assert faults == []
