@@ -11,7 +11,7 @@ from wal_sink.sinks.base import Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 
 IfRecreated: TypeAlias = Literal["refuse", "accept"]
-"""What to do if the table or topic was deleted and created again, without the rows delivered before."""
+"""Stop, or go on, if the table or topic was deleted and created again, without the rows delivered before."""
 _T = TypeVar("_T")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.house.sinks import sink_from_url
 from tests.support.processes import CHECKOUT
+from tests.support.refusals import unrefused
 from wal_sink.errors import ConfigError
 from wal_sink_backends.common.options import options_in, options_of
 from wal_sink_backends.common.pacing import Pacing
@@ -101,9 +102,11 @@ def test_arguments_that_a_text_can_hold_are_options() -> None:
     assert options_in("", URL, KNOWN) == {}
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
+def test_a_wrong_option_is_named_with_what_it_takes() -> None:
+    def make(query: str) -> None:
+        options_in(query, URL, KNOWN)
+
+    cases: list[tuple[Any, ...]] = [
         ("flag=yes", "x://host/a: flag='yes': expected true or false$"),
         ("count=1_000", "count='1_000': expected a whole number"),
         ("count=1.5", "count='1.5': expected a whole number, such as count=100"),
@@ -115,12 +118,8 @@ def test_arguments_that_a_text_can_hold_are_options() -> None:
         ("flagg=true", r"unknown options flagg; known are .*; did you mean flag\?"),
         ("flag=true&flag=true", "options given twice: flag. Give each option only once"),
         ("flag", "expected options as name=value&name=value"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_it_takes(query: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        options_in(query, URL, KNOWN)
-    assert "hunter2" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases) == []
 
 
 @pytest.mark.parametrize("query", ["count=hunter2@host", "hunter2=1@host", "ter2&hun=@host/a"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.chunks import chunk, ids
+from tests.support.refusals import unrefused
 from wal_sink.errors import (
     ConfigError,
 )
@@ -14,9 +15,12 @@ from wal_sink_backends.redis.sink import RedisSink
 from wal_sink_backends.redis.urls import redis_sink
 
 
-@pytest.mark.parametrize(
-    ("url", "arguments", "message"),
-    [
+def test_arguments_that_cannot_work() -> None:
+    def make(url: str, arguments: dict[str, Any]) -> None:
+        given: dict[str, Any] = {"key": "orders:{id}"} | arguments
+        RedisSink(url, **given)
+
+    cases: list[tuple[Any, ...]] = [
         ("http://:hunter2@host", {}, "^http://host: expected redis://"),
         ("redis://", {}, "expected redis://"),
         ("redis://:hunter2@host/x", {}, "^redis://host/x: expected redis://"),
@@ -37,26 +41,19 @@ from wal_sink_backends.redis.urls import redis_sink
         ("redis://host", {"timeout_s": 0}, "timeout_s=0: expected a number of seconds above 0"),
         ("redis://:hunter2@host", {"password_env": "X"}, "Use only one"),
         ("redis://host", {"ca_file": "/x"}, "expected a rediss:// URL"),
-    ],
-)
-def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"key": "orders:{id}"} | arguments
-    with pytest.raises(ConfigError, match=message) as caught:
-        RedisSink(url, **given)
-    assert "hunter2" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases) == []
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
+def test_urls_that_cannot_work() -> None:
+    def make(query: str) -> None:
+        redis_sink(f"redis://:hunter2@host/0?{query}")
+
+    cases: list[tuple[Any, ...]] = [
         ("key=a:{id}&kond=set", "unknown options kond; known are key, kind, maxlen"),
         ("kind=set", "expected the key of each row"),
-    ],
-)
-def test_urls_that_cannot_work(query: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        redis_sink(f"redis://:hunter2@host/0?{query}")
-    assert "hunter2" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases) == []
 
 
 def test_write_before_open_says_so() -> None:

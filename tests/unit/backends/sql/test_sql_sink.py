@@ -23,6 +23,7 @@ import pytest
 
 from tests.house.sinks import Position, Rejected
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
+from tests.support.refusals import unrefused
 from tests.support.side_by_side import side_by_side
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import ConfigError, FencedError, HistoryError, PermanentError
@@ -821,9 +822,12 @@ def test_write_before_open_says_so(path: Path) -> None:
         SqlSink(f"sqlite:///{path}", "flights").write(chunk(ids(1)))
 
 
-@pytest.mark.parametrize(
-    ("url", "arguments", "message"),
-    [
+def test_arguments_that_cannot_work() -> None:
+    def make(url: str, arguments: dict[str, Any]) -> None:
+        given: dict[str, Any] = {"table": "flights"} | arguments
+        SqlSink(url, **given)
+
+    cases: list[tuple[Any, ...]] = [
         ("oracle://me:hunter2@db/x", {}, "cannot reach 'oracle' databases"),
         ("sqlite://", {}, "expected sqlite:///relative.db"),
         ("sqlite:///:memory:", {}, "expected sqlite:///relative.db"),
@@ -838,13 +842,8 @@ def test_write_before_open_says_so(path: Path) -> None:
         ("sqlite:///x.db", {"busy_timeout_s": 0}, "expected a number of seconds"),
         ("postgresql://h/x", {"schema": "s" * 64}, r"^'s+': expected at most 63 bytes in a name"),
         (f"postgresql://h/{'d' * 64}", {}, r"^'d+': expected at most 63 bytes in a name"),
-    ],
-)
-def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"table": "flights"} | arguments
-    with pytest.raises(ConfigError, match=message) as caught:
-        SqlSink(url, **given)
-    assert "hunter2" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases) == []
 
 
 def test_repr_names_the_target(path: Path) -> None:
