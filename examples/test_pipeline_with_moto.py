@@ -17,7 +17,7 @@ import pytest
 from moto import mock_aws
 from pyspark.sql import SparkSession
 
-from wal_sink import Chunk, Delivery, DeliveryError, Sink, SinkContext, WalSink
+from wal_sink import Chunk, Delivery, DeliveryError, Retry, Sink, SinkContext, WalSink
 from wal_sink.spark import check_java, prepare_python
 
 REGION = "eu-central-1"
@@ -79,7 +79,7 @@ def test_a_failed_write_loses_nothing_and_doubles_nothing(spark: SparkSession, o
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
 
     def run(table: OrdersTable) -> None:
-        to = Delivery(table, where="driver", max_attempts=1)
+        to = Delivery(table, where="driver", retry=Retry(attempts=1))
         with WalSink(to, wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint")) as sink:
             sink.run(stream.writeStream.trigger(availableNow=True))
 

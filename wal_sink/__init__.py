@@ -24,7 +24,7 @@ from wal_sink.errors import (
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import Status
 from wal_sink.replay import DeadLetters
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.base import (
     BatchSink,
     Rejected,
@@ -55,6 +55,7 @@ __all__ = [
     "PermanentError",
     "Rejected",
     "ReleasedBatch",
+    "Retry",
     "RetryLaterError",
     "Settings",
     "Sink",

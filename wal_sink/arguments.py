@@ -180,9 +180,11 @@ def check_claims(to: object) -> None:
     function or a `BatchSink` without claims lacks the attribute; every reader of the claim takes that for False.
     """
     name = name_of(to)
-    for claim in ("idempotent", "replaces_rows", "driver_only", "names_refused_rows", "needs_tasks"):
+    for claim in ("idempotent", "replaces_rows", "driver_only", "names_refused_rows", "needs_tasks", "keep_segments"):
         if hasattr(to, claim):
             check_bool(f"{name}.{claim}", getattr(to, claim))
+    if (on_gone := getattr(to, "on_gone", None)) is not None:
+        one_of(f"{name}.on_gone", on_gone, ("halt", "prepare_again"))
     for limit in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency"):
         if (most := getattr(to, limit, None)) is not None:
             check_count(f"{name}.{limit}", most)

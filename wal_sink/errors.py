@@ -96,7 +96,7 @@ class RetryLaterError(Exception):
     """For sinks to raise: this chunk did not arrive, and the target named the seconds to wait before a retry.
 
     Delivery then waits at least `after_s`, in the driver and without a task slot, but no longer than
-    `Delivery.budget_s` permits.
+    `Retry.budget_s` permits.
     """
 
     def __init__(self, message: str, *, after_s: float = 0.0) -> None:

@@ -36,8 +36,8 @@ class LastDelivered:
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """What goes by time where a target ignores what it gets again, or refuses it: a look at the term is good for a
-    second, whatever a superseded process sends meanwhile. See `wal_sink.delivery.segment`.
+    """Looks and records by time, where a target ignores what it gets again, or refuses it. A look at the term is good
+    for a second, whatever a superseded process sends meanwhile. See `wal_sink.delivery.segment`.
     """
 
     looked_s: float = -math.inf
@@ -68,7 +68,7 @@ class DeliveryContext:
     rows_per_s: float | None = None
     """Limit for each delivery task: rows a second, on average."""
     by_time: ByTime | None = None
-    """What goes by time; None: the term is looked at and progress is recorded for each chunk."""
+    """Looks and records by time; None: the term is looked at and progress is recorded for each chunk."""
     measured: bool = False
     """Whether tasks count their requests and time their chunks."""
     time_zone: str = ""

@@ -26,7 +26,7 @@ from wal_sink.reporting.counts import counted
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.timed_calls import CallTimedOutError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Retry, check_retry
 from wal_sink.sinks.base import (
     BatchSink,
     Lookup,
@@ -157,28 +157,27 @@ class DeadLetters:
         *,
         unknown: bool = False,
         only: Callable[[KeptLetter], bool] | None = None,
-        attempt_timeout_s: float = 120.0,
-        max_attempts: int = 8,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
         take_over: TakeOver | Literal["always", "if_gone", "unless_running"] = "always",
     ) -> ReplayResult:
         """Send the due dead letters again, one after the other: to a function of one `Chunk`, a `Sink` or a URL.
 
         Returns how many `letters` were sent, and how many `rows` the sink has now or `rejected` again.
         `unknown`: also those that an at-most-once delivery may have sent. `only`: just those for which it returns True.
-        The key of each derives from its rows and never changes. A failure that may pass is retried, as in delivery: at
-        most `max_attempts` for each. Any other ends the replay with `DeliveryError`, which tells how many were sent.
+        The key of each derives from its rows and never changes. A failure that may pass is retried, as in delivery:
+        `retry` holds for each of them. Any other ends the replay with `DeliveryError`, which tells how many were sent.
         The next call continues there; a plain sink then gets the dead letter in hand again. Raises `FencedError` if
         another process began to replay. Raises `HeldError` if another process replays, or may replay, that `take_over`
         does not allow to fence.
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
-        policies = Delivery(sink, max_attempts=max_attempts, attempt_timeout_s=attempt_timeout_s)
+        check_retry(retry)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot receive single rows. Replay to a function of one Chunk")
         with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
-            return self._replay(sink, self.due(unknown=unknown, only=only), policies, TakeOver(take_over))
+            return self._replay(sink, self.due(unknown=unknown, only=only), retry, TakeOver(take_over))
 
-    def _replay(self, sink: Sink, due: Iterator[KeptLetter], policies: Delivery, take_over: TakeOver) -> ReplayResult:
+    def _replay(self, sink: Sink, due: Iterator[KeptLetter], retry: Retry, take_over: TakeOver) -> ReplayResult:
         refuse_copy(self._log)
         self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
@@ -190,8 +189,8 @@ class DeadLetters:
                 term = claim_above(self._log, term.role, MARGIN)  # the terms of earlier replays were lost
             for kept in due:
                 try:
-                    done = Budget.of(policies, self._log.runtime).call(
-                        partial(self._send, sink, kept, term, policies.attempt_timeout_s),
+                    done = Budget.of(retry, self._log.runtime).call(
+                        partial(self._send, sink, kept, term, retry.attempt_timeout_s),
                         AttemptFailedError,
                         sleep=self._log.runtime.sleep_s,
                         what=f"dead letter {kept.letter.path}",

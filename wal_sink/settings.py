@@ -1,4 +1,7 @@
-"""Settings of the log (`Settings`) and of the delivery to one sink (`Delivery`): plain, frozen, validated values."""
+"""Settings of the log (`Settings`), of the delivery to one sink (`Delivery`) and of its retries (`Retry`).
+
+Plain, frozen values, validated where they are made.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,6 @@ MAX_SEGMENT_BYTES = 512 << 20
 worker's memory.
 """
 
-MOST_THREADS = 16
-"""Largest `threads_per_task`."""
 MIN_RETENTION_BATCHES = 100
 """Number of batches that Spark keeps in its checkpoint (`spark.sql.streaming.minBatchesToRetain`)."""
 
@@ -43,9 +44,9 @@ class Settings:
     segment_bytes: int = 64 << 20
     """Parquet bytes after which a staging task starts its next segment."""
     max_pending_batches: int | None = None
-    """Staging waits while this many batches are staged but not yet delivered by every sink of this run."""
-    max_pending_bytes: int | None = None
-    """The same limit in segment bytes. One batch may always be pending."""
+    """Staging waits while this many batches are staged but not yet delivered by every sink of this run.
+    One batch may always be pending.
+    """
     max_delivery_tasks: int | None = None
     """Maximum number of Spark task slots for delivery, of all sinks together. None: one less than the cluster has, at
     least one; a delivery that takes 5 s at most, at the pace of the last batch, gets all.
@@ -61,7 +62,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _at_least_1(self, "chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
-        _at_least_1_or_none(self, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks")
+        _at_least_1_or_none(self, "max_pending_batches", "max_delivery_tasks")
         check_bool("single_writer", self.single_writer)
         if self.segment_bytes > MAX_SEGMENT_BYTES:
             raise ConfigError(f"segment_bytes={self.segment_bytes}: expected at most {MAX_SEGMENT_BYTES}")
@@ -85,6 +86,30 @@ def check_chunks(settings: Settings, what: str, max_rows: int | None, max_bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how long a failure that may pass is tried again. The pauses between attempts grow."""
+
+    attempts: int = 8
+    """Number of consecutive attempts without any progress before wal-sink gives up. Of a batch, or of a dead letter."""
+    budget_s: float = 600
+    """Seconds without any progress before wal-sink gives up."""
+    attempt_timeout_s: float = 120
+    """Maximum seconds for one call of the sink. After that, the outcome of the call is unknown."""
+
+    def __post_init__(self) -> None:
+        check_count("attempts", self.attempts)
+        for name in ("budget_s", "attempt_timeout_s"):
+            check_seconds(name, getattr(self, name), above_0=True)
+
+
+def check_retry(value: object) -> Retry:
+    """The argument `retry`. Raises `ConfigError` if it is anything but a `Retry`."""
+    if isinstance(value, Retry):
+        return value
+    raise ConfigError(f"retry: expected Retry(attempts=8, budget_s=600), found a {type(value).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """Settings of the delivery to one sink: the sink itself and the policies around it."""
 
@@ -103,39 +128,23 @@ class Delivery:
     `driver`: in the driver's process, with this very object. If a call timed out and still runs, a copy of the object
     is called instead; if the object cannot be pickled, delivery fails permanently.
     """
-    order: Literal["batch", "total"] = "batch"
-    """`batch`: the segments of a batch are delivered in parallel. `total`: one after the other. Batches are always in
-    order.
-    """
     max_concurrency: int | None = None
-    """Maximum number of segments of a batch in flight at once. None: as many as there are task slots for them."""
-    threads_per_task: int = 1
-    """Number of segments that one delivery task on an executor sends at once. Each goes through its own copy of the
-    sink, in its own thread. More than 1 helps where the store or the target makes a task wait. The libraries that the
-    sink uses must permit several threads. The task holds one segment in memory for each thread. At most 16.
+    """Number of segments of a batch that are in flight at once, at most. Batches are always in order.
+
+    None: one in each task slot for delivery. 1: total order, one segment after the other, and progress is recorded with
+    each chunk. More than there are slots: each task on an executor sends several, at most 16. Each goes through its own
+    copy of the sink, in its own thread, so the libraries that the sink uses must permit threads. The task holds one
+    segment in memory for each thread.
     """
     rows_per_s: float | None = None
     """Maximum average rows per second over all tasks together. None: no limit. Each task sends one chunk at once and
     then waits; a sink of whole segments or batches waits between batches. A `TwoPhaseSink` does not support it.
     """
-    max_attempts: int = 8
-    """Number of consecutive attempts of a batch without any progress before the committer gives up."""
-    budget_s: float = 600
-    """Seconds of a batch without any progress before the committer gives up."""
-    attempt_timeout_s: float = 120
-    """Maximum seconds for one call of the sink. After that, the outcome of the call is unknown."""
+    retry: Retry = Retry()
+    """Attempts at a batch, before the committer gives up."""
     on_rejected: Literal["halt", "dead_letter"] = "halt"
     """Reaction when the sink returns `Rejected`. `halt`: delivery stops, and a new start sends the chunk again.
     `dead_letter`: the rows are kept beside the WAL under their keys (`DeadLetters`), and delivery continues.
-    """
-    keep_segments: bool = True
-    """For a `TwoPhaseSink`: True if the WAL keeps the rows too, against a target that loses a prepared transaction.
-    False avoids writing the rows twice. It is permitted only if every sink of the WAL is a two-phase sink with this
-    setting.
-    """
-    on_gone: Literal["halt", "prepare_again"] = "halt"
-    """For a `TwoPhaseSink`: reaction when a handle is gone that may have been committed before. `halt`: delivery stops.
-    `prepare_again`: the kept rows are prepared and committed again. This repeats rows that were committed before.
     """
     on_failure: Literal["stop", "park"] = "stop"
     """Reaction when the committer gives up: stop the query, or only this sink's delivery."""
@@ -157,10 +166,7 @@ class Delivery:
     def __post_init__(self) -> None:
         _one_of(self, "guarantee", None, "exactly_once", "at_least_once", "at_most_once")
         _one_of(self, "where", "auto", "driver", "executors")
-        _one_of(self, "order", "batch", "total")
         _one_of(self, "on_rejected", "halt", "dead_letter")
-        check_bool("keep_segments", self.keep_segments)
-        _one_of(self, "on_gone", "halt", "prepare_again")
         _one_of(self, "on_failure", "stop", "park")
         if self.start_from is None or isinstance(self.start_from, str):
             _one_of(self, "start_from", None, "earliest", "next")
@@ -171,20 +177,10 @@ class Delivery:
         if self.through is not None and isinstance(self.start_from, int) and self.through < self.start_from:
             raise ConfigError(f"through={self.through}: expected at least start_from={self.start_from}")
         check_bool("same_target", self.same_target)
-        _at_least_1(self, "max_attempts", "threads_per_task")
+        check_retry(self.retry)
         _at_least_1_or_none(self, "max_concurrency")
         if self.rows_per_s is not None and not (is_number(self.rows_per_s) and 0 < self.rows_per_s < math.inf):
             raise ConfigError(f"rows_per_s={self.rows_per_s!r}: expected a number of rows above 0")
-        if self.threads_per_task > MOST_THREADS:
-            raise ConfigError(f"threads_per_task={self.threads_per_task}: expected 1 to {MOST_THREADS}")
-        if self.threads_per_task > 1 and (self.order == "total" or self.where == "driver"):
-            found = "order='total'" if self.order == "total" else "where='driver'"
-            raise ConfigError(
-                f"threads_per_task={self.threads_per_task} sends several segments at once on executors, and {found} "
-                "sends one after the other. Leave out one of the two"
-            )
-        for name in ("budget_s", "attempt_timeout_s"):
-            check_seconds(name, getattr(self, name), above_0=True)
 
     def __repr__(self) -> str:
         to = repr(mask_url(self.to)) if isinstance(self.to, str) else redacted(repr(self.to))

@@ -462,7 +462,7 @@ class WalSink:
         check_stream_writer(writer)
         refuse_large_chunks(self._settings, self._sinks)  # types are refused when a batch is opened
         refuse_what_only_the_stager_can_do(
-            self._settings, self._deliveries, has_checkpoint_options=bool(self._checkpoint_options)
+            self._settings, self._sinks, has_checkpoint_options=bool(self._checkpoint_options)
         )
         self._look_at_targets()
         pool = self._opened()

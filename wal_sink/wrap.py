@@ -47,7 +47,7 @@ def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = 
     an exception is a success; its return value is ignored, as in Spark, unless it is code that did not run (a
     coroutine, a generator): that is an error. Raise `PermanentError` if a retry is pointless.
     After any other error the batch is sent again, within the budgets of its `Delivery`. A call may last up to
-    `Delivery.budget_s`.
+    `Retry.budget_s`.
 
     Raises `ConfigError` if `fn` cannot be called so, or if it would return before it did anything (`async`, `yield`).
     """
@@ -67,7 +67,7 @@ def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
     each row, a PySpark `Row`; then `close(None)`, or `close(error)` after a failure. As in PySpark, an `open` that
     returns False *or None* skips the rows, and `close` still follows.
 
-    All calls for one segment (`Settings.segment_bytes`) must end within `Delivery.attempt_timeout_s`. Number and batch
+    All calls for one segment (`Settings.segment_bytes`) must end within `Retry.attempt_timeout_s`. Number and batch
     id name the same rows in every repeat, unlike with Spark alone. So a writer that remembers them may set
     `idempotent=True`.
 

@@ -55,7 +55,7 @@ ROWS = {
         ),
         Panel(
             "Stream waits (1) for room in the backlog",
-            "1: the query reads nothing new, because max_pending_batches or max_pending_bytes is reached.",
+            "1: the query reads nothing new, because max_pending_batches is reached.",
             f"wal_sink_stream_waiting{{{WAL}}}",
             "{{wal}}",
         ),

@@ -24,7 +24,7 @@ from tests.support.processes import end_with_parent
 from tests.support.programs.quick_java import QUICK_SPARK
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
-from wal_sink import Delivery, Settings, WalSink
+from wal_sink import Delivery, Retry, Settings, WalSink
 from wal_sink_backends import FilesSink, SqlSink
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _sink(job: Job) -> WalSink:
 
         plain = DyingPlain(targets.plain, job.answer_s, Path(job.root), job.deadly)
         exact = DyingSql(f"sqlite:///{targets.database}", TABLE, Path(job.root), job.deadly)
-    delivery = partial(Delivery, max_attempts=job.max_attempts)
+    delivery = partial(Delivery, retry=Retry(attempts=job.max_attempts))
     to = {
         EXACT: delivery(
             exact, guarantee="exactly_once", where="executors" if job.deadly or job.has_cluster else "driver"

@@ -20,7 +20,7 @@ from tests.house.sinks import Sink
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM
 from tests.support.made_up import in_two, live_through
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.testing import FakeQuery
 from wal_sink_backends import FilesSink, SqlSink
 
@@ -63,7 +63,7 @@ def live(ground: Ground, batches: int, chance: random.Random, wrap: Wrap = lambd
         PLAIN: Plain(ground.targets.plain),
     }
     served_sinks = [
-        served_sink(name, sink, Delivery(sink, max_attempts=ATTEMPTS), run.log) for name, sink in sinks.items()
+        served_sink(name, sink, Delivery(sink, retry=Retry(attempts=ATTEMPTS)), run.log) for name, sink in sinks.items()
     ]
     query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(rows_of(batch_id), chance)])
     live_through(run, served_sinks, query, batches)

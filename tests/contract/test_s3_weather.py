@@ -36,7 +36,7 @@ from tests.house.stores import (
 from tests.house.support import SYSTEM
 from tests.support.servers.s3_server import Fault, S3Server
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.stores import measured
 from wal_sink.stores.measured import SlowRequests
 from wal_sink.testing import FakeQuery
@@ -174,7 +174,7 @@ def test_a_slow_store_costs_no_attempt_and_is_told_once(
     keeper, checkpoint = Keeper(), MemoryStore(StoreSpec(f"memory://{new_id()}"))
     store = open_store(spec)
     run = Run(MeasuredStore(store, slow=SlowRequests(store.root)), checkpoint, Settings(chunk_rows=2))
-    run.open([served_sink("default", keeper, Delivery(keeper, where="driver", max_attempts=1), run.log)])
+    run.open([served_sink("default", keeper, Delivery(keeper, where="driver", retry=Retry(attempts=1)), run.log)])
     run.become_stager()
     server.fault = slowness
     for _ in FakeQuery(checkpoint, rows_of).batches(run, batches):

@@ -16,7 +16,7 @@ from tests.house.kit import Held, chunks_of, commit, opened, prepare, three_batc
 from tests.house.stores import S3Store
 from tests.support.programs.two_phase_lives import live, place_of
 from tests.support.servers.s3_server import Fault, S3Server
-from wal_sink import Chunk, Delivery, DeliveryError, HandleGoneError, PermanentError, StoreError
+from wal_sink import Chunk, DeliveryError, HandleGoneError, PermanentError, StoreError
 from wal_sink.stores.s3 import S3Error
 from wal_sink.testing import query_into
 from wal_sink.testing.contract.calls import attempt_at
@@ -333,8 +333,8 @@ def test_a_bucket_that_is_missing_may_be_tried_again(prefix: Prefix) -> None:
 # Behind its back.
 
 
-def one_query(prefix: Prefix, **delivery: Any) -> Any:
-    return query_into(Delivery(prefix.sink(), **delivery))
+def one_query(prefix: Prefix, **options: Any) -> Any:
+    return query_into(prefix.sink(**options))
 
 
 def test_uploads_that_a_lifecycle_rule_aborted_are_prepared_again(prefix: Prefix) -> None:

@@ -21,7 +21,7 @@ from tests.support.processes import CHECKOUT, python_environment
 PUBLIC = {
     "wal_sink": """
         BatchSink Chunk ConfigError CorruptError DeadLetters Delivery DeliveryError FencedError HandleGoneError
-        HeldError HistoryError Metrics OutcomeUnknownError PermanentError Rejected ReleasedBatch RetryLaterError
+        HeldError HistoryError Metrics OutcomeUnknownError PermanentError Rejected ReleasedBatch Retry RetryLaterError
         Settings Sink SinkContext Status StoreError TransactionalSink TwoPhaseSink UndeliveredError WalSink
         WalSinkError idempotent wrap
     """,

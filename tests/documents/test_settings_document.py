@@ -7,12 +7,12 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from tests.support.processes import CHECKOUT
-from wal_sink import Delivery, Settings
+from wal_sink import Delivery, Retry, Settings
 
 PAGE = (CHECKOUT / "docs" / "settings.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\|", re.MULTILINE)
-KINDS: tuple[Any, ...] = (Settings, Delivery)
-NUMBERS = {"10_000": 10_000, "32 << 20": 32 << 20, "64 << 20": 64 << 20}
+KINDS: tuple[Any, ...] = (Settings, Delivery, Retry)
+NUMBERS: dict[str, Any] = {"10_000": 10_000, "32 << 20": 32 << 20, "64 << 20": 64 << 20, "Retry()": Retry()}
 
 
 def told(section: str) -> dict[str, str]:

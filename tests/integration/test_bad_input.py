@@ -415,7 +415,7 @@ def test_an_error_in_the_block_is_not_hidden_by_the_end_of_the_run(spark: SparkS
 
 def test_giving_up_stops_a_query_that_waits_for_room(spark: SparkSession, place: Home) -> None:
     place.feed.add(*([number] for number in range(4)))
-    to = quick(place.troubled("raise"), max_attempts=3)
+    to = quick(place.troubled("raise"), attempts=3)
     sink = place.sink(to, settings=Settings(max_pending_batches=1))
     with pytest.raises(DeliveryError, match="the target is down"):
         sink.run(place.feed.stream(spark).writeStream)

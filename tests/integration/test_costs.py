@@ -37,7 +37,7 @@ from tests.support.streams import Home
 from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError
 from wal_sink.runtime.task_slots import DeliverySlots
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.spark.session import tasks
 from wal_sink.staging.partitions import MOST_INLINE_BYTES, _encoded, inline_limit, packed
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
@@ -145,7 +145,7 @@ def test_a_start_in_the_middle_of_1000_segments_reads_each_record_once_and_sever
     segments, sent = 1_000, 400
     place = Place(rows=lambda _: [1] * segments)
     first, second = Sends(sent, idempotent=idempotent), Sends(segments, idempotent=idempotent)
-    run = place.open({"a": first}, max_attempts=1)
+    run = place.open({"a": first}, retry=Retry(attempts=1))
     for _ in place.query().batches(run, 1):
         with pytest.raises(DeliveryError, match="no more"):
             run.deliver_all()

@@ -20,7 +20,7 @@ from tests.support.servers.prometheus import PrometheusServer
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
-from wal_sink import Delivery, Metrics, Settings
+from wal_sink import Delivery, Metrics, Retry, Settings
 from wal_sink_backends.redis import RedisSink
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_the_target_goes_down_and_comes_back(
     address = metrics.serve("127.0.0.1:0")
     monkeypatch.setenv(VARIABLE, PASSWORD)
     sink = RedisSink(target.url, kind="stream", key="orders", password_env=VARIABLE)
-    delivery = Delivery(sink, max_attempts=100, where="driver")
+    delivery = Delivery(sink, retry=Retry(attempts=100), where="driver")
     settings = Settings(max_pending_batches=BOUND)
     prometheus = PrometheusServer(tmp_path / "prometheus", address, rules=short_alerts())
     with target, prometheus, metrics:

@@ -36,7 +36,7 @@ from tests.support.lasting import wait_for_executors
 from tests.support.streams import Home
 from tests.integration import test_speculation
 from tests.integration.test_speculation import CHUNK_ROWS, CONF
-from wal_sink import Delivery, Settings
+from wal_sink import Delivery, Retry, Settings
 
 spark = SparkSession.builder.master(sys.argv[2]).config(map={**SPARK_CONF, **CONF}).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
@@ -44,8 +44,7 @@ wait_for_executors(spark, 2)
 stage_partitions_apart()
 place = Home(Path(sys.argv[1]))
 made = getattr(test_speculation, sys.argv[4])(place.root / "out.jsonl", calls=place.root / "calls")
-to = Delivery(made, where="executors",
-              attempt_timeout_s=float(sys.argv[3]))
+to = Delivery(made, where="executors", retry=Retry(attempt_timeout_s=float(sys.argv[3])))
 settings = Settings(chunk_rows=CHUNK_ROWS, max_delivery_tasks=2)
 with place.sink(to, settings=settings) as sink:
     sink.run(place.feed.stream(spark).repartition(2).writeStream.trigger(availableNow=True))

@@ -43,7 +43,8 @@ def test_workers_prepare_what_the_driver_commits(
     spark: SparkSession, place: Home, target: HeldFolder, keep: bool
 ) -> None:
     place.feed.add(range(10), range(10, 30))
-    with place.sink(Delivery(target, keep_segments=keep), settings=small_chunks()) as sink:
+    target.keep_segments = keep
+    with place.sink(target, settings=small_chunks()) as sink:
         sink.run(place.writer(spark))
     assert ids(target) == list(range(30))
     assert target.left() == []

@@ -22,6 +22,7 @@ from wal_sink import (
     Delivery,
     DeliveryError,
     PermanentError,
+    Retry,
     Settings,
     UndeliveredError,
     WalSinkError,
@@ -118,10 +119,10 @@ def test_a_call_that_outlived_its_time_is_waited_for_by_the_next_run_of_this_pro
 
         if kind == "batches":
             merge = wrap.foreach_batch(lambda df, _: write([row.id for row in df.collect()]), idempotent=True)
-            to = Delivery(merge, budget_s=limit_s, on_failure=on_failure)
+            to = Delivery(merge, retry=Retry(budget_s=limit_s), on_failure=on_failure)
         else:
             merged = idempotent(lambda chunk: write(chunk.table["id"].to_pylist()))
-            to = Delivery(merged, where="driver", attempt_timeout_s=limit_s, on_failure=on_failure)
+            to = Delivery(merged, where="driver", retry=Retry(attempt_timeout_s=limit_s), on_failure=on_failure)
         run(spark, place, to)
 
     with pytest.raises(WalSinkError, match="is still running after 2 s"):
@@ -145,7 +146,7 @@ def test_the_jobs_of_a_call_that_outlived_its_time_are_cancelled(spark: SparkSes
             ended.set()
 
     with pytest.raises(DeliveryError, match="is still running after 3 s"):
-        run(spark, place, Delivery(wrap.foreach_batch(write), budget_s=3))
+        run(spark, place, Delivery(wrap.foreach_batch(write), retry=Retry(budget_s=3)))
     assert ended.wait(20)
 
 
@@ -311,7 +312,7 @@ def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession
     place.feed.add(range(3))
     options = {"url": "jdbc:nothing://db/x?user=me&password=hunter-2", "dbtable": "orders"}
     with pytest.raises(DeliveryError) as caught:
-        run(spark, place, Delivery(wrap.spark_writer("jdbc", options), max_attempts=1))
+        run(spark, place, Delivery(wrap.spark_writer("jdbc", options), retry=Retry(attempts=1)))
     assert "spark_writer('jdbc'" in str(caught.value)
     assert "hunter-2" not in str(caught.value)
 
@@ -328,7 +329,7 @@ def test_a_batch_that_was_given_up_comes_to_the_next_run_with_the_same_rows(
         notes.trouble("batch")
 
     with pytest.raises(WalSinkError):
-        run(spark, place, Delivery(wrap.foreach_batch(write), max_attempts=1), "uuid()")
+        run(spark, place, Delivery(wrap.foreach_batch(write), retry=Retry(attempts=1)), "uuid()")
     run(spark, place, wrap.foreach_batch(write), "uuid()")
     first, again = notes.all()
     assert first["rows"] == again["rows"]
@@ -346,7 +347,7 @@ def test_a_sink_whose_batch_lost_a_segment_is_parked_and_the_other_goes_on(
             raise OSError("down")
 
     def run() -> None:
-        lost = Delivery(wrap.foreach_batch(collected) if whole else target, on_failure="park", max_attempts=1)
+        lost = Delivery(wrap.foreach_batch(collected) if whole else target, on_failure="park", retry=Retry(attempts=1))
         place.run(spark, {"a": Lines(place.root / "a.jsonl"), "b": lost})
 
     place.feed.add([1, 2])

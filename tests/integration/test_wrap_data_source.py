@@ -17,7 +17,7 @@ from tests.support.data_source_writers import LateWriter, RowWriter, SilentWrite
 from tests.support.servers.s3_server import S3Server
 from tests.support.streams import Home, flip
 from tests.support.writers import Notes
-from wal_sink import CorruptError, Delivery, DeliveryError, Settings, wrap
+from wal_sink import CorruptError, Delivery, DeliveryError, Retry, Settings, wrap
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Home,
     place.feed.add(range(4))
     notes.plan_trouble("commit", times=99)
     with pytest.raises(DeliveryError):
-        run(spark, place, Delivery(wrap.data_source_writer(RowWriter(notes)), max_attempts=1))
+        run(spark, place, Delivery(wrap.data_source_writer(RowWriter(notes)), retry=Retry(attempts=1)))
     flip(place.object("batches/*/*/*.parquet"))
     with pytest.raises(CorruptError, match="CRC-32"):
         run(spark, place, wrap.data_source_writer(RowWriter(notes)))

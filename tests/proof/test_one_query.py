@@ -269,7 +269,7 @@ def test_a_second_sink_begins_where_it_is_told_to(spark: SparkSession, place: Ho
 @pytest.mark.usefixtures("partitions_apart")
 def test_total_order_delivers_the_segments_of_a_batch_one_after_the_other(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(100))
-    with place.sink(Delivery(place.lines, where="executors", order="total"), settings=small_chunks()) as sink:
+    with place.sink(Delivery(place.lines, where="executors", max_concurrency=1), settings=small_chunks()) as sink:
         sink.run(place.feed.stream(spark).repartition(3).writeStream.trigger(availableNow=True))
     segments = [sent.key[:16] for sent in place.lines.sent()]
     assert len(set(segments)) == 3
@@ -304,7 +304,7 @@ def test_a_sink_that_keeps_failing_stops_the_query_and_nothing_is_lost(spark: Sp
 
 def test_at_most_once_never_repeats_and_keeps_what_it_gave_up(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(30))
-    delivery = quick(place.troubled("raise"), guarantee="at_most_once", max_attempts=1)
+    delivery = quick(place.troubled("raise"), guarantee="at_most_once", attempts=1)
     with pytest.raises(Exception, match="the target is down"):
         place.run(spark, delivery, settings=small_chunks())
     place.trouble.unlink()

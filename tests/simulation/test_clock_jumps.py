@@ -24,7 +24,7 @@ from tests.house.support import SYSTEM, Runtime
 from tests.support.processes import CHECKOUT
 from wal_sink import Chunk, idempotent
 from wal_sink.delivery.retry import AttemptFailedError, Budget
-from wal_sink.settings import Delivery
+from wal_sink.settings import Retry
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.rows import Row
 from wal_sink.testing.simulation import process
@@ -143,7 +143,7 @@ def test_budgets_are_not_spent_by_the_clock() -> None:
             tried.append(1)
             raise AttemptFailedError("down")
 
-        budget = Budget.of(Delivery(print, max_attempts=50, budget_s=100), runtime)
+        budget = Budget.of(Retry(attempts=50, budget_s=100), runtime)
         with pytest.raises(AttemptFailedError):
             budget.call(fail, AttemptFailedError, sleep=runtime.sleep_s, what="batch 0")
         return len(tried), budget.spent_s()
@@ -177,7 +177,7 @@ def test_a_date_to_come_back_at_is_waited_for_no_longer_than_the_budget(hours: i
     asked_s = retry_after_s("Sun, 01 Mar 2026 12:00:10 GMT", NOON + timedelta(hours=hours))
     assert asked_s is not None
     assert asked_s == max(0, 10 - hours * 3600)
-    budget = Budget.of(Delivery(print, max_attempts=3, budget_s=100), runtime)
+    budget = Budget.of(Retry(attempts=3, budget_s=100), runtime)
 
     def fail() -> None:
         raise AttemptFailedError("later", retry_after_s=asked_s)

@@ -28,7 +28,7 @@ from tests.simulation.world import (
 )
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import DeliveryError, FencedError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import simulated_runtime
 
 IDEAL = ((20,), (20,), (20,))
@@ -292,7 +292,7 @@ def test_hole_5_failures_are_retried_with_backoff_within_one_run() -> None:
 
 def test_hole_5_failures_end_the_run_when_their_attempts_are_spent() -> None:
     place, sink = Place(), Recorder(lambda _: raises())
-    run = place.open({"a": Delivery(sink, max_attempts=4)})
+    run = place.open({"a": Delivery(sink, retry=Retry(attempts=4))})
     next(place.query().batches(run, 1))
 
     with pytest.raises(DeliveryError, match=r"delivery stopped after 4 attempts .* target down.* keeps the rows"):
@@ -304,7 +304,7 @@ def test_hole_5_failures_end_the_run_when_their_attempts_are_spent() -> None:
 def test_hole_5_failures_end_the_run_when_their_time_is_spent() -> None:
     waits: list[float] = []
     place, sink = Place(), Recorder(lambda _: raises())
-    run = place.open({"a": Delivery(sink, max_attempts=10_000, budget_s=100)}, runtime=_noting(waits))
+    run = place.open({"a": Delivery(sink, retry=Retry(attempts=10_000, budget_s=100))}, runtime=_noting(waits))
     next(place.query().batches(run, 1))
 
     with pytest.raises(DeliveryError, match="delivery stopped after"):

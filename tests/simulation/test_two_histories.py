@@ -23,7 +23,7 @@ from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
 from wal_sink.errors import ConfigError, FencedError, HistoryError
 from wal_sink.recovery.history import KEPT_MANIFESTS
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import FakeQuery
 
 
@@ -308,7 +308,7 @@ def test_a_parked_sink_costs_no_manifests() -> None:
         raise ValueError("no")
 
     place = Place()
-    run = place.open({"a": Recorder(), "b": Delivery(broken, max_attempts=1, on_failure="park")})
+    run = place.open({"a": Recorder(), "b": Delivery(broken, retry=Retry(attempts=1), on_failure="park")})
     query = query_of(place)
     for _ in query.batches(run, 3):
         run.deliver_next(run.committers[0])

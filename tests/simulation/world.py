@@ -31,7 +31,7 @@ from tests.simulation.histories.segments import ROWS
 from tests.simulation.histories.targets import Target
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import FencedError, WalSinkError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Retry
 
 CHUNK_ROWS = 2
 KINDS = SENDING
@@ -58,7 +58,7 @@ class World(HistoryWorld):
             retention=retention,
             lagging=lagging,
         )
-        attempts = Delivery(None).max_attempts
+        attempts = Retry().attempts
         super().__init__(Plan((kind,), batches, acts=(), last=each, attempts=attempts, parquet=True, inline=inline))
         self.judge.alone = not zombies
 

@@ -26,7 +26,7 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.dispatch import SMALL_BATCH_SEGMENTS, LocalDispatcher, carry_out, copier, is_small
 from wal_sink.errors import DeliveryError, PermanentError
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.guarantees import ability_of
 from wal_sink.spark.delivery.executors import shared_out
 from wal_sink.spark.delivery.pickling import pickled, problem_of
@@ -72,7 +72,7 @@ def with_batch(sink: Sink, *, copies: bool = True) -> tuple[Place, Run]:
     run = place.open(
         {"a": Recorder()}, runtime=replace(simulated_runtime(seed=99), new_timed_call=Hanging.hangs.new_timed_call)
     )
-    given = served_sink(run, "a", Delivery(sink, attempt_timeout_s=LIMIT_S))
+    given = served_sink(run, "a", Delivery(sink, retry=Retry(attempt_timeout_s=LIMIT_S)))
     dispatcher = LocalDispatcher(
         lambda: sink, run.log, should_stop=lambda: False, copy_sink=copier(sink) if copies else None
     )
@@ -374,7 +374,7 @@ def test_of_a_sink_that_cannot_be_made_no_row_has_arrived_and_a_question_has_no_
 
 def test_a_target_is_asked_for_its_whole_batch_only_where_that_is_wanted() -> None:
     place = Place(rows=lambda _: [1, 2])
-    run = place.open({"a": Delivery(Forgetful(Target()), order="total")})
+    run = place.open({"a": Delivery(Forgetful(Target()), max_concurrency=1)})
     dispatcher = run.committers[0].served_sink.dispatcher
     deliver, met = dispatcher.deliver, list[tuple[bool, int]]()
 
@@ -557,7 +557,7 @@ def test_a_driver_that_asks_another_target_ends_delivery_and_nothing_comes_twice
 ) -> None:
     monkeypatch.setattr("wal_sink.spark.delivery.executors.is_small", lambda *_: False)
     place, target, other = Place(rows=lambda _: [2, 2]), Target(), Target()
-    run = place.open({"a": Delivery(Forgetful(target), max_attempts=3)}, runtime=simulated_runtime(seed=7))
+    run = place.open({"a": Delivery(Forgetful(target), retry=Retry(attempts=3))}, runtime=simulated_runtime(seed=7))
     committer = run.committers[0]
 
     def dispatcher(sink: Sink) -> LocalDispatcher:

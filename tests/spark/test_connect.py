@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectGrpcException
 
+from tests.support.vault import Vault, VaultSink
 from wal_sink import WalSink
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.lifecycle.given import refuse_what_only_the_stager_can_do
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Settings
+from wal_sink.sinks.base import BatchSink, Sink, as_sink
 from wal_sink.spark.session.connect import is_connect, start_over_connect
 
 OPTIONS = {"wal": "/wal", "checkpointLocation": "/checkpoint"}
@@ -112,26 +114,29 @@ def test_a_walsink_is_never_sent_to_a_server() -> None:
         sink.__reduce__()
 
 
+PRINTING = as_sink(print)
+
+
 @pytest.mark.parametrize(
-    ("settings", "delivery", "expected"),
+    ("settings", "sink", "expected"),
     [
-        (Settings(single_writer=True), Delivery(print), "one process writes"),
-        (Settings(max_pending_bytes=1), Delivery(print), "max_pending_bytes cannot hold back"),
-        (Settings(), Delivery(print, keep_segments=False), "keep_segments=False"),
+        (Settings(single_writer=True), PRINTING, "one process writes"),
+        (Settings(max_pending_batches=1), PRINTING, "max_pending_batches cannot hold back"),
+        (Settings(), VaultSink(Vault(), keep_segments=False), "keep_segments=False"),
     ],
 )
 def test_what_needs_staging_and_delivery_in_one_process_is_refused(
-    settings: Settings, delivery: Delivery, expected: str
+    settings: Settings, sink: Sink | BatchSink, expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
-        refuse_what_only_the_stager_can_do(settings, {"api": delivery})
+        refuse_what_only_the_stager_can_do(settings, {"api": sink})
 
 
 def test_options_of_the_checkpoint_that_the_server_does_not_know_are_refused() -> None:
     with pytest.raises(ConfigError, match="checkpoint_options stay in this process"):
-        refuse_what_only_the_stager_can_do(Settings(), {"api": Delivery(print)}, has_checkpoint_options=True)
+        refuse_what_only_the_stager_can_do(Settings(), {"api": PRINTING}, has_checkpoint_options=True)
 
 
 def test_other_objects_are_not_of_connect() -> None:
     assert not is_connect(object())
-    refuse_what_only_the_stager_can_do(Settings(), {"api": Delivery(print)})
+    refuse_what_only_the_stager_can_do(Settings(), {"api": PRINTING})

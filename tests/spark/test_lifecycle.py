@@ -34,6 +34,7 @@ from wal_sink import (
     Delivery,
     DeliveryError,
     PermanentError,
+    Retry,
     Settings,
     UndeliveredError,
     WalSink,
@@ -360,7 +361,7 @@ def test_a_drain_leaves_no_thread_though_nobody_closes(home: Home) -> None:
 
 def test_what_made_a_drain_fail_is_raised_by_closing_too(home: Home) -> None:
     home.left_behind(1)
-    sink = home.sink(Delivery(Recorder(lambda _: False), max_attempts=1))
+    sink = home.sink(Delivery(Recorder(lambda _: False), retry=Retry(attempts=1)))
     with pytest.raises(DeliveryError):
         sink.drain()
     with pytest.raises(DeliveryError):
@@ -375,14 +376,14 @@ def test_draining_without_sinks_is_refused(home: Home, follow: bool) -> None:
 
 def test_a_following_drain_ends_when_every_sink_is_parked(home: Home) -> None:
     home.left_behind(1)
-    parked = Delivery(Recorder(lambda _: False), max_attempts=1, on_failure="park")
+    parked = Delivery(Recorder(lambda _: False), retry=Retry(attempts=1), on_failure="park")
     with Soon(), pytest.raises(UndeliveredError, match=r"'default' of .* is parked"):
         home.sink(parked).drain(follow=True)
 
 
 def test_a_following_drain_goes_on_while_one_sink_is_not_parked_and_tells_at_its_end(home: Home) -> None:
     home.left_behind(1)
-    parked = Delivery(Recorder(lambda _: False), max_attempts=1, on_failure="park")
+    parked = Delivery(Recorder(lambda _: False), retry=Retry(attempts=1), on_failure="park")
     target = Recorder()
     sink = home.sink({"default": parked, "b": Delivery(target, start_from="earliest")})
     pool = sink._open()
@@ -559,7 +560,7 @@ def test_a_restarted_query_stages_its_batch_again_and_waits_for_room_for_none_bu
 
 def test_a_restarted_query_that_only_a_parked_sink_holds_back_is_told(home: Home) -> None:
     failing_once(home, at=1)
-    parked = Delivery(Recorder(lambda chunk: chunk.batch_id == 0 or None), max_attempts=1, on_failure="park")
+    parked = Delivery(Recorder(lambda chunk: chunk.batch_id == 0 or None), retry=Retry(attempts=1), on_failure="park")
     sink = home.sink({"bad": parked, "good": (good := Recorder())}, settings=Settings(max_pending_batches=2))
     first = home.chain(sink.stage, through=1)
     wait_until(lambda: not first.active and good.batches == [0])
@@ -844,7 +845,7 @@ def test_ctrl_c_ends_soon_though_the_first_stage_waits_for_what_was_left(home: H
 def test_a_sink_that_gives_up_on_what_was_left_stops_the_chain_whose_first_stage_waits(home: Home) -> None:
     home.left_behind(1)
     go = threading.Event()
-    sink = home.sink(Delivery(Recorder(lambda _: go.wait(PATIENCE_S) and False), max_attempts=1))
+    sink = home.sink(Delivery(Recorder(lambda _: go.wait(PATIENCE_S) and False), retry=Retry(attempts=1)))
     stream = home.chain(sink.stage, through=9)
     wait_until(lambda: bool(home.committers()))
     go.set()
@@ -858,7 +859,7 @@ def test_opening_elsewhere_holds_no_stage_up(home: Home) -> None:
     """The committer that gives up stops the query, which waits for `stage`; nobody may make that wait in turn."""
     home.left_behind(1)
     go = threading.Event()
-    sink = home.sink(Delivery(Recorder(lambda _: go.wait(PATIENCE_S) and False), max_attempts=1))
+    sink = home.sink(Delivery(Recorder(lambda _: go.wait(PATIENCE_S) and False), retry=Retry(attempts=1)))
     said: list[BaseException] = []
 
     def enter() -> None:

@@ -17,9 +17,8 @@ from tests.house.sinks import FailureKind
 from tests.house.spark import ExecutorDispatcher, PickledSink, task_slots
 from tests.house.stores import StoreSpec
 from tests.support.one_segment import Stage
-from wal_sink.runtime.side_by_side import MOST
 from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
-from wal_sink.settings import MOST_THREADS, Delivery
+from wal_sink.settings import Delivery
 from wal_sink.spark.delivery import executors
 from wal_sink.spark.placement import concurrency
 
@@ -270,10 +269,6 @@ def test_the_threads_of_all_tasks_stay_within_what_the_sink_permits(
     context.go.set()
     deliver(dispatcher(context, DeliverySlots(lambda: slots), max_concurrency=most, threads_per_task=threads))
     assert context.threads == [given]
-
-
-def test_no_more_threads_can_be_asked_for_than_run_at_once() -> None:
-    assert MOST_THREADS == MOST
 
 
 def test_every_thread_of_every_task_gets_its_part_of_the_rate() -> None:

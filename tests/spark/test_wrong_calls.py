@@ -19,6 +19,7 @@ from wal_sink import (
     Delivery,
     PermanentError,
     Rejected,
+    Retry,
     Settings,
     TransactionalSink,
     WalSink,
@@ -212,7 +213,7 @@ WRONG_VALUES: list[tuple[Callable[[], object], str]] = [
     (lambda: LOOSE(post, wal="w", checkpoint=""), r"checkpoint.*empty"),
     (lambda: LOOSE(post, wal="jdbc:postgresql://host/db", checkpoint="c"), r"wal.*folder"),
     (lambda: LOOSE(post, **PLACES, moved_from=3), r"moved_from=3"),
-    (lambda: Delivery(post, budget_s=cast("Any", "600")), r"budget_s='600'"),
+    (lambda: Retry(budget_s=cast("Any", "600")), r"budget_s='600'"),
     (lambda: Delivery(post, rows_per_s=cast("Any", "5")), r"rows_per_s='5'"),
     (lambda: Settings(retention_batches=cast("Any", "200")), r"retention_batches='200'"),
     (lambda: Delivery(post, where=cast("Any", "executor")), "did you mean 'executors'"),
@@ -234,7 +235,7 @@ WRONG_VALUES += [
         for value in (None, True, math.nan, 10**30)
     ],
     *[
-        (lambda value=value, name=name: cast("Any", Delivery)(post, **{name: value}), f"{name}=")
+        (lambda value=value, name=name: cast("Any", Retry)(**{name: value}), f"{name}=")
         for name in ("budget_s", "attempt_timeout_s")
         for value in (None, 0, True, math.nan, math.inf, 1e300, 10**400)
     ],
@@ -243,12 +244,8 @@ WRONG_VALUES += [
         for value in (True, math.inf, math.nan)
     ],
     *[(lambda value=value: Settings(single_writer=cast("Any", value)), "True or False") for value in ("no", None, 0)],
-    *[(lambda value=value: Delivery(post, keep_segments=cast("Any", value)), "True or False") for value in (0, "no")],
-    (lambda: Delivery(post, max_attempts=cast("Any", None)), r"max_attempts=None"),
-    (lambda: Delivery(post, threads_per_task=0), r"threads_per_task=0"),
-    (lambda: Delivery(post, threads_per_task=17), r"threads_per_task=17: expected 1 to 16"),
-    (lambda: Delivery(post, threads_per_task=2, order="total"), r"threads_per_task=2 .*order='total' sends one after"),
-    (lambda: Delivery(post, threads_per_task=2, where="driver"), r"threads_per_task=2 .*where='driver' sends one afte"),
+    (lambda: Retry(attempts=cast("Any", None)), r"attempts=None"),
+    (lambda: Delivery(post, retry=cast("Any", 3)), r"retry: expected Retry\(attempts=8, budget_s=600\), found a int"),
     (lambda: LOOSE(post, **PLACES).drain(timeout_s=math.inf), r"timeout_s=inf"),
 ]
 
@@ -259,18 +256,6 @@ class Claims(Sink):
             setattr(self, name, value)
 
     def write(self, chunk: Chunk) -> None: ...
-
-
-@pytest.mark.parametrize("sink", [Claims(driver_only=True), wrap.foreach_batch(write_batch)])
-def test_threads_of_a_task_are_refused_for_a_sink_that_no_task_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: object
-) -> None:
-    monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)  # other tests of this process may have one
-    wal = WalSink(
-        Delivery(sink, threads_per_task=2), wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint")
-    )
-    with pytest.raises(ConfigError, match=r"threads_per_task=2 .*can only run on the driver"):
-        wal.drain()
 
 
 class SaysNoByMethod(Sink):
@@ -286,6 +271,7 @@ def marked_by_text(chunk: Chunk) -> None: ...
 marked_by_text.idempotent = "no"  # type: ignore[attr-defined]
 
 WRONG_VALUES += [
+    (lambda: as_sink(Claims(on_gone="prepare")), r"Claims\.on_gone='prepare': expected one of.*prepare_again"),
     (lambda: as_sink(SaysNoByMethod()), r"SaysNoByMethod\.idempotent.*True or False"),
     (lambda: as_sink(marked_by_text), r"marked_by_text\.idempotent='no'.*True or False"),
     (lambda: as_sink(wrap.foreach_batch(write_batch, idempotent=cast("Any", "no"))), r"idempotent='no'"),
@@ -296,7 +282,7 @@ WRONG_VALUES += [
     ],
     *[
         (lambda value=value, name=name: as_sink(Claims(**{name: value})), rf"Claims\.{name}=.*True or False")
-        for name in [claim for claim, kind in Sink.__annotations__.items() if kind == "bool"]
+        for name in [claim for claim, kind in Sink.__annotations__.items() if kind == "bool"] + ["keep_segments"]
         for value in ("no", "", None, 0, 1, lambda: False)
     ],
 ]

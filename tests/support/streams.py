@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from wal_sink import Chunk, Delivery, PermanentError, Settings, Sink, WalSink, WalSinkError
+from wal_sink.settings import Retry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -201,9 +202,9 @@ def fails(spark: SparkSession, place: Home, kind: type[WalSinkError], *said: str
     return str(caught)
 
 
-def quick(to: object, **options: Any) -> Delivery:
+def quick(to: object, *, attempts: int = 2, attempt_timeout_s: float = 60.0, **options: Any) -> Delivery:
     """Return a delivery that gives up after few attempts, each of which a slow machine can finish."""
-    return Delivery(to, **{"max_attempts": 2, "attempt_timeout_s": 60.0, **options})
+    return Delivery(to, retry=Retry(attempts=attempts, attempt_timeout_s=attempt_timeout_s), **options)
 
 
 def small_chunks(rows: int = 10) -> Settings:

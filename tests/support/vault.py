@@ -7,6 +7,7 @@ from typing import Any
 
 from wal_sink import Chunk, HandleGoneError, SinkContext, TwoPhaseSink
 from wal_sink.sinks import Transaction
+from wal_sink.sinks.base import OnGone
 
 Row = dict[str, Any]
 
@@ -41,8 +42,9 @@ class VaultSink(TwoPhaseSink):
 
     token = ""
 
-    def __init__(self, vault: Vault) -> None:
+    def __init__(self, vault: Vault, *, keep_segments: bool = True, on_gone: OnGone = "halt") -> None:
         self.vault = vault
+        self.keep_segments, self.on_gone = keep_segments, on_gone
         self.contexts: list[SinkContext] = []
         self.transaction: Transaction | None = None
 

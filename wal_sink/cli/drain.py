@@ -22,6 +22,7 @@ from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.bounded import within
 from wal_sink.settings import Delivery, GuaranteeName, Settings
+from wal_sink.sinks.base import TwoPhaseSink
 from wal_sink.telemetry import Event, Rejected
 from wal_sink.walsink import WalSink
 
@@ -129,6 +130,8 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
     if before.wal_id is None and not more["follow"]:
         raise NoWal(no_wal(before))
     to_there = target(to)
+    if isinstance(to_there, TwoPhaseSink) and more["on_gone"] is not None:
+        to_there.on_gone = more["on_gone"]
     _check_start(before, name, more["start_from"])
     refused = _Refused()
     with _metrics(more["metrics"]) as metrics:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Literal, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from wal_sink.cli.exits import in_order
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer, print_answer
 from wal_sink.cli.sources import STORAGE_VARIABLE, StoreOptions
+from wal_sink.settings import Retry
 from wal_sink.wal.holders import TakeOver
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,8 +117,11 @@ def delivery_policies(*names: str) -> Callable[[F], F]:
 
 
 def policies(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, by name; for the others the defaults of `Delivery` hold."""
-    return {name: given[name] for name in _POLICIES if given.get(name) is not None}
+    """The options that were given, as arguments of a `Delivery`; for the others its defaults hold."""
+    found = {name: given[name] for name in ("on_rejected", "rows_per_s") if given.get(name) is not None}
+    if given.get("order") == "total":
+        found["max_concurrency"] = 1
+    return {**found, "retry": Retry(**{name: given[name] for name in _RETRY if given.get(name) is not None})}
 
 
 _AMOUNT = click.FloatRange(min=0, min_open=True)
@@ -129,8 +134,8 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     ),
     "order": click.option("--order", type=click.Choice(["batch", "total"]), help="total: one segment after the other."),
     "rows_per_s": click.option("--rows-per-s", type=_AMOUNT, metavar="ROWS", help="Limit of rows per second."),
-    "max_attempts": click.option(
-        "--max-attempts", type=click.IntRange(min=1), help="Attempts at a batch in a row without progress."
+    "attempts": click.option(
+        "--max-attempts", "attempts", type=click.IntRange(min=1), help="Attempts at a batch in a row without progress."
     ),
     "budget_s": click.option(
         "--budget", "budget_s", type=_AMOUNT, metavar="SECONDS", help="Time for a batch without progress."
@@ -140,3 +145,4 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     ),
 }
 POLICIES = tuple(_POLICIES)
+_RETRY = tuple(field.name for field in fields(Retry))

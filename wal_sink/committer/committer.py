@@ -155,7 +155,7 @@ class Committer:
 
     def _deliver_within_budget(self, *, search: bool) -> bool:
         tell = failure_teller(self._log.events, self._served_sink, self.next_batch)
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._attempt_failed))
+        budget = Budget.of(self._served_sink.delivery.retry, self._log.runtime, all_told(tell, self._attempt_failed))
         sleep = self._shared.sleep_s
         what = f"sink {self.shown!r}"
         try:
@@ -244,7 +244,7 @@ class Committer:
         if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
             return
         self._tidied_through = self.marked_through
-        make_sink, limit_s = self._served_sink.make_sink, self._served_sink.delivery.attempt_timeout_s
+        make_sink, limit_s = self._served_sink.make_sink, self._served_sink.delivery.retry.attempt_timeout_s
         if make_sink is None:
             return  # it is no two-phase sink, so it begins no transactions
         try:

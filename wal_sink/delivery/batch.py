@@ -106,7 +106,7 @@ class BatchDelivery:
         self._ignores_repeats = ignores_repeats
         # In total order each segment is a separate task. Short ones would all end before their first second.
         self._records_by_time = ignores_repeats and (
-            served_sink.delivery.order != "total" or len(manifest.segments) == 1
+            served_sink.delivery.max_concurrency != 1 or len(manifest.segments) == 1
         )
         self._delivery_context = self._context(wal_id, term, before, looked_s)
 
@@ -132,7 +132,7 @@ class BatchDelivery:
     def _budget(self) -> Iterator[Budget]:
         """The budget of a call. Its end is a `DeliveryError`."""
         tell = failure_teller(self._log.events, self._served_sink, lambda: self._manifest.batch_id)
-        budget = Budget.of(self._served_sink.delivery, self._log.runtime, all_told(tell, self._on_failure))
+        budget = Budget.of(self._served_sink.delivery.retry, self._log.runtime, all_told(tell, self._on_failure))
         try:
             yield budget
         except _TryAgainError as error:
@@ -284,7 +284,7 @@ class BatchDelivery:
         if self._served_sink.dispatcher.whole_batch:
             if tasks or not self._manifest.segments:
                 yield tasks
-        elif self._served_sink.delivery.order == "total":
+        elif self._served_sink.delivery.max_concurrency == 1:
             yield from ([task] for task in tasks)
         elif self._is_unreachable and len(tasks) > 1:
             yield tasks[:1]
@@ -392,9 +392,9 @@ class BatchDelivery:
             segments=len(self._manifest.segments),
             at_most_once=self._served_sink.promise.at_most_once,
             keeps_rejected=self._served_sink.delivery.on_rejected == "dead_letter",
-            attempt_timeout_s=self._served_sink.delivery.attempt_timeout_s,
+            attempt_timeout_s=self._served_sink.delivery.retry.attempt_timeout_s,
             rows_per_s=self._served_sink.delivery.rows_per_s,
-            prepares_again=self._served_sink.delivery.on_gone == "prepare_again",
+            prepares_again=self._served_sink.prepares_again,
             last_delivered=LastDelivered.of(before),
             by_time=ByTime(looked_s, self._records_by_time) if self._is_sent_ahead else None,
             measured=self._log.events.measures,

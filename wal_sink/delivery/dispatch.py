@@ -75,6 +75,18 @@ class ServedSink:
     shown: str = ""
     """The name for people. A sink that was renamed has its first one in `name`, for the WAL and events."""
 
+    @property
+    def keeps_segments(self) -> bool:
+        """Whether the WAL keeps the rows of this sink. They are its only source, unless it is a two-phase sink."""
+        sink = self.delivery.to
+        return not isinstance(sink, TwoPhaseSink) or sink.keep_segments
+
+    @property
+    def prepares_again(self) -> bool:
+        """Of a two-phase sink: whether a lost transaction is prepared again although it may have been committed."""
+        sink = self.delivery.to
+        return isinstance(sink, TwoPhaseSink) and sink.on_gone == "prepare_again"
+
 
 def serve(
     name: str,
@@ -97,7 +109,7 @@ def serve(
     if not isinstance(sink, TwoPhaseSink):
         return ServedSink(name, delivery, promised, dispatcher, identity)
     make = travels or here or copier(sink) or (lambda: sink)
-    preparation = None if travels is None else Preparation(name, travels, delivery.attempt_timeout_s)
+    preparation = None if travels is None else Preparation(name, travels, delivery.retry.attempt_timeout_s)
     return ServedSink(name, delivery, promised, dispatcher, identity, make, preparation)
 
 

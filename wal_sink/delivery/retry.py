@@ -14,7 +14,7 @@ from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import said_once
 from wal_sink.runtime.clock import Runtime
-from wal_sink.settings import Delivery
+from wal_sink.settings import Retry
 from wal_sink.telemetry.events import AttemptFailed
 from wal_sink.telemetry.hooks import Events
 
@@ -63,8 +63,7 @@ class Budget:
     """Attempts and seconds that may pass without progress."""
 
     runtime: Runtime
-    max_attempts: int
-    budget_s: float
+    retry: Retry
     failures: int = 0
     since_s: float = 0.0
     next_wait_s: float = 0.0
@@ -72,9 +71,8 @@ class Budget:
     on_failure: OnFailure = tell_nobody
 
     @classmethod
-    def of(cls, delivery: Delivery, runtime: Runtime, on_failure: OnFailure = tell_nobody) -> Budget:
-        now_s = runtime.monotonic_s()
-        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=now_s, on_failure=on_failure)
+    def of(cls, retry: Retry, runtime: Runtime, on_failure: OnFailure = tell_nobody) -> Budget:
+        return cls(runtime, retry, since_s=runtime.monotonic_s(), on_failure=on_failure)
 
     def note_progress(self) -> None:
         self.failures = 0
@@ -107,9 +105,9 @@ class Budget:
     def _note_failure(self, state: RetryCallState, what: str) -> bool:
         """Count and log a failure. True if the budget is spent now."""
         self.failures += 1
-        spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
+        spent = self.failures >= self.retry.attempts or self.spent_s() >= self.retry.budget_s
         error = _error_of(state)
-        head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
+        head = f"{what}: attempt {self.failures} of {self.retry.attempts} failed at {_clock(self.runtime.now())}"
         _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
         self.on_failure(self.failures, None if spent else self.next_wait_s, error)
         return spent
@@ -128,7 +126,7 @@ class Budget:
         own_s = highest * (0.5 + self.runtime.new_random().random() / 2)
         error = _error_of(state)
         asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
-        self.next_wait_s = max(own_s, min(asked_s, self.budget_s - self.spent_s()))
+        self.next_wait_s = max(own_s, min(asked_s, self.retry.budget_s - self.spent_s()))
         return self.next_wait_s
 
 
@@ -143,7 +141,7 @@ def failure_teller(events: Events, served_sink: ServedSink, batch: Callable[[], 
             sink=served_sink.name,
             batch=batch(),
             attempt=attempt,
-            max_attempts=served_sink.delivery.max_attempts,
+            max_attempts=served_sink.delivery.retry.attempts,
             next_in_s=next_in_s,
             kind=kind_of_failure(error),
             error=redacted(error),

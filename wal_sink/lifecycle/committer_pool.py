@@ -189,15 +189,13 @@ class CommitterPool:
             raise UndeliveredError("; and ".join(told)) from None  # the errors' texts are in this one
 
     def has_room(self, batch_id: int, wal: str) -> bool:
-        """Whether the undelivered batches before this one are within the limits.
+        """Whether the undelivered batches before this one are within the limit.
 
         Raises `UndeliveredError` if only parked sinks could make room.
         """
-        batches, size = self.run.history.pending(before=batch_id)
-        most_batches, most_bytes = self.run.settings.max_pending_batches, self.run.settings.max_pending_bytes
-        too_many = most_batches is not None and batches >= most_batches
-        too_much = most_bytes is not None and size >= most_bytes
-        if batches == 0 or not (too_many or too_much):
+        batches, _ = self.run.history.pending(before=batch_id)
+        most = self.run.settings.max_pending_batches
+        if most is None or batches < most:
             return True
         if self.waits_for_parked_only(before=batch_id):
             self.refuse_parked(wal)

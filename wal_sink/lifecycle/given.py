@@ -11,7 +11,7 @@ from wal_sink.recovery.location import GonePlace, canonical
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
-from wal_sink.sinks.base import BatchSink, Sink, as_sink
+from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink, as_sink
 from wal_sink.sinks.held import refuse_shared
 from wal_sink.sinks.session import problem_of_variants
 from wal_sink.sinks.urls import sink_from_url
@@ -123,15 +123,14 @@ def refuse_ends(names: Iterable[str]) -> None:
 
 
 def refuse_what_only_the_stager_can_do(
-    settings: Settings, deliveries: Mapping[str, Delivery], *, has_checkpoint_options: bool = False
+    settings: Settings, sinks: Mapping[str, Sink | BatchSink], *, has_checkpoint_options: bool = False
 ) -> None:
     """Refuse settings that need staging and delivery in one process, where another process stages: `ConfigError`."""
-    limits = [name for name in ("max_pending_batches", "max_pending_bytes") if getattr(settings, name) is not None]
-    not_kept = [name for name, delivery in deliveries.items() if not delivery.keep_segments]
+    not_kept = [name for name, sink in sinks.items() if isinstance(sink, TwoPhaseSink) and not sink.keep_segments]
     if settings.single_writer:
         said = "single_writer=True promises that one process writes to the WAL, but two write here"
-    elif limits:
-        said = f"{' and '.join(limits)} cannot hold back the query, because it runs in another process"
+    elif settings.max_pending_batches is not None:
+        said = "max_pending_batches cannot hold back the query, because it runs in another process"
     elif not_kept:
         said = f"keep_segments=False of {not_kept} has no effect, because rows are prepared in this process only"
     elif has_checkpoint_options:

@@ -267,7 +267,7 @@ class Run:
 
     def _keeps_segments(self) -> bool:
         """Whether rows are kept in the WAL: they are unless every sink of this run allows otherwise."""
-        return not self.committers or any(committer.served_sink.delivery.keep_segments for committer in self.committers)
+        return not self.committers or any(committer.served_sink.keeps_segments for committer in self.committers)
 
     def _refuse_not_keeping(self) -> None:
         """Refuse sinks that need rows in the WAL: without these, a sink gets only rows it prepares during staging."""

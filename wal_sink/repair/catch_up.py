@@ -132,7 +132,7 @@ class _Sending:
         self._holder = holder
         self._plan = plan
         self._to = to
-        self._limit_s = delivery.attempt_timeout_s
+        self._limit_s = delivery.retry.attempt_timeout_s
         self._wal_id = require_wal(log, paths.sink(plan.folder)).wal_id
         self._rate = RowRate(delivery.rows_per_s, log.runtime)
         self._policies = delivery

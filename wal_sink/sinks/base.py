@@ -9,7 +9,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from wal_sink.arguments import check_chunk_function, check_claims, check_sink, refused_target
 from wal_sink.errors import ConfigError, PermanentError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wal_sink.sinks.chunk import Chunk, Position
 
 F = TypeVar("F", bound=Callable[..., Any])
+OnGone = Literal["halt", "prepare_again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +229,18 @@ class TwoPhaseSink(Sink):
     transaction that will not be committed gets `abort`, in the driver's process. `open` comes first and `close` last
     each time. `SinkContext.term` is the stager's term while the sink prepares.
 
-    A segment is prepared at delivery, from the rows kept in the WAL (`Delivery.keep_segments`), if it was not prepared
-    while it was staged (it holds small partitions, the target was unreachable, or another process drains the WAL) or if
-    its handle is gone.
+    A segment is prepared at delivery, from the rows kept in the WAL (`keep_segments`), if it was not prepared while it
+    was staged (it holds small partitions, the target was unreachable, or another process drains the WAL) or if its
+    handle is gone.
+    """
+
+    keep_segments: bool = True
+    """True if the WAL keeps the rows too, against a target that loses a prepared transaction. False avoids writing the
+    rows twice. It is permitted only if every sink of the WAL is a two-phase sink with this setting.
+    """
+    on_gone: OnGone = "halt"
+    """Reaction when a handle is gone that may have been committed before. `halt`: delivery stops. `prepare_again`: the
+    kept rows are prepared and committed again. This repeats rows that were committed before.
     """
 
     @abstractmethod

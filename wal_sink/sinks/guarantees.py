@@ -78,7 +78,7 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             f"that it refuses; its kind is {ability.value}. Your options: a function of one Chunk, HttpSink "
             "with body='rows' or check=…, or on_rejected='halt'"
         )
-    if not delivery.keep_segments and ability is not Ability.TWO_PHASE:
+    if not getattr(sink, "keep_segments", True) and ability is not Ability.TWO_PHASE:
         raise ConfigError(
             f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, because the target of such a sink holds the "
             f"rows until they are committed. A {ability.value} sink receives the rows from the WAL. Leave "
@@ -90,16 +90,16 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             "written while Spark stages them. Limit the rows of a batch instead (maxOffsetsPerTrigger, "
             "maxFilesPerTrigger)"
         )
-    if ability is Ability.BATCH_WRITER and (delivery.order == "total" or delivery.max_concurrency is not None):
+    if ability is Ability.BATCH_WRITER and delivery.max_concurrency is not None:
         raise ConfigError(
-            f"sink {name!r}: {'order' if delivery.order == 'total' else 'max_concurrency'} needs a sink that is called "
+            f"sink {name!r}: max_concurrency needs a sink that is called "
             f"for each segment. A {ability.value} gets the batch as one DataFrame: repartition or sort that"
         )
     kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
     sentence = _sentence(ability, kept)
     if delivery.on_rejected == "dead_letter":
         sentence += "; rows that it refuses are kept as dead letters and are not in the target"
-    if delivery.on_gone == "prepare_again":
+    if isinstance(sink, TwoPhaseSink) and sink.on_gone == "prepare_again":
         sentence += "; a transaction that the target lost is prepared again, which repeats it if it had been committed"
     return Promise(ability, kept, sentence)
 

@@ -72,7 +72,7 @@ class Replayed(_OfBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHeld(_OfBatch):
-    """The stream waits inside `foreachBatch`, because `max_pending_batches` or `max_pending_bytes` is reached."""
+    """The stream waits inside `foreachBatch`, because `max_pending_batches` is reached."""
 
     pending_batches: int
     pending_bytes: int

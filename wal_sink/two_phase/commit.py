@@ -123,8 +123,8 @@ class SegmentCommit:
                 f"{error.failure.message}. An earlier attempt may have committed this transaction, so its rows may "
                 "have been in the target before. The WAL keeps these rows in "
                 f"{self._log.store.url_of(task.segment.path)}. Find out whether the target received these rows of "
-                f"batch {self._given.batch_id}. If it did not, start one time with Delivery(…, "
-                "on_gone='prepare_again'), then remove this argument. If it did, restore in the target the "
+                f"batch {self._given.batch_id}. If it did not, start one time with on_gone='prepare_again' "
+                "of the sink, then remove this option. If it did, restore in the target the "
                 "transaction that it lost, then start the query or command again. If the target cannot be restored, "
                 "prepare_again delivers these rows a second time",
             ) from error

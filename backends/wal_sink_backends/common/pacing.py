@@ -35,7 +35,7 @@ class Pacing:
     """Seconds for which calls fail so. Then one call is let through to see whether the target is back."""
     max_wait_s: float = 60.0
     """Most seconds that one call of the sink may wait in all: for the rate, or because the target said when to retry.
-    Keep it below `Delivery.attempt_timeout_s`.
+    Keep it below `Retry.attempt_timeout_s`.
     """
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Pace:
             raise PermanentError(
                 f"{what}: {rows} rows take {rows / rate:.0f} s at rows_per_s={rate:g}, more than max_wait_s={most_s:g} "
                 f"permits. Stage smaller chunks, with Settings(chunk_rows={max(1, int(rate * most_s))}) or less. For "
-                "chunks that are staged already, raise max_wait_s and Delivery(attempt_timeout_s=…)"
+                "chunks that are staged already, raise max_wait_s and Retry(attempt_timeout_s=…)"
             )
 
     def admit(self, rows: int, patience: Patience) -> None:

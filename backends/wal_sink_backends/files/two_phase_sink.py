@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.sinks.base import TwoPhaseSink
+from wal_sink.sinks.base import OnGone, TwoPhaseSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.spec import LOCAL, S3, StoreSpec
@@ -46,6 +46,8 @@ class TwoPhaseFilesSink(ReadySink, TwoPhaseSink):
     `part_bytes`: the size of each part of a multipart upload to S3. An open file takes so much memory, plus one chunk.
     At least 5 MiB.
 
+    `keep_segments`, `on_gone`: see `TwoPhaseSink`.
+
     `held_folder`: for local folders, the absolute path of another folder that holds files until they are committed. It
     lies outside the first folder and on the same file system. Set it if readers show hidden files, as fsspec's `**` and
     `Path.rglob` do.
@@ -66,6 +68,8 @@ class TwoPhaseFilesSink(ReadySink, TwoPhaseSink):
         part_bytes: int = PART_BYTES,
         maps: Maps = "object",
         held_folder: str | None = None,
+        keep_segments: bool = True,
+        on_gone: OnGone = "halt",
     ) -> None:
         one_of("format", format, get_args(Format))
         check_maps(maps)
@@ -75,6 +79,8 @@ class TwoPhaseFilesSink(ReadySink, TwoPhaseSink):
         self._part_bytes = part_bytes
         self._maps: Maps = maps
         self._held_folder = held_folder
+        self.keep_segments = keep_segments
+        self.on_gone = on_gone
         self._writing: _Writing | None = None
         self._check_place()
 

@@ -59,7 +59,7 @@ class SqlSink(LedgerSink):
 
     `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
     here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments either
-    may win, unless the `Delivery` has `order="total"`. With `newer_by`, a column of numbers or moments, a row
+    may win, unless the `Delivery` has `max_concurrency=1`. With `newer_by`, a column of numbers or moments, a row
     replaces another only if it is as new or newer, whatever their segments. NULL is the oldest.
 
     Columns are matched by name. Values that a column would alter are refused before anything is written. `Rejected`

@@ -17,7 +17,7 @@ from tests.house.sinks import Rejected
 from tests.support.http_collection import IDS, SECRET, Collection, chunk, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, PermanentError, RetryLaterError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import query_into
 from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
 from wal_sink_backends.http.urls import http_sink
@@ -141,7 +141,7 @@ def test_a_lookup_may_refuse_a_whole_chunk(plain: Collection) -> None:
 def test_a_lookup_that_is_answered_in_parts_is_an_error(plain: Collection) -> None:
     plain.server.faults.append(Fault(status=207))
     sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}", check=refused_items)
-    with query_into(Delivery(sink, max_attempts=2)) as query:
+    with query_into(Delivery(sink, retry=Retry(attempts=2))) as query:
         plain.server.faults.insert(0, Fault(cut="before"))
         with pytest.raises(DeliveryError, match=r"207.*expected 200"):
             query.batch(pa.table({"id": [1]}))

@@ -16,7 +16,7 @@ from tests.house.sinks import Chunk, Sink
 from tests.support.chunks import CONTEXT
 from tests.support.servers.tls import Authority, Preface, TlsServer, greeting, mysql, postgresql
 from wal_sink.errors import DeliveryError, PermanentError, StoreError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbSink
@@ -138,7 +138,7 @@ def test_delivery_stops_at_a_certificate_error(
         sink = make(server.port, authority.file)
         with (
             pytest.raises(DeliveryError, match=r"(?i)certificate|does not match|doesn't match"),
-            query_into(Delivery(sink, max_attempts=8)) as query,
+            query_into(Delivery(sink, retry=Retry(attempts=8))) as query,
         ):
             query.batch(pa.table({"id": [1]}))
     assert "attempt 1 of" not in caplog.text
@@ -177,7 +177,7 @@ def test_a_certificate_error_of_a_users_sink_is_permanent(error: Exception, capl
     sink = Careless(error)
     with (
         pytest.raises(DeliveryError, match="cannot be reached"),
-        query_into(Delivery(sink, max_attempts=3)) as query,
+        query_into(Delivery(sink, retry=Retry(attempts=3))) as query,
     ):
         query.batch(pa.table({"id": [1]}))
     assert "attempt 1 of" not in caplog.text

@@ -30,7 +30,7 @@ from tests.support.sql_chunks import as_owner, opened, sink_to, write
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import WalSink
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, PermanentError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import query_into
 from wal_sink_backends.sql.sink import SqlSink
 
@@ -273,7 +273,7 @@ def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
         server.query(database, "CREATE TABLE flights (id BIGINT)")
         server.query(database, f"CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW {body}")
         told = rf"\({number}, 'rows 2 to 3 of the segment: made up'\)\."
-    delivery = Delivery(sink_to(server, database), max_attempts=3, on_rejected=on_rejected)
+    delivery = Delivery(sink_to(server, database), retry=Retry(attempts=3), on_rejected=on_rejected)
     with query_into(delivery) as query:
         end = rf"delivery stopped after 3 attempts .*'flights'.* raised \w+: {told}"
         with pytest.raises(DeliveryError, match=end):

@@ -23,7 +23,7 @@ from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.delivery.dispatch import LocalDispatcher
 from wal_sink.errors import CorruptError, FencedError, HistoryError, StoreError, WalSinkError
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.testing import Crash
 
@@ -362,10 +362,10 @@ def delivery_of(
     return Delivery(
         None,
         guarantee="at_most_once" if kind == "at_most_once" else None,
-        max_attempts=attempts,
+        retry=Retry(attempts=attempts),
         start_from="next" if starts_next else "earliest",
         on_rejected="dead_letter" if keeps else "halt",
-        order="total" if in_order and kind != "batch" else "batch",
+        max_concurrency=1 if in_order and kind != "batch" else None,
     )
 
 

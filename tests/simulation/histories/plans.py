@@ -171,7 +171,7 @@ class Plan:
     inline: bool = False
     """Whether partitions are packed into one segment, as small ones are. If not, each has its own segment."""
     in_order: bool = False
-    """Whether the segments of a batch are delivered one after the other (`Delivery(order="total")`)."""
+    """Whether the segments of a batch are delivered one after the other (`Delivery(max_concurrency=1)`)."""
     answers: bool = False
     """Whether a lost job answers by results, as a copy of a lost task does. If not, it raises an error."""
     refusing: int = 0

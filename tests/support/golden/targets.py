@@ -107,8 +107,9 @@ class Transactional(TransactionalSink):
 class TwoPhase(TwoPhaseSink):
     """A sink that holds rows back until they are committed. `begin` returns a token, so that the WAL stores one."""
 
-    def __init__(self, target: Target, hook: Hook) -> None:
+    def __init__(self, target: Target, hook: Hook, *, keep_segments: bool = True) -> None:
         self.target, self.hook = target, hook
+        self.keep_segments = keep_segments
         self.open_id = ""
 
     def begin(self, transaction: Transaction) -> str:

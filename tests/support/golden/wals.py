@@ -53,7 +53,7 @@ SINKS: Mapping[str, Make] = {
     "batches": lambda target, _: ByBatch(target),
     "refusing": lambda target, hook: Delivery(Plain(target, hook), on_rejected="dead_letter"),
     "refusing-ledger": lambda target, hook: Delivery(Transactional(target, hook), on_rejected="dead_letter"),
-    "unkept": lambda target, hook: Delivery(TwoPhase(target, hook), keep_segments=False),
+    "unkept": lambda target, hook: TwoPhase(target, hook, keep_segments=False),
     "renamed": Plain,
     "anew": Plain,
     "retired": Plain,

@@ -28,7 +28,7 @@ from pyspark.sql import functions as sf
 from tests.house.spark import version_of
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Home, append_line
-from wal_sink import Delivery, wrap
+from wal_sink import Delivery, Retry, wrap
 from wal_sink.spark.session.private import setting_of
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ class Both:
                 if side == "Spark":
                     plain(query.option("checkpointLocation", str(place.checkpoint)), writer).start().awaitTermination()
                 else:
-                    with place.sink(Delivery(wrapped(writer), max_attempts=1)) as sink:
+                    with place.sink(Delivery(wrapped(writer), retry=Retry(attempts=1))) as sink:
                         sink.run(query)
             except Exception as raised:  # noqa: BLE001 - the answer is which
                 error = f"{type(raised).__name__}: {raised}"

@@ -19,6 +19,7 @@ class HeldFolder(TwoPhaseSink):
     folder: Path
     context: SinkContext | None = field(default=None, repr=False)
     held: Path | None = field(default=None, repr=False)
+    keep_segments: bool = True
 
     def open(self, context: SinkContext) -> None:
         self.context = context

@@ -25,7 +25,7 @@ from tests.house.protocol import CommitterPool, Run
 from tests.house.stores import StoreSpec, open_store
 from tests.support.verbs import verbs
 from wal_sink.cli import options
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.testing import FakeQuery
 
 BATCHES = 3
@@ -284,9 +284,9 @@ def test_what_the_target_refuses_is_kept_if_asked_for(
 
 
 def test_every_policy_of_a_delivery_can_be_given() -> None:
-    names = {field.name for field in fields(Delivery)}
-    said_otherwise = {"to", "guarantee", "start_from", "through", "same_target"}
-    of_a_cluster_or_a_query = {"where", "max_concurrency", "threads_per_task", "on_failure", "keep_segments"}
+    names = {field.name for field in (*fields(Delivery), *fields(Retry))} | {"on_gone", "order"}
+    said_otherwise = {"to", "guarantee", "start_from", "through", "same_target", "retry"}
+    of_a_cluster_or_a_query = {"where", "max_concurrency", "on_failure"}
     assert set(options.POLICIES) == names - said_otherwise - of_a_cluster_or_a_query
 
 

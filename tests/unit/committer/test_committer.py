@@ -16,7 +16,7 @@ from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
 from wal_sink.committer.committer import RELEASE_S
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 
 
 def marker_of(place: Place, batch_id: int) -> Marker:
@@ -330,7 +330,7 @@ class LosesItsAnswer(Sink):
 
 def test_what_an_earlier_call_began_is_gone_on_with() -> None:
     place, sink = Place(), LosesItsAnswer()
-    run = place.open({"a": Delivery(sink, max_attempts=1)})
+    run = place.open({"a": Delivery(sink, retry=Retry(attempts=1))})
     next(place.query().batches(run, 1))
     with pytest.raises(DeliveryError):
         run.deliver_all()

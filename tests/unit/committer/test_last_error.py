@@ -17,7 +17,7 @@ from tests.house.operate import WalFacts, read_commit, read_health, read_status
 from tests.house.protocol import Run
 from tests.house.support import Runtime, StoppedError
 from tests.support.small_run import Place, Recorder
-from wal_sink import Chunk, Delivery, PermanentError
+from wal_sink import Chunk, Delivery, PermanentError, Retry
 from wal_sink.committer.last_error import LONGEST_TEXT, LastError
 from wal_sink.errors import (
     CorruptError,
@@ -45,10 +45,10 @@ def failing(*errors: Exception | None) -> Callable[[Chunk], None]:
     return fail
 
 
-def stopped(*errors: Exception | None, **delivery: Any) -> Place:
+def stopped(*errors: Exception | None, attempts: int = 4, **delivery: Any) -> Place:
     """A WAL of one batch, whose delivery failed in this way until all rows were sent, or until it gave up."""
     place = Place()
-    run = place.open({"a": Delivery(Recorder(failing(*errors)), **{"max_attempts": 4, **delivery})})
+    run = place.open({"a": Delivery(Recorder(failing(*errors)), retry=Retry(attempts=attempts), **delivery)})
     for _ in place.query().batches(run, 1):
         with contextlib.suppress(WalSinkError, AssertionError):
             run.deliver_all()
@@ -84,7 +84,7 @@ def test_a_failure_that_the_first_retry_repairs_is_not_recorded() -> None:
 
 
 def test_an_error_is_one_object_however_often_it_is_repeated_and_one_more_when_it_ends_the_delivery() -> None:
-    place = stopped(OSError("no route"), max_attempts=20)
+    place = stopped(OSError("no route"), attempts=20)
     assert created(place) == [
         "list sinks/a/errors",
         "create sinks/a/errors/0000000001.json",
@@ -102,7 +102,7 @@ def test_an_error_that_differs_only_in_numbers_and_ids_is_the_same() -> None:
     place = stopped(
         *(OSError(f"port {port}, request 5f3a{port}aa77bb at 12:00:{port}") for port in range(10, 19)),
         None,
-        max_attempts=20,
+        attempts=20,
     )
     (record,) = records(place)
     assert len([each for each in created(place) if each.startswith("create")]) == 1
@@ -242,7 +242,7 @@ def test_a_record_that_cannot_be_read_is_replaced() -> None:
 def idle(error: Exception) -> Place:
     """A sink that has every batch, and whose committer met an error when it looked for the next one."""
     place = Place()
-    run = place.open({"a": Delivery(Recorder(), max_attempts=3)})
+    run = place.open({"a": Delivery(Recorder(), retry=Retry(attempts=3))})
     place.stream(run, 1)
     (committer,) = run.committers
     with pytest.raises(type(error)), committer._noting():
@@ -320,7 +320,7 @@ def test_an_error_before_the_first_batch_makes_no_object_since_the_wal_does_not_
 
 def test_a_store_that_fails_is_recorded_as_soon_as_it_takes_objects_again() -> None:
     place = Place()
-    run = place.open({"a": Delivery(Recorder(), max_attempts=3)})
+    run = place.open({"a": Delivery(Recorder(), retry=Retry(attempts=3))})
     place.query().start_batch(0, 0)
     place.query().stage(run, 0)
     place.query().complete_batch(0)
@@ -373,7 +373,7 @@ def test_a_record_that_is_replaced_while_it_is_read_is_looked_for_again() -> Non
 
 
 def test_the_age_of_an_error_is_that_of_its_first_attempt() -> None:
-    error = last_error(stopped(OSError("no route"), max_attempts=3))
+    error = last_error(stopped(OSError("no route"), attempts=3))
     assert error is not None
     assert error.age_s is not None
     assert timedelta(seconds=error.age_s) > NOW - datetime.fromisoformat(error.at)

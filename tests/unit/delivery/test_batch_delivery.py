@@ -15,8 +15,10 @@ from tests.house.protocol import DeliveryContext, DispatcherLostError, Run, Segm
 from tests.house.sinks import Failure, FailureKind, Rejected, TransactionalSink
 from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder, served_sink
+from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
+from wal_sink.sinks.base import OnGone
 
 Answer = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
@@ -85,7 +87,7 @@ def record(place: Place, task: SegmentTask, rows: int, *, run_id: str = "r") -> 
 
 def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None:
     dispatcher = Carrying(done)
-    place, run = carried_by(dispatcher, attempt_timeout_s=7)
+    place, run = carried_by(dispatcher, retry=Retry(attempt_timeout_s=7))
 
     run.deliver_all()
 
@@ -104,7 +106,7 @@ def test_the_rows_of_each_segment_are_paced_once() -> None:
         times.append(run.log.runtime.monotonic_s())
         return done(tasks)
 
-    _, run = carried_by(Carrying(timed, timed, timed), rows=[10, 10, 10], order="total", rows_per_s=10)
+    _, run = carried_by(Carrying(timed, timed, timed), rows=[10, 10, 10], max_concurrency=1, rows_per_s=10)
 
     run.deliver_all()
 
@@ -112,9 +114,9 @@ def test_the_rows_of_each_segment_are_paced_once() -> None:
 
 
 @pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
-def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone: str) -> None:
+def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone: OnGone) -> None:
     dispatcher = Carrying(done)
-    carried_by(dispatcher, on_gone=on_gone)[1].deliver_all()
+    carried_by(dispatcher, to=VaultSink(Vault(), on_gone=on_gone))[1].deliver_all()
 
     assert dispatcher.given[0].prepares_again is (on_gone == "prepare_again")
 
@@ -190,7 +192,7 @@ def test_a_batch_of_no_segments_is_handed_to_a_carrier_of_batches_once() -> None
 
 def test_total_order_stops_at_the_first_segment_that_failed() -> None:
     dispatcher = Carrying(done, failed(FailureKind.RETRIABLE), done, done)
-    carried_by(dispatcher, rows=[1, 1, 1], order="total")[1].deliver_all()
+    carried_by(dispatcher, rows=[1, 1, 1], max_concurrency=1)[1].deliver_all()
 
     assert dispatcher.starts == [[(0, 0)], [(1, 0)], [(1, 0)], [(2, 0)]]
 
@@ -226,7 +228,7 @@ def test_of_several_failures_the_worst_is_told(
 @pytest.mark.parametrize("kind", [FailureKind.RETRIABLE, FailureKind.UNKNOWN, FailureKind.LOST])
 def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) -> None:
     dispatcher = Carrying(*[failed(kind)] * 3)
-    _, run = carried_by(dispatcher, max_attempts=3)
+    _, run = carried_by(dispatcher, retry=Retry(attempts=3))
 
     told = (
         r"batch 0, sink 'a': delivery stopped after 3 attempts in \d+\.\d s without progress; .* it is "
@@ -250,7 +252,7 @@ def test_every_failed_attempt_is_logged_with_batch_and_sink(caplog: pytest.LogCa
 def test_chunks_that_arrived_renew_the_budget() -> None:
     some = [failed(FailureKind.RETRIABLE, rows=rows, chunks=1) for rows in (1, 2, 3, 4)]
     dispatcher = Carrying(*some, done)
-    _, run = carried_by(dispatcher, rows=[9], max_attempts=2)
+    _, run = carried_by(dispatcher, rows=[9], retry=Retry(attempts=2))
 
     run.deliver_all()
 
@@ -260,7 +262,7 @@ def test_chunks_that_arrived_renew_the_budget() -> None:
 def test_the_first_row_that_a_transactional_target_takes_renews_the_budget() -> None:
     some = [failed(FailureKind.RETRIABLE), failed(FailureKind.RETRIABLE, rows=1, chunks=1)]
     dispatcher = Carrying(*some, done)
-    _, run = carried_by(dispatcher, rows=[9], to=Ledger(), max_attempts=2)
+    _, run = carried_by(dispatcher, rows=[9], to=Ledger(), retry=Retry(attempts=2))
 
     run.deliver_all()
 
@@ -270,7 +272,7 @@ def test_the_first_row_that_a_transactional_target_takes_renews_the_budget() -> 
 def test_rows_given_up_without_a_chunk_that_arrived_renew_nothing() -> None:
     some = [failed(FailureKind.RETRIABLE, rows=rows) for rows in (1, 2, 3, 4)]
     dispatcher = Carrying(*some, done)
-    _, run = carried_by(dispatcher, rows=[9], max_attempts=2)
+    _, run = carried_by(dispatcher, rows=[9], retry=Retry(attempts=2))
 
     with pytest.raises(DeliveryError, match="delivery stopped after 2 attempts"):
         run.deliver_all()
@@ -281,7 +283,7 @@ def test_a_chunk_of_one_segment_renews_the_budget_of_the_batch() -> None:
         return [SegmentResult(tasks[0].ordinal, 1, 1), *failed(FailureKind.RETRIABLE)(tasks[1:])]
 
     dispatcher = Carrying(failed(FailureKind.RETRIABLE), one_arrives, done)
-    _, run = carried_by(dispatcher, rows=[3, 3], max_attempts=2)
+    _, run = carried_by(dispatcher, rows=[3, 3], retry=Retry(attempts=2))
 
     run.deliver_all()
 
@@ -299,7 +301,7 @@ def test_what_an_attempt_recorded_and_could_not_tell_counts_as_progress() -> Non
         return answer
 
     dispatcher = Carrying(silent(2), silent(4), silent(6), done)
-    place, run = carried_by(dispatcher, rows=[9], max_attempts=2)
+    place, run = carried_by(dispatcher, rows=[9], retry=Retry(attempts=2))
 
     run.deliver_all()
 
@@ -415,7 +417,7 @@ def test_after_a_lost_attempt_the_next_goes_on_under_a_new_term_from_what_was_re
 @pytest.mark.parametrize("of_another", [False, True])
 def test_only_progress_of_another_run_shows_that_the_term_was_held_before(of_another: bool) -> None:
     dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
-    place, run = carried_by(dispatcher, rows=[5], max_attempts=1)
+    place, run = carried_by(dispatcher, rows=[5], retry=Retry(attempts=1))
     with pytest.raises(DeliveryError):
         run.deliver_all()
     record(place, dispatcher.tasks[0][0], 2, run_id="another" if of_another else run.log.run_id)
@@ -428,7 +430,7 @@ def test_only_progress_of_another_run_shows_that_the_term_was_held_before(of_ano
 
 def test_without_progress_no_term_was_held_before() -> None:
     dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
-    _, run = carried_by(dispatcher, rows=[5], max_attempts=1)
+    _, run = carried_by(dispatcher, rows=[5], retry=Retry(attempts=1))
     with pytest.raises(DeliveryError):
         run.deliver_all()
 
@@ -462,7 +464,7 @@ def test_what_a_lost_carrier_said_is_told_when_giving_up() -> None:
     def lost(_: Sequence[SegmentTask]) -> list[SegmentResult]:
         raise DispatcherLostError("the executor is gone")
 
-    _, run = carried_by(Carrying(lost), max_attempts=1)
+    _, run = carried_by(Carrying(lost), retry=Retry(attempts=1))
 
     with pytest.raises(DeliveryError, match="the last failure: the executor is gone"):
         run.deliver_all()

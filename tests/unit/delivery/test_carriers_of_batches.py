@@ -15,7 +15,7 @@ from tests.support.hanging_calls import Hangs
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.delivery.dispatch import WholeBatchDispatcher
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import simulated_runtime
 
 LIMIT_S = 0.05
@@ -34,7 +34,7 @@ def with_writer(write: Callable[..., object], *, limit_s: float = 10, hangs: Han
     run = place.open({"a": Recorder()}, runtime=runtime)
     dispatcher = WholeBatchDispatcher(write, run.log, what="writer", limit_s=limit_s)
     run.committers[0]._served_sink = replace(
-        served_sink(run, "a", Delivery(Recorder(), max_attempts=3)), dispatcher=dispatcher
+        served_sink(run, "a", Delivery(Recorder(), retry=Retry(attempts=3))), dispatcher=dispatcher
     )
     next(place.query().batches(run, 1))
     return place, run

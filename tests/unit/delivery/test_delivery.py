@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.failures import failure_error, kind_of
 from wal_sink.testing import simulated_runtime
 
@@ -165,7 +166,7 @@ def test_progress_renews_the_budget_of_a_batch() -> None:
             raise ConnectionError("flaky")
         return None
 
-    place, run = with_batch(Delivery(Recorder(fail), max_attempts=3), rows=20)
+    place, run = with_batch(Delivery(Recorder(fail), retry=Retry(attempts=3)), rows=20)
 
     run.deliver_all()
 
@@ -179,7 +180,7 @@ def test_progress_renews_the_budget_of_a_batch() -> None:
 def test_a_call_that_hangs_has_an_unknown_outcome_and_nothing_else_is_called_while_it_runs() -> None:
     hangs = Hangs()
     sink = Recorder(lambda _: hangs.wait())
-    place, run = with_batch(Delivery(sink, attempt_timeout_s=0.5), hangs=hangs)
+    place, run = with_batch(Delivery(sink, retry=Retry(attempt_timeout_s=0.5)), hangs=hangs)
     try:
         with pytest.raises(DeliveryError, match=r"still running after 0\.5 s"):
             run.deliver_all()
@@ -307,10 +308,10 @@ def lost(_: Sequence[SegmentTask]) -> list[SegmentResult]:
     raise DispatcherLostError("executor lost")
 
 
-def carried_by(dispatcher: Carrying, *, order: str = "batch", max_attempts: int = 8) -> tuple[Place, Run]:
+def carried_by(dispatcher: Carrying, **policies: Any) -> tuple[Place, Run]:
     place = Place(rows=lambda _: [2, 3])
     run = place.open({"a": Recorder()})
-    delivery = Delivery(Recorder(), order=order, max_attempts=max_attempts)  # type: ignore[arg-type]
+    delivery = Delivery(Recorder(), **policies)
     given = replace(served_sink(run, "a", delivery), dispatcher=dispatcher)
     run.committers[0]._served_sink = given
     next(place.query().batches(run, 1))
@@ -329,7 +330,7 @@ def test_segments_without_an_outcome_are_never_taken_for_delivered() -> None:
 
 def test_a_carrier_that_never_answers_for_a_segment_ends_the_run() -> None:
     dispatcher = Carrying(*[lambda _: []] * 3)
-    place, run = carried_by(dispatcher, max_attempts=3)
+    place, run = carried_by(dispatcher, retry=Retry(attempts=3))
 
     with pytest.raises(DeliveryError, match="2 of 2 segments came back without a result"):
         run.deliver_all()
@@ -349,7 +350,7 @@ def test_a_lost_carrier_is_tried_again() -> None:
 
 def test_total_order_hands_over_one_segment_after_the_other() -> None:
     dispatcher = Carrying(done, done)
-    _, run = carried_by(dispatcher, order="total")
+    _, run = carried_by(dispatcher, max_concurrency=1)
 
     run.deliver_all()
 

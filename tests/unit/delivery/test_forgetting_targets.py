@@ -14,7 +14,7 @@ from tests.support.small_run import Place, served_sink
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import CorruptError, DeliveryError, HistoryError
 from wal_sink.replay import DeadLetters
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.testing import simulated_runtime
 
 
@@ -81,12 +81,12 @@ def test_a_point_in_time_that_takes_from_both_segments_is_noticed_where_no_send_
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-@pytest.mark.parametrize("order", ["batch", "total"])
-def test_rows_that_were_lost_after_the_last_chunk_are_sent_before_the_marker(lost: int, order: str) -> None:
+@pytest.mark.parametrize("most", [None, 1])
+def test_rows_that_were_lost_after_the_last_chunk_are_sent_before_the_marker(lost: int, most: int | None) -> None:
     target = Target()
     target.happens("wrote", 3, lambda: target.forget(lost))
 
-    place = delivered(target, [4, 1], order=order)
+    place = delivered(target, [4, 1], max_concurrency=most)
 
     assert target.rows == rows_of([4, 1])
     assert marked(place) == 1
@@ -262,7 +262,7 @@ def test_a_row_that_was_refused_and_is_taken_when_it_comes_again_is_not_in_both(
 def test_a_second_process_adopts_what_the_first_one_kept() -> None:
     """The chunk with the refused row is not the one that the second process begins with."""
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6, 2])
-    first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", max_attempts=1)})
+    first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", retry=Retry(attempts=1))})
     complete(place, first)
     target.happens("write", 4, raising(ConnectionError("unreachable")))
     with pytest.raises(DeliveryError):
@@ -278,7 +278,7 @@ def test_a_second_process_adopts_what_the_first_one_kept() -> None:
 def test_a_second_process_under_another_policy_adopts_it_too() -> None:
     """Which would halt at the same row otherwise, though it was kept."""
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
-    first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", max_attempts=1)})
+    first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", retry=Retry(attempts=1))})
     complete(place, first)
     target.happens("write", 4, raising(ConnectionError("unreachable")))
     with pytest.raises(DeliveryError):
@@ -343,7 +343,7 @@ def test_a_target_that_forgets_for_ever_ends_with_a_spent_budget(what: str) -> N
         DeliveryError,
         match=r"batch 0, sink 'a': delivery stopped after 4 attempts .*(but it|lost rows that it) acknowledged",
     ):
-        delivered(target, [4, 4], max_attempts=4)
+        delivered(target, [4, 4], retry=Retry(attempts=4))
 
     assert target.met.count("write") < 60
 
@@ -354,7 +354,7 @@ def test_a_target_that_forgets_less_than_it_takes_comes_to_its_end() -> None:
     for number in range(3, 30, 3):
         target.happens("wrote", number, lambda: target.forget(1))
 
-    delivered(target, [16], max_attempts=2)
+    delivered(target, [16], retry=Retry(attempts=2))
 
     assert target.rows == rows_of([16])
 

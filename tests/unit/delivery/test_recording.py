@@ -27,7 +27,7 @@ from tests.house.sinks import Chunk, Failure, FailureKind, Rejected
 from tests.house.support import side_by_side
 from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place, Recorder
-from wal_sink import DeliveryError, Sink, idempotent
+from wal_sink import DeliveryError, Retry, Sink, idempotent
 from wal_sink.delivery.dispatch import failed
 from wal_sink.delivery.segment import LOOK_S
 from wal_sink.errors import OutcomeUnknownError, StoreError
@@ -360,33 +360,33 @@ def test_only_recorded_progress_refills_the_budget() -> None:
     place = Place(rows=lambda _: [20])
     calls = Recorder()
     calls.fail = lambda _: _raise(OutcomeUnknownError("no answer")) if calls.tries % 2 == 0 else None
-    run = place.open({"a": marked(calls)}, max_attempts=3)
+    run = place.open({"a": marked(calls)}, retry=Retry(attempts=3))
     _refuse_records(run)
     with pytest.raises(DeliveryError, match="delivery stopped after 3 attempts"):
         place.stream(run, 0)
     assert len(calls.chunks) == 3
 
 
-@pytest.mark.parametrize("order", ["batch", "total"])
-def test_progress_refills_the_budget_in_any_order(order: str) -> None:
+@pytest.mark.parametrize("most", [None, 1])
+def test_progress_refills_the_budget_in_any_order(most: int | None) -> None:
     """Each of 40 segments takes less than a second. Every fourth call fails once."""
     place = Place(rows=lambda _: [2] * 40)
     calls = Recorder()
     calls.fail = lambda _: _raise(ConnectionError("503")) if calls.tries % 4 == 0 else None
-    place.stream(place.open({"a": marked(calls)}, order=order), 0)
+    place.stream(place.open({"a": marked(calls)}, max_concurrency=most), 0)
     assert len(calls.chunks) == 40
 
 
-@pytest.mark.parametrize("order", ["batch", "total"])
-def test_short_segments_one_after_the_other_are_recorded_too(order: str) -> None:
+@pytest.mark.parametrize("most", [None, 1])
+def test_short_segments_one_after_the_other_are_recorded_too(most: int | None) -> None:
     place, runtime = Place(rows=lambda _: [2] * 20), simulated_runtime()
     calls = Slow(runtime.sleep_s, 0.9)
     calls.fail = lambda _: _die() if len(calls.chunks) == 19 else None
-    run = place.open({"a": marked(calls)}, runtime=runtime, order=order)
+    run = place.open({"a": marked(calls)}, runtime=runtime, max_concurrency=most)
     with pytest.raises(_Death):
         place.stream(run, 0)
     second = Recorder()
-    newer_process(place, marked(second), order=order)
+    newer_process(place, marked(second), max_concurrency=most)
     assert len({chunk.key for chunk in calls.chunks} & set(second.keys)) <= 2
 
 
@@ -394,7 +394,7 @@ def test_recorded_progress_refills_the_budget() -> None:
     place = Place(rows=lambda _: [20])
     calls = Recorder()
     calls.fail = lambda _: _raise(OutcomeUnknownError("no answer")) if calls.tries % 2 == 0 else None
-    place.stream(place.open({"a": marked(calls)}, max_attempts=3), 0)
+    place.stream(place.open({"a": marked(calls)}, retry=Retry(attempts=3)), 0)
     assert [chunk.rows[0] for chunk in calls.chunks] == list(range(0, 20, 2))
 
 

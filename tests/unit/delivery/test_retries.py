@@ -7,12 +7,13 @@ import weakref
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.support.logged import said_here
 from wal_sink.delivery.retry import FIRST_WAIT_S, LONGEST_WAIT_S, WAIT_GROWTH, AttemptFailedError, Budget
-from wal_sink.settings import Delivery
+from wal_sink.settings import Retry
 from wal_sink.testing import simulated_runtime
 
 
@@ -31,9 +32,9 @@ class Failing:
         return "done"
 
 
-def budget(*, max_attempts: int = 8, budget_s: float = 600, seed: int = 0) -> tuple[Budget, list[float]]:
+def budget(*, seed: int = 0, **retry: Any) -> tuple[Budget, list[float]]:
     runtime = simulated_runtime(seed)
-    return Budget.of(Delivery(None, max_attempts=max_attempts, budget_s=budget_s), runtime), []
+    return Budget.of(Retry(**retry), runtime), []
 
 
 def run(given: Budget, function: Failing, waits: list[float]) -> str:
@@ -80,7 +81,7 @@ def test_what_an_attempt_held_is_let_go_of_before_the_next_one(caplog: pytest.Lo
 
 
 def test_gives_up_after_the_last_attempt_with_the_last_error() -> None:
-    given, waits = budget(max_attempts=3)
+    given, waits = budget(attempts=3)
     failing = Failing(99)
 
     with pytest.raises(OSError, match="failure 3"):
@@ -104,7 +105,7 @@ def test_as_it_comes_it_outlasts_a_server_that_restarts(seed: int) -> None:
 
 
 def test_gives_up_when_its_time_is_spent() -> None:
-    given, waits = budget(max_attempts=10_000, budget_s=60)
+    given, waits = budget(attempts=10_000, budget_s=60)
     failing = Failing(10_000)
 
     with pytest.raises(OSError, match="failure"):
@@ -114,14 +115,14 @@ def test_gives_up_when_its_time_is_spent() -> None:
 
 
 def test_time_spent_in_attempts_counts() -> None:
-    given, waits = budget(max_attempts=10_000, budget_s=60)
+    given, waits = budget(attempts=10_000, budget_s=60)
 
     with pytest.raises(OSError, match="failure 2"):
         run(given, Failing(99, lambda: given.runtime.sleep_s(40)), waits)
 
 
 def test_progress_renews_attempts_and_time() -> None:
-    given, waits = budget(max_attempts=3, budget_s=60)
+    given, waits = budget(attempts=3, budget_s=60)
 
     def slow_progress() -> None:
         given.runtime.sleep_s(50)
@@ -142,7 +143,7 @@ def test_other_errors_pass_at_once() -> None:
 
 
 def test_the_first_wait_is_the_shortest_and_waits_grow_up_to_the_longest() -> None:
-    given, waits = budget(max_attempts=14, budget_s=1e9)
+    given, waits = budget(attempts=14, budget_s=1e9)
 
     run(given, Failing(13), waits)
 
@@ -153,7 +154,7 @@ def test_the_first_wait_is_the_shortest_and_waits_grow_up_to_the_longest() -> No
 
 
 def test_the_wait_is_the_first_again_after_progress() -> None:
-    given, waits = budget(max_attempts=20, budget_s=1e9)
+    given, waits = budget(attempts=20, budget_s=1e9)
     failing = Failing(7)
     failing.each = lambda: given.note_progress() if failing.calls == 6 else None
 
@@ -164,7 +165,7 @@ def test_the_wait_is_the_first_again_after_progress() -> None:
 
 
 def test_a_very_long_row_of_failures_stays_at_the_longest_wait() -> None:
-    given, waits = budget(max_attempts=5000, budget_s=1e9)
+    given, waits = budget(attempts=5000, budget_s=1e9)
 
     run(given, Failing(3000), waits)
 
@@ -204,7 +205,7 @@ def test_a_budget_begins_when_it_is_made() -> None:
     runtime = simulated_runtime()
     runtime.sleep_s(100)
 
-    assert Budget.of(Delivery(None), runtime).spent_s() == 0
+    assert Budget.of(Retry(), runtime).spent_s() == 0
 
 
 def test_time_that_is_just_spent_is_spent() -> None:
@@ -235,7 +236,7 @@ def test_a_wait_lies_between_the_half_and_the_whole_of_its_step(chance: float, w
     runtime = replace(simulated_runtime(), new_random=Chance)
     waits: list[float] = []
 
-    Budget.of(Delivery(None), runtime).call(Failing(1), OSError, sleep=waits.append, what="test")
+    Budget.of(Retry(), runtime).call(Failing(1), OSError, sleep=waits.append, what="test")
 
     assert waits == [pytest.approx(wait_s)]
 
@@ -244,7 +245,7 @@ def test_a_failed_attempt_tells_when_it_failed_and_when_the_next_of_how_many_com
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     runtime = replace(simulated_runtime(), now=lambda: datetime(2026, 11, 23, 12, 3, 0, tzinfo=UTC))
-    given = Budget.of(Delivery(None, max_attempts=3), runtime)
+    given = Budget.of(Retry(attempts=3), runtime)
     failures = [AttemptFailedError("busy", retry_after_s=4), AttemptFailedError("gone"), AttemptFailedError("gone")]
 
     def ask() -> None:
@@ -260,7 +261,7 @@ def test_a_failed_attempt_tells_when_it_failed_and_when_the_next_of_how_many_com
 
 @pytest.mark.parametrize("asked_s", [0.0, -0.0, -1.0, float("-inf"), float("nan")])
 def test_a_target_that_asks_for_no_wait_does_not_shorten_our_own(asked_s: float) -> None:
-    given, waits = budget(max_attempts=9, budget_s=1e9)
+    given, waits = budget(attempts=9, budget_s=1e9)
     failures = [AttemptFailedError("busy", retry_after_s=asked_s) for _ in range(8)]
 
     def ask() -> str:

@@ -11,7 +11,7 @@ from tests.house.sinks import Chunk, Sink, promise
 from tests.support.vault import Vault, VaultSink
 from wal_sink.delivery.dispatch import serve
 from wal_sink.errors import ConfigError
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.two_phase.prepare import Preparation
 
 DISPATCHER: Any = object()
@@ -22,7 +22,7 @@ class Plain(Sink):
 
 
 def delivery_to(sink: object, **policies: Any) -> Delivery:
-    return Delivery(sink, attempt_timeout_s=7, **policies)
+    return Delivery(sink, retry=Retry(attempt_timeout_s=7), **policies)
 
 
 def make() -> Sink:

@@ -14,7 +14,7 @@ from tests.house.support import SYSTEM, Ended, Event
 from tests.support.small_run import Place, Recorder
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import ConfigError, DeliveryError, UndeliveredError
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.testing import FaultyStore
 
@@ -27,7 +27,7 @@ def raising(error: Exception) -> Callable[[Chunk], object]:
 
 
 def failing(on_failure: str = "stop") -> Delivery:
-    return Delivery(raising(ConnectionError("down")), max_attempts=1, on_failure=on_failure)  # type: ignore[arg-type]
+    return Delivery(raising(ConnectionError("down")), retry=Retry(attempts=1), on_failure=on_failure)  # type: ignore[arg-type]
 
 
 class Held:
@@ -200,18 +200,6 @@ def test_there_is_room_without_limits_and_below_them() -> None:
     assert staged(max_pending_batches=3).pool.has_room(2, "memory://wal")
     assert not staged(max_pending_batches=2).pool.has_room(2, "memory://wal")
     assert staged(max_pending_batches=2).pool.has_room(1, "memory://wal")
-
-
-@pytest.mark.parametrize(("more", "room"), [(1, True), (0, False), (-1, False)])
-def test_bytes_fill_the_room_too(more: int, room: bool) -> None:
-    _, size = staged().run.history.pending(before=2)
-    assert size > 2
-
-    assert staged(max_pending_bytes=size + more).pool.has_room(2, "memory://wal") is room
-
-
-def test_one_batch_has_room_whatever_its_size() -> None:
-    assert staged(max_pending_bytes=1).pool.has_room(0, "memory://wal")
 
 
 def test_room_that_only_a_parked_sink_could_make_is_refused_with_its_reason() -> None:

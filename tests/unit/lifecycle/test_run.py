@@ -29,7 +29,7 @@ from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import ConfigError, DeliveryError, HeldError, StoreError
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.staging.stager import Attempt
 from wal_sink.testing import simulated_runtime
 
@@ -67,7 +67,7 @@ def test_staging_tasks_are_told_all_that_they_need() -> None:
 
 def test_staging_tasks_keep_no_segments_where_no_sink_needs_them() -> None:
     place = Place()
-    run = place.open({"a": Delivery(VaultSink(Vault()), keep_segments=False)})
+    run = place.open({"a": VaultSink(Vault(), keep_segments=False)})
     place.stream(run, 0)
     attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
 
@@ -145,7 +145,7 @@ def test_later_entries_of_the_checkpoint_are_looked_for_only_if_asked() -> None:
 
 def test_a_sink_that_gave_up_holds_pending_what_it_lacks_and_no_manifest() -> None:
     place = Place()
-    run = place.open({"a": Recorder(), "b": Delivery(failing, max_attempts=1)})
+    run = place.open({"a": Recorder(), "b": Delivery(failing, retry=Retry(attempts=1))})
     list(place.query().batches(run, 1))
     with pytest.raises(DeliveryError):
         run.deliver_next(run.committers[1])
@@ -160,7 +160,7 @@ def test_a_sink_that_gave_up_holds_pending_what_it_lacks_and_no_manifest() -> No
 def test_a_sink_that_goes_on_after_it_gave_up_holds_manifests_again() -> None:
     place = Place()
     flaky = Recorder(lambda chunk: failing(chunk) if flaky.tries == 1 else None)
-    run = place.open({"a": Recorder(), "b": Delivery(flaky, max_attempts=1)})
+    run = place.open({"a": Recorder(), "b": Delivery(flaky, retry=Retry(attempts=1))})
     list(place.query().batches(run, 3))
     with pytest.raises(DeliveryError):
         run.deliver_next(run.committers[1])
@@ -176,7 +176,7 @@ def test_a_sink_that_goes_on_after_it_gave_up_holds_manifests_again() -> None:
 def test_where_every_sink_gave_up_no_manifest_is_forgotten() -> None:
     place = Place()
     flaky = Recorder(lambda chunk: failing(chunk) if chunk.batch_id else None)
-    run = place.open({"a": Delivery(flaky, max_attempts=1)})
+    run = place.open({"a": Delivery(flaky, retry=Retry(attempts=1))})
     list(place.query().batches(run, 2))
 
     with pytest.raises(DeliveryError):

@@ -20,7 +20,7 @@ from tests.house.support import METRICS, SYSTEM, Began, Collected, Ended, Event,
 from tests.simulation.histories.lives import lower_retention
 from tests.support.servers.ports import free_port, listening
 from tests.support.small_run import Place, Recorder
-from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, RetryLaterError
+from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, Retry, RetryLaterError
 from wal_sink.metrics import prometheus
 from wal_sink.metrics.numbers import MOST_TIMES, Numbers
 from wal_sink.sinks import SegmentSink
@@ -344,7 +344,7 @@ def test_no_text_of_an_error_is_shown(metrics: Metrics) -> None:
         raise RetryLaterError("token=abcdefgh of https://user:pass@host")
 
     place = Place()
-    run = place.open({"a": Recorder(fail)}, metrics=metrics, max_attempts=2)
+    run = place.open({"a": Recorder(fail)}, metrics=metrics, retry=Retry(attempts=2))
     with pytest.raises(DeliveryError):
         place.stream(run, 0)
     shown = json.dumps(read(metrics))

@@ -20,7 +20,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError
 from wal_sink.recovery.inventory import TABLE, Lost, require_wal
 from wal_sink.replay import DeadLetters
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.base import idempotent
 from wal_sink.testing import FaultyStore, simulated_runtime
 
@@ -463,7 +463,7 @@ def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     place = Place(rows=lambda _: [6])
-    late = Delivery(Recorder(lambda chunk: fail(chunk) if chunk.rows[0] else None), max_attempts=1)
+    late = Delivery(Recorder(lambda chunk: fail(chunk) if chunk.rows[0] else None), retry=Retry(attempts=1))
     run = [place.open({"a": late}) for _ in range(20)][-1]
     list(place.query().batches(run, 1))
     with pytest.raises(DeliveryError):
@@ -645,7 +645,7 @@ def test_a_marked_batch_whose_release_is_gone_is_not_staged_as_a_new_one(sinks: 
 def test_a_batch_whose_release_is_gone_is_released_anew_and_no_chunk_is_sent_again() -> None:
     place = Place(rows=lambda _: [6])
     first = Recorder(lambda chunk: fail(chunk) if chunk.rows[0] == 4 else None)
-    run = place.open({"a": Delivery(first, max_attempts=1)})
+    run = place.open({"a": Delivery(first, retry=Retry(attempts=1))})
     list(place.query().batches(run, 1))
     with pytest.raises(DeliveryError):
         run.deliver_all()
@@ -659,7 +659,7 @@ def test_a_batch_whose_release_is_gone_is_released_anew_and_no_chunk_is_sent_aga
 
 def test_a_released_batch_whose_manifest_is_gone_is_told() -> None:
     place = Place()
-    run = place.open({"a": Delivery(Recorder(fail), max_attempts=1)})
+    run = place.open({"a": Delivery(Recorder(fail), retry=Retry(attempts=1))})
     list(place.query().batches(run, 1))
     with pytest.raises(DeliveryError):
         run.deliver_all()

@@ -22,7 +22,7 @@ from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, HeldError, PermanentError
 from wal_sink.recovery.sinks import keep_name, settle
 from wal_sink.replay import DeadLetters
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import FaultyStore, simulated_runtime
 from wal_sink.wal.sink_records import RenamedRecord
 
@@ -364,7 +364,7 @@ def test_a_batch_that_was_begun_under_the_old_name_goes_on_under_the_new_one() -
     """Of its three chunks the first was sent and recorded."""
     place = Place(rows=lambda _: [6])
     first = Recorder(lambda chunk: _fail() if chunk.start else None)
-    run = place.open({"a": first}, max_attempts=1)
+    run = place.open({"a": first}, retry=Retry(attempts=1))
     list(place.query().batches(run, 1))
     with pytest.raises(DeliveryError, match="enough"):
         run.deliver_all()
@@ -637,7 +637,7 @@ def test_an_older_version_does_not_take_a_new_name_for_a_new_sink() -> None:
 def test_without_rows_in_the_wal_a_retired_sink_is_none_that_needs_them() -> None:
     place, vault = two_sinks(), Vault()
     retired(place, "a")
-    delivery = Delivery(VaultSink(vault), keep_segments=False, start_from="next")
+    delivery = Delivery(VaultSink(vault, keep_segments=False), start_from="next")
 
     with pytest.raises(ConfigError, match=r"sinks \['b'\] cannot prepare rows .*wal-sink sinks retire"):
         place.open({"v": delivery})

@@ -42,7 +42,7 @@ from wal_sink.redaction import (
     secrets_in_options,
     secrets_in_url,
 )
-from wal_sink.settings import Delivery, Settings
+from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.testing import FakeQuery, simulated_runtime
 
 quick = settings(max_examples=60)
@@ -400,7 +400,7 @@ def test_no_log_and_no_traceback_of_a_failed_delivery_shows_one(
     sink = Talkative(kind("cannot reach redis://me:QXZ/ qxz0@host:6379/0, password='xqz10 89Zx'"))
     checkpoint, runtime = MemoryStore(StoreSpec(f"memory://checkpoint-{kind.__name__}")), simulated_runtime()
     run = Run(MemoryStore(StoreSpec(f"memory://talkative-{kind.__name__}")), checkpoint, Settings(), runtime=runtime)
-    run.open([served_sink("default", sink, Delivery(sink, max_attempts=2), run.log)])
+    run.open([served_sink("default", sink, Delivery(sink, retry=Retry(attempts=2)), run.log)])
     run.become_stager()
     assert [*FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1)] == [0]
     with pytest.raises(WalSinkError) as caught:

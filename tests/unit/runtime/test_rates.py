@@ -21,7 +21,7 @@ from tests.support.small_run import Place, Recorder
 from tests.support.sql_chunks import opened
 from tests.support.vault import Vault, VaultSink
 from tests.unit.delivery.test_batch_delivery import Carrying, carried_by, done, failed
-from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, RetryLaterError
+from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, Retry, RetryLaterError
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.sinks import SegmentSink
 from wal_sink.testing import simulated_runtime
@@ -173,7 +173,7 @@ def test_one_that_asks_for_more_than_the_budget_is_asked_once_more_when_that_end
         raise RetryLaterError("closed for the night", after_s=1e9)
 
     place, to = Place(), Clocked(closed)
-    run = clocked(place, to, budget_s=100)
+    run = clocked(place, to, retry=Retry(budget_s=100))
     next(place.query().batches(run, 1))
     with pytest.raises(DeliveryError, match="closed for the night"):
         run.deliver_all()

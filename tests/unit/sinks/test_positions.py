@@ -20,7 +20,7 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import CorruptError, DeliveryError, HistoryError, OutcomeUnknownError
 from wal_sink.messages import LastDelivered
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.failures import kind_of
 from wal_sink.sinks.positions import stored_position
 from wal_sink.wal.fencing import claim_above
@@ -251,7 +251,7 @@ def test_after_a_lost_job_every_chunk_of_it_may_have_been_sent() -> None:
 
 def test_who_takes_over_reads_the_names_of_dead_letters_and_of_nothing_else_beside_them() -> None:
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
-    first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", max_attempts=1)})
+    first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", retry=Retry(attempts=1))})
     complete(place, first)
     target.happens("write", 4, raising(ConnectionError("unreachable")))
     with pytest.raises(DeliveryError):

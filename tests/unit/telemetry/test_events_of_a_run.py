@@ -15,7 +15,7 @@ from tests.house.sinks import Chunk
 from tests.house.support import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
-from wal_sink import DeliveryError, Rejected, RetryLaterError, StoreError, idempotent
+from wal_sink import DeliveryError, Rejected, Retry, RetryLaterError, StoreError, idempotent
 from wal_sink.reporting.texts import told
 from wal_sink.telemetry import AttemptFailed, Delivered, FoundDelivered, Released, Sent, StreamHeld, StreamResumed
 from wal_sink.telemetry import Rejected as RowsRejected
@@ -112,7 +112,7 @@ def test_the_last_attempt_names_no_next_one(heard: Heard) -> None:
         raise RetryLaterError("busy")
 
     place = Place()
-    run = place.open({"a": Recorder(fail)}, on_event=heard, max_attempts=2)
+    run = place.open({"a": Recorder(fail)}, on_event=heard, retry=Retry(attempts=2))
     with pytest.raises(DeliveryError):
         place.stream(run, 0)
     assert [each.next_in_s is None for each in heard.of(AttemptFailed)] == [False, True]
@@ -213,7 +213,7 @@ def test_a_sink_that_gives_up_is_told(heard: Heard) -> None:
         raise RetryLaterError("gone with token=abcdefgh")
 
     place = Place()
-    run = place.open({"a": Recorder(fail)}, on_event=heard, max_attempts=1, on_failure="park")
+    run = place.open({"a": Recorder(fail)}, on_event=heard, retry=Retry(attempts=1), on_failure="park")
     for _ in place.query().batches(run, 1):
         continue
     run.gate.search()

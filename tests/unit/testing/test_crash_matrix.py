@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tests.house.sinks import BatchSink, ReleasedBatch
-from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Sink
+from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Retry, Sink
 from wal_sink.testing import CrashMatrix, crash_matrix, query_into
 from wal_sink.testing.matrix.points import chosen, points_of
 from wal_sink.testing.matrix.verdict import EVERYTHING
@@ -358,7 +358,7 @@ def test_a_sink_that_fails_fails_the_query() -> None:
     def refuse(_: Chunk) -> None:
         raise ValueError("no room")
 
-    with pytest.raises(DeliveryError, match="no room"), query_into(Delivery(refuse, max_attempts=2)) as query:
+    with pytest.raises(DeliveryError, match="no room"), query_into(Delivery(refuse, retry=Retry(attempts=2))) as query:
         query.batch(*SHORT)
 
 

@@ -8,7 +8,6 @@ import pytest
 from tests.house.kit import Crash, Place, three_batches
 from tests.house.log import paths
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery
 from wal_sink.sinks import Transaction
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.tables import partitioned
@@ -19,9 +18,7 @@ SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_every_disturbance_shows_every_row_once(keep: bool) -> None:
-    matrix = crash_matrix(
-        lambda vault: Delivery(VaultSink(vault), keep_segments=keep), lambda vault: vault.rows(), Vault
-    ).check()
+    matrix = crash_matrix(lambda vault: VaultSink(vault, keep_segments=keep), lambda vault: vault.rows(), Vault).check()
     assert (matrix.lost, matrix.repeated, matrix.permitted) == (0, 0, 0)
     assert matrix.crashes > 100
     assert matrix.failures > 50
@@ -31,7 +28,7 @@ def test_every_disturbance_shows_every_row_once(keep: bool) -> None:
 @pytest.mark.parametrize("keep", [True, False])
 def test_every_pair_of_deaths_shows_every_row_once(keep: bool) -> None:
     matrix = crash_matrix(
-        lambda vault: Delivery(VaultSink(vault), keep_segments=keep),
+        lambda vault: VaultSink(vault, keep_segments=keep),
         lambda vault: vault.rows(),
         Vault,
         tables=SHORT,

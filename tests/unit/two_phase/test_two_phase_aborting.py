@@ -9,7 +9,7 @@ from tests.house.sinks import Sink
 from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, begun, place, restaged, restarted, shown
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery, SinkContext
+from wal_sink import Delivery, Retry, SinkContext
 from wal_sink.sinks import Transaction
 
 
@@ -139,7 +139,7 @@ def test_making_opening_and_aborting_are_limited_in_time(vault: Vault) -> None:
     where = place(5)
     restaged(where, where.open({"a": VaultSink(vault)}), vault)
     runtime = noting_limits(limits)
-    where.open({"a": VaultSink(vault)}, runtime=runtime, attempt_timeout_s=7)
+    where.open({"a": VaultSink(vault)}, runtime=runtime, retry=Retry(attempt_timeout_s=7))
     assert limits == {call: {7.0} for call in ["<lambda>", "open", "abort", "close"]}
 
 

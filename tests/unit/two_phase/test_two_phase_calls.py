@@ -14,7 +14,7 @@ from tests.support.small_run import Recorder, numbers
 from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext
+from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Retry, Settings, SinkContext
 from wal_sink.sinks import Transaction
 from wal_sink.staging.partitions import stage_partition
 from wal_sink.testing.data.tables import spark_schema_of
@@ -114,7 +114,7 @@ def test_what_is_prepared_when_it_is_delivered_is_named_alike(vault: Vault) -> N
 
 def test_who_takes_over_begins_nothing_where_a_predecessor_had_prepared(vault: Vault) -> None:
     where = place(5)
-    failing = Delivery(Failing(vault, "commit", times=99), where="driver", max_attempts=1)
+    failing = Delivery(Failing(vault, "commit", times=99), where="driver", retry=Retry(attempts=1))
     with pytest.raises(DeliveryError, match="unreachable"):
         where.stream(where.open({"a": failing}), 0)
     sink = Noting(vault)
@@ -152,7 +152,7 @@ def test_every_call_is_limited_in_time(vault: Vault) -> None:
 
     where = place(5)
     runtime = noting_limits(limits)
-    staged(where, where.open({"a": VaultSink(vault)}, runtime=runtime, attempt_timeout_s=7))
+    staged(where, where.open({"a": VaultSink(vault)}, runtime=runtime, retry=Retry(attempt_timeout_s=7)))
     assert limits == {call: {7.0} for call in ["<lambda>", "open", "begin", "write", "prepare", "close"]}
 
 
@@ -189,7 +189,7 @@ def test_a_failure_while_rows_are_staged_names_the_transaction_and_the_call(
 
 def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None:
     where, sink = place(5), Failing(vault, "commit")
-    run = where.open({"a": Delivery(sink, max_attempts=1)})
+    run = where.open({"a": Delivery(sink, retry=Retry(attempts=1))})
     staged(where, run)
     (transaction_id,) = vault.held
     what = f"batch 0, transaction {transaction_id}: {sink.describe()}: commit"

@@ -90,7 +90,7 @@ def test_what_may_have_been_committed_and_is_gone_stops_delivery_until_somebody_
         DeliveryError, match=r"An earlier attempt may have committed this transaction.*on_gone='prepare_again'"
     ):
         where.open({"a": VaultSink(vault)}).deliver_all()
-    where.open({"a": Delivery(VaultSink(vault), on_gone="prepare_again")}).deliver_all()
+    where.open({"a": VaultSink(vault, on_gone="prepare_again")}).deliver_all()
     assert shown(vault) == [0, 1, 2, 3, 4]
 
 
@@ -108,7 +108,7 @@ def test_who_was_succeeded_prepares_nothing_again_for_its_successor_to_find(
             vault.take_shown()
             super().commit(transaction, handle)
 
-    run = where.open({"a": Delivery(Asleep(vault), on_gone=on_gone)})
+    run = where.open({"a": Asleep(vault, on_gone=on_gone)})
     staged(where, run)
     with pytest.raises(FencedError):
         run.deliver_all()
@@ -129,7 +129,7 @@ def test_a_target_that_knows_better_needs_nobody_to_look(vault: Vault) -> None:
 
 def test_rows_that_are_gone_and_were_not_kept_are_an_error_that_says_so(vault: Vault) -> None:
     where = place(5)
-    run = where.open({"a": Delivery(VaultSink(vault), keep_segments=False)})
+    run = where.open({"a": VaultSink(vault, keep_segments=False)})
     staged(where, run)
     vault.drop_held()
     with pytest.raises(DeliveryError, match="The WAL did not keep the rows of this transaction"):

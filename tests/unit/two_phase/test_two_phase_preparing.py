@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.house.log import Manifest, paths
-from tests.house.sinks import Sink, SinkContext, SinkSession
+from tests.house.sinks import Chunk, Sink, SinkContext, SinkSession
 from tests.house.support import DirectCall
 from tests.support.small_run import Recorder
 from tests.support.two_phase import Failing, place, restarted, shown, staged
@@ -107,7 +107,9 @@ def test_a_target_that_failed_once_is_not_asked_again_in_the_same_task(vault: Va
 @pytest.mark.parametrize("call", ["open", "begin", "write", "prepare"])
 def test_where_rows_are_not_kept_a_target_that_is_away_fails_the_batch(vault: Vault, call: str) -> None:
     where = place(5)
-    run = where.open({"a": Delivery(Failing(vault, call), keep_segments=False)})
+    sink = Failing(vault, call)
+    sink.keep_segments = False
+    run = where.open({"a": sink})
     query = where.query()
     query.start_batch(0, 0)
     with pytest.raises(DeliveryError, match=r"unreachable.*keep_segments=False"):
@@ -160,9 +162,7 @@ def test_each_segment_of_a_partition_has_a_transaction_of_its_own(vault: Vault) 
     run.deliver_all()
     assert shown(vault) == [0, 1, 2, 3, 4]
     without = place(5)
-    again = without.open(
-        {"a": Delivery(VaultSink(vault), keep_segments=False)}, settings=Settings(chunk_rows=2, segment_bytes=1)
-    )
+    again = without.open({"a": VaultSink(vault, keep_segments=False)}, settings=Settings(chunk_rows=2, segment_bytes=1))
     staged(without, again)
     assert [len(rows) for rows in vault.held.values()] == [2, 2, 1]
 
@@ -235,7 +235,7 @@ def test_a_transaction_of_another_under_the_same_id_is_an_error(vault: Vault) ->
 
 def test_rows_that_are_not_kept_take_no_room_in_the_wal(vault: Vault) -> None:
     where = place(5, 3)
-    run = where.open({"a": Delivery(VaultSink(vault), keep_segments=False)})
+    run = where.open({"a": VaultSink(vault, keep_segments=False)})
     where.stream(run, 1)
     assert not [name for name in where.wal.list(paths.BATCHES, recursive=True) if name.endswith(".parquet")]
     assert shown(vault) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
@@ -246,7 +246,7 @@ def test_rows_that_are_not_kept_take_no_room_in_the_wal(vault: Vault) -> None:
 
 def test_no_other_sink_can_be_given_rows_that_were_not_kept(vault: Vault) -> None:
     where = place(5)
-    run = where.open({"a": Delivery(VaultSink(vault), keep_segments=False)})
+    run = where.open({"a": VaultSink(vault, keep_segments=False)})
     where.stream(run, 0)
     late = where.open({"b": Delivery(Recorder(), start_from="earliest")})
     with pytest.raises(HistoryError, match="keep_segments=False"):
@@ -256,13 +256,13 @@ def test_no_other_sink_can_be_given_rows_that_were_not_kept(vault: Vault) -> Non
 @pytest.mark.parametrize(
     "others",
     [
-        {"b": Delivery(VaultSink(Vault()), keep_segments=True)},
+        {"b": VaultSink(Vault(), keep_segments=True)},
         {"b": Recorder()},
     ],
 )
 def test_one_sink_that_needs_them_keeps_the_rows(vault: Vault, others: dict[str, Any]) -> None:
     where = place(5)
-    run = where.open({"a": Delivery(VaultSink(vault), keep_segments=False), **others})
+    run = where.open({"a": VaultSink(vault, keep_segments=False), **others})
     where.stream(run, 0)
     assert [name for name in where.wal.list(paths.BATCHES, recursive=True) if name.endswith(".parquet")]
 
@@ -271,17 +271,23 @@ def test_keeping_nothing_is_refused_where_another_sink_is_delivered_elsewhere(va
     where = place(5)
     where.stream(where.open({"a": VaultSink(vault), "b": Recorder()}), 0)
     with pytest.raises(ConfigError, match=r"keep_segments=False.*\['b'\]"):
-        where.open({"a": Delivery(VaultSink(vault), keep_segments=False)})
+        where.open({"a": VaultSink(vault, keep_segments=False)})
 
 
 def test_keeping_nothing_is_refused_where_the_sink_cannot_prepare(vault: Vault) -> None:
     with pytest.raises(ConfigError, match=r"keep_segments=False.*\['a'\]"):
-        place(5).open({"a": Delivery(VaultSink(vault), keep_segments=False, where="driver")})
+        place(5).open({"a": Delivery(VaultSink(vault, keep_segments=False), where="driver")})
+
+
+class Unkept(Sink):
+    keep_segments = False
+
+    def write(self, chunk: Chunk) -> None: ...
 
 
 def test_a_sink_of_another_kind_cannot_do_without_kept_rows() -> None:
     with pytest.raises(ConfigError, match="keep_segments=False needs a TwoPhaseSink"):
-        place(5).open({"a": Delivery(Recorder(), keep_segments=False)})
+        place(5).open({"a": Unkept()})
 
 
 def test_a_sink_that_stays_in_the_driver_prepares_when_it_delivers(vault: Vault) -> None:

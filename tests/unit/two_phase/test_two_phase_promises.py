@@ -46,7 +46,7 @@ def test_a_name_keeps_its_kind(vault: Vault) -> None:
 
 def test_a_segment_that_was_not_kept_is_not_looked_for(vault: Vault) -> None:
     where = place(1)
-    run = where.open({"a": Delivery(VaultSink(vault), keep_segments=False)})
+    run = where.open({"a": VaultSink(vault, keep_segments=False)})
     staged(where, run)
     manifest = run.history.staged(0)
     assert manifest is not None

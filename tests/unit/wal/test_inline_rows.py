@@ -303,7 +303,7 @@ def test_a_two_phase_sink_prepares_packed_rows_when_they_are_delivered() -> None
 
 def test_no_rows_travel_that_the_wal_does_not_keep() -> None:
     place, vault = Place(), Vault()
-    run = place.open({"a": VaultSink(vault)}, keep_segments=False)
+    run = place.open({"a": VaultSink(vault, keep_segments=False)})
     manifest = stage_inline(place, run, [numbers(0, 3), numbers(1, 2)])
     assert [ref.kept for ref in manifest.segments] == [False, False]
     assert None not in manifest.prepared["a"]

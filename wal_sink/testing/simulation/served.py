@@ -45,7 +45,7 @@ def served_sink(
     if isinstance(sink, BatchSink):
         if write_batch is None:
             raise ConfigError(f"sink {name!r}: {name_of(sink)} writes whole batches: pass write_batch=…")
-        whole = WholeBatchDispatcher(write_batch, log, what=name_of(sink), limit_s=delivery.budget_s)
+        whole = WholeBatchDispatcher(write_batch, log, what=name_of(sink), limit_s=delivery.retry.budget_s)
         return serve(name, sink, delivery, whole, travels=None, promised=kept)
     here = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)
     make = make_sink or (lambda: sink)

@@ -114,6 +114,10 @@ class _WatchedSegments(WatchedSink, SegmentSink):
 
 
 class _WatchedTwoPhase(WatchedSink, TwoPhaseSink):
+    def __init__(self, sink: TwoPhaseSink, watcher: Watcher) -> None:
+        super().__init__(sink, watcher)
+        self.keep_segments, self.on_gone = sink.keep_segments, sink.on_gone
+
     def begin(self, transaction: Transaction) -> str:
         begun: str = self.calls("begin", _of_transaction(transaction), transaction)
         return begun
