@@ -95,16 +95,6 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize(("end", "message"), ENDINGS)
-def test_what_would_end_the_program_is_an_error_of_the_call(
-    caller: ThreadCall, end: Callable[[], None], message: str
-) -> None:
-    with pytest.raises(ProgramExitError, match=message):
-        caller.call(end, timeout_s=60)
-
-    assert caller.call(lambda: 1, timeout_s=60) == 1
-
-
-@pytest.mark.parametrize(("end", "message"), ENDINGS)
 def test_a_sink_that_would_end_the_program_failed_for_good(
     caller: ThreadCall, end: Callable[[], None], message: str
 ) -> None:
@@ -145,16 +135,6 @@ def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: 
     release.set()
     with pytest.raises(CallTimedOutError, match="still running"):
         caller.call(lambda: pytest.fail("must not run"), timeout_s=60)
-
-
-def test_the_late_answer_of_a_call_left_behind_is_given_to_nobody(caller: ThreadCall) -> None:
-    release = threading.Event()
-    with pytest.raises(CallTimedOutError):
-        caller.call(release.wait, timeout_s=0.05)
-    release.set()
-
-    with pytest.raises(CallTimedOutError):
-        caller.call(lambda: "mine", timeout_s=60)
 
 
 def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: ThreadCall) -> None:

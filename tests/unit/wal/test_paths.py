@@ -24,17 +24,6 @@ def test_any_other_name_is_refused(name: str) -> None:
         paths.check_sink_name(name)
 
 
-def test_names_are_read_as_they_were_built() -> None:
-    name = paths.manifest(5, 3, 21).rpartition("/")[2]
-    assert paths.parse_manifest(name) == (3, 21)
-    assert paths.parse_progress(paths.progress("a", 5, 2, 40).rpartition("/")[2]) == (2, 40)
-    assert paths.parse_dead_letter(paths.dead_letter("a", 5, 2, 30, 40).rpartition("/")[2]) == (2, 30, 40, None)
-    kept = paths.dead_letter("a", 5, 2, 30, 40, number=6).rpartition("/")[2]
-    assert paths.parse_dead_letter(kept) == (2, 30, 40, 6)
-    assert paths.parse_number(paths.marker("a", 5).rpartition("/")[2]) == 5
-    assert paths.parse_number(paths.batch_name(5) + "/") == 5
-
-
 def test_a_role_in_words() -> None:
     roles = [paths.committer_role("a-b"), paths.replayer_role("a-b"), paths.STAGER_ROLE]
     assert [paths.described_role(role) for role in roles] == [

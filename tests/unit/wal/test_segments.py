@@ -179,25 +179,10 @@ def test_reading_may_start_at_any_boundary(count: int, chunk_rows: int, group_ro
     assert column(chunks(store, ref, chunk_rows, start)) == list(range(start, count))
 
 
-@pytest.mark.parametrize("start", range(0, 13, 2))
-def test_reading_passes_over_any_number_of_row_groups(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DictStore()
-    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 4)
-    (ref,) = stage(store, [rows(12)], limits(2))
-    assert column(chunks(store, ref, 2, start)) == list(range(start, 12))
-
-
 def test_no_rows_make_no_segment() -> None:
     store = DictStore()
     assert stage(store, [rows(0)], limits()) == []
     assert store.objects == {}
-
-
-def test_a_large_row_goes_alone() -> None:
-    store = DictStore()
-    texts = ["a", "b", "x" * 10_000, "c"]
-    (ref,) = stage(store, [pa.record_batch({"c0": range(4), "c1": texts})], limits(100, 1000))
-    assert ref.chunk_ends == (2, 3, 4)
 
 
 def test_a_segment_ends_with_the_chunk_that_fills_it_and_is_named_by_its_file_index() -> None:
@@ -224,15 +209,6 @@ def test_the_reference_describes_the_file() -> None:
     assert (ref.bytes, ref.crc32, ref.rows) == (len(data), zlib.crc32(data), 25)
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
     assert metadata.row_group(0).column(0).compression == "ZSTD"
-
-
-def test_row_groups_are_independent_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 7)
-    store = DictStore()
-    (ref,) = stage(store, [rows(5), rows(30)], limits(chunk_rows=10))
-    groups = pq.ParquetFile(pa.BufferReader(store.objects[ref.path])).metadata.num_row_groups
-    assert 3 <= groups <= 6
-    assert [(first, end) for first, end, _ in chunks(store, ref, 10)] == [(0, 10), (10, 20), (20, 30), (30, 35)]
 
 
 def test_equal_column_names_are_restored() -> None:

@@ -50,14 +50,6 @@ def test_a_chunk_takes_as_many_bytes_as_it_may_whatever_the_batches(batches: lis
     assert ends(batches, chunk_bytes=4 * BYTES) == (4, 8, 10)
 
 
-@pytest.mark.parametrize("batches", [[10], [3, 3, 3, 1], [1] * 10])
-def test_a_chunk_takes_as_many_rows_as_it_may_whatever_the_batches(batches: list[int]) -> None:
-    (ref,), _ = written(batches, chunk_rows=4)
-
-    assert ref.chunk_ends is None
-    assert chunk_ends(ref, 4) == (4, 8, 10)
-
-
 def test_where_both_limits_meet_neither_takes_a_row_away() -> None:
     assert ends([10], chunk_rows=4, chunk_bytes=5 * BYTES) is None
     assert ends([10], chunk_rows=4, chunk_bytes=4 * BYTES) is None
@@ -119,12 +111,6 @@ def test_a_batch_of_more_rows_than_pyarrow_puts_into_a_row_group_is_one() -> Non
 # Segments.
 
 
-def test_a_segment_that_is_large_enough_ends_where_its_chunk_ends() -> None:
-    refs, _ = written([3, 3, 3, 3], chunk_rows=10, segment_bytes=1)
-
-    assert [ref.rows for ref in refs] == [10, 2]
-
-
 def test_rows_are_looked_at_as_a_file_once_they_could_fill_the_segment() -> None:
     _, groups = written([10] * 20, chunk_rows=10, segment_bytes=100 * BYTES)
 
@@ -182,18 +168,3 @@ def test_a_map_stays_sorted_or_not() -> None:
     in_none: Any = pa.map_(pa.string(), STRICT)
 
     assert [segment_writer._relaxed_type(kind).keys_sorted for kind in (in_order, in_none)] == [True, False]
-
-
-def test_a_struct_that_is_null_may_have_fields_that_must_not_be() -> None:
-    fields = [pa.field("x", pa.int64(), nullable=False)]
-    column = pa.StructArray.from_arrays([pa.array([1, 2])], fields=fields, mask=pa.array([False, True]))
-    store = MemoryStore(StoreSpec(f"memory://limits-{next(_numbers)}"))
-    limits = SegmentLimits(HUGE, HUGE, HUGE)
-
-    with SegmentWriter(store, folder="f", partition=0, limits=limits, new_id=lambda: "0" * 32) as writer:
-        writer.write(pa.record_batch([column], names=["c0"]))
-        (ref,) = writer.finish()
-
-    table = pq.read_table(io.BytesIO(store.read(ref.path)))
-    assert table.column(0).to_pylist() == [{"x": 1}, None]
-    assert table.schema.field("c0").type == RELAXED
