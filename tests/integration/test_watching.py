@@ -107,15 +107,13 @@ def test_an_observation_inside_a_batch_is_not(spark: SparkSession, place: Home) 
 # --- the benchmark
 
 
-@pytest.mark.parametrize(
-    ("ratios", "low", "high"),
-    [
+def test_the_interval_of_a_median_goes_by_ranks() -> None:
+    cases: list[tuple[list[float], float | None, float | None]] = [
         ([1.0, 1.1, 1.2], None, None),
         ([1.05, 1.0, 1.01, 1.02, 1.03, 1.04], 1.0, 1.05),
         ([1 + number / 100 for number in range(20)], 1.05, 1.14),
-    ],
-)
-def test_the_interval_of_a_median_goes_by_ranks(ratios: list[float], low: float | None, high: float | None) -> None:
-    found = interval_of(ratios)
-    assert found.low == pytest.approx(low)
-    assert found.high == pytest.approx(high)
+    ]
+    for ratios, low, high in cases:
+        found = interval_of(ratios)
+        assert found.low == pytest.approx(low)
+        assert found.high == pytest.approx(high)

@@ -87,9 +87,8 @@ def writer(store: Store, limits: SegmentLimits) -> SegmentWriter:
     return SegmentWriter(store, folder="f", partition=3, limits=limits, new_id=lambda: f"id{next(count)}")
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
+def test_columns_of_a_segment_have_their_real_names_unless_a_reader_could_not_tell_them_apart() -> None:
+    cases: list[tuple[list[str], list[str]]] = [
         (["id", "x y", "é"], ["id", "x y", "é"]),
         (["c1", "c0"], ["c1", "c0"]),
         ([], []),
@@ -97,12 +96,9 @@ def writer(store: Store, limits: SegmentLimits) -> SegmentWriter:
         (["a", ""], ["c0", "c1"]),
         (["a", "a"], ["c0", "c1"]),
         (["a", "A"], ["c0", "c1"]),
-    ],
-)
-def test_columns_of_a_segment_have_their_real_names_unless_a_reader_could_not_tell_them_apart(
-    columns: list[str], expected: list[str]
-) -> None:
-    assert segment_names(columns) == expected
+    ]
+    for columns, expected in cases:
+        assert segment_names(columns) == expected
 
 
 def rows(count: int, width: int = 3) -> pa.RecordBatch:
@@ -384,22 +380,24 @@ def test_a_truncated_file_is_no_segment(place: int) -> None:
         list(read_chunks(data[: place % len(data)], ref, chunk_rows=10, columns=["a", "b"], where="here"))
 
 
-@pytest.mark.parametrize("change", [{"rows": 24}, {"rows": 26}, {"chunk_ends": (5, 5, 25)}, {"chunk_ends": (24,)}])
-def test_a_reference_that_does_not_fit_is_refused(change: dict[str, object]) -> None:
-    store = DictStore()
-    (ref,) = stage(store, [rows(25)], limits())
-    data = store.objects[ref.path]
-    wrong = msgspec.structs.replace(ref, **change)
-    with pytest.raises(CorruptError):
-        list(read_chunks(data, wrong, chunk_rows=10, columns=["a", "b"], where="here"))
+def test_a_reference_that_does_not_fit_is_refused() -> None:
+    cases: list[dict[str, object]] = [{"rows": 24}, {"rows": 26}, {"chunk_ends": (5, 5, 25)}, {"chunk_ends": (24,)}]
+    for change in cases:
+        store = DictStore()
+        (ref,) = stage(store, [rows(25)], limits())
+        data = store.objects[ref.path]
+        wrong = msgspec.structs.replace(ref, **change)
+        with pytest.raises(CorruptError):
+            list(read_chunks(data, wrong, chunk_rows=10, columns=["a", "b"], where="here"))
 
 
-@pytest.mark.parametrize(("start", "columns"), [(5, ["a", "b"]), (26, ["a", "b"]), (-1, ["a", "b"]), (0, ["a"])])
-def test_a_wrong_start_or_number_of_columns_is_refused(start: int, columns: list[str]) -> None:
-    store = DictStore()
-    (ref,) = stage(store, [rows(25)], limits())
-    with pytest.raises(CorruptError, match=r"^here: "):
-        list(read_chunks(load_segment(store, ref), ref, chunk_rows=10, columns=columns, start=start, where="here"))
+def test_a_wrong_start_or_number_of_columns_is_refused() -> None:
+    cases: list[tuple[int, list[str]]] = [(5, ["a", "b"]), (26, ["a", "b"]), (-1, ["a", "b"]), (0, ["a"])]
+    for start, columns in cases:
+        store = DictStore()
+        (ref,) = stage(store, [rows(25)], limits())
+        with pytest.raises(CorruptError, match=r"^here: "):
+            list(read_chunks(load_segment(store, ref), ref, chunk_rows=10, columns=columns, start=start, where="here"))
 
 
 def test_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
