@@ -25,12 +25,7 @@ from tests.house.protocol import CommitterPool
 from tests.support.staged_log import stage
 from tests.support.verbs import verbs
 from wal_sink.cli import options
-<<<<<<< HEAD
-from wal_sink.settings import Delivery, Retry, Settings
-from wal_sink.testing import FakeQuery
-=======
-from wal_sink.settings import Delivery
->>>>>>> d0b36b1b (Tests of commands stage their log in one line)
+from wal_sink.settings import Delivery, Retry
 
 BATCHES = 3
 ROWS = 5
