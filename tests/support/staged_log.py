@@ -1,4 +1,4 @@
-"""A log that a query staged into, without Spark: what most tests of commands look at."""
+"""A log into which a query staged batches, without Spark. Most tests of commands look at one."""
 
 from __future__ import annotations
 
