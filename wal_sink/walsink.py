@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
@@ -19,34 +17,28 @@ from wal_sink.lifecycle.given import (
     place_of,
     refuse_ends,
     refuse_large_chunks,
-    refuse_shared_folder,
     refuse_variants,
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
-from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
-from wal_sink.lifecycle.run import Run
-from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
+from wal_sink.lifecycle.liveness import Liveness
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import Status, read_status
 from wal_sink.recovery.history import MissingBatchError
-from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of, logging_about
 from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.settings import GuaranteeName, Settings
 from wal_sink.sinks.examined import refuse_unfit_targets
 from wal_sink.sinks.guarantees import Guarantees, promise
-from wal_sink.sinks.held import hold
-from wal_sink.spark.placement import Placement, check_environment
-from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location, current_session
+from wal_sink.spark.committers import Committers
+from wal_sink.spark.session.checkpoint_files import checkpoint_location, current_session
 from wal_sink.spark.session.connect import OVER_CONNECT, check_stream_writer, is_connect
 from wal_sink.spark.session.environment import check_pyspark
 from wal_sink.spark.streaming_query import OwnQuery
-from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.telemetry.hooks import OFF, OnEvent
+from wal_sink.telemetry.hooks import OnEvent
 from wal_sink.wal.holders import TakeOver
 
 if TYPE_CHECKING:
@@ -58,10 +50,6 @@ if TYPE_CHECKING:
 
 _logger = logger_of(__name__)
 
-GRACE_S = 30.0
-"""How long a run that ends by an exception waits for the chunks in flight."""
-CANCEL_S = 5.0
-"""How long it then waits for cancelled Spark jobs. A call that takes longer is left running."""
 _DEFAULT_SETTINGS = Settings()
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
@@ -124,35 +112,31 @@ class WalSink:
             on_event=on_event,
             metrics=metrics,
         )
-        self._on_event = on_event
-        self._events = OFF
-        self._metrics = metrics
         folder = folder_of("wal", wal)
         self._spec = StoreSpec(folder, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
-        self._checkpoint = folder_of("checkpoint", checkpoint)
-        self._checkpoint_options = checkpoint_options
         self._settings = settings
-        self._moved_from = place_of(moved_from, moved_from_gone)
-        self._take_over = TakeOver(take_over)
+        location = folder_of("checkpoint", checkpoint)
+        place, processes = place_of(moved_from, moved_from_gone), TakeOver(take_over)
         check_bool("check_targets", check_targets)
         self._check_targets = check_targets
         self._deliveries = deliveries_of(to, guarantee, name)
         self._sinks = sinks_of(self._deliveries)
         self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
+        self._committers = Committers(
+            repr(self),
+            self._spec,
+            location,
+            checkpoint_options,
+            settings,
+            self._deliveries,
+            self._sinks,
+            moved_from=place,
+            take_over=processes,
+            on_event=on_event,
+            metrics=metrics,
+        )
         self._own_query = OwnQuery(repr(self), self._spec.url)
-        self._stopping = threading.Event()
-        """Set: the committers finish the chunks in flight and keep the rest."""
-        self._liveness: Liveness | None = None
-        self._opening = threading.Lock()
         self._closing = threading.RLock()
-        self._pool: CommitterPool | None = None
-        self._knows_spark = False
-        self._placement: Placement | None = None
-        self._cancel_jobs: Callable[[], None] = _nothing
-        self._leave_exit: Callable[[], None] = _nothing
-        self._let_go: Callable[[], None] = _nothing  # of the sinks' objects
-        self._owner = Owner()  # the process that opened it: a forked child has none of its threads
-        self._closed = False
         self._failure: BaseException | None = None
         """The error that ended it before everything was delivered."""
 
@@ -189,12 +173,12 @@ class WalSink:
             self._end_early()
             self._failure = error
             _logger.warning(
-                "%r was ended by %s before its query ended: %s", self, type(error).__name__, self._pending()
+                "%r was ended by %s before its query ended: %s", self, type(error).__name__, self._committers.pending()
             )
             raise
         self.close()
-        if self._pool is not None:
-            _logger.info("%r: the run is complete: %s", self, self._pool.summary)
+        if self._committers.pool is not None:
+            _logger.info("%r: the run is complete: %s", self, self._committers.pool.summary)
 
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.
@@ -206,7 +190,7 @@ class WalSink:
 
         A writer of Spark Connect gets `format("wal_sink")`, and its server stages. This process delivers.
         """
-        self._refuse_fork()
+        self._committers.refuse_fork()
         check_pyspark()
         refuse_ends(name for name, given in self._deliveries.items() if given.through is not None)
         if is_connect(writer):
@@ -217,13 +201,13 @@ class WalSink:
         refuse_large_chunks(self._settings, self._sinks)
         spark, schema = session_of(writer), schema_of(writer)
         refuse_variants(self._sinks, schema.json())
-        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
+        refuse_leftovers(writer, spark, checkpoint_location(self._committers.checkpoint, spark), self._sinks)
         check_schema(schema)
         self._look_at_targets(arrow_schema(schema))
         self._begin(self._open(spark), spark)
         pool = self._opened()
         pool.run.become_stager()
-        query = self._own_query.start(writer, self._checkpoint, self._on_batch)
+        query = self._own_query.start(writer, self._committers.checkpoint, self._on_batch)
         if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
             self._own_query.stop()
         pool.wake()
@@ -239,8 +223,8 @@ class WalSink:
         contradicts the WAL. Let `foreachBatch` raise it too. A swallowed error is raised again by the next call and by
         `close`.
         """
-        self._refuse_fork()
-        with self._own_query.entered(df, batch_id, self._checkpoint) as (identity, entry):
+        self._committers.refuse_fork()
+        with self._own_query.entered(df, batch_id, self._committers.checkpoint) as (identity, entry):
             # The batch is entered before anything waits, so that `stop` never waits for this thread.
             pool = self._pool_for(df, identity.session)
             if not entry.has_term:
@@ -266,11 +250,13 @@ class WalSink:
         check_timeout("timeout_s", timeout_s)
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: it has no sink. To drain, pass the target: WalSink(to, …)")
-        self._refuse_own_thread("drain()")
+        self._committers.refuse_own_thread("drain()")
         began_s = SYSTEM.monotonic_s()
         if liveness_file is not None:
-            self._liveness = Liveness(check_text("liveness_file", liveness_file, "/run/wal-sink/alive"))
-            self._liveness.begin()
+            self._committers.liveness = liveness = Liveness(
+                check_text("liveness_file", liveness_file, "/run/wal-sink/alive")
+            )
+            liveness.begin()
         pool = self._open()
         self._begin(pool)
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
@@ -291,20 +277,20 @@ class WalSink:
         a success.
         """
         check_timeout("timeout_s", timeout_s)
-        self._refuse_fork()
-        self._refuse_own_thread("close()")
+        self._committers.refuse_fork()
+        self._committers.refuse_own_thread("close()")
         try:
             with self._closing:
                 self._close(timeout_s)
         finally:
-            self._events.tell_queued()
+            self._committers.events.tell_queued()
 
     def _close(self, timeout_s: float | None) -> None:
-        if self._closed:
+        if self._committers.is_closed:
             _raise_again(self._failure, repr(self))
             return
         try:
-            self._own_query.refuse_inside(self._is_complete)
+            self._own_query.refuse_inside(self._committers.is_complete)
             self._own_query.leave()
             self._own_query.stop()
             self._finish(timeout_s)
@@ -331,30 +317,6 @@ class WalSink:
         else:
             self._end_early()
 
-    def _pause(self, seconds: float) -> bool:
-        """Wait on a committer's thread. True if the run is ending."""
-        left_s = seconds
-        while not self._should_stop():
-            if self._stopping.wait(min(left_s, BEAT_EVERY_S)):
-                return True
-            left_s -= BEAT_EVERY_S
-            if left_s <= 0:
-                return False
-        return True
-
-    def _should_stop(self) -> bool:
-        """Whether the run is ending. A committer that asks makes progress."""
-        if self._liveness is not None and self._pool is not None:
-            self._liveness.beat(threading.current_thread().name, self._pool.running)
-        return self._stopping.is_set()
-
-    def _pending(self) -> str:
-        """How many batches of this run wait for the next start. No request."""
-        if self._pool is None:
-            return pending_text(0)
-        history = self._pool.run.history
-        return pending_text(history.pending(before=history.newest_known + 1)[0])
-
     # --- opening
 
     def _look_at_targets(self, schema: object = None) -> None:
@@ -366,94 +328,23 @@ class WalSink:
         pool = self._open()
         pool.wait_caught_up()
         pool.raise_error()
-        self._refuse_closed()
+        self._committers.refuse_closed()
         return pool
 
     def _open(self, spark: SparkSession | None = None) -> CommitterPool:
-        """The committer pool, made and started at the first call.
-
-        Waits for no sink, or it could wait for ever: a sink that gives up stops the query, the stop waits for `stage`,
-        and `stage` calls this method.
-        """
-        self._refuse_fork()
-        made = None
-        try:
-            with self._opening:
-                self._refuse_closed()
-                if self._pool is None:
-                    made = self._pool = self._make_pool(spark or current_session())
-                elif spark is not None and not self._knows_spark:
-                    raise ConfigError(
-                        f"{self!r} was opened before a SparkSession existed. So the sinks run in this process, and the "
-                        "checkpoint was read without Spark. Create the SparkSession before you enter the with block "
-                        "and before you call any method"
-                    )
-                pool = self._pool
-        finally:
-            try:
-                self._events.tell_queued()  # before a committer's first event
-            finally:
-                if made is not None:
-                    made.start()
-        return pool
+        """The committer pool, made and started at the first call. Waits for no sink: see `Committers.open`."""
+        return self._committers.open(
+            lambda: spark or current_session(),
+            is_needed=spark is not None,
+            on_failure=self._own_query.stop_soon,
+            at_end=self._end_early,
+        )
 
     def _begin(self, pool: CommitterPool, spark: SparkSession | None = None, state: SparkSession | None = None) -> None:
         """Let the sinks of whole batches begin, each in a clone of `state`, else of the session of a query, `spark`, or
         of the active one.
         """
-        if spark is not None:
-            from wal_sink.spark.session import cluster  # noqa: PLC0415 - draining needs no Spark
-
-            cluster.check_kept_batches(spark, self._settings.retention_batches)
-            cluster.warn_of_unchecked_shuffles(spark)
-        if self._placement is not None:
-            self._placement.use_session(spark, state or spark or current_session())
-        pool.start(whole_batches=True)
-
-    def _make_pool(self, spark: SparkSession | None) -> CommitterPool:
-        self._owner = Owner()
-        with ExitStack() as held:
-            held.callback(hold(self._sinks.values(), repr(self)))
-            run = self._open_run(spark)
-            self._let_go = held.pop_all().close
-        self._knows_spark = spark is not None
-        pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop_soon)
-        self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
-        return pool
-
-    def _refuse_fork(self) -> None:
-        """Call it before taking a lock: a lock that a thread of the parent held at the fork stays locked here."""
-        if self._pool is not None:
-            self._owner.refuse_child(repr(self))
-
-    def _refuse_own_thread(self, call: str) -> None:
-        """Call it before taking a lock: another thread may hold that lock while it waits for this thread."""
-        if self._pool is not None and self._pool.is_own_thread:
-            raise ConfigError(
-                f"{self!r}: {call} was called on a thread that delivers for it, such as by on_event or a handler of "
-                "logging. The call would wait for its own thread. Let the hook only set a flag or an Event, and make "
-                "the call on another thread"
-            )
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise ConfigError(f"{self!r} was closed. Create a new WalSink")
-
-    def _open_run(self, spark: SparkSession | None) -> Run:
-        opened = open_store(self._spec)  # first, since it names a missing package; no request
-        events = self._events = events_of(opened.root, self._on_event, self._metrics)
-        store = MeasuredStore(opened, meter_of(opened.root, self._metrics), SlowRequests(opened.root, events))
-        if spark is not None:
-            check_environment(spark, self._spec)
-        self._checkpoint = checkpoint_location(self._checkpoint, spark)
-        refuse_shared_folder(self._spec.url, self._checkpoint)
-        checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
-        run = Run(store, checkpoint, self._settings, pause=self._pause, events=events)
-        placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._should_stop)
-        served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
-        self._placement, self._cancel_jobs = placement, partial(placement.cancel_jobs, list(self._sinks))
-        return run
+        self._committers.begin(pool, spark, state or spark or current_session())
 
     def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query that stages on its server, and begin to deliver in this process what it stages."""
@@ -462,11 +353,11 @@ class WalSink:
         check_stream_writer(writer)
         refuse_large_chunks(self._settings, self._sinks)  # types are refused when a batch is opened
         refuse_what_only_the_stager_can_do(
-            self._settings, self._sinks, has_checkpoint_options=bool(self._checkpoint_options)
+            self._settings, self._sinks, has_checkpoint_options=bool(self._committers.checkpoint_options)
         )
         self._look_at_targets()
         pool = self._opened()
-        options = options_of(self._spec, self._checkpoint, self._settings)
+        options = options_of(self._spec, self._committers.checkpoint, self._settings)
         query = self._own_query.start_remote(writer, options, pool.run.checkpoint.query_id)
         if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
             self._own_query.stop_soon()
@@ -477,7 +368,7 @@ class WalSink:
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         """Stage a batch of the query that `start` started; `start` has claimed the stager's term already."""
-        with self._own_query.entered(df, batch_id, self._checkpoint) as (identity, _):
+        with self._own_query.entered(df, batch_id, self._committers.checkpoint) as (identity, _):
             self._stage(df, identity, self._pool_for(df))
 
     def _pool_for(self, df: DataFrame, spark: SparkSession | None = None) -> CommitterPool:
@@ -485,7 +376,7 @@ class WalSink:
         try:
             return self._open(spark)
         except ConfigError:
-            if self._closed:
+            if self._committers.is_closed:
                 self._own_query.wait_if_leaving(df)
             raise
 
@@ -499,10 +390,6 @@ class WalSink:
             stage_batch(pool.run, self._spec, df, identity)
         pool.wake()
 
-    def _is_complete(self, batch_id: int) -> bool:
-        """Whether Spark may have completed the batch; true if the checkpoint was never opened, since it may have."""
-        return self._pool is None or self._pool.run.gate.ask_now(batch_id)
-
     # --- ending
 
     def _finish(self, timeout_s: float | None) -> None:
@@ -510,13 +397,13 @@ class WalSink:
 
         A batch that an error kept from being staged is missing for that reason: then the error is raised.
         """
-        unstaged = self._own_query.unstaged_error(self._is_complete)
+        unstaged = self._own_query.unstaged_error(self._committers.is_complete)
         try:
-            if self._pool is not None:
-                self._begin(self._pool)
-                self._pool.finish(timeout_s)
-                self._refuse_given_up(self._pool)
-                self._pool.run.history.refuse_unstaged()
+            if (pool := self._committers.pool) is not None:
+                self._begin(pool)
+                pool.finish(timeout_s)
+                self._refuse_given_up(pool)
+                pool.run.history.refuse_unstaged()
             elif unstaged is None:
                 self._own_query.warn_unopened()
         except MissingBatchError as error:
@@ -527,43 +414,25 @@ class WalSink:
         if unstaged is not None:
             raise unstaged
 
-    def _stop_committers(self) -> None:
-        """Finish the chunks in flight and keep the rest."""
-        if self._pool is None or self._pool.stop(GRACE_S):
-            self._let_go()
-            return
-        self._cancel_jobs()
-        if self._pool.stop(CANCEL_S):
-            self._let_go()
-            return
-        _logger.warning(
-            "%r: a call of a sink or of on_event is still running. It is not known whether the target received the "
-            "last chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
-            "End this process first, because it uses the sink until the call returns",
-            self,
-        )
-        self._pool.end_later(self._let_go)  # until then the sink stays held: no other WalSink calls it meanwhile
-
     def _end_early(self) -> None:
         """Call `_end` while no lock is held, then tell its events."""
         self._end()
-        self._events.tell_queued()
+        self._committers.events.tell_queued()
 
     def _end(self) -> None:
         """Stop the query, finish the chunks in flight, keep the rest; only once.
 
         Raises nothing: another error is being raised already.
         """
-        if not self._closed and (self._pool is None or self._owner.is_here):
+        if self._committers.can_close:
             self._own_query.leave()  # before it is closed: a batch that finds it closed then waits for the stop
-            self._closed = True
-            self._leave_exit()
+            self._committers.close()
             if self._own_query.is_remote:  # its server may not answer, and nothing of the query waits here
-                self._try_to(self._stop_committers)
+                self._try_to(self._committers.stop)
                 self._try_to(self._own_query.stop_at_end)
             else:
                 self._try_to(self._own_query.stop)
-                self._try_to(self._stop_committers)
+                self._try_to(self._committers.stop)
 
     def _try_to(self, end: Callable[[], None]) -> None:
         try:
@@ -573,16 +442,13 @@ class WalSink:
 
     def _cause_of(self, error: Exception) -> Exception:
         """The error of ours that Spark's error reports, if there is one; else `error`."""
-        known = (self._own_query.stage_error, self._pool.error if self._pool is not None else None)
+        pool = self._committers.pool
+        known = (self._own_query.stage_error, pool.error if pool is not None else None)
         return next((cause for cause in known if isinstance(cause, WalSinkError)), error)
 
     def _refuse_given_up(self, pool: CommitterPool) -> None:
         pool.raise_error()
         pool.refuse_parked(self._spec.safe_url)
-
-
-def _nothing() -> None:
-    return
 
 
 def _raise_again(failure: BaseException | None, owner: str) -> None:

@@ -146,8 +146,7 @@ class _ForeachBatchSink(BatchSink):
         """The user's function."""
         return self._function
 
-    def describe(self) -> str:
-        return repr(self)
+    describe = __repr__
 
     def write_batch(self, batch: ReleasedBatch) -> None:
         check_ran("the function", self._function(batch.read(), batch.batch_id))
@@ -164,8 +163,7 @@ class _SparkWriterSink(BatchSink):
     def __repr__(self) -> str:
         return f"wrap.spark_writer({self._format!r}, mode={self._mode!r})"
 
-    def describe(self) -> str:
-        return repr(self)
+    describe = __repr__
 
     def write_batch(self, batch: ReleasedBatch) -> None:
         try:

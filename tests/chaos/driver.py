@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import wal_sink.spark.committers
 import wal_sink.walsink
 from tests.chaos.dying import HalfSteps
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, SCHEMA, TABLE, Plain, Targets
@@ -85,7 +86,7 @@ def main() -> None:
     """Run the job until its end, or until another process kills this one."""
     end_with_parent()
     job = Job(**json.loads(sys.argv[1]))
-    wal_sink.walsink.GRACE_S = GRACE_S
+    wal_sink.spark.committers.GRACE_S = GRACE_S
     spark = _session(job)
     if job.partitions > 1:
         stage_partitions_apart()

@@ -12,7 +12,7 @@ from tests.support.documents import check_exists, laws
 from tests.support.processes import CHECKOUT
 from wal_sink.committer.group import GROUP_BATCHES, GROUP_S
 from wal_sink.delivery.segment import LOOK_S
-from wal_sink.walsink import GRACE_S
+from wal_sink.spark.committers import GRACE_S
 
 _SENTENCE = re.compile(r"(\d+)\. (.+)")
 _MORE = re.compile(r" {3,4}([^-\s].*)")

@@ -29,11 +29,12 @@ EXIT_S = 90.0
 DRIVER = """
 import sys
 from pathlib import Path
+import wal_sink.spark.committers
 import wal_sink.walsink
 from wal_sink import Delivery
 from tests.support.streams import Lines, Home, small_chunks
 
-wal_sink.walsink.GRACE_S = 3.0
+wal_sink.spark.committers.GRACE_S = 3.0
 place = Home(Path(sys.argv[1]))
 where, pause_s, slow_s = sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 names = {"out": "auto"} if where == "auto" else {"driver": "driver", "executors": "executors"}

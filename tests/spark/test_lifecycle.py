@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import pytest
 from pyspark.sql.types import StructType
 
+import wal_sink.spark.committers
 import wal_sink.spark.session.query
 import wal_sink.spark.staging
 import wal_sink.spark.streaming_query
@@ -40,6 +41,7 @@ from wal_sink import (
     WalSink,
     WalSinkError,
 )
+from wal_sink.spark.placement import Placement
 from wal_sink.spark.session import earlier_rows, identity
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
@@ -203,8 +205,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     made = Home()
     query = wal_sink.spark.session.query
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-    monkeypatch.setattr(wal_sink.walsink, "GRACE_S", 0.2)
-    monkeypatch.setattr(wal_sink.walsink, "CANCEL_S", 0.1)
+    monkeypatch.setattr(wal_sink.spark.committers, "GRACE_S", 0.2)
+    monkeypatch.setattr(wal_sink.spark.committers, "CANCEL_S", 0.1)
     monkeypatch.setattr(query, "session_of", lambda _: None)
     monkeypatch.setattr(query, "refuse_leftovers", lambda *_: None)
     monkeypatch.setattr(query, "schema_of", lambda _: StructType().add("n", "long"))
@@ -459,7 +461,7 @@ def test_the_exit_hook_lets_a_sink_that_was_dropped_finish_its_chunk(
     home.left_behind(1)
     hooks: list[Callable[[], None]] = []
     monkeypatch.setattr(atexit, "register", hooks.append)
-    monkeypatch.setattr(wal_sink.walsink, "GRACE_S", PATIENCE_S)
+    monkeypatch.setattr(wal_sink.spark.committers, "GRACE_S", PATIENCE_S)
     target = Hanging()
 
     def drain_and_drop() -> None:
@@ -479,7 +481,7 @@ def test_the_exit_hook_lets_a_sink_that_was_dropped_finish_its_chunk(
 def test_a_failing_sink_gives_the_chunk_in_hand_of_another_time_to_end(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal_sink.walsink, "GRACE_S", PATIENCE_S)
+    monkeypatch.setattr(wal_sink.spark.committers, "GRACE_S", PATIENCE_S)
     good, cancelled = Hanging(), threading.Event()
 
     def refuses(_: object) -> None:
@@ -489,7 +491,7 @@ def test_a_failing_sink_gives_the_chunk_in_hand_of_another_time_to_end(
     sink = home.sink({"good": good, "bad": refuses})
     stream = home.chain(sink.stage, through=0)
     assert good.called.wait(PATIENCE_S)
-    sink._cancel_jobs = cancelled.set
+    monkeypatch.setattr(Placement, "cancel_jobs", lambda *_: cancelled.set())
     wait_until(lambda: not stream.active)
     threading.Timer(0.1, good.go.set).start()
     sink._end_early()
@@ -820,7 +822,7 @@ def test_a_batch_that_comes_while_the_sink_closes_is_no_failure_of_the_query(
     def after_the_close(sink: WalSink, *given: Any) -> Any:
         if home.completed == 0:
             came.set()
-            wait_until(lambda: sink._closed)
+            wait_until(lambda: sink._committers.is_closed)
         return open_now(sink, *given)
 
     monkeypatch.setattr(WalSink, "_open", after_the_close)

@@ -45,10 +45,11 @@ def worker_findings(master: str, store: StoreSpec | None, *, timeout_s: float = 
 
 
 def _of_workers(master: str, store: StoreSpec | None) -> list[Finding]:
-    from wal_sink.spark.session.environment import check_pyspark  # noqa: PLC0415 - draining needs no Spark
+    from wal_sink.spark.session.environment import check_pyspark, prepare_python  # noqa: PLC0415 - draining needs no Spark
 
     try:
         check_pyspark()
+        prepare_python(os.environ)
         return _with_spark(master, store)
     except ConfigError as failure:
         return [fault("workers", text_of(failure), "the message names the ways out")]
@@ -60,13 +61,11 @@ def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from wal_sink.spark.session.checkpoint_files import current_session  # noqa: PLC0415
-    from wal_sink.spark.session.environment import prepare_python  # noqa: PLC0415
     from wal_sink.spark.session.tasks import telling_line  # noqa: PLC0415
 
-    prepare_python(os.environ)
     own = current_session()
+    builder = SparkSession.builder.master(master).appName("wal-sink doctor").config("spark.ui.enabled", "false")
     try:
-        builder = SparkSession.builder.master(master).appName("wal-sink doctor").config("spark.ui.enabled", "false")
         spark = own or builder.getOrCreate()
         try:
             return _of_session(spark, store)

@@ -91,7 +91,7 @@ def test_a_forked_child_cannot_use_what_its_parent_opened(tmp_path: Path) -> Non
                 said.append("and this process is a forked child of that process" in str(error))
         return str(said)
 
-    with sink, sink._opening, sink._closing:
+    with sink, sink._committers.opening, sink._closing:
         assert in_child(tried) == "[True, True, True, True]"
 
 

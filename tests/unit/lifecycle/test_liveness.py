@@ -136,7 +136,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every wait of a drain that touches the file short."""
     monkeypatch.setattr("wal_sink.lifecycle.liveness.TOUCH_EVERY_S", SHORT_S)
     monkeypatch.setattr("wal_sink.lifecycle.committer_thread.LONGEST_FOLLOWING_POLL_S", SHORT_S)
-    monkeypatch.setattr("wal_sink.walsink.BEAT_EVERY_S", SHORT_S)
+    monkeypatch.setattr("wal_sink.spark.committers.BEAT_EVERY_S", SHORT_S)
 
 
 def test_the_file_is_touched_every_five_seconds_and_no_more_than_once_a_second() -> None:
@@ -156,7 +156,7 @@ def test_an_idle_drain_touches_it(wal: Callable[[object], WalSink], tmp_path: Pa
     sink.drain(liveness_file=str(file))
     assert target.batches == [0, 1]
     age(file)
-    pool = sink._pool
+    pool = sink._committers.pool
     assert pool is not None
     thread = threading.Thread(target=pool.follow, args=(PATIENCE_S,), daemon=True)
     thread.start()
@@ -178,7 +178,7 @@ def test_a_call_that_hangs_keeps_it_old(wal: Callable[[object], WalSink], tmp_pa
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert hanging.called.wait(PATIENCE_S)
-    liveness = sink._liveness
+    liveness = sink._committers.liveness
     assert liveness is not None
     wait_until(lambda: "wal-sink-committer-b" not in liveness._beaten, "its beat before the call was used up")
     with liveness._lock:  # not in the middle of the touch that used it up
@@ -199,7 +199,9 @@ def test_a_drain_that_waits_for_a_retry_touches_it(wal: Callable[[object], WalSi
     file = tmp_path / "alive"
     sink = wal(earliest(Recorder()))
     sink.drain(liveness_file=str(file))
-    paused = threading.Thread(target=sink._pause, args=(60.0,), name="wal-sink-committer-default", daemon=True)
+    paused = threading.Thread(
+        target=sink._committers._pause, args=(60.0,), name="wal-sink-committer-default", daemon=True
+    )
     threading.Event().wait(2 * SHORT_S)
     age(file)
     paused.start()
@@ -207,7 +209,7 @@ def test_a_drain_that_waits_for_a_retry_touches_it(wal: Callable[[object], WalSi
     age(file)
     wait_until(lambda: is_touched(file))
     sink.close()
-    sink._stopping.set()
+    sink._committers._stopping.set()
     paused.join(PATIENCE_S)
     assert not paused.is_alive()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from wal_sink.stores.parquet import parquet_writer
 
@@ -39,8 +40,9 @@ def with_dictionary(table: pa.Table) -> list[str]:
     return found[0]
 
 
-def test_a_column_has_a_dictionary_if_its_first_values_repeat() -> None:
-    cases: list[tuple[list[Any], bool]] = [
+@pytest.mark.parametrize(
+    ("values", "has_one"),
+    [
         ([f"{row:08}" for row in range(ROWS)], False),
         ([row * 1.5 for row in range(ROWS)], False),
         ([row // 2 if row < 4096 else row for row in range(ROWS)], True),  # half as many values as rows, just so
@@ -48,10 +50,11 @@ def test_a_column_has_a_dictionary_if_its_first_values_repeat() -> None:
         ([None] * ROWS, True),
         ([True, False] * (ROWS // 2), False),  # Parquet has none for booleans
         ([0] * 4096 + list(range(ROWS - 4096)), True),  # the first rows decide
-    ]
-    for values, has_one in cases:
-        column = pa.array(values, pa.int64() if values[0] is None else None)
-        assert with_dictionary(pa.table({"c0": column})) == ["c0"] * has_one
+    ],
+)
+def test_a_column_has_a_dictionary_if_its_first_values_repeat(values: list[Any], has_one: bool) -> None:
+    column = pa.array(values, pa.int64() if values[0] is None else None)
+    assert with_dictionary(pa.table({"c0": column})) == ["c0"] * has_one
 
 
 def test_a_column_without_a_type_is_held() -> None:
@@ -80,8 +83,9 @@ def test_nested_columns_keep_theirs() -> None:
     assert with_dictionary(table) == kept
 
 
-def test_numbers_moments_and_texts_of_one_length_are_encoded() -> None:
-    cases: list[tuple[pa.Array[Any], str | None]] = [
+@pytest.mark.parametrize(
+    ("column", "encoding"),
+    [
         (pa.array(range(ROWS)), DELTA),
         (pa.array([row * (-1) ** row << 48 for row in range(ROWS)]), DELTA),
         (pa.array([(-(2**63), 2**63 - 1)[row % 2] + (-row, row)[row % 2 == 0] for row in range(ROWS)]), DELTA),
@@ -103,11 +107,12 @@ def test_numbers_moments_and_texts_of_one_length_are_encoded() -> None:
         (pa.array([f"{row % 7}" for row in range(ROWS)]), None),
         (pa.array([True]), None),
         (pa.nulls(1), None),
-    ]
-    for column, encoding in cases:
-        table = pa.table({"c0": column})
-        (found,) = written(table, encoded=True)
-        assert {DELTA, LENGTHS}.intersection(found.encodings) == ({encoding} if encoding else set())
+    ],
+)
+def test_numbers_moments_and_texts_of_one_length_are_encoded(column: pa.Array[Any], encoding: str | None) -> None:
+    table = pa.table({"c0": column})
+    (found,) = written(table, encoded=True)
+    assert {DELTA, LENGTHS}.intersection(found.encodings) == ({encoding} if encoding else set())
 
 
 def test_texts_of_other_lengths_may_follow() -> None:

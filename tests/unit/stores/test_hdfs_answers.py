@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from wal_sink.stores.hdfs import NO_NODE, HdfsError
 
 
-def test_a_lost_data_node_is_a_failure_that_passes_with_its_own_next_step() -> None:
-    cases: list[str] = [
+@pytest.mark.parametrize(
+    "text",
+    [
         'DataTransferError("All nodes failed for write")',  # of hdfs-native, when the only data node hung up
         "DataTransferError: All DataNodes failed: []",
         "File /a could only be written to 0 of the 1 minReplication nodes.",
-    ]
-    for text in cases:
-        error = HdfsError("RuntimeError", text)
-        assert error.kind == NO_NODE
-        assert "check that the data nodes run" in error.step
+    ],
+)
+def test_a_lost_data_node_is_a_failure_that_passes_with_its_own_next_step(text: str) -> None:
+    error = HdfsError("RuntimeError", text)
+    assert error.kind == NO_NODE
+    assert "check that the data nodes run" in error.step

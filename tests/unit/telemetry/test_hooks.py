@@ -145,8 +145,8 @@ def test_a_run_that_was_left_because_of_a_hook_ends_once_the_hook_returns(
     sink = home.sink(to, hook)
     sink._open()
     assert hook.called.wait(PATIENCE_S)
-    monkeypatch.setattr("wal_sink.walsink.GRACE_S", SHORT_S)
-    monkeypatch.setattr("wal_sink.walsink.CANCEL_S", SHORT_S)
+    monkeypatch.setattr("wal_sink.spark.committers.GRACE_S", SHORT_S)
+    monkeypatch.setattr("wal_sink.spark.committers.CANCEL_S", SHORT_S)
     sink._end_early()
     assert "a call of a sink or of on_event is still running" in caplog.text
     assert not has_end_record(home)

@@ -273,12 +273,7 @@ class RemoteQuery:
 
     def _watch(self) -> None:
         while not self._ended.wait(ASK_EVERY_S):
-            try:
-                if not self._query.isActive:
-                    self._note_end(self._query.exception())
-                self._is_silent = False
-            except Exception as error:  # noqa: BLE001 - errors of gRPC and of PySpark
-                self._note_problem(error)
+            self._is_silent = not self._is_known() and self._is_silent
         if self._failure is not None and not self._is_awaited:
             said = _line(self._failure)
             _logger.error("the query %s has ended on its server of Spark Connect: %s", self._query.id, said)
@@ -296,13 +291,14 @@ class RemoteQuery:
                 self._ended.wait(_POLL_S)
 
     def _is_known(self) -> bool:
-        """Whether the server says if the query runs, although the wait for its end failed: it may drop the wait alone.
-        Notes the end.
+        """Whether the server says if the query runs. Notes the end.
+
+        It may say so although a wait for the end failed: a server may drop the wait alone.
         """
         try:
             if not self._query.isActive:
                 self._note_end(self._query.exception())
-        except Exception as error:  # noqa: BLE001 - the error of the wait is raised
+        except Exception as error:  # noqa: BLE001 - errors of gRPC and of PySpark
             return self._note_problem(error)
         return True
 

@@ -12,7 +12,7 @@ is an error.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
+T = TypeVar("T")
 _WHAT = "which query a batch belongs to"
 _SPARK_3_5 = "3.5."
 _METADATA_CACHE = "spark.sql.streaming.metadataCache.enabled"
@@ -105,12 +106,12 @@ def _identity(df: DataFrame, batch_id: int, execution: Any, running: Any) -> Que
 
     return QueryIdentity(
         batch_id=batch_id,
-        query_id=_text(execution.id().toString()),
-        run_id=_text(execution.runId().toString()),
-        checkpoint=_text(execution.resolvedCheckpointRoot()),
-        planned_ms=_positive(running.offsetSeqMetadata().batchTimestampMs()),
+        query_id=_answer(execution.id().toString(), str, "text"),
+        run_id=_answer(execution.runId().toString(), str, "text"),
+        checkpoint=_answer(execution.resolvedCheckpointRoot(), str, "text"),
+        planned_ms=_positive(_answer(running.offsetSeqMetadata().batchTimestampMs(), int, "a time in milliseconds")),
         is_first=_is_first(df.sparkSession, execution, running),
-        rows_id=_number(running.toRdd().id()),
+        rows_id=_answer(running.toRdd().id(), int, "the number of an RDD"),
         session=SparkSession(df.sparkSession.sparkContext, execution.sparkSession()),
         query=StreamingQuery(execution),
     )
@@ -119,7 +120,7 @@ def _identity(df: DataFrame, batch_id: int, execution: Any, running: Any) -> Que
 def _is_first(spark: SparkSession, execution: Any, running: Any) -> bool:
     """See `QueryIdentity.is_first`. Spark 3.5 does not tell it, but a run remembers the two last commits it wrote."""
     if not spark.version.startswith(_SPARK_3_5):
-        return _flag(running.isFirstBatch())
+        return _answer(running.isFirstBatch(), bool, "True or False")
     log = execution.commitLog()
     if not log.metadataCacheEnabled():
         raise ConfigError(
@@ -178,25 +179,16 @@ def _another_batch(batch_id: int, query_id: str, running: int) -> ConfigError:
     )
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"expected text, found {value!r}")
+def _answer(value: object, kind: type[T], expected: str) -> T:
+    """A value that Spark gave. Raises `TypeError` if it is of another kind, `ValueError` for empty text."""
+    if not isinstance(value, kind) or type(value) is not kind:  # for Python, True is a number
+        raise TypeError(f"expected {expected}, found {value!r}")
+    if value == "":
+        raise ValueError(f"expected {expected}, found nothing")
     return value
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"expected True or False, found {value!r}")
-    return value
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"expected the number of an RDD, found {value!r}")
-    return value
-
-
-def _positive(value: object) -> int:
-    if not isinstance(value, int) or value <= 0:
+def _positive(value: int) -> int:
+    if value <= 0:
         raise ValueError(f"expected a time in milliseconds since 1970, found {value!r}")
     return value

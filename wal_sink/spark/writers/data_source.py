@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
 
@@ -21,7 +21,7 @@ from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.session.private import thread_properties
 from wal_sink.spark.session.schema import arrow_schema, positional_names
 from wal_sink.spark.session.tasks import surfaced_errors
-from wal_sink.spark.writers.rows import readable, spark_rows
+from wal_sink.spark.writers.rows import dumped, readable, spark_rows, unpickled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -64,8 +64,7 @@ class DataSourceSink(BatchSink):
     def __repr__(self) -> str:
         return f"wrap.data_source_writer({self._name})"
 
-    def describe(self) -> str:
-        return repr(self)
+    describe = __repr__
 
     def write_batch(self, batch: ReleasedBatch) -> None:
         """Write, then commit; abort if either failed. Raises the error of the failed step. Runs on the driver."""
@@ -92,7 +91,7 @@ class DataSourceSink(BatchSink):
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         try:
-            check_ran("commit", _unpickled(self._payload).commit(list(messages), batch_id))
+            check_ran("commit", unpickled(self._payload).commit(list(messages), batch_id))
         except BaseException:
             self._abort(messages, batch_id)
             raise
@@ -100,7 +99,7 @@ class DataSourceSink(BatchSink):
     def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Call the writer's `abort`. Its errors are only logged: the caller raises the error that led here."""
         try:
-            check_ran("abort", _unpickled(self._payload).abort(list(messages), batch_id))
+            check_ran("abort", unpickled(self._payload).abort(list(messages), batch_id))
         except Exception as error:  # noqa: BLE001 - a user's abort may raise anything
             _logger.warning("%r, batch %s: abort raised %s", self, batch_id, told(error))
 
@@ -136,14 +135,14 @@ class _WritingTask:
         yield pa.RecordBatch.from_pylist([row], arrow_schema(_RESULT))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> bytes:
-        writer = _unpickled(self.payload)
+        writer = unpickled(self.payload)
         returned = writer.write(self._input(writer, batches))
         check_ran("write", returned)
         if not isinstance(returned, WriterCommitMessage):
             raise PermanentError(
                 f"write() returned {type(returned).__name__}, but PySpark expects a WriterCommitMessage"
             )
-        return _dumped(returned)
+        return dumped(returned)
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         if _takes_batches(writer):
@@ -185,17 +184,9 @@ def _takes_batches(writer: object) -> bool:
 
 def _pickled(writer: object) -> bytes:
     try:
-        return _dumped(writer)
+        return dumped(writer)
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
             f"{type(writer).__name__} cannot be pickled for the executors ({told(error)}): keep "
             "plain data in __init__ and connect in write, commit and abort, as PySpark also requires"
         ) from error
-
-
-def _dumped(thing: object) -> bytes:
-    return cast("bytes", cast("Any", cloudpickle).dumps(thing))
-
-
-def _unpickled(payload: bytes) -> Any:
-    return pickle.loads(payload)  # noqa: S301 - our own bytes, from the driver's memory

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
-
-from pyspark import cloudpickle
 
 from wal_sink.arguments import check_ran
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import SegmentSink, SinkContext
 from wal_sink.spark.delivery.manifest_schema import schema_from_json, type_modules
-from wal_sink.spark.writers.rows import readable, rows_of
+from wal_sink.spark.writers.rows import dumped, readable, rows_of, unpickled
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -51,18 +48,17 @@ class ForeachWriterSink(SegmentSink):
         """The user's writer."""
         return self._writer
 
-    def describe(self) -> str:
-        return repr(self)
+    describe = __repr__
 
     def __getstate__(self) -> dict[str, object]:
-        payload = self._payload or cast("Any", cloudpickle).dumps(self._writer)
+        payload = self._payload or dumped(self._writer)
         modules = self._type_modules or type_modules()  # the modules of the process that the user started
         return {**vars(self), "_writer": None, "_payload": payload, "_type_modules": modules}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Unpickle the writer at once, so that the check on an executor finds a writer that cannot be unpickled."""
         vars(self).update(state)
-        self._writer = _unpickled(cast("bytes", state["_payload"]))
+        self._writer = unpickled(cast("bytes", state["_payload"]))
 
     def open(self, context: SinkContext) -> None:
         """Remember the schema of the batch's rows. Raises `PermanentError` if it was staged without Spark."""
@@ -73,7 +69,7 @@ class ForeachWriterSink(SegmentSink):
 
     def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
         """Call `open`, `process` for each row, and `close`. An error is raised after `close` got it."""
-        writer = self._writer if self._payload is None else _unpickled(self._payload)
+        writer = self._writer if self._payload is None else unpickled(self._payload)
         schema = schema_from_json(self._schema_json, what=f"batch {batch_id}", modules=self._type_modules)
         rows = readable(partial(rows_of, zone=self._zone), (chunk.table for chunk in chunks), schema)
         if callable(writer):
@@ -116,10 +112,6 @@ def _check(writer: object) -> None:
     for method in ("open", "process", "close"):
         if not callable(getattr(writer, method, _nothing)):
             raise ConfigError(f"{kind}.{method} cannot be called: expected a method")
-
-
-def _unpickled(payload: bytes) -> object:
-    return cast("object", pickle.loads(payload))  # noqa: S301 - our own bytes, from the driver's memory
 
 
 def _nothing(_: BaseException | None) -> None:

@@ -6,6 +6,7 @@ does, whose rows travel pickled and not as Arrow.
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -14,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyspark
+from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
@@ -187,3 +189,13 @@ def _struct(kind: t.StructType, local: Convert) -> Convert:
     """Arrow gives a dict. Structs with two fields of one name are not staged."""
     fields = [(field.name, _convert(field.dataType, local)) for field in kind.fields]
     return lambda value: _row(kind.names, (convert(value[name]) for name, convert in fields))
+
+
+def dumped(writer: object) -> bytes:
+    """A user's writer, or what it returned, pickled for executors. Raises what its `__reduce__` raises."""
+    return cast("bytes", cast("Any", cloudpickle).dumps(writer))
+
+
+def unpickled(payload: bytes) -> Any:
+    """A fresh copy of it."""
+    return pickle.loads(payload)  # noqa: S301 - our own bytes, from the driver's memory

@@ -1,0 +1,231 @@
+"""`Committers`: the committers of one `WalSink`, opened at most once, and ended once. With Spark or without."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wal_sink.errors import ConfigError
+from wal_sink.lifecycle.committer_pool import CommitterPool
+from wal_sink.lifecycle.given import refuse_shared_folder
+from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
+from wal_sink.lifecycle.run import Run
+from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
+from wal_sink.recovery.location import GonePlace
+from wal_sink.reporting.counts import pending_text
+from wal_sink.reporting.logs import logger_of
+from wal_sink.runtime.exit_hooks import Owner, at_exit
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.base import BatchSink, Sink
+from wal_sink.sinks.held import hold
+from wal_sink.spark.placement import Placement, check_environment
+from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location
+from wal_sink.stores.measured import MeasuredStore, SlowRequests
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.telemetry.hooks import OFF, Events, OnEvent
+from wal_sink.wal.holders import TakeOver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logger_of(__name__)
+
+GRACE_S = 30.0
+"""How long a run that ends by an exception waits for the chunks in flight."""
+CANCEL_S = 5.0
+"""How long it then waits for cancelled Spark jobs. A call that takes longer is left running."""
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(slots=True, eq=False)
+class Committers:
+    """The arguments of a `WalSink`, and its committers once its WAL is open. Threads may share it."""
+
+    owner: str
+    """The `WalSink` in messages, without secrets."""
+    spec: StoreSpec
+    checkpoint: str
+    """As the user wrote it; its full address once the WAL is open."""
+    checkpoint_options: Mapping[str, object] | None
+    settings: Settings
+    deliveries: Mapping[str, Delivery]
+    sinks: Mapping[str, Sink | BatchSink]
+    moved_from: str | GonePlace | None
+    take_over: TakeOver
+    on_event: OnEvent | None
+    metrics: Metrics | None
+    pool: CommitterPool | None = None
+    events: Events = OFF
+    liveness: Liveness | None = None
+    is_closed: bool = False
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    """Set: the committers finish the chunks in flight and keep the rest."""
+    _knows_spark: bool = False
+    _placement: Placement | None = None
+    _process: Owner = field(default_factory=Owner)  # that opened it: a forked child has none of its threads
+    _leave_exit: Callable[[], None] = _nothing
+    _let_go: Callable[[], None] = _nothing  # of the sinks' objects
+
+    def open(
+        self,
+        session: Callable[[], SparkSession | None],
+        *,
+        is_needed: bool,
+        on_failure: Callable[[], None],
+        at_end: Callable[[], None],
+    ) -> CommitterPool:
+        """The committer pool, made and started at the first call. `on_failure` is called if a sink gives up, `at_end`
+        if the process exits before the end. `is_needed`: whether the caller needs the `session`.
+
+        Waits for no sink, or it could wait for ever: a sink that gives up stops the query, the stop waits for `stage`,
+        and `stage` calls this method.
+        """
+        self.refuse_fork()
+        made = None
+        try:
+            with self.opening:
+                self.refuse_closed()
+                if self.pool is None:
+                    made = self.pool = self._make_pool(session(), on_failure, at_end)
+                elif is_needed and not self._knows_spark:
+                    raise ConfigError(
+                        f"{self.owner} was opened before a SparkSession existed. So the sinks run in this process, and "
+                        "the checkpoint was read without Spark. Create the SparkSession before you enter the with "
+                        "block and before you call any method"
+                    )
+                pool = self.pool
+        finally:
+            try:
+                self.events.tell_queued()  # before a committer's first event
+            finally:
+                if made is not None:
+                    made.start()
+        return pool
+
+    def begin(self, pool: CommitterPool, session: SparkSession | None, state: SparkSession | None) -> None:
+        """Let the sinks of whole batches begin, each in a clone of `state`. `session` is that of a query, if there is
+        one.
+        """
+        if session is not None:
+            from wal_sink.spark.session import cluster  # noqa: PLC0415 - draining needs no Spark
+
+            cluster.check_kept_batches(session, self.settings.retention_batches)
+            cluster.warn_of_unchecked_shuffles(session)
+        if self._placement is not None:
+            self._placement.use_session(session, state)
+        pool.start(whole_batches=True)
+
+    def _make_pool(
+        self, spark: SparkSession | None, on_failure: Callable[[], None], at_end: Callable[[], None]
+    ) -> CommitterPool:
+        self._process = Owner()
+        with ExitStack() as held:
+            held.callback(hold(self.sinks.values(), self.owner))
+            run = self._open_run(spark)
+            self._let_go = held.pop_all().close
+        self._knows_spark = spark is not None
+        pool = CommitterPool(run, stopping=self._stopping, on_failure=on_failure)
+        self._leave_exit = at_exit(at_end)  # runs before Spark's own hook, which is older
+        return pool
+
+    def _open_run(self, spark: SparkSession | None) -> Run:
+        opened = open_store(self.spec)  # first, since it names a missing package; no request
+        events = self.events = events_of(opened.root, self.on_event, self.metrics)
+        store = MeasuredStore(opened, meter_of(opened.root, self.metrics), SlowRequests(opened.root, events))
+        if spark is not None:
+            check_environment(spark, self.spec)
+        self.checkpoint = checkpoint_location(self.checkpoint, spark)
+        refuse_shared_folder(self.spec.url, self.checkpoint)
+        checkpoint = checkpoint_files(self.checkpoint, self.checkpoint_options, self.spec, spark)
+        run = Run(store, checkpoint, self.settings, pause=self._pause, events=events)
+        placement = Placement(run.log, self.spec, spark, self.settings.max_delivery_tasks, self._should_stop)
+        served_sinks = [placement.serve(name, sink, self.deliveries[name]) for name, sink in self.sinks.items()]
+        run.open_or_end(served_sinks, moved_from=self.moved_from, take_over=self.take_over)
+        self._placement = placement
+        return run
+
+    # --- while they run
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait on a committer's thread. True if the run is ending."""
+        left_s = seconds
+        while not self._should_stop():
+            if self._stopping.wait(min(left_s, BEAT_EVERY_S)):
+                return True
+            left_s -= BEAT_EVERY_S
+            if left_s <= 0:
+                return False
+        return True
+
+    def _should_stop(self) -> bool:
+        """Whether the run is ending. A committer that asks makes progress."""
+        if self.liveness is not None and self.pool is not None:
+            self.liveness.beat(threading.current_thread().name, self.pool.running)
+        return self._stopping.is_set()
+
+    def refuse_fork(self) -> None:
+        """Call it before taking a lock: a lock that a thread of the parent held at the fork stays locked here."""
+        if self.pool is not None:
+            self._process.refuse_child(self.owner)
+
+    def refuse_own_thread(self, call: str) -> None:
+        """Call it before taking a lock: another thread may hold that lock while it waits for this thread."""
+        if self.pool is not None and self.pool.is_own_thread:
+            raise ConfigError(
+                f"{self.owner}: {call} was called on a thread that delivers for it, such as by on_event or a handler "
+                "of logging. The call would wait for its own thread. Let the hook only set a flag or an Event, and "
+                "make the call on another thread"
+            )
+
+    def refuse_closed(self) -> None:
+        if self.is_closed:
+            raise ConfigError(f"{self.owner} was closed. Create a new WalSink")
+
+    def pending(self) -> str:
+        """How many batches of this run wait for the next start. No request."""
+        if self.pool is None:
+            return pending_text(0)
+        history = self.pool.run.history
+        return pending_text(history.pending(before=history.newest_known + 1)[0])
+
+    def is_complete(self, batch_id: int) -> bool:
+        """Whether Spark may have completed the batch; true if the checkpoint was never opened, since it may have."""
+        return self.pool is None or self.pool.run.gate.ask_now(batch_id)
+
+    # --- ending
+
+    @property
+    def can_close(self) -> bool:
+        """False if it was closed before, or if the process that opened it is another one."""
+        return not self.is_closed and (self.pool is None or self._process.is_here)
+
+    def close(self) -> None:
+        """Open no more."""
+        self.is_closed = True
+        self._leave_exit()
+
+    def stop(self) -> None:
+        """Finish the chunks in flight and keep the rest."""
+        if self.pool is None or self.pool.stop(GRACE_S):
+            self._let_go()
+            return
+        if self._placement is not None:
+            self._placement.cancel_jobs(self.sinks)
+        if self.pool.stop(CANCEL_S):
+            self._let_go()
+            return
+        _logger.warning(
+            "%s: a call of a sink or of on_event is still running. It is not known whether the target received the "
+            "last chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
+            "End this process first, because it uses the sink until the call returns",
+            self.owner,
+        )
+        self.pool.end_later(self._let_go)  # until then the sink stays held: no other WalSink calls it meanwhile
