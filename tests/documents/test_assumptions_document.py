@@ -128,13 +128,6 @@ Water falls.
 """ + "".join(f"\n## {name}\n" for name in SECTIONS[1:])
 
 
-def test_an_entry_is_read_as_it_stands() -> None:
-    (entry,) = parsed(ENTRY)
-    assert (entry.section, entry.title) == ("Spark", "It rains")
-    assert (entry.text, entry.if_false) == ("Water falls.", "it is dry.")
-    assert entry.named["check"] == ["wal_sink/lifecycle/run.py::Run.open"]
-
-
 def test_a_line_of_no_known_kind_is_an_error() -> None:
     for old, new in [
         ("- check:", "- checked:"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 from tests.support.processes import CHECKOUT
@@ -107,23 +106,3 @@ def test_the_newest_changes_are_those_of_the_version() -> None:
     )
     assert newest
     assert newest[1] == version
-
-
-def test_no_change_is_told_twice() -> None:
-    text = (CHECKOUT / "CHANGELOG.md").read_text()
-    entries = [" ".join(entry.split()) for entry in re.findall(r"^- (.*(?:\n  .*)*)", text, flags=re.MULTILINE)]
-    assert len(entries) > 40
-    beginnings = [entry[:40] for entry in entries]
-    assert [beginning for beginning in beginnings if beginnings.count(beginning) > 1] == []
-
-
-def test_every_sink_in_the_changes_is_public() -> None:
-    modules = [
-        "wal_sink",
-        "wal_sink.sinks",
-        *(f"wal_sink_backends.{name}" for name in ("dynamodb", "files", "http", "kafka", "redis", "sql")),
-    ]
-    public = {name for module in modules for name in import_module(module).__all__}
-    told = set(re.findall(r"`([A-Z]\w+Sink)\b", (CHECKOUT / "CHANGELOG.md").read_text()))
-    assert "TransactionalSink" in told
-    assert told - public == set()

@@ -75,12 +75,3 @@ def test_the_fields_inside_a_field_are_named_somewhere() -> None:
     named = set(_NAME.findall(DOCUMENT))
     parts = [(kind, part) for kind, record in RECORDS.items() for part in parts_of(record)]
     assert [f"{part.__name__} of {kind}" for kind, part in parts if not on_the_store(part) <= named] == []
-
-
-def test_what_a_row_names() -> None:
-    rows = [
-        ("`number`, `location` (from now on; `a` (or `b`)), `moved_from`", {"number", "location", "moved_from"}),
-        ('`segments`, `"passed_over":true` (some only)', {"segments", "passed_over"}),
-        ("`outcome` (`done` or `given up`)", {"outcome"}),
-    ]
-    assert [(row, documented(row)) for row, _ in rows] == rows

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.packaging import archives as packing
 from tests.packaging.archives import Archives, all_requirements, build_here, extras_of, faults, sdist_files, wheel_files
 from tests.packaging.targets import TARGETS, WITHOUT_EXTRA
 from tests.support.documents import tracked_files
@@ -82,24 +81,6 @@ def test_a_missing_file_and_a_package_without_types_are_found(archives: Archives
         f"the wheel lacks {typed}",
         f"the wheel lacks {typed}: type checkers ignore this package",
     ]
-
-
-@needs_archives
-def test_an_archive_that_is_too_large_is_found(archives: Archives, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
-    assert [fault.partition(" has ")[0] for fault in faults(archives, TRACKED)] == [
-        archives.wheel.name,
-        archives.sdist.name,
-    ]
-
-
-def test_a_folder_with_anything_else_is_refused(tmp_path: Path) -> None:
-    for name in ("wal_sink-1-py3-none-any.whl", "wal_sink-1.tar.gz"):
-        (tmp_path / name).touch()
-    assert Archives.in_folder(tmp_path).wheel.name == "wal_sink-1-py3-none-any.whl"
-    (tmp_path / "wal_sink-0.tar.gz").touch()
-    with pytest.raises(ValueError, match="expected one wheel and one sdist and nothing else"):
-        Archives.in_folder(tmp_path)
 
 
 @needs_archives

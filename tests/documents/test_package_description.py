@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from email.message import Message
@@ -20,7 +18,7 @@ from packaging.requirements import Requirement
 from trove_classifiers import classifiers, deprecated_classifiers
 
 from tests.packaging.archives import Archives, metadata_bytes, metadata_of
-from tests.packaging.description import Link, Repository, anchors_of, code_of, links_of
+from tests.packaging.description import Repository, code_of, links_of
 from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT
 
@@ -73,14 +71,6 @@ def test_the_metadata_is_complete_and_valid(archives: Archives, metadata: Messag
         assert metadata[field], field
     assert read.project_urls is not None
     assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(read.project_urls)
-
-
-@pytest.mark.processes
-def test_twine_finds_no_fault(archives: Archives) -> None:
-    command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict"]
-    command += [str(archives.wheel), str(archives.sdist)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout + done.stderr
 
 
 def test_the_classifiers_are_known() -> None:
@@ -136,62 +126,3 @@ def test_every_link_of_the_description_leads_to_a_tracked_file_and_nothing_else_
     assert code_of(description) == code_of(readme)
     assert [link.kind for link in links_of(description)] == [link.kind for link in links_of(readme)]
     assert re.sub(rf"{repository().url}/(blob|raw)/v{VERSION}/(README\.md(?=#))?", "", description) == readme
-
-
-def test_relative_links_become_absolute(described: Callable[[str], str]) -> None:
-    readme = """# One
-[a](docs/FORMAT.md) and [b](docs/FORMAT.md#what-absence-means), [one](#one), [far](https://example.org/x), <a@b.example>
-![p](benchmarks/plots/csv.svg) and [![q](benchmarks/plots/csv.svg)](docs/FORMAT.md)
-"""
-    head = f"{repository().url}/blob/v{VERSION}"
-    picture = Link("image", f"{repository().url}/raw/v{VERSION}/benchmarks/plots/csv.svg")
-    assert links_of(described(readme)) == [
-        Link("link", f"{head}/docs/FORMAT.md"),
-        Link("link", f"{head}/docs/FORMAT.md#what-absence-means"),
-        Link("link", f"{head}/README.md#one"),
-        Link("link", "https://example.org/x"),
-        Link("link", "mailto:a@b.example"),
-        picture,
-        Link("link", f"{head}/docs/FORMAT.md"),
-        picture,
-    ]
-
-
-def test_a_dead_link_is_found(described: Callable[[str], str]) -> None:
-    for planted, found in [
-        ("[a](docs/NOWHERE.md)", "the repository has no file docs/NOWHERE.md"),
-        ("[a](docs/FORMAT.md#nowhere)", "docs/FORMAT.md has no heading #nowhere"),
-        ("[a](#nowhere)", "README.md has no heading #nowhere"),
-        ("![a](docs/nowhere.svg)", "the repository has no file docs/nowhere.svg"),
-        ("![a](docs)", "the repository has no file docs"),
-        ("[a](doc)", "the repository has no file doc"),
-        ("[a](docs/../README.md)", "the repository has no file docs/../README.md"),
-        ("[a](/docs/FORMAT.md)", "it is relative"),
-        ('<img src="docs/FORMAT.md">', "it is relative"),
-        ("text <a href='docs/FORMAT.md'>a</a>", "it is relative"),
-        ("[a]\n\n[a]: docs/FORMAT.md", "it is relative"),
-        ("[a](http://example.org)", "expected https"),
-        (f"[a]({repository().url}/blob/main/README.md)", "expected https://"),
-        (f"![a]({repository().url}/blob/v{VERSION}/README.md)", "expected https://"),
-    ]:
-        text = described(f"# wal-sink\n\n[fine](docs/FORMAT.md), [sinks](docs/)\n\n{planted}\n")
-        dead = repository().dead_links(text)
-        assert [found in each for each in dead] == [True], (planted, dead)
-
-
-def test_anchors_are_those_of_github() -> None:
-    text = """# A `b()`, and C: d
-
-## Twice
-
-## Twice
-
-```
-# no heading
-```
-
-### It's [here](x) & now
-
-<a id='own'></a>
-"""
-    assert anchors_of(text) == {"a-b-and-c-d", "twice", "twice-1", "its-here--now", "own"}

@@ -153,34 +153,7 @@ def test_the_code_of_the_documents_imports_public_names_only() -> None:
     assert sum(count for blocks in found.values() for count, _ in blocks) > 20
 
 
-def test_hidden_names_are_found() -> None:
-    sources: list[tuple[str, list[str]]] = [
-        ("from wal_sink import WalSink", []),
-        ("def late():\n    from wal_sink.spark import check_java", []),
-        (
-            "from wal_sink.spark.session.environment import check_java",
-            ["from wal_sink.spark.session.environment import check_java"],
-        ),
-        ("from wal_sink import errors", ["from wal_sink import errors"]),
-        ("import wal_sink.stores.local", ["import wal_sink.stores.local"]),
-        (
-            "if True:\n    from wal_sink_backends.sql.sink import SqlSink",
-            ["from wal_sink_backends.sql.sink import SqlSink"],
-        ),
-    ]
-    wrong = [(source, _public_imports(source)) for source, hidden in sources if _public_imports(source) != (1, hidden)]
-    assert wrong == []
-
-
 # --- the demo, Spark, the version
-
-
-def test_the_command_line_and_the_demo_import_nothing_of_each_other() -> None:
-    """The demo is held by `test_every_example_imports_public_names_only`."""
-    package = (CHECKOUT / "wal_sink").rglob("*.py")
-    assert [
-        str(path) for path in package if re.search(r"^\s*(?:from|import) examples", path.read_text(), re.MULTILINE)
-    ] == []
 
 
 def test_the_demo_is_in_neither_wheel_nor_source_archive() -> None:

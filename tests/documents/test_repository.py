@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-import wal_sink
 from tests.support.components import require
-from tests.support.documents import names_in_index, tracked_files
+from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT, python_environment
 
 FORBIDDEN = {
@@ -60,11 +59,6 @@ def test_the_tracked_files_are_those_that_git_lists() -> None:
     )
 
 
-def test_an_index_of_another_version_is_an_error() -> None:
-    with pytest.raises(ValueError, match="version 4: git update-index --index-version 2"):
-        names_in_index(b"DIRC\0\0\0\4\0\0\0\0")
-
-
 OWN_DEFAULT = re.compile(r"\.conf\.get\(\s*[^(),]+,|\bconf\.get\(\s*[^(),]+,\s*None")
 MAY_ASK_WITHOUT_SPARKS_DEFAULT = "wal_sink/spark/session/private.py"
 
@@ -82,12 +76,6 @@ def test_no_setting_of_spark_is_read_with_a_default_of_ours() -> None:
 
 def _own_defaults(text: str) -> list[re.Match[str]]:
     return list(OWN_DEFAULT.finditer(text)) if "conf.get(" in text else []
-
-
-def test_a_default_of_ours_is_recognised() -> None:
-    calls = ["spark.conf.{}(key, None)", 'self.spark.conf.{}(\n KEY, "false")', "conf.{}(k, None)"]
-    assert [call for call in calls if not _own_defaults(call.format("get"))] == []
-    assert not _own_defaults("spark.conf.get(key) or spark.sparkContext.getConf().get(key, '1g')")
 
 
 OF_SPARK = ("wal_sink/spark/", "wal_sink/cli/__main__.py")
@@ -130,9 +118,3 @@ def test_the_core_imports_neither_pyspark_nor_a_backend() -> None:
     assert done.returncode == 0, done.stderr
     imported = {module: names for module, *names in map(str.split, done.stdout.splitlines())}
     assert imported == {module: [] for module in _core_modules()}
-
-
-def test_the_public_names_are_sorted_and_exist() -> None:
-    assert list(wal_sink.__all__) == sorted(wal_sink.__all__)
-    for name in wal_sink.__all__:
-        assert getattr(wal_sink, name) is not None

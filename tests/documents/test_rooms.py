@@ -8,11 +8,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes import CHECKOUT
 from tests.support.rooms import (
-    MOST_FLOORS,
     Declared,
     Graph,
     Sources,
@@ -90,30 +87,6 @@ def test_a_name_of_a_package_makes_an_arrow_to_the_module_it_comes_from_alone(tm
     assert Sources(named).graph().imported_by("extra.py") == ["ground.py"]
 
 
-def test_names_that_are_read_from_a_package_make_their_arrows_alone(tmp_path: Path) -> None:
-    names = '"""Names."""\nfrom wal_sink.roof import top\nfrom wal_sink.ground import low\n__version__: str\n'
-    for text, imported in [
-        ("import wal_sink\nprint(wal_sink.low)\n", ["ground.py"]),
-        ("import wal_sink as ours\nprint(ours.low, ours.__version__)\n", ["ground.py"]),
-        ("import wal_sink\nprint(wal_sink.low, vars(wal_sink))\n", ["ground.py", "roof.py"]),
-        ("import wal_sink.roof\nprint(wal_sink.roof.top)\n", ["roof.py"]),
-    ]:
-        tree = _build(tmp_path, {**TOWN, "wal_sink/__init__.py": names, "wal_sink/extra.py": text})
-        assert Sources(tree).graph().imported_by("extra.py") == imported, text
-
-
-def test_an_init_that_does_something_counts_as_a_module_of_its_room(tmp_path: Path) -> None:
-    graph = _graph(tmp_path, {"store/__init__": '"""Keeps."""\nfrom wal_sink.roof import top\nprint(top)\n'})
-    assert graph.circles == [["roof.py", "store"]]
-
-
-def test_a_module_that_does_not_exist_and_a_folder_without_the_packages_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds none of the packages"):
-        Sources(tmp_path)
-    with pytest.raises(LookupError, match=r"wal_sink\.extra imports wal_sink\.gone"):
-        _graph(tmp_path, {"extra": "from wal_sink.gone import thing\n"})
-
-
 def test_an_arrow_that_is_not_declared_or_that_no_import_makes_is_told(tmp_path: Path) -> None:
     assert differences(DECLARED, _graph(tmp_path)) == []
     unused: Declared = {**DECLARED, "floor-3": {"roof.py": ["store", "ground.py"]}}
@@ -131,14 +104,6 @@ def test_a_room_that_is_not_declared_or_does_not_exist_is_told(tmp_path: Path) -
     assert found == ["room hut.py is not declared", "room shed is not declared"]
 
 
-def test_a_room_on_two_floors_or_on_the_wrong_one_is_told(tmp_path: Path) -> None:
-    graph = _graph(tmp_path)
-    wrong: Declared = {**DECLARED, "floor-3": {}, "floor-4": {**DECLARED["floor-3"], **DECLARED["floor-4"]}}
-    assert differences(wrong, graph) == ["roof.py is on floor-3, not floor-4"]
-    twice: Declared = {"floor-0": {"roof.py": ["store"]}, **DECLARED}
-    assert differences(twice, graph) == ["room roof.py is declared twice"]
-
-
 def test_a_circle_is_told_with_the_imports_that_make_it_even_if_it_is_declared(tmp_path: Path) -> None:
     graph = _graph(tmp_path, {"ground": "def late():\n    import wal_sink.roof\n"})
     circle = differences(tomllib.loads(declaration(graph)), graph)
@@ -147,22 +112,3 @@ def test_a_circle_is_told_with_the_imports_that_make_it_even_if_it_is_declared(t
     assert "wal_sink.ground > wal_sink.roof" in circle[0]
     assert set(graph.floors.values()) == {1, 2}
     assert "  wal_sink.ground > wal_sink.roof\n" in report(graph)
-
-
-def test_a_house_that_is_too_high_is_told_even_if_it_is_declared(tmp_path: Path) -> None:
-    rooms = {f"room{n:02}": f"import wal_sink.room{n - 1:02}\n" for n in range(1, MOST_FLOORS + 1)}
-    graph = _graph(tmp_path, {"room00": "", **rooms})
-    assert differences(tomllib.loads(declaration(graph)), graph) == ["room12.py is on floor-13"]
-
-
-def test_a_written_declaration_fits_what_it_was_written_for(tmp_path: Path) -> None:
-    many = [f"a_room_with_a_long_name_{n}" for n in range(6)]
-    long = "".join(f"import wal_sink.{name}\n" for name in many)
-    graph = _graph(tmp_path, {"extra": long, **dict.fromkeys(many, "")})
-    text = declaration(graph)
-    assert differences(tomllib.loads(text), graph) == []
-    assert all(len(line) <= 120 for line in text.splitlines())
-    assert (
-        "wal_sink: 10 rooms, 8 arrows, 3 floors\nwith backends: 11 rooms, 9 arrows, 4 floors\ncircles: 0\n"
-        in report(graph)
-    )

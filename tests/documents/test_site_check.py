@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from docs_site.browser import ChromiumMissingError, browser, chromium
-from docs_site.check import check_site, main
+from docs_site.check import check_site
 from tests.support.components import require
 
 STYLE = "<style>@media (prefers-color-scheme: dark) { body { background: #111; color: #eee } }</style>"
@@ -108,32 +108,3 @@ def test_each_planted_fault_is_found_on_its_page(tmp_path: Path) -> None:
         "/: is not dark for readers who prefer that: its background is [255, 255, 255]",
         "/: the search for 'rows' names ['/guide/', '/guide/more/'], expected / among the first 5",
     ]
-
-
-@pytest.mark.processes
-@in_a_browser
-def test_the_program_tells_every_fault_and_ends_with_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`make docs-check` runs the same program over the real site. A search without results is one of the faults."""
-    monkeypatch.setattr("docs_site.check.LIMIT_MS", 1_000)
-    silent = GOOD["index.html"].replace("'nothing'", "'fenced'")
-    monkeypatch.setattr("sys.argv", ["check", str(_site(tmp_path, {"index.html": silent}))])
-    assert main() == 1
-    told = capsys.readouterr().out.splitlines()
-    assert [line[:50] for line in told if "'fenced'" in line] == ["/: the search for 'fenced' shows no result: Page.w"]
-    assert told[-1].startswith("2 pages at 360 and 1280 pixels, 3 links within the site, 5 searches")
-
-
-def test_a_folder_without_a_site_and_a_missing_chromium_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(FileNotFoundError, match=r"index\.html does not exist: build the site first"):
-        check_site(tmp_path)
-    monkeypatch.setattr("sys.argv", ["check", str(tmp_path)])
-    assert main() == 2
-    assert "build the site first" in capsys.readouterr().err
-    monkeypatch.setenv("CHROMIUM", "no-such-program")
-    monkeypatch.setattr("docs_site.browser.shutil.which", lambda _: None)
-    with pytest.raises(ChromiumMissingError, match=r"there is no 'no-such-program'\. Install it \(Debian: apt-get"):
-        chromium()

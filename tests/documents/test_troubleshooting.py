@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,14 +60,6 @@ def test_the_page_is_made_from_the_file_and_its_lines_fit() -> None:
     page = FILE.page(read_sources())
     assert PAGE.read_text() == page, COMMAND
     assert [line for line in page.splitlines() if len(line) > WIDTH and line[0] not in "-|<" and "](" not in line] == []
-
-
-def test_the_parents_of_an_error_are_those_of_its_class() -> None:
-    parents = read_sources().parents
-    assert {name: parents[name] for name in PUBLIC} == {
-        name: tuple(kind.__name__ for kind in getattr(errors, name).__mro__[1:] if kind.__module__ == errors.__name__)
-        for name in PUBLIC
-    }
 
 
 # --- how messages are found
@@ -169,48 +160,3 @@ def test_a_message_without_an_entry_is_noticed_also_if_it_is_one_side_of_a_condi
         assert left_out in " ".join(missed.texts)
     (missed,) = _file(*every, warnings="was repeated").uncovered(made_up)
     assert missed.what == "warning"
-
-
-def test_the_coverage_counts_places_with_words_and_found_places(made_up: Sources) -> None:
-    lines = [line.split() for line in _file("is not there any more", "no answer for").coverage(made_up)]
-    assert lines[1:] == [["LostError", "4", "3", "1"], ["TimedError", "1", "1", "1"], ["warning", "1", "1", "1"]]
-
-
-def test_the_page_tells_what_catches_an_error_and_what_the_common_class_does_not_catch(made_up: Sources) -> None:
-    for name, caught in [
-        ("TimedError", "`except LostError` and `except WalSinkError` catch it too.\n\n**Safe"),
-        ("LostError", "`except WalSinkError` catches it too.\n\n**Safe"),
-        ("WalSinkError", "Gone. For good.\n\n**Safe"),
-    ]:
-        assert caught in _file("lost", names=f'"{name}"').page(made_up)
-    alone = replace(made_up, parents={"LostError": ()})
-    assert "`except WalSinkError` does not catch this class.\n" in _file("lost").page(alone)
-
-
-def test_the_page_shows_every_part(made_up: Sources) -> None:
-    page = _file("gone `now`", "lost").page(made_up)
-    assert "| [`LostError`](#losterror) | Gone. |\n" in page
-    assert "## `LostError`\n\nGone. For good.\n\nThe same holds for `TimedError`.\n\n" in page
-    assert "\n\n**Safe:** All.\n\n**Do not** run.\n" in page
-    assert (
-        "**Do not** run.\n\n### Cleaners\n\n- `` gone `now` ``\n- `lost`\n\nA rule.\n\n**Remedy:** Stop it.\n" in page
-    )
-    assert page.endswith(
-        "## Warnings in the log\n\nIt goes on.\n\n### Tidied\n\n- `was tidied after`\n\n**Remedy:** Nothing.\n"
-    )
-
-
-def test_texts_of_servers_are_shown_and_not_looked_for_in_the_sources(made_up: Sources) -> None:
-    file = _file("is not there any more", names='"LostError"')
-    (cause,) = file.entries[0].causes
-    entry = replace(file.entries[0], causes=(replace(cause, foreign=("Access denied",)),))
-    told = replace(file, entries=(entry,))
-    assert "- `is not there any more`\n- `Access denied`\n\nA rule." in told.page(made_up)
-    assert not_in_the_sources(told.fragments, made_up) == []
-
-
-def test_an_entry_with_an_unknown_or_a_missing_part_is_an_error() -> None:
-    with pytest.raises(TypeError, match="remedy"):
-        Troubleshooting.read(SOURCE.read_text().replace("\ndo = ", "\nremedy = ", 1))
-    with pytest.raises(TypeError, match="avoid"):
-        Troubleshooting.read(SOURCE.read_text().replace("\navoid = ", "\n#", 1))

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes import CHECKOUT
 from tests.support.words import LIST, Allowed, Place, Words
 
@@ -55,18 +53,6 @@ FOUND = {
     ],
     "Who …": ["# Who comes second waits."],
 }
-WENT = "\n# It went\n#   away\n"
-PASSED_OVER = {
-    "a name of a test": "def test_a_succeeded_process_is_whoever_comes_away() -> None: ...",
-    "a word in another word": "sender, recommend, crewed, rollback, runaway = OutcomeUnknownError, 1, 2, 3, 4",
-    "names that only look so": "orders = 'ORDER BY x'\noutcome = 1\ncaller = 2\nin_order = 3\nserving = 4",
-    "a class's word in a comment": "x: SegmentTask  # in the order of the outcomes, says the caller",
-    "a question": "# What is lost? Nothing. Who asks?",
-    "the word elsewhere in a sentence": "# Tell what is lost, and who lost it.",
-    "a type": "What = int",
-    "a call": "frame.write.save()",
-    "a transaction that rolls back": "# it rolls back; roll back; a roll-back",
-}
 
 
 def _found(root: Path, text: str, file: str = "wal_sink/room/one.py", words: Words = WORDS) -> list[Place]:
@@ -88,44 +74,6 @@ def test_nothing_holds_a_retired_word_and_every_allowed_place_needs_its_entry() 
     assert WORDS.unused(everything) == []
 
 
-def test_every_retired_word_is_found_in_each_of_its_forms(tmp_path: Path) -> None:
-    assert FOUND.keys() == {retired.word for retired in WORDS.retired}
-    forms = [(word, text) for word, texts in FOUND.items() for text in texts]
-    missed = [form for form in forms if form[0] not in {place.word for place in _found(tmp_path, f"{form[1]}\n")}]
-    assert missed == []
-
-
-def test_other_words_are_passed_over(tmp_path: Path) -> None:
-    assert {what for what, text in PASSED_OVER.items() if _found(tmp_path, f"{text}\n")} == set()
-
-
-def test_texts_of_every_kind_are_searched(tmp_path: Path) -> None:
-    files = [
-        "docs/a.md",
-        "specs/A.tla",
-        "specs/a.cfg",
-        "tests/a.py",
-        "examples/a/b.py",
-        "docs/a.toml",
-        ".github/workflows/a.yml",
-        ".ci/run",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-    ]
-    found = [str(place) for n, file in enumerate(files) for place in _found(tmp_path / f"{n}", WENT, file)]
-    assert found == [f"{file}:3: away: #   away" for file in files]
-
-
-def test_headings_may_begin_with_a_question_word_and_other_lines_may_not(tmp_path: Path) -> None:
-    text = "# What is lost\n\nText. What is lost is lost.\n\n- What else.\n\n| What a cell says | b |\n"
-    assert [place.number for place in _found(tmp_path, text, "docs/a.md")] == [3, 5, 7]
-
-
-def test_a_word_is_told_with_the_line_in_which_it_begins(tmp_path: Path) -> None:
-    places = _found(tmp_path, '"""A room\nof its\nown."""\n')
-    assert [str(place) for place in places] == ["wal_sink/room/one.py:2: of its own: of its"]
-
-
 def test_an_entry_allows_its_word_in_its_files_and_lines_alone(tmp_path: Path) -> None:
     words = _words('[[allowed]]\nword = "away"\nfiles = "wal_sink/room/*"\nline = "far"\nwhy = "a reason"\n')
     allowed = _found(tmp_path, "# far away\n", words=words)
@@ -135,11 +83,3 @@ def test_an_entry_allows_its_word_in_its_files_and_lines_alone(tmp_path: Path) -
     assert words.unused(allowed) == []
     assert words.unused([*elsewhere, *other_line]) == words.allowed
     assert words.allowed == [Allowed("away", "wal_sink/room/*", "far", "a reason")]
-
-
-def test_a_wrong_entry_and_a_folder_that_does_not_exist_are_errors(tmp_path: Path) -> None:
-    for entry in ('word = "away"\nfiles = "*"\nwhy = " "', 'word = "far"\nfiles = "*"\nwhy = "a reason"'):
-        with pytest.raises(ValueError, match="names no retired word"):
-            _words(f"[[allowed]]\n{entry}\n")
-    with pytest.raises(FileNotFoundError, match="gone does not exist"):
-        WORDS.places(tmp_path, ["gone"])

@@ -98,20 +98,6 @@ def test_the_rules_of_the_repository_find_each_fault(tmp_path: Path) -> None:
     assert told == {what: ["tests.yml: "] for what in OF_THE_RULES}
 
 
-def test_the_rules_of_the_repository_allow_the_commands_that_it_has(tmp_path: Path) -> None:
-    planted = plant(tmp_path, [(".ci/run spec demo", command) for command in GOOD])
-    assert [workflows.own_problems(path) for path in planted] == [[]] * len(GOOD)
-
-
-def test_the_checks_of_ci_are_found_by_their_names() -> None:
-    assert {"check", "workflows", "test", "spec", "demo", "package", "docs"} <= workflows.ci_checks()
-
-
-def test_a_folder_without_workflows_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds no workflow"):
-        workflows.files(tmp_path)
-
-
 def test_the_tests_run_on_every_python_that_the_package_names() -> None:
     classifiers = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["classifiers"]
     named = [name.rpartition(" ")[2] for name in classifiers if re.search(r"Python :: 3\.\d+$", name)]

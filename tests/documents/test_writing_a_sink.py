@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.house.kit import CASES, REFUSALS, SLOT, STORED
-from tests.support.contract_runs import run
+from tests.support.contracts import run
 from tests.support.page import class_on_the_page
 from wal_sink import ConfigError, Rejected, SinkContext
 from wal_sink.sinks import LedgerEntry, Position

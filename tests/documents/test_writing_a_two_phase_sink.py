@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.contract_runs import run
+from tests.support.contracts import run
 from tests.support.page import class_on_the_page
 from wal_sink.testing import SinkContract
 

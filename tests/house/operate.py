@@ -10,10 +10,9 @@ from wal_sink.operate.findings import Fault, Finding
 from wal_sink.operate.health import read_health
 from wal_sink.operate.kinds import KINDS
 from wal_sink.operate.look import WalFacts
-from wal_sink.operate.sinks import plan_skip, retire_as_ordered, skip, skip_order
+from wal_sink.operate.sinks import changes_of, plan_skip, retire_as_ordered, skip, skip_order
 from wal_sink.operate.status import SparkCommit, read_commit, read_status
 from wal_sink.operate.verify import Check
-from wal_sink.repair.outcomes import changes_of
 
 __all__ = [
     "KINDS",

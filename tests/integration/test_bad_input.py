@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import sys
 import threading
@@ -17,7 +15,6 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 import wal_sink.spark.session.query
-from tests.house.stores import LocalStore
 from tests.support.streams import Home, Lines, fails, flip, quick
 from tests.support.waiting import wait_until
 from wal_sink import (
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tests.house.protocol import CommitterPool
@@ -64,20 +61,6 @@ def staged(spark: SparkSession, place: Home, *batches: Iterable[int]) -> None:
 
 
 # --- history
-
-
-def test_the_wal_of_another_query_is_refused(spark: SparkSession, place: Home, tmp_path: Path) -> None:
-    place.feed.add(range(5))
-    place.run(spark)
-    own = Home(tmp_path / "other")
-    own.feed.add(range(5))
-    own.run(spark)
-    query_id = json.loads((own.checkpoint / "metadata").read_text())["id"]
-    other = Home(own.root, wal_url=str(place.wal))
-    fails(spark, other, HistoryError, str(place.wal), f"{other.checkpoint} belongs to query {query_id}")
-    place.feed.add(range(5, 10))
-    place.run(spark)
-    assert place.lines.ids() == list(range(10))
 
 
 def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
@@ -161,16 +144,6 @@ def test_a_truncated_segment_is_found_before_any_row_is_sent(spark: SparkSession
     assert place.lines.ids() == list(range(510))
 
 
-def test_a_deleted_segment_is_missed(spark: SparkSession, place: Home) -> None:
-    segment = damaged(spark, place, SEGMENT)
-    kept = segment.read_bytes()
-    segment.unlink()
-    fails(spark, place, CorruptError, "batch 0", segment.name, "restore")
-    segment.write_bytes(kept)
-    place.run(spark)
-    assert place.lines.ids() == list(range(510))
-
-
 class Counting(BatchSink):
     """An existing whole-batch writer that fails on a damaged segment only while it evaluates the DataFrame."""
 
@@ -195,28 +168,6 @@ def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSess
     segment.write_bytes(kept)
     place.run(spark, sink)
     assert sorted(map(int, (place.root / "ids").read_text().split())) == list(range(500))
-
-
-@pytest.mark.parametrize("pattern", ["wal.json", "batches/*0/manifest-*.json", "sinks/default/sink.json"])
-def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Home, pattern: str) -> None:
-    record = damaged(spark, place, pattern)
-    kept = record.read_text()
-    record.write_text(re.sub(r'"format":\d', '"format":7', kept, count=1))
-    fails(
-        spark, place, ConfigError, str(record), "format 7", "reads format 6", "Use the version of wal-sink that wrote"
-    )
-    record.write_text(kept)
-    place.run(spark)
-    assert place.lines.ids() == list(range(510))
-
-
-def test_a_record_with_a_flipped_bit_is_refused(spark: SparkSession, place: Home) -> None:
-    manifest = damaged(spark, place, "batches/*0/manifest-*.json")
-    kept = flip(manifest, at=200)
-    fails(spark, place, CorruptError, str(manifest))
-    manifest.write_bytes(kept)
-    place.run(spark)
-    assert place.lines.ids() == list(range(510))
 
 
 def test_an_unreadable_query_id_is_refused(spark: SparkSession, place: Home) -> None:
@@ -252,24 +203,6 @@ def test_a_wal_that_becomes_unwritable_stops_the_query_and_loses_nothing(spark: 
     fails(spark, place, StoreError, "batch 1", str(following), "a part of the path is a file")
     following.unlink()
     place.run(spark)
-    assert place.lines.ids() == list(range(10))
-
-
-def test_a_store_that_fails_for_a_while_is_asked_again(
-    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.feed.add(range(5), range(5, 10))
-    create, failures = LocalStore.create, [0]
-
-    def flaky(self: LocalStore, path: str, data: bytes) -> None:
-        if "markers" in path and failures[0] < 2:
-            failures[0] += 1
-            raise StoreError(f"cannot create {path}: the disk sleeps")
-        create(self, path, data)
-
-    monkeypatch.setattr(LocalStore, "create", flaky)
-    place.run(spark)
-    assert failures == [2]
     assert place.lines.ids() == list(range(10))
 
 
@@ -347,13 +280,6 @@ class Answering(Sink):
 
     def write(self, chunk: Chunk) -> Any:
         return chunk.num_rows
-
-
-def test_a_sink_that_returns_something_did_not_succeed(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(5))
-    fails(spark, place, DeliveryError, "batch 0", "returned 5", "expected None", to=Answering())
-    place.run(spark)
-    assert place.lines.ids() == list(range(5))
 
 
 # --- stopping
@@ -498,21 +424,6 @@ def test_a_query_that_waits_for_room_is_stopped_at_once_and_has_not_failed(
     assert place.lines.repeats() <= 1, "the chunk in hand"
 
 
-def test_a_batch_that_is_staged_twice_is_refused(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(5))
-
-    def on_batch(df: DataFrame, batch_id: int) -> None:
-        sink.stage(df.where("id < 2"), batch_id)
-        sink.stage(df.where("id >= 2"), batch_id)
-
-    writer = place.writer(spark).option("checkpointLocation", str(place.checkpoint))
-    with place.sink() as sink, pytest.raises(StreamingQueryException, match=r"ConfigError: batch 0 .* Union the"):
-        writer.foreachBatch(on_batch).start().awaitTermination(60)
-    assert place.lines.sent() == []
-    place.run(spark)
-    assert place.lines.ids() == list(range(5))
-
-
 def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     first = place.sink(Delivery(place.lines, where="driver"))
@@ -558,29 +469,6 @@ def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, place: H
     with pytest.raises(ConfigError, match="asyncProgressTracking"), place.sink() as sink:
         sink.run(rate.writeStream.options(**options))
     assert not spark.streams.active
-
-
-def test_staging_in_a_chain_with_another_checkpoint_is_refused(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(5))
-    sink = place.sink()
-    writer = place.writer(spark).option("checkpointLocation", str(place.root / "another"))
-    said: list[BaseException] = []
-
-    def on_batch(df: Any, batch_id: int) -> None:
-        try:
-            sink.stage(df, batch_id)
-        except BaseException as error:
-            said.append(error)
-            raise
-
-    with pytest.raises(StreamingQueryException):
-        writer.foreachBatch(on_batch).start().awaitTermination()
-    with pytest.raises(ConfigError) as caught:  # of another checkpoint it cannot tell whether the batch is complete
-        sink.close()
-    assert caught.value is said[0]
-    assert f"another, but WalSink was given checkpoint {place.checkpoint}. " in str(said[0])
-    place.run(spark)
-    assert place.lines.ids() == list(range(5))
 
 
 def test_a_schema_that_cannot_be_staged_is_refused_before_the_query_runs(spark: SparkSession, place: Home) -> None:

@@ -6,20 +6,18 @@ import csv
 import json
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import wal_sink.walsink
 from examples.demo import command, proof, source
-from examples.demo.controller import Killed, Result, Wishes
+from examples.demo.controller import Killed, Result
 from examples.demo.folder import Folder
 from examples.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS, EXACT, PLAIN
 from examples.demo.plain_sink import ROW_KEY
@@ -133,9 +131,8 @@ def test_the_plain_files_are_read_with_their_repeats(stream: source.Stream, tmp_
     assert (found.rows, found.lost, found.duplicated, found.foreign) == (21, ROWS - 11, 10, 0)
 
 
-@pytest.mark.parametrize(
-    ("exact", "plain", "holds"),
-    [
+def test_the_verdict() -> None:
+    cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
         ((9, 0, 0, 0), (9, 0, 0, 0), True),
         ((9, 0, 0, 0), (14, 0, 5, 0), True),
         ((9, 0, 0, 0), (15, 0, 6, 0), False),
@@ -143,11 +140,10 @@ def test_the_plain_files_are_read_with_their_repeats(stream: source.Stream, tmp_
         ((10, 0, 1, 0), (9, 0, 0, 0), False),
         ((8, 1, 0, 0), (9, 0, 0, 0), False),
         ((9, 1, 0, 1), (9, 0, 0, 0), False),
-    ],
-)
-def test_the_verdict(exact: tuple[int, ...], plain: tuple[int, ...], holds: bool) -> None:
-    verdict = proof.Proof(9, proof.Compared(*exact), proof.Compared(*plain), window_rows=5)
-    assert verdict.holds is holds
+    ]
+    for exact, plain, holds in cases:
+        verdict = proof.Proof(9, proof.Compared(*exact), proof.Compared(*plain), window_rows=5)
+        assert verdict.holds is holds
 
 
 def test_every_row_of_the_stream_has_its_own_number(stream: source.Stream) -> None:
@@ -157,14 +153,14 @@ def test_every_row_of_the_stream_has_its_own_number(stream: source.Stream) -> No
     assert stream.ended.exists()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_kills_are_spread_and_repeatable(seed: int) -> None:
-    plan = planned_kills(5, 20, seed)
-    assert plan == planned_kills(5, 20, seed)
-    assert [kill.file for kill in plan] == sorted({kill.file for kill in plan})
-    assert plan[-1].file < 18
-    assert plan[0].aim is not Aim.TAKEOVER
-    assert Counter(kill.aim for kill in plan) == {Aim.STAGING: 2, Aim.DELIVERY: 2, Aim.TAKEOVER: 1}
+def test_kills_are_spread_and_repeatable() -> None:
+    for seed in range(20):
+        plan = planned_kills(5, 20, seed)
+        assert plan == planned_kills(5, 20, seed)
+        assert [kill.file for kill in plan] == sorted({kill.file for kill in plan})
+        assert plan[-1].file < 18
+        assert plan[0].aim is not Aim.TAKEOVER
+        assert Counter(kill.aim for kill in plan) == {Aim.STAGING: 2, Aim.DELIVERY: 2, Aim.TAKEOVER: 1}
 
 
 def test_more_kills_than_batches_are_refused() -> None:
@@ -183,19 +179,6 @@ def test_a_folder_of_an_earlier_demo_is_made_anew(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "out")
     (folder / "flights.db").touch()
     assert not (make_folder(folder) / "flights.db").exists()
-
-
-def test_a_folder_that_cannot_be_made_is_told_in_a_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="name another folder"):
-        make_folder(tmp_path / "file" / "out")
-
-
-def test_files_that_share_a_batch_are_counted() -> None:
-    def seen(files: int, started: int) -> Seen:
-        return Seen(files, started, started, started, {"plain": started}, takeovers=0, queries=1)
-
-    assert [seen(0, -1).merged, seen(5, 4).merged, seen(6, 4).merged] == [0, 0, 1]
 
 
 # --- the look at the store, against wal-sink's own
@@ -303,14 +286,6 @@ def test_every_attempt_is_counted_and_the_released_manifest_counts(watched: Watc
     assert watched.watch.segments_in_delivery(seen, PLAIN) == 2
 
 
-def test_temporaries_and_missing_folders_are_in_no_listing(tmp_path: Path) -> None:
-    (tmp_path / "offsets").mkdir()
-    for name in (".7.tmp", "3.compact", "4"):
-        (tmp_path / "offsets" / name).touch()
-    assert sorted(Folder(str(tmp_path)).names("offsets")) == ["3.compact", "4"]
-    assert Folder(str(tmp_path)).names("commits") == []
-
-
 # --- what it prints
 
 
@@ -346,41 +321,6 @@ def test_a_broken_promise_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert "THE PROMISE WAS BROKEN" in printed
     assert "It holds" not in printed
-
-
-def test_the_printed_commands_can_be_typed_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    (tmp_path / "an out").mkdir()
-    connection = sqlite3.connect(tmp_path / "an out" / "flights.db")
-    connection.execute("CREATE TABLE flights (delay_class TEXT)")
-    connection.execute("INSERT INTO flights VALUES ('late')")
-    connection.commit()
-    connection.close()
-    told = command._commands(result())
-    done = [subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False) for line in told]
-    assert [run.returncode for run in done] == [1, 1, 1, 0], done  # there is no WAL, and that is what it says
-    assert all("holds no wal.json" in run.stdout + run.stderr for run in done[:3])
-    assert done[3].stdout == "('late', 1)\n"
-
-
-@pytest.mark.parametrize("text", ["plain", "a 'b' c", 'a "b" $HOME `id` !1 \\ c'])
-def test_quoted_text_reaches_a_program_as_it_is(text: str) -> None:
-    done = subprocess.run(["/bin/sh", "-c", f"printf %s {command._quoted(text)}"], capture_output=True, check=True)
-    assert done.stdout.decode() == text
-
-
-def test_the_command_that_repeats_a_run_names_what_was_asked_for() -> None:
-    plain = Wishes(out=Path("demo-out"), s3=False, kills=5, seed=7, batches=20)
-    other = Wishes(out=Path("my out"), s3=True, kills=6, seed=8, batches=20, rows=9000)
-    assert command._again(plain).endswith(" -m examples.demo --seed 7")
-    assert command._again(other).endswith(" -m examples.demo --s3 --out 'my out' --kills 6 --rows 9000 --seed 8")
-
-
-def test_every_option_is_explained() -> None:
-    shown = CliRunner().invoke(command.demo, ["--help"]).stdout
-    assert "  --json" in shown
-    assert [each.name for each in command.demo.params if isinstance(each, click.Option) and not each.help] == []
 
 
 @pytest.mark.parametrize(("debug", "exit_code", "raised"), [([], 2, "SystemExit"), (["--debug"], 1, "ConfigError")])

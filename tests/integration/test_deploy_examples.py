@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import json
 import os
 import re
@@ -20,7 +18,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pyarrow as pa
 import pytest
 import yaml
@@ -72,45 +69,6 @@ def test_systemd_finds_nothing_in_the_units(tmp_path: Path) -> None:
     assert verified(*put(tmp_path)) == ""
 
 
-def test_a_typo_in_the_name_of_any_setting_is_found(tmp_path: Path) -> None:
-    units, expected = put(tmp_path), list[str]()
-    for unit in units:
-        lines = unit.read_text().splitlines()
-        for number, line in enumerate(lines):
-            if found := re.match(r"[A-Z]\w+(?==)", line):
-                lines[number] = line.replace("=", "x=", 1)
-                expected.append(f"{unit}:{number + 1}: Unknown key '{found[0]}x'")
-        unit.write_text("\n".join(lines) + "\n")
-
-    told = verified(*units)
-
-    assert len(expected) > 25
-    assert [typo for typo in expected if typo not in told] == [], told
-
-
-def test_a_typo_in_a_value_is_found(tmp_path: Path) -> None:
-    (unit,) = (unit for unit in put(tmp_path) if unit.name == "wal-sink-drain@.service")
-    typos = {
-        ("Restart=always", "Restart=alwys"): "{}@.service:{}: Failed to parse service restart specifier",
-        ("KillSignal=SIGTERM", "KillSignal=SIGTERMINATE"): "{}@.service:{}: Failed to parse signal name",
-        ("TimeoutStopSec=45", "TimeoutStopSec=45 secnds"): "{}@.service:{}: Failed to parse time value",
-        ("Type=exec", "Type=exce"): "{}@.service:{}: Failed to parse service type",
-        ("[Service]", "[Sevrice]"): "{}@.service:{}: Unknown section 'Sevrice'",
-        (sys.executable, "/opt/wal-sink/bin/wal-snk"): "{}@orders.service: Command /opt/wal-sink/bin/wal-snk is not",
-    }
-    units, expected = list[Path](), list[str]()
-    for number, ((old, new), message) in enumerate(typos.items()):
-        before, _, after = unit.read_text().partition(old)
-        assert after, f"no unit has {old}"
-        units.append(tmp_path / f"typo-{number}@.service")
-        units[-1].write_text(before + new + after)
-        expected.append(message.format(f"typo-{number}", before.count("\n") + 1))
-
-    told = verified(*units)
-
-    assert [typo for typo in expected if typo not in told] == [], told
-
-
 # --- Kubernetes
 
 
@@ -138,25 +96,6 @@ def keys(of: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield (*path, key)
         if key not in FREE:
             yield from keys(value, (*path, key))
-
-
-def test_a_typo_in_any_key_of_the_manifests_is_found() -> None:
-    version, planted, missed = kubernetes_validate.latest_version(), 0, list[str]()
-    for number, original in enumerate(documents()):
-        for path in keys(original):
-            document = copy.deepcopy(original)
-            where: Any = document
-            for step in path[:-1]:
-                where = where[step]
-            where[f"{path[-1]}x"] = where.pop(path[-1])
-            planted += 1
-            with contextlib.suppress(
-                kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError, KeyError
-            ):
-                kubernetes_validate.validate(document, version, strict=True)
-                missed.append(f"document {number}: {'.'.join(map(str, path))}")
-    assert planted > 60
-    assert missed == []
 
 
 def test_names_that_anybody_may_choose_belong_together() -> None:
@@ -200,16 +139,6 @@ def test_the_container_file_says_that_it_was_not_built_and_names_what_exists() -
     assert named is not None
     assert named[1] == wal_sink.__version__
     assert set(named[2].split(",")) <= set(extras)
-
-
-def test_a_typo_in_an_instruction_is_found() -> None:
-    lines = CONTAINER.read_text().splitlines()
-    places = [place for place, line in enumerate(lines) if line and not line.startswith("#")]
-    assert len(places) == len(instructions(CONTAINER.read_text())) > 5
-    for place in places:
-        spoilt = [*lines[:place], lines[place].replace(" ", "X ", 1), *lines[place + 1 :]]
-        with pytest.raises(AssertionError, match="no instruction"):
-            instructions("\n".join(spoilt))
 
 
 # --- each command line as a plain process

@@ -189,8 +189,12 @@ def test_a_bucket_of_files_is_listed(s3_server: S3Server, s3_url: str) -> None:
         FilesSink(s3_url, format="parquet", options_from_env={"key": "NO_SUCH_VARIABLE"}).examine(SCHEMA)
 
 
-@pytest.mark.parametrize(
-    "url", ["sqlite:///x.db?table=orders", "http://host/rows", "redis://host?key=%7Bid%7D", "kafka://host:9092/orders"]
-)
-def test_every_sink_by_a_url_can_be_examined(url: str) -> None:
-    assert isinstance(sink_from_url(url), Examined)
+def test_every_sink_by_a_url_can_be_examined() -> None:
+    cases: list[str] = [
+        "sqlite:///x.db?table=orders",
+        "http://host/rows",
+        "redis://host?key=%7Bid%7D",
+        "kafka://host:9092/orders",
+    ]
+    for url in cases:
+        assert isinstance(sink_from_url(url), Examined)

@@ -38,24 +38,6 @@ def test_the_environment_is_restored(lasting: Lasting) -> None:
     assert said(lasting)[3] == "None"
 
 
-def test_a_program_that_is_left_before_its_end_is_killed_and_the_next_one_has_a_new_process(lasting: Lasting) -> None:
-    before = said(lasting)
-    with lasting.start("print('begun', flush=True); import time; time.sleep(600)") as program:
-        program.wait_for_output("begun")
-        assert program.running
-    after = said(lasting)
-    assert after[:4] == before[:4]
-    assert after[4] != before[4]
-
-
-def test_a_condition_that_a_program_did_not_meet_is_told(lasting: Lasting) -> None:
-    with (
-        lasting.start("print('begun')") as program,
-        pytest.raises(ChildError, match="ended with 0 before a file was there"),
-    ):
-        program.wait_until(Path("/nowhere/at/all").exists, "a file was there")
-
-
 @pytest.mark.spark
 def test_each_program_has_a_spark_with_its_own_master_or_the_same_without_what_was_set(
     other_sparks: Lasting, tmp_path: Path

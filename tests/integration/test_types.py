@@ -128,9 +128,9 @@ def compared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> C
     return Compared(observed(df, forms), observed(back, forms))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_every_type_comes_back(compared: Compared, name: str) -> None:
-    assert compared.after[name] == compared.before[name]
+def test_every_type_comes_back(compared: Compared) -> None:
+    changed = {name: compared.after[name] for name in ALL if compared.after[name] != compared.before[name]}
+    assert changed == {}
 
 
 NESTED = (
@@ -244,12 +244,17 @@ def test_column_names(spark: SparkSession, tmp_path: Path, names: list[str]) -> 
     assert sorted(tuple(row) for row in back.collect()) == [(0, 0), (1, 10), (2, 20)]
 
 
-@pytest.mark.parametrize(
-    ("names", "found"), [(["a", "b_2"], True), (["a", "A"], False), (["a.b"], False), (["`"], False), (["x y"], False)]
-)
-def test_names_that_mapinarrow_finds_get_no_projection(names: list[str], found: bool) -> None:
-    schema = t.StructType([t.StructField(name, t.LongType()) for name in names])
-    assert are_resolved_by_name(schema) is found
+def test_names_that_mapinarrow_finds_get_no_projection() -> None:
+    cases: list[tuple[list[str], bool]] = [
+        (["a", "b_2"], True),
+        (["a", "A"], False),
+        (["a.b"], False),
+        (["`"], False),
+        (["x y"], False),
+    ]
+    for names, found in cases:
+        schema = t.StructType([t.StructField(name, t.LongType()) for name in names])
+        assert are_resolved_by_name(schema) is found
 
 
 def test_another_time_zone_reads_the_same_instants(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import functions as f
 
-from benchmarks import watching
 from benchmarks.watching import interval_of
 from tests.house.support import Event, Staged
 from tests.support.streams import Home
@@ -109,27 +107,13 @@ def test_an_observation_inside_a_batch_is_not(spark: SparkSession, place: Home) 
 # --- the benchmark
 
 
-@pytest.mark.parametrize(
-    ("ratios", "low", "high"),
-    [
+def test_the_interval_of_a_median_goes_by_ranks() -> None:
+    cases: list[tuple[list[float], float | None, float | None]] = [
         ([1.0, 1.1, 1.2], None, None),
         ([1.05, 1.0, 1.01, 1.02, 1.03, 1.04], 1.0, 1.05),
         ([1 + number / 100 for number in range(20)], 1.05, 1.14),
-    ],
-)
-def test_the_interval_of_a_median_goes_by_ranks(ratios: list[float], low: float | None, high: float | None) -> None:
-    found = interval_of(ratios)
-    assert found.low == pytest.approx(low)
-    assert found.high == pytest.approx(high)
-
-
-def test_the_cost_is_measured_in_pairs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert watching.main(["--pairs", "1", "--rows", "2000"]) == 1  # one pair proves nothing
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert len(told["pairs"]) == 1
-    assert told["high"] is None
-    assert told["pairs"][0]["on"] > 0
-    assert list(tmp_path.iterdir()) == []
+    ]
+    for ratios, low, high in cases:
+        found = interval_of(ratios)
+        assert found.low == pytest.approx(low)
+        assert found.high == pytest.approx(high)

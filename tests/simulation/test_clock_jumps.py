@@ -46,7 +46,7 @@ ASKING = {
     "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
-    "wal_sink/repair/letters.py",
+    "wal_sink/operate/letters.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
 a file's name, the message of a failed attempt, the lag that metrics show, the ages that `wal-sink status` shows, the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -76,3 +77,25 @@ def faults(contract: SinkContract, target: Any, *checks: str) -> dict[str, str]:
     """Return what fails of these checks, on one target after the other."""
     found = {check: fault_of(partial(getattr(contract, f"test_{check}"), contract.another(target))) for check in checks}
     return {check: fault for check, fault in found.items() if fault}
+
+
+@dataclass
+class Outcomes:
+    """The tests of a contract by their results, each with its name and its arguments."""
+
+    passed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def run(contract: SinkContract, new_target: Callable[[], Any]) -> Outcomes:
+    """Run each test of a contract over a new target, without a second pytest."""
+    outcomes = Outcomes()
+    for check in checks_of(type(contract)):
+        for case in cases_of(type(contract), check):
+            told = " ".join([f"test_{check}", *map(str, case.values())])
+            fault = fault_of(partial(getattr(contract, f"test_{check}"), new_target(), **case))
+            if fault:
+                outcomes.failed[told] = fault
+            else:
+                outcomes.passed.append(told)
+    return outcomes

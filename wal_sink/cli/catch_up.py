@@ -12,8 +12,8 @@ from wal_sink.cli.exits import FOUND_SOMETHING
 from wal_sink.cli.opened import Wal, target
 from wal_sink.cli.printer import Answer, fields_of, size
 from wal_sink.cli.working import working
-from wal_sink.repair.catch_up import CaughtUp, catch_up
-from wal_sink.repair.catch_up_plan import (
+from wal_sink.operate.catch_up import CaughtUp, catch_up
+from wal_sink.operate.catch_up_plan import (
     CatchUpPlan,
     catch_up_order,
     find_unfinished,

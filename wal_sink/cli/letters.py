@@ -15,7 +15,7 @@ from wal_sink.cli.printer import INDENT, Answer, fields_of, pairs, table, value_
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError
 from wal_sink.operate.batches import plain_rows
-from wal_sink.repair.letters import Chosen, DeletePlan, delete_letters, older_than, plan_delete
+from wal_sink.operate.letters import Chosen, DeletePlan, delete_letters, older_than, plan_delete
 from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.texts import name_of

@@ -110,7 +110,7 @@ def table(rows: Iterable[object], *columns: Column) -> Iterator[str]:
     cells = [[_cell(name, value) for (_, name, _), value in zip(parsed, row, strict=True)] for row in values]
     widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
     if sum(widths) + len(GAP) * (len(widths) - 1) <= width():
-        is_number = [all(map(_is_number, column)) for column in zip(*values, strict=True)] or [False] * len(widths)
+        is_number = [_is_numeric(column) for column in zip(*values, strict=True)] or [False] * len(widths)
         for line in (headings, *cells):
             yield GAP.join(_padded(*cell) for cell in zip(line, widths, is_number, strict=True))
         return
@@ -213,6 +213,10 @@ def _cell(name: str, value: object) -> str:
 
 def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _is_numeric(column: Sequence[object]) -> bool:
+    return all(map(_is_number, column)) and any(value is not None for value in column)
 
 
 def _parsed(column: Column) -> tuple[str, str, Callable[[Any], object]]:

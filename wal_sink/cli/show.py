@@ -49,6 +49,7 @@ def _lines(detail: BatchDetail, staged: StagedRows) -> Iterator[str]:
     yield f"staging took {seconds_text(timeline.staging_s)}{_slowest_task(detail)}"
     if release is not None:
         yield f"the release came {seconds_text(timeline.release_s)} after it"
+    yield ""
     times = ("queue=queue_s", "checkpoint=checkpoint_s", "delivery=delivery_s", "fetch=fetch_s", "send=send_s")
     more = ("retries", "marker=marker_s", ("slowest segment", _slowest_segment))
     yield from table(timeline.sinks, "sink", *times, *more)
@@ -57,6 +58,8 @@ def _lines(detail: BatchDetail, staged: StagedRows) -> Iterator[str]:
     yield from table(manifest.segments, "rows", "size=bytes", checksum, "segment=path")
     yield ""
     yield from table(detail.delivered, "sink", ("has it", _state), "rows", "progress records=chunks")
+    if staged.rows:
+        yield ""
     for number, row in enumerate(staged.rows):
         yield f"row {number}"
         values = (value_text(value, longest=LONGEST_VALUE) for value in row)

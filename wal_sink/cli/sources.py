@@ -10,7 +10,6 @@ import json
 import os
 import stat
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,13 +25,6 @@ CHECKPOINT_VARIABLE = f"{PREFIX}CHECKPOINT_OPTIONS"
 MOST_BYTES = 1 << 20
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """Rights of everyone but the owner of a file."""
-_TABLE = "a table of names and values"
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "true or false": (bool,),
-    "a whole number": (int,),
-    "a number": (int, float),
-    _TABLE: (dict,),
-}
 
 
 class StoreOptions(click.ParamType[dict[str, Any]]):
@@ -153,17 +145,17 @@ def _defaults(verb: click.Command, found: dict[str, Any], named: str) -> dict[st
 
 
 def _check(param: click.Parameter, value: object, named: str, key: str) -> None:
-    expected = _expected(param)
-    types = _TYPES.get(expected, (str,))
+    expected, types = _expected(param)
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise ConfigError(f"{named}: {key}: expected {expected}, found a {type(value).__name__}")
 
 
-def _expected(param: click.Parameter) -> str:
+def _expected(param: click.Parameter) -> tuple[str, tuple[type, ...]]:
+    """The kind of value that a file has for this option, in words and as types."""
     if isinstance(param.type, StoreOptions):
-        return _TABLE
+        return "a table of names and values", (dict,)
     if isinstance(param, click.Option) and param.is_flag:
-        return "true or false"
+        return "true or false", (bool,)
     if isinstance(param.type, click.types.IntParamType):
-        return "a whole number"
-    return "a number" if isinstance(param.type, click.types.FloatParamType) else "text"
+        return "a whole number", (int,)
+    return ("a number", (int, float)) if isinstance(param.type, click.types.FloatParamType) else ("text", (str,))

@@ -20,10 +20,11 @@ from wal_sink.committer.markers import first_due
 from wal_sink.dead_letters.files import count_rows
 from wal_sink.delivery.progress import keep_each_last_recorded, recorded_rows
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.operate.changes import Order, find_same, read_changes, write_down
+from wal_sink.operate.catch_up_plan import VERB, holder_name, unfinished_holder
+from wal_sink.operate.changes import Order, command_of, find_same, read_changes, write_down
 from wal_sink.operate.ledgers import have_ended, rows_in_ledger
 from wal_sink.operate.look import find_staged
-from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
+from wal_sink.recovery.inventory import Lost, newest_marked, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sinks import (
     Retirement,
@@ -43,7 +44,7 @@ from wal_sink.wal.fencing import Term, claim, claim_above_seen
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
 from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord, SkippedBatch
-from wal_sink.wal.sink_records import ChangeRecord, RetiredRecord
+from wal_sink.wal.sink_records import ChangeRecord, NameRecord, RetiredRecord
 
 _logger = logger_of(__name__)
 _SENT = {
@@ -357,3 +358,57 @@ def _is_begun(log: Log, order: Order) -> bool:
     """Whether the newest change of the sink is this one, completed or not."""
     changes = read_changes(log, order.folder)
     return bool(changes) and order.is_same(changes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a sink that a person ordered."""
+
+    command: str
+    """The command, without secrets. The same command completes a change that is unfinished."""
+    outcome: str
+    """`done` or `unfinished`. `ended`: a catch-up whose sink was retired before its end. `delivered`: a skip of a batch
+    that another process delivered meanwhile. `unknown`: a skip whose marker was deleted since.
+    """
+    when: str
+    who: str
+    why: str
+
+
+def changes_of(log: Log, folder: str, name: str) -> list[Change]:
+    """The changes of a sink, oldest first. A listing, and up to four requests for each. Raises `CorruptError`."""
+    return [
+        Change(command_of(each, name), _became(log, folder, each), each.created, each.who, each.why)
+        for each in read_changes(log, folder)
+    ]
+
+
+def _became(log: Log, folder: str, record: ChangeRecord) -> str:
+    if record.verb == "skip":
+        return _of_skip(log, folder, record.arguments["batch"])
+    if record.verb == VERB:
+        return _of_catch_up(log, record)
+    if record.verb == "sinks retire":
+        return _done(is_done=log.find(RetiredRecord, paths.retired(folder)) is not None)
+    names = (log.find(NameRecord, paths.sink_name(folder, each)) for each in log.numbers(paths.sink_names(folder)))
+    return _done(is_done=any(each is not None and each.name == record.arguments["new"] for each in names))
+
+
+def _of_skip(log: Log, folder: str, batch_id: int) -> str:
+    marker = log.find(Marker, paths.marker(folder, batch_id))
+    if marker is not None:
+        return "done" if marker.skipped else "delivered"
+    return "unfinished" if newest_marked(log, folder) < batch_id else "unknown"
+
+
+def _of_catch_up(log: Log, record: ChangeRecord) -> str:
+    if unfinished_holder(log, record) is not None:
+        return "unfinished"
+    holder = holder_name(record)
+    retired = log.find(RetiredRecord, paths.retired(holder))
+    was_ended = retired is None or retired.dropped or log.numbers(paths.changes(holder))  # a person retired it
+    return "ended" if was_ended else "done"
+
+
+def _done(*, is_done: bool) -> str:
+    return "done" if is_done else "unfinished"

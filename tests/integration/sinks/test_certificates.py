@@ -183,15 +183,13 @@ def test_a_certificate_error_of_a_users_sink_is_permanent(error: Exception, capl
     assert "attempt 1 of" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_other_errors_of_a_connection_are_tried_again() -> None:
+    cases: list[Exception] = [
         *(_ssl_error("UNEXPECTED_EOF_WHILE_READING"), OSError("reset"), ssl.SSLError()),
         UnicodeDecodeError("ascii", b"", 0, 1, "certificate"),  # its reason is no reason of TLS
-    ],
-)
-def test_other_errors_of_a_connection_are_tried_again(error: Exception) -> None:
-    assert not is_certificate_error(error)
+    ]
+    for error in cases:
+        assert not is_certificate_error(error)
 
 
 def test_causes_and_contexts_are_looked_at_wherever_both_lead() -> None:

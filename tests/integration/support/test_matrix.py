@@ -63,15 +63,6 @@ def test_this_python_is_found_and_one_that_is_nowhere_is_told(monkeypatch: pytes
         find_python("9.9")
 
 
-def test_a_python_of_pyenv_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    there = tmp_path / "versions" / "9.9.1" / "bin" / "python9.9"
-    there.parent.mkdir(parents=True)
-    there.write_text("#!/bin/sh\necho 9.9\n")
-    there.chmod(0o755)
-    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
-    assert find_python("9.9") == there
-
-
 XML = """<testsuites><testsuite>
 <testcase classname="tests.a" name="test_good"/>
 <testcase classname="tests.a" name="test_skipped"><skipped message="no TIME"/></testcase>
@@ -85,29 +76,12 @@ def xml(tmp_path: Path) -> Path:
     return tmp_path / "told.xml"
 
 
-def test_tests_are_counted_and_skips_told_by_reason(xml: Path) -> None:
-    xml.write_text(XML.format(""))
-    found = judged(Result("one", "passed"), xml)
-    assert (found.outcome, found.passed, found.failed, found.skipped) == ("passed", 1, 0, 1)
-    assert found.skips == {"no TIME": 1}
-
-
 @pytest.mark.parametrize("kind", ["failure", "error"])
 def test_a_failed_test_fails_the_cell_and_is_told(xml: Path, kind: str) -> None:
     xml.write_text(XML.format(BAD.replace("failure", kind)))
     found = judged(Result("one", "passed"), xml)
     assert (found.outcome, found.why, found.passed, found.failed) == ("failed", "tests failed", 1, 1)
     assert found.failures == ["tests.a.test_bad: 1 is not 2"]
-
-
-def test_a_cell_in_which_nothing_passed_has_not_passed(xml: Path) -> None:
-    xml.write_text("<testsuites/>")
-    assert judged(Result("one", "passed"), xml).outcome == "failed"
-
-
-def test_pytest_that_ended_badly_fails_a_cell_whose_tests_passed(xml: Path) -> None:
-    xml.write_text(XML.format(""))
-    assert judged(Result("one", "failed", "tests ended with 3"), xml).outcome == "failed"
 
 
 def test_an_environment_of_other_versions_is_told() -> None:
@@ -149,12 +123,6 @@ def test_a_cell_that_takes_too_long_is_ended_with_all_its_programs(
     wait_until(lambda: not is_running(started), "the other program ended")
 
 
-def test_what_the_machine_lacks_is_not_run_and_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "Environment", FakeEnvironment)
-    found = results.run(Cell("old", "4.3.0", python="9.9"), tmp_path)
-    assert (found.outcome, found.why) == ("not run", "this machine has no Python 9.9")
-
-
 class Runner(Protocol):
     def __call__(self, *args: str) -> int: ...
 
@@ -183,22 +151,6 @@ def test_a_run_goes_on_with_what_has_not_passed(matrix: Runner, ran: list[str]) 
     assert (matrix(), ran) == (1, ["good", "fails"])
     assert (matrix(), ran[2:]) == (1, ["fails"])
     assert (matrix("good"), ran[3:]) == (0, ["good"])
-
-
-def test_what_passed_on_other_sources_runs_again(
-    matrix: Runner, ran: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    matrix("good")
-    monkeypatch.setattr(results, "sources", lambda: "changed")
-    matrix()
-    assert ran == ["good", "good", "fails"]
-
-
-def test_an_unknown_cell_is_refused(matrix: Runner, ran: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        matrix("spark-9.9.9")
-    assert "no cell is called spark-9.9.9" in capsys.readouterr().err
-    assert ran == []
 
 
 def test_the_committed_report_is_replaced_by_a_whole_one_only(matrix: Runner, ran: list[str], tmp_path: Path) -> None:

@@ -86,25 +86,22 @@ async def lazily_later(chunk: object) -> AsyncIterator[object]:
     yield chunk
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
+def test_what_a_call_would_not_run_is_refused() -> None:
+    cases: list[tuple[object, str]] = [
         (CalledLater(), "it is async: "),
         (CalledLazily(), "it contains yield: "),
         (lazily_later, "it contains yield: "),
-    ],
-    ids=["async call", "call that yields", "async function that yields"],
-)
-def test_what_a_call_would_not_run_is_refused(function: object, said: str) -> None:
-    with pytest.raises(ConfigError) as told:
-        check_runs(function, "it")
+    ]
+    for function, said in cases:
+        with pytest.raises(ConfigError) as told:
+            check_runs(function, "it")
 
-    assert str(told.value).startswith(said)
+        assert str(told.value).startswith(said)
 
 
-@pytest.mark.parametrize("thing", [print, None, 5, type])
-def test_what_neither_waits_nor_yields_passes(thing: object) -> None:
-    check_runs(thing, "it")
+def test_what_neither_waits_nor_yields_passes() -> None:
+    for thing in [print, None, 5, type]:
+        check_runs(thing, "it")
 
 
 def test_0_seconds_are_allowed_unless_the_argument_says_otherwise() -> None:
@@ -115,13 +112,14 @@ def test_0_seconds_are_allowed_unless_the_argument_says_otherwise() -> None:
         check_seconds("timeout_s", LONGEST_S + 1)
 
 
-@pytest.mark.parametrize(("value", "above_0", "kind"), [(-1, False, "seconds"), (0, True, "seconds above 0")])
-def test_a_wrong_time_is_told_with_what_is_allowed(value: object, above_0: bool, kind: str) -> None:
-    with pytest.raises(ConfigError) as told:
-        check_seconds("timeout_s", value, above_0=above_0)
+def test_a_wrong_time_is_told_with_what_is_allowed() -> None:
+    cases: list[tuple[object, bool, str]] = [(-1, False, "seconds"), (0, True, "seconds above 0")]
+    for value, above_0, kind in cases:
+        with pytest.raises(ConfigError) as told:
+            check_seconds("timeout_s", value, above_0=above_0)
 
-    expected = f"expected a number of {kind}, at most 1,000,000,000, such as timeout_s=30"
-    assert str(told.value) == f"timeout_s={value}: {expected}"
+        expected = f"expected a number of {kind}, at most 1,000,000,000, such as timeout_s=30"
+        assert str(told.value) == f"timeout_s={value}: {expected}"
 
 
 def test_a_count_may_fill_64_bits() -> None:
@@ -132,19 +130,16 @@ def test_a_count_may_fill_64_bits() -> None:
             check_count("rows", beyond)
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "meant"),
-    [
+def test_a_name_is_suggested_if_it_is_alike_or_the_beginning() -> None:
+    cases: list[tuple[str, list[str], str]] = [
         ("mode_of_all_writing", ["Mode"], "; did you mean Mode?"),
         ("key_of_all_writing", ["key"], ""),
         ("something_else", ["mode"], ""),
         ("chunk_row", ["chunk_bytes", "chunk_rows"], "; did you mean chunk_rows?"),
         ("url", ["segment_bytes"], ""),
-    ],
-    ids=["begins with a name", "begins with a short name", "no likeness", "most alike", "unlike"],
-)
-def test_a_name_is_suggested_if_it_is_alike_or_the_beginning(name: str, known: list[str], meant: str) -> None:
-    assert did_you_mean(name, known) == meant
+    ]
+    for name, known, meant in cases:
+        assert did_you_mean(name, known) == meant
 
 
 def test_options_are_a_mapping_from_texts_to_anything() -> None:
@@ -155,12 +150,13 @@ def test_options_are_a_mapping_from_texts_to_anything() -> None:
             check_options("storage_options", wrong)
 
 
-@pytest.mark.parametrize(("value", "found"), [(None, "None"), (5, "5"), (b"secret", "a bytes")])
-def test_what_is_no_text_is_told_with_an_example(value: object, found: str) -> None:
-    with pytest.raises(ConfigError) as told:
-        check_text("wal", value)
+def test_what_is_no_text_is_told_with_an_example() -> None:
+    cases: list[tuple[object, str]] = [(None, "None"), (5, "5"), (b"secret", "a bytes")]
+    for value, found in cases:
+        with pytest.raises(ConfigError) as told:
+            check_text("wal", value)
 
-    assert str(told.value) == f"wal={found}: expected text, such as wal='s3://lake/orders'"
+        assert str(told.value) == f"wal={found}: expected text, such as wal='s3://lake/orders'"
 
 
 def test_a_value_that_is_not_allowed_is_told_with_all_that_are() -> None:

@@ -21,12 +21,11 @@ from click.testing import CliRunner, Result
 import wal_sink.walsink
 from tests.house.cli import main
 from tests.house.log import WalRecord, decode, encode
-from tests.house.protocol import CommitterPool, Run
-from tests.house.stores import StoreSpec, open_store
+from tests.house.protocol import CommitterPool
+from tests.support.staged_log import stage
 from tests.support.verbs import verbs
 from wal_sink.cli import options
-from wal_sink.settings import Delivery, Retry, Settings
-from wal_sink.testing import FakeQuery
+from wal_sink.settings import Delivery, Retry
 
 BATCHES = 3
 ROWS = 5
@@ -71,11 +70,7 @@ def _no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wal(tmp_path: Path) -> str:
     """A WAL of three complete batches that nobody has drained."""
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings(chunk_rows=2))
-    run.open()
-    run.become_stager()
-    assert list(FakeQuery(checkpoint, rows_of).batches(run, BATCHES)) == [0, 1, 2]
+    assert stage(tmp_path, BATCHES, rows_of, chunk_rows=2) == [0, 1, 2]
     return str(tmp_path / "wal")
 
 
@@ -162,11 +157,7 @@ def test_show_keeps_nested_names_and_tells_null_from_a_text_that_says_so(tmp_pat
     """Structs were shown as Row(f0=…), in whatever a reader had to guess which field that is."""
     inner = {"name": "a", "tags": [{"k": 1, "v": None}], "paid": decimal.Decimal("1.20")}
     table = pa.table({"p": [inner, None], "s": ["NULL", None], "b": [b"x", None], "e": ["", " x"]})
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    assert list(FakeQuery(checkpoint, lambda *_: [table]).batches(run, 1)) == [0]
+    assert stage(tmp_path, 1, lambda *_: [table]) == [0]
 
     first, second = invoke_json("show", str(tmp_path / "wal"), "0")["rows"]["rows"]
     text = invoke("show", str(tmp_path / "wal"), "0").stdout

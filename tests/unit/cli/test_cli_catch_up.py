@@ -16,11 +16,7 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.house.cli import main
-from tests.house.log import note_end, paths
-from tests.house.protocol import Run
-from tests.house.stores import StoreSpec, open_store
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
+from tests.support.staged_log import stage as stage_log
 
 SHOP = "sqlite:///shop.db?table=orders"
 WHY = ("--why", "the disk failed")
@@ -33,14 +29,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], st
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
 
     def stage(batches: int) -> str:
-        checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-        run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-        run.open()
-        run.become_stager()
-        list(FakeQuery(checkpoint, lambda id_, _: [pa.table({"id": [id_, 100 + id_]})]).batches(run, batches))
-        run.end()
-        for number in run.log.numbers(paths.terms(paths.STAGER_ROLE)):
-            note_end(run.log, paths.STAGER_ROLE, number)
+        stage_log(tmp_path, batches, lambda id_, _: [pa.table({"id": [id_, 100 + id_]})], is_over=True)
         return str(tmp_path / "wal")
 
     return stage

@@ -6,19 +6,14 @@ import json
 from pathlib import Path
 
 import click
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.cli.repairing
 from tests.house.cli import main
-from tests.house.log import note_end, paths
-from tests.house.protocol import Run
-from tests.house.stores import StoreSpec, open_store
+from tests.support.staged_log import stage
 from wal_sink.cli.repairing import confirm
 from wal_sink.errors import ConfigError
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 _SINKS = """
 from wal_sink import Rejected
@@ -33,12 +28,7 @@ def worse(chunk):
 
 @pytest.fixture
 def wal(tmp_path: Path) -> str:
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1))
-    note_end(run.log, paths.STAGER_ROLE, 1)
+    stage(tmp_path, 1, is_over=True)
     return str(tmp_path / "wal")
 
 

@@ -10,20 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.house.cli import main, working
-from tests.house.protocol import Run
-from tests.house.stores import StoreSpec, open_store
 from tests.support.noted_reports import noting_reports
 from tests.support.processes import python_environment
+from tests.support.staged_log import stage
 from tests.support.waiting import wait_until
 from wal_sink.cli.working import JsonFormatter
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 MODULE = """
 from pathlib import Path
@@ -50,11 +46,7 @@ FIELDS = ["time", "level", "logger", "message", "wal", "sink", "batch", "segment
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    assert list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 2)) == [0, 1]
+    assert stage(tmp_path, 2) == [0, 1]
     (tmp_path / "logged_targets.py").write_text(MODULE)
     return str(tmp_path / "wal")
 

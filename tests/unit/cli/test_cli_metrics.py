@@ -9,29 +9,21 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import wal_sink.walsink
 from tests.house.cli import main
-from tests.house.protocol import Run
-from tests.house.stores import StoreSpec, open_store
 from tests.support.processes import python_environment
+from tests.support.staged_log import stage
 from tests.support.waiting import wait_until
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    assert list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 2)) == [0, 1]
+    assert stage(tmp_path, 2) == [0, 1]
     return str(tmp_path / "wal")
 
 

@@ -12,11 +12,8 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.house.cli import main
-from tests.house.log import note_end, paths
-from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
+from tests.support.staged_log import stage
 
 MODULE = """
 def take(chunk):
@@ -25,25 +22,20 @@ def take(chunk):
 """
 
 
+def _two_rows(*_: int) -> list[pa.Table]:
+    return [pa.table({"id": [1, 2]})]
+
+
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A WAL of three batches of two rows, of which the sink `default` has the first. Its query ended."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     (tmp_path / "settling_targets.py").write_text(MODULE)
-    stage(tmp_path / "wal", tmp_path / "checkpoint", 1)
+    stage(tmp_path, 1, _two_rows, is_over=True)
     drain(tmp_path / "wal")
-    stage(tmp_path / "wal", tmp_path / "checkpoint", 3)
+    stage(tmp_path, 3, _two_rows, is_over=True)
     return tmp_path / "wal"
-
-
-def stage(wal: Path, checkpoint: Path, batches: int) -> None:
-    files = open_store(StoreSpec(str(checkpoint)))
-    run = Run(open_store(StoreSpec(str(wal))), files, Settings())
-    run.open()
-    run.become_stager()
-    list(FakeQuery(files, lambda *_: [pa.table({"id": [1, 2]})]).batches(run, batches))
-    note_end(run.log, paths.STAGER_ROLE, max(run.log.numbers(paths.terms(paths.STAGER_ROLE))))
 
 
 def invoke(*args: object, code: int = 0) -> Result:

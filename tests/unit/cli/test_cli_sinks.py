@@ -6,17 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.house.cli import main
 from tests.house.log import paths
-from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
+from tests.support.staged_log import stage
 
 MODULE = """
 def take(chunk):
@@ -38,14 +35,6 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     drain(str(tmp_path / "wal"), "a")
     (tmp_path / "taken.txt").unlink()
     return str(tmp_path / "wal")
-
-
-def stage(folder: Path, batches: int) -> None:
-    checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, batches))
 
 
 def invoke(*args: str, code: int = 0) -> Result:

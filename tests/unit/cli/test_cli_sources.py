@@ -10,21 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.house.cli import main
-from tests.house.protocol import Run
-from tests.house.stores import StoreSpec, open_store
 from tests.support.processes import python_environment
+from tests.support.staged_log import stage
 from tests.support.waiting import wait_until
 from wal_sink.cli.drain import drain
 from wal_sink.cli.sources import CHECKPOINT_VARIABLE, MOST_BYTES, PREFIX, checkpoint_options
 from wal_sink.errors import ConfigError
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 PLANTED = "hunter2-is-the-password"
 SAMPLES: dict[str, Any] = {
@@ -257,11 +253,7 @@ def test_a_drain_with_a_secret_has_it_neither_among_its_arguments_nor_in_its_out
     """The whole way: a real process whose target, WAL and password come from a file and the environment."""
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     Path("file_targets.py").write_text(MODULE)
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    stager = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    stager.open()
-    stager.become_stager()
-    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(stager, 2))
+    stage(tmp_path, 2)
     told = {"wal": "wal", "to": "file_targets:take", "start-from": "earliest", "follow": True}
     written(toml(told) + f"[storage-options]\nauto_mkdir = true\n# {PLANTED}\n")
     process = subprocess.Popen(

@@ -17,6 +17,7 @@ from tests.house.log import Log, WalRecord, claim, decode, encode, paths
 from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM
+from tests.support.staged_log import stage
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 from wal_sink.wal.sink_records import ErrorRecord
@@ -106,11 +107,7 @@ def test_a_checkpoint_that_is_older_than_the_wal_is_an_error_line(wal: str, tmp_
 
 
 def test_a_checkpoint_that_is_older_than_what_nobody_has_yet_is_an_error_line_too(tmp_path: Path) -> None:
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(store_of(str(tmp_path / "wal")), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, BATCHES))
+    stage(tmp_path, BATCHES)
     (tmp_path / "checkpoint" / "commits" / "2").unlink()
     assert "ERROR" not in invoke("status", str(tmp_path / "wal")).stdout  # batch 2 may be running
     for number in (0, 1):
@@ -120,11 +117,7 @@ def test_a_checkpoint_that_is_older_than_what_nobody_has_yet_is_an_error_line_to
 
 
 def test_a_wal_whose_batches_nobody_delivers_is_late(tmp_path: Path) -> None:
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(store_of(str(tmp_path / "wal")), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1))
+    stage(tmp_path, 1)
     invoke("status", str(tmp_path / "wal"))
     found = invoke("status", str(tmp_path / "wal"), "--max-lag", "1d", exit_code=1).stdout
     assert "LATE: no sink is registered, or all are retired: nothing is delivered" in found

@@ -19,11 +19,11 @@ from tests.house.log import paths
 from tests.house.operate import Check, Fault, Finding
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
+from tests.support.staged_log import stage
 from wal_sink.errors import StoreError
 from wal_sink.operate import findings
 from wal_sink.operate.findings import NEXT
 from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 BATCHES = 4
 
@@ -40,11 +40,7 @@ def rows_of(batch_id: int, _end: int) -> list[pa.Table]:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with a WAL of four complete batches, its checkpoint, and a table that has them."""
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings(chunk_rows=2))
-    run.open()
-    run.become_stager()
-    assert list(FakeQuery(checkpoint, rows_of).batches(run, BATCHES)) == [*range(BATCHES)]
+    assert stage(tmp_path, BATCHES, rows_of, chunk_rows=2) == [*range(BATCHES)]
     invoke("drain", str(tmp_path / "wal"), "--to", table(tmp_path), "--name", "table", "--start-from", "earliest")
     return tmp_path
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -22,14 +21,12 @@ import wal_sink.operate.batches
 import wal_sink.operate.look
 import wal_sink.walsink
 from tests.house.cli import main, working
-from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from tests.support.noted_reports import noting_reports
+from tests.support.staged_log import stage
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.recovery.inventory import take
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 BATCHES = 3
 MODULE = """
@@ -62,11 +59,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    assert list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, BATCHES)) == [0, 1, 2]
+    assert stage(tmp_path, BATCHES) == [0, 1, 2]
     (tmp_path / f"targets_{tmp_path.name.replace('-', '_')}.py").write_text(MODULE)
     return str(tmp_path / "wal")
 

@@ -7,9 +7,8 @@ import pytest
 from wal_sink.reporting.counts import counted, pending_text, text_table
 
 
-@pytest.mark.parametrize(
-    ("count", "thing", "told"),
-    [
+def test_a_number_stands_with_its_noun() -> None:
+    cases: list[tuple[int, str, str]] = [
         (0, "row", "0 rows"),
         (1, "row", "1 row"),
         (2, "row", "2 rows"),
@@ -17,22 +16,19 @@ from wal_sink.reporting.counts import counted, pending_text, text_table
         (1, "batch", "1 batch"),
         (3, "batch", "3 batches"),
         (2, "dead letter", "2 dead letters"),
-    ],
-)
-def test_a_number_stands_with_its_noun(count: int, thing: str, told: str) -> None:
-    assert counted(count, thing) == told
+    ]
+    for count, thing, told in cases:
+        assert counted(count, thing) == told
 
 
-@pytest.mark.parametrize(
-    ("batches", "told"),
-    [
+def test_what_a_signal_left_is_one_line() -> None:
+    cases: list[tuple[int, str]] = [
         (0, "no batch is pending"),
         (1, "1 batch pending, delivered at the next start"),
         (5, "5 batches pending, delivered at the next start"),
-    ],
-)
-def test_what_a_signal_left_is_one_line(batches: int, told: str) -> None:
-    assert pending_text(batches) == told
+    ]
+    for batches, told in cases:
+        assert pending_text(batches) == told
 
 
 def test_columns_stand_in_line_and_no_line_ends_in_blanks() -> None:

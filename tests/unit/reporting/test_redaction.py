@@ -172,9 +172,8 @@ def test_no_value_of_a_secret_name_whoever_shows_it(name: str, secret: str) -> N
         assert "db" in redacted(text)
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
+def test_what_is_no_secret_stays() -> None:
+    cases: list[tuple[str, str]] = [
         ("s3://bucket/a@b:c/d", "s3://bucket/a@b:c/d"),
         ("gs://bucket/me@corp.com/wal", "gs://bucket/me@corp.com/wal"),
         ("https://host/path#token=x", "https://host/path"),
@@ -196,16 +195,14 @@ def test_no_value_of_a_secret_name_whoever_shows_it(name: str, secret: str) -> N
         ("hdfs://secret:8020/a", "hdfs://secret:8020/a"),
         ("https://me:pw#x@host/y", "https://***"),
         ("https://me:pw?x://y@host/z", "https://***"),
-    ],
-)
-def test_what_is_no_secret_stays(url: str, expected: str) -> None:
-    assert mask_url(url) == expected
-    assert mask_url(mask_url(url)) == expected
+    ]
+    for url, expected in cases:
+        assert mask_url(url) == expected
+        assert mask_url(mask_url(url)) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_our_own_messages_stay_as_they_are() -> None:
+    cases: list[str] = [
         "cannot create s3://bucket/x: AccessDenied (arn:aws:sts::1:assumed-role/a/bob@corp.com may not)",
         "RedisSink('redis://host:6379/0', kind='hash', key='orders:{id}')",
         "give them as password_env='ORDERS', or ?env.sasl.password=VARIABLE",
@@ -213,10 +210,9 @@ def test_what_is_no_secret_stays(url: str, expected: str) -> None:
         "chunk key=orders/7, position {'key': 'orders/7'}, design=4, sas_token_file=x",
         "the signature does not fit; basic authentication failed",
         "batch 3: expected 4 rows, found 5",
-    ],
-)
-def test_our_own_messages_stay_as_they_are(text: str) -> None:
-    assert redacted(text) == text
+    ]
+    for text in cases:
+        assert redacted(text) == text
 
 
 def test_names_of_secrets_and_of_what_is_public() -> None:
@@ -236,19 +232,17 @@ def test_a_redactor_shows_nothing_itself() -> None:
     assert Redactor(())("as it was") == "as it was"
 
 
-@pytest.mark.parametrize(
-    ("secret", "echoed"),
-    [
+def test_each_spelling_of_a_known_secret_goes_as_a_whole() -> None:
+    cases: list[tuple[str, str]] = [
         ("QX%20Z%2Fq", "QX Z/q"),
         ("QX+Z%2Fq", "QX Z/q"),
         ('QX"Z\x01é', r"QX\"Z\u0001\u00e9"),
         ('QX"Z\x01é', r"QX\"Z\u0001é"),
         ('QX"Z\x01é', r'QX"Z\x01é'),
         (" QXZq\t", "QXZq"),
-    ],
-)
-def test_each_spelling_of_a_known_secret_goes_as_a_whole(secret: str, echoed: str) -> None:
-    assert Redactor({secret}).known(f"wrong: {echoed}.") == f"wrong: {MASK}."
+    ]
+    for secret, echoed in cases:
+        assert Redactor({secret}).known(f"wrong: {echoed}.") == f"wrong: {MASK}."
 
 
 def test_a_secret_within_another_leaves_no_rest_of_it() -> None:
@@ -271,9 +265,8 @@ def test_the_secrets_among_options_of_a_store_are_these_and_no_others() -> None:
     assert secrets_in_options(options) == {"QXZ\ufffd", "31415", "hush-1", "hush-2", "hush=3", whole, sent}
 
 
-@pytest.mark.parametrize(
-    ("url", "login", "secrets"),
-    [
+def test_the_secrets_of_a_url_are_these_and_no_others() -> None:
+    cases: list[tuple[str, str, set[str]]] = [
         ("https://mine@host/p?x=1&sv=value-one;sig=two=a?b#f", "mine:", {"mine", "value-one", "two=a?b#f"}),
         ("https://me@corp-name@host/x", "me@corp-name:", {"me@corp-name"}),
         ("https://host/path@of-all", "", set()),
@@ -284,11 +277,10 @@ def test_the_secrets_among_options_of_a_store_are_these_and_no_others() -> None:
             {"abcdef", "p?pw=word", "pw=word", "val-x"},
         ),
         ("sftp://me:all&cdefg hijk@host", "me:all&cdefg hijk", {"all&cdefg hijk", "cdefg", "hijk"}),
-    ],
-)
-def test_the_secrets_of_a_url_are_these_and_no_others(url: str, login: str, secrets: set[str]) -> None:
-    sent = {base64.b64encode(login.encode()).decode()} if login else set()
-    assert secrets_in_url(url) == secrets | sent
+    ]
+    for url, login, secrets in cases:
+        sent = {base64.b64encode(login.encode()).decode()} if login else set()
+        assert secrets_in_url(url) == secrets | sent
 
 
 def test_the_secrets_among_public_options_are_these_and_no_others() -> None:

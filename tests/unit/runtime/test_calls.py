@@ -94,24 +94,12 @@ ENDINGS = [
 ]
 
 
-@pytest.mark.parametrize(("end", "message"), ENDINGS)
-def test_what_would_end_the_program_is_an_error_of_the_call(
-    caller: ThreadCall, end: Callable[[], None], message: str
-) -> None:
-    with pytest.raises(ProgramExitError, match=message):
-        caller.call(end, timeout_s=60)
+def test_a_sink_that_would_end_the_program_failed_for_good(caller: ThreadCall) -> None:
+    for end, message in ENDINGS:
+        with pytest.raises(SinkFailedError, match=f"chunk 7: post {message}: expected the call to return") as raised:
+            call_sink(caller, "chunk 7: post", end, timeout_s=60)
 
-    assert caller.call(lambda: 1, timeout_s=60) == 1
-
-
-@pytest.mark.parametrize(("end", "message"), ENDINGS)
-def test_a_sink_that_would_end_the_program_failed_for_good(
-    caller: ThreadCall, end: Callable[[], None], message: str
-) -> None:
-    with pytest.raises(SinkFailedError, match=f"chunk 7: post {message}: expected the call to return") as raised:
-        call_sink(caller, "chunk 7: post", end, timeout_s=60)
-
-    assert raised.value.failure.kind is FailureKind.PERMANENT
+        assert raised.value.failure.kind is FailureKind.PERMANENT
 
 
 def test_the_crash_of_a_simulation_passes_through() -> None:
@@ -119,19 +107,16 @@ def test_the_crash_of_a_simulation_passes_through() -> None:
         call_sink(DirectCall(), "post", raising(Crash()), timeout_s=60)
 
 
-@pytest.mark.parametrize(
-    ("asked", "waited_s"),
-    [
+def test_the_wait_that_a_target_asks_for_is_a_time_whatever_it_says() -> None:
+    cases: list[tuple[Any, float]] = [
         *((0.5, 0.5), (30, 30.0), (math.inf, LONGEST_S), (10**400, LONGEST_S)),
         *((0, 0.0), (-1, 0.0), (-(10**400), 0.0), (math.nan, 0.0), (None, 0.0), ("30", 0.0)),
-    ],
-    ids=lambda value: str(value)[:9],
-)
-def test_the_wait_that_a_target_asks_for_is_a_time_whatever_it_says(asked: Any, waited_s: float) -> None:
-    with pytest.raises(SinkFailedError) as caught:
-        call_sink(DirectCall(), "post", raising(RetryLaterError("busy", after_s=asked)), timeout_s=60)
+    ]
+    for asked, waited_s in cases:
+        with pytest.raises(SinkFailedError) as caught:
+            call_sink(DirectCall(), "post", raising(RetryLaterError("busy", after_s=asked)), timeout_s=60)
 
-    assert caught.value.failure.retry_after_s == waited_s
+        assert caught.value.failure.retry_after_s == waited_s
 
 
 def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: ThreadCall) -> None:
@@ -145,16 +130,6 @@ def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: 
     release.set()
     with pytest.raises(CallTimedOutError, match="still running"):
         caller.call(lambda: pytest.fail("must not run"), timeout_s=60)
-
-
-def test_the_late_answer_of_a_call_left_behind_is_given_to_nobody(caller: ThreadCall) -> None:
-    release = threading.Event()
-    with pytest.raises(CallTimedOutError):
-        caller.call(release.wait, timeout_s=0.05)
-    release.set()
-
-    with pytest.raises(CallTimedOutError):
-        caller.call(lambda: "mine", timeout_s=60)
 
 
 def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: ThreadCall) -> None:

@@ -137,10 +137,10 @@ def test_who_was_succeeded_while_it_waited_for_the_rate_sends_nothing_more() -> 
     assert to.batches == [0, 0]
 
 
-@pytest.mark.parametrize("rate", [0, -1, float("inf"), float("nan")])
-def test_a_rate_has_to_be_one(rate: float) -> None:
-    with pytest.raises(ConfigError, match=r"rows_per_s=.*expected a number of rows above 0"):
-        Delivery(print, rows_per_s=rate)
+def test_a_rate_has_to_be_one() -> None:
+    for rate in [0, -1, float("inf"), float("nan")]:
+        with pytest.raises(ConfigError, match=r"rows_per_s=.*expected a number of rows above 0"):
+            Delivery(print, rows_per_s=rate)
 
 
 def test_what_is_written_while_it_is_staged_has_no_rate() -> None:

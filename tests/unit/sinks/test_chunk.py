@@ -70,10 +70,10 @@ def test_without_everything_is_empty() -> None:
     assert chunk().without(range(5)).num_rows == 0
 
 
-@pytest.mark.parametrize("rows", [[5], [-1], [0, 99]])
-def test_a_row_outside_the_chunk_is_refused(rows: list[int]) -> None:
-    with pytest.raises(IndexError, match="expected indices from 0 to 4"):
-        chunk().without(rows)
+def test_a_row_outside_the_chunk_is_refused() -> None:
+    for rows in [[5], [-1], [0, 99]]:
+        with pytest.raises(IndexError, match="expected indices from 0 to 4"):
+            chunk().without(rows)
 
 
 def test_without_twice_is_without_both() -> None:
@@ -113,10 +113,10 @@ def test_a_chunk_for_tests_stands_on_its_own() -> None:
     assert made.row_keys() == ["k:1-0", "k:1-1"]
 
 
-@pytest.mark.parametrize("key", ["", "a" * 65, "a b", "ü", "a\n", "a/b"])
-def test_a_key_no_chunk_can_have_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="expected 1 to 64"):
-        Chunk.of(pa.table({"id": [1]}), key=key)
+def test_a_key_no_chunk_can_have_is_refused() -> None:
+    for key in ["", "a" * 65, "a b", "ü", "a\n", "a/b"]:
+        with pytest.raises(ValueError, match="expected 1 to 64"):
+            Chunk.of(pa.table({"id": [1]}), key=key)
 
 
 def test_json_of_a_chunk() -> None:

@@ -49,29 +49,36 @@ def test_no_columns_keep_their_rows() -> None:
     assert json.loads(to_json_array(table)) == [{}] * table.num_rows
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()])
-def test_integers_keep_every_digit(kind: Any) -> None:
-    low, high = (-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
-    wanted = [0, 2**kind.bit_width - 1, None] if str(kind).startswith("u") else [low, high, None]
-    assert values(pa.array(wanted, kind)) == wanted
+def test_integers_keep_every_digit() -> None:
+    cases: list[Any] = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
+    for kind in cases:
+        low, high = (-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
+        wanted = [0, 2**kind.bit_width - 1, None] if str(kind).startswith("u") else [low, high, None]
+        assert values(pa.array(wanted, kind)) == wanted
 
 
-@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
-def test_numbers_json_lacks_become_text(kind: Any) -> None:
-    array = pa.array([1.5, math.nan, math.inf, -math.inf, None], pa.float64()).cast(kind)
-    assert values(array) == [1.5, "NaN", "Infinity", "-Infinity", None]
+def test_numbers_json_lacks_become_text() -> None:
+    for kind in [pa.float16(), pa.float32(), pa.float64()]:
+        array = pa.array([1.5, math.nan, math.inf, -math.inf, None], pa.float64()).cast(kind)
+        assert values(array) == [1.5, "NaN", "Infinity", "-Infinity", None]
 
 
 def test_a_float_does_not_grow_digits() -> None:
     assert to_json_lines(pa.table({"v": pa.array([0.1], pa.float32())})) == b'{"v":0.1}\n'
 
 
-@pytest.mark.parametrize("kind", [pa.decimal128(38, 18), pa.decimal256(60, 18)])
-def test_decimals_are_numbers_with_all_digits(kind: Any) -> None:
-    wanted = [Decimal("12345678901234567890.123456789012345678"), Decimal("1E-18"), Decimal(0), Decimal("-0.5"), None]
-    array = pa.array(wanted, pa.decimal128(38, 18)).cast(kind)
-    assert values(array, parse_float=Decimal) == wanted
-    assert b"0.000000000000000001" in to_json_array(pa.table({"v": array}))
+def test_decimals_are_numbers_with_all_digits() -> None:
+    for kind in [pa.decimal128(38, 18), pa.decimal256(60, 18)]:
+        wanted = [
+            Decimal("12345678901234567890.123456789012345678"),
+            Decimal("1E-18"),
+            Decimal(0),
+            Decimal("-0.5"),
+            None,
+        ]
+        array = pa.array(wanted, pa.decimal128(38, 18)).cast(kind)
+        assert values(array, parse_float=Decimal) == wanted
+        assert b"0.000000000000000001" in to_json_array(pa.table({"v": array}))
 
 
 def test_booleans_nulls_and_texts() -> None:
@@ -86,9 +93,9 @@ def test_text_that_is_not_utf8_is_shown_not_fatal() -> None:
     assert values(pa.StringArray.from_buffers(1, offsets, data)) == ["a\N{REPLACEMENT CHARACTER}b"]
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2)])
-def test_binary_becomes_base64(kind: Any) -> None:
-    assert values(pa.array([b"\0\xff", None], kind)) == [base64.b64encode(b"\0\xff").decode(), None]
+def test_binary_becomes_base64() -> None:
+    for kind in [pa.binary(), pa.large_binary(), pa.binary(2)]:
+        assert values(pa.array([b"\0\xff", None], kind)) == [base64.b64encode(b"\0\xff").decode(), None]
 
 
 def test_dates() -> None:
@@ -115,10 +122,10 @@ def test_timestamps_keep_microseconds() -> None:
     assert values(pa.array(moments, pa.timestamp("us"))) == texts
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "America/New_York", "+05:30"])
-def test_instants_are_shown_in_utc_whatever_the_zone(zone: str) -> None:
-    array = pa.array([0, -62_135_596_800_000_000, None], pa.timestamp("us", zone))
-    assert values(array) == ["1970-01-01T00:00:00.000000Z", "0001-01-01T00:00:00.000000Z", None]
+def test_instants_are_shown_in_utc_whatever_the_zone() -> None:
+    for zone in ["UTC", "Europe/Paris", "America/New_York", "+05:30"]:
+        array = pa.array([0, -62_135_596_800_000_000, None], pa.timestamp("us", zone))
+        assert values(array) == ["1970-01-01T00:00:00.000000Z", "0001-01-01T00:00:00.000000Z", None]
 
 
 def test_timestamps_beyond_python() -> None:
@@ -128,13 +135,13 @@ def test_timestamps_beyond_python() -> None:
     assert values(pa.array(numbers, pa.timestamp("us", "Asia/Tokyo"))) == [*(f"{text}Z" for text in texts), None]
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_the_earliest_timestamp_is_one_below_the_next(unit: Any) -> None:
+def test_the_earliest_timestamp_is_one_below_the_next() -> None:
     """numpy takes it for no time at all."""
-    earliest, following = values(pa.array([-(2**63), -(2**63) + 1], pa.int64()).cast(pa.timestamp(unit)))
-    assert (earliest[:-1], earliest[-1], following[-1]) == (following[:-1], "2", "3")
-    if unit == "us":
-        assert earliest == "-290308-12-21T19:59:05.224192"
+    for unit in ["s", "ms", "us", "ns"]:
+        earliest, following = values(pa.array([-(2**63), -(2**63) + 1], pa.int64()).cast(pa.timestamp(unit)))
+        assert (earliest[:-1], earliest[-1], following[-1]) == (following[:-1], "2", "3")
+        if unit == "us":
+            assert earliest == "-290308-12-21T19:59:05.224192"
 
 
 def test_times_of_day() -> None:
@@ -142,9 +149,8 @@ def test_times_of_day() -> None:
     assert values(pa.array([1], pa.time32("ms"))) == ["00:00:00.001"]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
+def test_durations() -> None:
+    cases: list[tuple[int, str]] = [
         (0, "PT0S"),
         (1, "PT0.000001S"),
         (-1_500_000, "-PT1.5S"),
@@ -152,17 +158,16 @@ def test_times_of_day() -> None:
         (93_784_500_000, "P1DT2H3M4.5S"),
         (3_600_000_000, "PT1H"),
         (-(2**63), "-P106751991DT4H54.775808S"),
-    ],
-)
-def test_durations(number: int, text: str) -> None:
-    assert values(pa.array([number, None], pa.int64()).cast(pa.duration("us"))) == [text, None]
+    ]
+    for number, text in cases:
+        assert values(pa.array([number, None], pa.int64()).cast(pa.duration("us"))) == [text, None]
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.int32())])
-def test_lists(kind: Any) -> None:
-    wanted = [[1, 2], None, [], [3, None]]
-    assert values(pa.array(wanted, kind)) == wanted
-    assert values(pa.array(wanted, kind)[1:]) == wanted[1:]
+def test_lists() -> None:
+    for kind in [pa.list_(pa.int32()), pa.large_list(pa.int32())]:
+        wanted = [[1, 2], None, [], [3, None]]
+        assert values(pa.array(wanted, kind)) == wanted
+        assert values(pa.array(wanted, kind)[1:]) == wanted[1:]
 
 
 def test_fixed_size_lists() -> None:
@@ -173,15 +178,15 @@ def test_fixed_size_lists() -> None:
 TEXT_MAPS: Any = pa.map_(pa.string(), pa.int32())
 
 
-@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()])
-def test_maps_with_text_keys_become_objects(text: Any) -> None:
+def test_maps_with_text_keys_become_objects() -> None:
     """As Spark's own `to_json` writes them."""
-    array = pa.array([[("a", 1)], None, [], [("b", None), ("", 3)]], pa.map_(text, pa.int32()))
-    wanted = [{"a": 1}, None, {}, {"b": None, "": 3}]
-    assert values(array) == wanted
-    assert values(array[1:]) == wanted[1:]
-    assert values(array[3:]) == wanted[3:]
-    assert values(array[:1]) == wanted[:1]
+    for text in [pa.string(), pa.large_string(), pa.string_view()]:
+        array = pa.array([[("a", 1)], None, [], [("b", None), ("", 3)]], pa.map_(text, pa.int32()))
+        wanted = [{"a": 1}, None, {}, {"b": None, "": 3}]
+        assert values(array) == wanted
+        assert values(array[1:]) == wanted[1:]
+        assert values(array[3:]) == wanted[3:]
+        assert values(array[:1]) == wanted[:1]
 
 
 def test_a_map_in_which_a_key_stands_twice_keeps_every_entry() -> None:
@@ -203,24 +208,28 @@ def test_maps_within_lists_structs_and_maps() -> None:
     assert values(pa.array([row], kind)) == [{"m": {"x": {"a": 1}}, "l": [{"b": 2}, None]}]
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.list_(TEXT_MAPS), pa.large_list(TEXT_MAPS), pa.list_(TEXT_MAPS, 1), pa.map_(pa.int32(), TEXT_MAPS)]
-)
-def test_every_map_may_become_entries(kind: Any) -> None:
-    plain: Any = [("a", 1)]
-    nested = [(7, plain)] if pa.types.is_map(kind) else [plain]
-    table = pa.table({"m": pa.array([plain, None], TEXT_MAPS), "n": pa.array([nested, nested], kind), "i": [1, 2]})
-    wanted = [{"key": "a", "value": 1}]
-    outer = [{"key": 7, "value": wanted}] if pa.types.is_map(kind) else [wanted]
-    made = Chunk.of(table, key="k")
-    assert json.loads(made.to_json(maps="entries")) == [
-        {"m": wanted, "n": outer, "i": 1},
-        {"m": None, "n": outer, "i": 2},
+def test_every_map_may_become_entries() -> None:
+    cases: list[Any] = [
+        pa.list_(TEXT_MAPS),
+        pa.large_list(TEXT_MAPS),
+        pa.list_(TEXT_MAPS, 1),
+        pa.map_(pa.int32(), TEXT_MAPS),
     ]
-    assert made.maps_as("entries").to_json() == made.to_json(maps="entries")
-    assert made.maps_as("object") is made
-    assert json.loads(made.to_json())[0]["m"] == {"a": 1}
-    assert made.maps_as("entries").key == "k"
+    for kind in cases:
+        plain: Any = [("a", 1)]
+        nested = [(7, plain)] if pa.types.is_map(kind) else [plain]
+        table = pa.table({"m": pa.array([plain, None], TEXT_MAPS), "n": pa.array([nested, nested], kind), "i": [1, 2]})
+        wanted = [{"key": "a", "value": 1}]
+        outer = [{"key": 7, "value": wanted}] if pa.types.is_map(kind) else [wanted]
+        made = Chunk.of(table, key="k")
+        assert json.loads(made.to_json(maps="entries")) == [
+            {"m": wanted, "n": outer, "i": 1},
+            {"m": None, "n": outer, "i": 2},
+        ]
+        assert made.maps_as("entries").to_json() == made.to_json(maps="entries")
+        assert made.maps_as("object") is made
+        assert json.loads(made.to_json())[0]["m"] == {"a": 1}
+        assert made.maps_as("entries").key == "k"
 
 
 def test_a_way_to_write_maps_has_to_be_one() -> None:

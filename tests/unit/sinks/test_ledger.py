@@ -51,16 +51,18 @@ def test_a_refusal_says_which_chunk_and_which_ledger() -> None:
     assert faults == []
 
 
-@pytest.mark.parametrize(
-    ("start", "follows", "held"),
-    [(0, "stored", "batch 7, row 4"), (0, "nothing", "nothing"), (4, "stored", "batch 8, row 4")],
-)
-def test_a_target_that_is_behind_is_told_where_it_was_expected(start: int, follows: Follows, held: str) -> None:
-    found = LedgerEntry(5, Position(SLOT, batch_id=6, rows=2, segment_id="l"))
-    with pytest.raises(
-        OutcomeUnknownError, match=rf"the slot is at batch 6, row 2, expected it at {held}\. The target lost"
-    ):
-        LedgerEntry.is_known(found, Case(5, 8, "n", (4, 5), start, 6, "forgotten", follows).chunk(), WHERE)
+def test_a_target_that_is_behind_is_told_where_it_was_expected() -> None:
+    cases: list[tuple[int, Follows, str]] = [
+        (0, "stored", "batch 7, row 4"),
+        (0, "nothing", "nothing"),
+        (4, "stored", "batch 8, row 4"),
+    ]
+    for start, follows, held in cases:
+        found = LedgerEntry(5, Position(SLOT, batch_id=6, rows=2, segment_id="l"))
+        with pytest.raises(
+            OutcomeUnknownError, match=rf"the slot is at batch 6, row 2, expected it at {held}\. The target lost"
+        ):
+            LedgerEntry.is_known(found, Case(5, 8, "n", (4, 5), start, 6, "forgotten", follows).chunk(), WHERE)
 
 
 def test_the_term_alone_is_checked_without_a_look_at_the_rows() -> None:

@@ -29,26 +29,24 @@ class Writer(SegmentSink):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(
-    ("kind", "refused"),
-    [
+def test_no_sink_of_chunks_gets_a_variant() -> None:
+    cases: list[tuple[object, bool]] = [
         ("variant", True),
         ({"type": "array", "elementType": "variant", "containsNull": True}, True),
         ({"type": "map", "keyType": "string", "valueType": {"type": "struct", "fields": [FIELD]}}, True),
         ({"type": "udt", "class": "x", "sqlType": "variant"}, True),
         ("string", False),
-    ],
-)
-def test_no_sink_of_chunks_gets_a_variant(kind: object, refused: bool) -> None:
-    schema = json.dumps(
-        {"type": "struct", "fields": [{**FIELD, "type": "string"}, {**FIELD, "name": "x", "type": kind}]}
-    )
-    assert not problem_of_variants(Writer(), schema)
-    sink = FunctionSink(print)
-    context = SinkContext("wal", "a", term=1, batch_id=7, columns=("x",), on_executor=False, spark_schema=schema)
-    session = SinkSession(sink, simulated_runtime().new_timed_call(), context, timeout_s=60)
-    with pytest.raises(ConfigError, match=SAID) if refused else nullcontext():
-        refuse_variants({"a": sink}, schema)
-    with pytest.raises(SinkFailedError, match=f"print refused permanently: {SAID}") if refused else nullcontext():
-        session.open()
-    session.close()
+    ]
+    for kind, refused in cases:
+        schema = json.dumps(
+            {"type": "struct", "fields": [{**FIELD, "type": "string"}, {**FIELD, "name": "x", "type": kind}]}
+        )
+        assert not problem_of_variants(Writer(), schema)
+        sink = FunctionSink(print)
+        context = SinkContext("wal", "a", term=1, batch_id=7, columns=("x",), on_executor=False, spark_schema=schema)
+        session = SinkSession(sink, simulated_runtime().new_timed_call(), context, timeout_s=60)
+        with pytest.raises(ConfigError, match=SAID) if refused else nullcontext():
+            refuse_variants({"a": sink}, schema)
+        with pytest.raises(SinkFailedError, match=f"print refused permanently: {SAID}") if refused else nullcontext():
+            session.open()
+        session.close()

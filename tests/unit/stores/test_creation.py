@@ -85,14 +85,6 @@ def test_failures_without_effect_are_repeated_with_growing_pauses(runtime: Runti
     assert len(pauses) == 2
 
 
-def test_attempts_end(runtime: Runtime, pauses: list[float]) -> None:
-    store = Scripted(*["failed"] * 9)
-    with pytest.raises(StoreError, match=r"creation-.*/a could not be created in 3 attempts.*connection broke"):
-        create_once(store, "a", b"mine", runtime=runtime, attempts=3)
-    assert len(store.steps) == 6
-    assert len(pauses) == 2
-
-
 def test_an_unreadable_object_is_an_unknown_outcome(runtime: Runtime) -> None:
     store = Scripted("lost", unreadable=True)
     with pytest.raises(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from wal_sink.stores.parquet import parquet_writer
 
@@ -40,9 +39,8 @@ def with_dictionary(table: pa.Table) -> list[str]:
     return found[0]
 
 
-@pytest.mark.parametrize(
-    ("values", "has_one"),
-    [
+def test_a_column_has_a_dictionary_if_its_first_values_repeat() -> None:
+    cases: list[tuple[list[Any], bool]] = [
         ([f"{row:08}" for row in range(ROWS)], False),
         ([row * 1.5 for row in range(ROWS)], False),
         ([row // 2 if row < 4096 else row for row in range(ROWS)], True),  # half as many values as rows, just so
@@ -50,11 +48,10 @@ def with_dictionary(table: pa.Table) -> list[str]:
         ([None] * ROWS, True),
         ([True, False] * (ROWS // 2), False),  # Parquet has none for booleans
         ([0] * 4096 + list(range(ROWS - 4096)), True),  # the first rows decide
-    ],
-)
-def test_a_column_has_a_dictionary_if_its_first_values_repeat(values: list[Any], has_one: bool) -> None:
-    column = pa.array(values, pa.int64() if values[0] is None else None)
-    assert with_dictionary(pa.table({"c0": column})) == ["c0"] * has_one
+    ]
+    for values, has_one in cases:
+        column = pa.array(values, pa.int64() if values[0] is None else None)
+        assert with_dictionary(pa.table({"c0": column})) == ["c0"] * has_one
 
 
 def test_a_column_without_a_type_is_held() -> None:
@@ -83,9 +80,8 @@ def test_nested_columns_keep_theirs() -> None:
     assert with_dictionary(table) == kept
 
 
-@pytest.mark.parametrize(
-    ("column", "encoding"),
-    [
+def test_numbers_moments_and_texts_of_one_length_are_encoded() -> None:
+    cases: list[tuple[pa.Array[Any], str | None]] = [
         (pa.array(range(ROWS)), DELTA),
         (pa.array([row * (-1) ** row << 48 for row in range(ROWS)]), DELTA),
         (pa.array([(-(2**63), 2**63 - 1)[row % 2] + (-row, row)[row % 2 == 0] for row in range(ROWS)]), DELTA),
@@ -107,12 +103,11 @@ def test_nested_columns_keep_theirs() -> None:
         (pa.array([f"{row % 7}" for row in range(ROWS)]), None),
         (pa.array([True]), None),
         (pa.nulls(1), None),
-    ],
-)
-def test_numbers_moments_and_texts_of_one_length_are_encoded(column: pa.Array[Any], encoding: str | None) -> None:
-    table = pa.table({"c0": column})
-    (found,) = written(table, encoded=True)
-    assert {DELTA, LENGTHS}.intersection(found.encodings) == ({encoding} if encoding else set())
+    ]
+    for column, encoding in cases:
+        table = pa.table({"c0": column})
+        (found,) = written(table, encoded=True)
+        assert {DELTA, LENGTHS}.intersection(found.encodings) == ({encoding} if encoding else set())
 
 
 def test_texts_of_other_lengths_may_follow() -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from wal_sink.stores.hdfs import NO_NODE, HdfsError
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_lost_data_node_is_a_failure_that_passes_with_its_own_next_step() -> None:
+    cases: list[str] = [
         'DataTransferError("All nodes failed for write")',  # of hdfs-native, when the only data node hung up
         "DataTransferError: All DataNodes failed: []",
         "File /a could only be written to 0 of the 1 minReplication nodes.",
-    ],
-)
-def test_a_lost_data_node_is_a_failure_that_passes_with_its_own_next_step(text: str) -> None:
-    error = HdfsError("RuntimeError", text)
-    assert error.kind == NO_NODE
-    assert "check that the data nodes run" in error.step
+    ]
+    for text in cases:
+        error = HdfsError("RuntimeError", text)
+        assert error.kind == NO_NODE
+        assert "check that the data nodes run" in error.step

@@ -11,20 +11,19 @@ from tests.house.stores import StoreSpec, open_store
 from wal_sink.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[str, str]] = [
         ("abfs://lake/wal", r"No module named 'x'\. Install wal-sink with its extra azure, or: pip install adlfs"),
         ("az://lake/wal", r"No module named 'x'\. Install wal-sink with its extra azure, or: pip install adlfs"),
         ("gs://lake/wal", r"No module named 'x'\. Install wal-sink with its extra gcs, or: pip install gcsfs"),
         ("gcs://lake/wal", r"No module named 'x'\. Install wal-sink with its extra gcs, or: pip install gcsfs"),
-    ],
-)
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
-    def refuse(*_: object, **__: Any) -> None:
-        raise ImportError("No module named 'x'")
+    ]
+    for url, told in cases:
 
-    monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
-    monkeypatch.setattr(fsspec, "get_filesystem_class", refuse)
-    with pytest.raises(ConfigError, match=f"{url} needs a package that is not installed: {told}"):
-        open_store(StoreSpec(url))
+        def refuse(*_: object, **__: Any) -> None:
+            raise ImportError("No module named 'x'")
+
+        monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
+        monkeypatch.setattr(fsspec, "get_filesystem_class", refuse)
+        with pytest.raises(ConfigError, match=f"{url} needs a package that is not installed: {told}"):
+            open_store(StoreSpec(url))

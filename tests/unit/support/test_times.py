@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -11,7 +10,7 @@ import pytest
 
 from tests.support.fixtures import times
 from tests.support.fixtures.times import Stopwatch, Time, become_slow, times_of
-from tests.times import HEAD, read, still_slow, text_of
+from tests.times import still_slow
 
 WAL = "tests/unit/wal/test_wal.py::test_wal"
 
@@ -34,18 +33,6 @@ def test_the_slowest_id_of_a_function_counts_and_a_shared_fixture_once() -> None
     assert times_of(reports) == {WAL: Time(2.5, is_quick=True, was_skipped=False)}
 
 
-def test_marked_and_skipped_functions_are_told_apart() -> None:
-    reports = [_report(f"{WAL}_slow", 2.0, marks=("slow",)), _report(f"{WAL}_skipped", outcome="skipped")]
-    measured = times_of(reports)
-    assert not measured[f"{WAL}_slow"].is_quick
-    assert measured[f"{WAL}_skipped"].was_skipped
-
-
-def test_other_reports_and_other_folders_are_passed_over() -> None:
-    call = pytest.TestReport(WAL, ("", 0, ""), {}, "passed", None, "call")
-    assert times_of([call, object(), _report("tests/proof/test_proof.py::test_a_kill", 30.0)]) == {}
-
-
 def test_only_quick_functions_above_the_limit_are_reported_and_the_slowest_is_first() -> None:
     measured = {
         "a": Time(1.24, is_quick=True, was_skipped=False),
@@ -54,11 +41,6 @@ def test_only_quick_functions_above_the_limit_are_reported_and_the_slowest_is_fi
         "d": Time(9.0, is_quick=False, was_skipped=False),
     }
     assert become_slow(measured) == ["3.0 s  c", "1.2 s  a"]
-
-
-def test_the_seconds_arrive_from_a_worker() -> None:
-    sent = json.dumps(_report(WAL, 1.5, shared={"place": 0.25})._to_json())
-    assert times_of([pytest.TestReport._from_json(json.loads(sent))])[WAL].seconds == 1.75
 
 
 class _Fixture:
@@ -129,10 +111,3 @@ def test_a_listed_function_stays_until_it_is_clearly_quick() -> None:
         "nearly": _measured(1.0),
     }
     assert still_slow(before, measured) == {"stays": 0.7, "skipped": 4.0, "new": 1.01}
-
-
-def test_the_list_is_sorted_by_function_and_can_be_read_again() -> None:
-    text = text_of({f"{WAL}_b": 1.04, f"{WAL}_a": 20.0})
-    assert text == f"{HEAD}20.0 {WAL}_a\n1.0 {WAL}_b\n"
-    assert read(text) == {f"{WAL}_a": 20.0, f"{WAL}_b": 1.0}
-    assert read(HEAD) == {}

@@ -10,16 +10,10 @@ import click
 import pytest
 
 from tests.support.weigh import (
-    Documents,
-    Ids,
     Sources,
     Verbs,
-    documents_of,
-    ids_told,
-    records_of,
     rooms_of,
     sources_of,
-    tops_of,
     trip_in,
     verbs_of,
 )
@@ -86,28 +80,11 @@ def test_comments_docstrings_and_blank_lines_are_no_code(checkout: Path) -> None
     )
 
 
-def test_a_top_folder_holds_the_sum_of_its_files(checkout: Path) -> None:
-    tops = tops_of(checkout)
-    assert tops["wal_sink"] == Sources(4, LINES + 71, CODE + 71, functions=2, classes=2, below_70_lines=2)
-    assert tops["tests"] == Sources(1, 1, 2, functions=1, classes=0, below_70_lines=1)
-    assert tops["backends"] == Sources(0, 0, 0, 0, 0, 0)
-
-
 def test_a_room_holds_the_files_of_its_inner_folders(checkout: Path) -> None:
     rooms = rooms_of(checkout)
     assert list(rooms) == ["(top)", "wal"]
     assert rooms["wal"] == Sources(2, LINES + 70, CODE + 70, functions=2, classes=1, below_70_lines=1)
     assert rooms["(top)"] == Sources(2, 1, 1, functions=0, classes=1, below_70_lines=1)
-
-
-def test_records_and_documents_of_a_checkout_are_counted(checkout: Path) -> None:
-    assert records_of(checkout) == 1
-    assert documents_of(checkout) == Documents(pages=2, words=7)
-
-
-def test_quick_ids_and_all_ids_are_read_from_the_last_line_of_pytest() -> None:
-    assert ids_told("a.py::test_a\n\n2/3 tests collected (1 deselected) in 0.01s\n") == Ids(all=3, quick=2)
-    assert ids_told("a.py::test_a\n\n1 test collected in 0.01s\n") == Ids(all=1, quick=1)
 
 
 def test_a_command_line_has_the_verbs_and_options_that_its_help_shows() -> None:

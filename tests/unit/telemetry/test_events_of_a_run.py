@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -255,44 +254,6 @@ def test_a_failing_hook_is_logged_once_and_harms_nothing(
     logged = [record.message for record in caplog.records if "on_event raised" in record.message]
     wanted = f"{place.wal.root}: on_event raised {told(error)} for Began. Delivery continues. "
     assert logged == [wanted + "This run does not log this again"]
-
-
-def test_no_event_is_told_while_a_lock_is_held() -> None:
-    """A hook that needs every lock of the run from another thread: it would hang if the teller held one."""
-    place = Place()
-    runs: list[Run] = []
-    free: list[bool] = []
-
-    def locks(run: Run) -> list[Any]:
-        owners: list[object] = [run.shared.releaser, run.history, run.gate]
-        return [run._collecting, *(vars(owner)["_lock"] for owner in owners)]
-
-    def hook(_: Event) -> None:
-        for run in runs:
-            got = [lock.acquire(timeout=0.0) for lock in locks(run)]
-            for lock, is_mine in zip(locks(run), got, strict=True):
-                if is_mine:
-                    lock.release()
-            free.extend(got)
-
-    def fail_once(chunk: Chunk) -> object:
-        return Rejected({0: "bad"}) if chunk.batch_id == 1 else None
-
-    run = place.open({"a": Recorder(fail_once)}, on_event=hook, on_rejected="dead_letter", settings=lower_retention(4))
-    runs.append(run)
-    place.stream(run, 24)
-    assert free
-    assert all(free)
-
-
-def test_the_requests_are_the_same_with_and_without_a_hook(heard: Heard) -> None:
-    def requests(on_event: Callable[[Event], object] | None) -> list[str]:
-        place = Place(rows=lambda _: [3, 2])
-        place.stream(place.open({"a": Recorder()}, on_event=on_event), 5)
-        return [request.partition(" ")[0] for request in place.requests]
-
-    assert requests(heard) == requests(None)
-    assert heard.events
 
 
 def test_events_are_plain_frozen_values() -> None:

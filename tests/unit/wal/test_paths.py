@@ -13,26 +13,16 @@ from tests.house.log import paths
 from wal_sink.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", ["a", "Orders-2.eu_west", "0", "x" * 64])
-def test_a_name_that_can_stand_in_a_path_is_a_sinks(name: str) -> None:
-    assert paths.check_sink_name(name) == name
+def test_a_name_that_can_stand_in_a_path_is_a_sinks() -> None:
+    for name in ["a", "Orders-2.eu_west", "0", "x" * 64]:
+        assert paths.check_sink_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "-a", "_a", "a/b", "a b", "ä", "x" * 65, "a\n"])
-def test_any_other_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is not a valid sink name: expected 1 to 64 letters, digits"):
-        paths.check_sink_name(name)
-
-
-def test_names_are_read_as_they_were_built() -> None:
-    name = paths.manifest(5, 3, 21).rpartition("/")[2]
-    assert paths.parse_manifest(name) == (3, 21)
-    assert paths.parse_progress(paths.progress("a", 5, 2, 40).rpartition("/")[2]) == (2, 40)
-    assert paths.parse_dead_letter(paths.dead_letter("a", 5, 2, 30, 40).rpartition("/")[2]) == (2, 30, 40, None)
-    kept = paths.dead_letter("a", 5, 2, 30, 40, number=6).rpartition("/")[2]
-    assert paths.parse_dead_letter(kept) == (2, 30, 40, 6)
-    assert paths.parse_number(paths.marker("a", 5).rpartition("/")[2]) == 5
-    assert paths.parse_number(paths.batch_name(5) + "/") == 5
+def test_any_other_name_is_refused() -> None:
+    cases: list[str] = ["", ".", "..", "-a", "_a", "a/b", "a b", "ä", "x" * 65, "a\n"]
+    for name in cases:
+        with pytest.raises(ConfigError, match="is not a valid sink name: expected 1 to 64 letters, digits"):
+            paths.check_sink_name(name)
 
 
 def test_a_role_in_words() -> None:
@@ -44,18 +34,17 @@ def test_a_role_in_words() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["release.json", "0000000001-0000000001/", "x", "", "manifest-1-1.json", "000001-1.json.tmp"]
-)
-def test_other_names_are_of_nothing(name: str) -> None:
-    assert paths.parse_manifest(name) is None
-    assert paths.parse_progress(name) is None
-    assert paths.parse_dead_letter(name) is None
+def test_other_names_are_of_nothing() -> None:
+    cases: list[str] = ["release.json", "0000000001-0000000001/", "x", "", "manifest-1-1.json", "000001-1.json.tmp"]
+    for name in cases:
+        assert paths.parse_manifest(name) is None
+        assert paths.parse_progress(name) is None
+        assert paths.parse_dead_letter(name) is None
 
 
-@pytest.mark.parametrize("name", ["", "x.json", "1x", "-1", "٣.json", "²"])
-def test_what_is_no_number_in_ascii_is_none(name: str) -> None:
-    assert paths.parse_number(name) is None
+def test_what_is_no_number_in_ascii_is_none() -> None:
+    for name in ["", "x.json", "1x", "-1", "٣.json", "²"]:
+        assert paths.parse_number(name) is None
 
 
 def test_a_listing_is_in_the_order_of_the_numbers() -> None:
@@ -72,14 +61,16 @@ def test_a_listing_is_in_the_order_of_the_numbers() -> None:
         assert built == sorted(built)
 
 
-@pytest.mark.parametrize("path", [paths.sink("a"), paths.marker("a", 1), paths.progress("a", 1, 1, 1), "sinks/a"])
-def test_what_lies_in_a_sinks_folder_is_its_own(path: str) -> None:
-    assert paths.sink_of(path) == "a"
+def test_what_lies_in_a_sinks_folder_is_its_own() -> None:
+    cases: list[str] = [paths.sink("a"), paths.marker("a", 1), paths.progress("a", 1, 1, 1), "sinks/a"]
+    for path in cases:
+        assert paths.sink_of(path) == "a"
 
 
-@pytest.mark.parametrize("path", [paths.WAL, paths.term("a", 1), paths.release(1), "x/sinks/a"])
-def test_what_lies_elsewhere_is_no_sinks(path: str) -> None:
-    assert paths.sink_of(path) == ""
+def test_what_lies_elsewhere_is_no_sinks() -> None:
+    cases: list[str] = [paths.WAL, paths.term("a", 1), paths.release(1), "x/sinks/a"]
+    for path in cases:
+        assert paths.sink_of(path) == ""
 
 
 def test_the_record_of_a_replay_lies_beside_its_dead_letter() -> None:
@@ -129,18 +120,16 @@ def test_other_numbers_have_other_names(a: int, b: int, c: int, d: int) -> None:
     assert (paths.progress("x", 0, a, b) == paths.progress("x", 0, c, d)) == ((a, b) == (c, d))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_number_is_written_in_one_way_only() -> None:
+    cases: list[str] = [
         "0000001-000000000001.json",
         "000001-0000000000001.json",
         "prepared-0000001-000001.json",
         "\u0660" * 6 + "-000000000001.json",
-    ],
-)
-def test_a_number_is_written_in_one_way_only(name: str) -> None:
-    assert paths.parse_progress(name) is None
-    assert not paths.is_prepared(name)
+    ]
+    for name in cases:
+        assert paths.parse_progress(name) is None
+        assert not paths.is_prepared(name)
 
 
 def test_a_number_that_no_name_can_hold_is_refused_before_it_is_written() -> None:

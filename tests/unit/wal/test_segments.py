@@ -87,9 +87,8 @@ def writer(store: Store, limits: SegmentLimits) -> SegmentWriter:
     return SegmentWriter(store, folder="f", partition=3, limits=limits, new_id=lambda: f"id{next(count)}")
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
+def test_columns_of_a_segment_have_their_real_names_unless_a_reader_could_not_tell_them_apart() -> None:
+    cases: list[tuple[list[str], list[str]]] = [
         (["id", "x y", "é"], ["id", "x y", "é"]),
         (["c1", "c0"], ["c1", "c0"]),
         ([], []),
@@ -97,12 +96,9 @@ def writer(store: Store, limits: SegmentLimits) -> SegmentWriter:
         (["a", ""], ["c0", "c1"]),
         (["a", "a"], ["c0", "c1"]),
         (["a", "A"], ["c0", "c1"]),
-    ],
-)
-def test_columns_of_a_segment_have_their_real_names_unless_a_reader_could_not_tell_them_apart(
-    columns: list[str], expected: list[str]
-) -> None:
-    assert segment_names(columns) == expected
+    ]
+    for columns, expected in cases:
+        assert segment_names(columns) == expected
 
 
 def rows(count: int, width: int = 3) -> pa.RecordBatch:
@@ -179,25 +175,10 @@ def test_reading_may_start_at_any_boundary(count: int, chunk_rows: int, group_ro
     assert column(chunks(store, ref, chunk_rows, start)) == list(range(start, count))
 
 
-@pytest.mark.parametrize("start", range(0, 13, 2))
-def test_reading_passes_over_any_number_of_row_groups(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DictStore()
-    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 4)
-    (ref,) = stage(store, [rows(12)], limits(2))
-    assert column(chunks(store, ref, 2, start)) == list(range(start, 12))
-
-
 def test_no_rows_make_no_segment() -> None:
     store = DictStore()
     assert stage(store, [rows(0)], limits()) == []
     assert store.objects == {}
-
-
-def test_a_large_row_goes_alone() -> None:
-    store = DictStore()
-    texts = ["a", "b", "x" * 10_000, "c"]
-    (ref,) = stage(store, [pa.record_batch({"c0": range(4), "c1": texts})], limits(100, 1000))
-    assert ref.chunk_ends == (2, 3, 4)
 
 
 def test_a_segment_ends_with_the_chunk_that_fills_it_and_is_named_by_its_file_index() -> None:
@@ -224,15 +205,6 @@ def test_the_reference_describes_the_file() -> None:
     assert (ref.bytes, ref.crc32, ref.rows) == (len(data), zlib.crc32(data), 25)
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
     assert metadata.row_group(0).column(0).compression == "ZSTD"
-
-
-def test_row_groups_are_independent_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 7)
-    store = DictStore()
-    (ref,) = stage(store, [rows(5), rows(30)], limits(chunk_rows=10))
-    groups = pq.ParquetFile(pa.BufferReader(store.objects[ref.path])).metadata.num_row_groups
-    assert 3 <= groups <= 6
-    assert [(first, end) for first, end, _ in chunks(store, ref, 10)] == [(0, 10), (10, 20), (20, 30), (30, 35)]
 
 
 def test_equal_column_names_are_restored() -> None:
@@ -408,22 +380,24 @@ def test_a_truncated_file_is_no_segment(place: int) -> None:
         list(read_chunks(data[: place % len(data)], ref, chunk_rows=10, columns=["a", "b"], where="here"))
 
 
-@pytest.mark.parametrize("change", [{"rows": 24}, {"rows": 26}, {"chunk_ends": (5, 5, 25)}, {"chunk_ends": (24,)}])
-def test_a_reference_that_does_not_fit_is_refused(change: dict[str, object]) -> None:
-    store = DictStore()
-    (ref,) = stage(store, [rows(25)], limits())
-    data = store.objects[ref.path]
-    wrong = msgspec.structs.replace(ref, **change)
-    with pytest.raises(CorruptError):
-        list(read_chunks(data, wrong, chunk_rows=10, columns=["a", "b"], where="here"))
+def test_a_reference_that_does_not_fit_is_refused() -> None:
+    cases: list[dict[str, object]] = [{"rows": 24}, {"rows": 26}, {"chunk_ends": (5, 5, 25)}, {"chunk_ends": (24,)}]
+    for change in cases:
+        store = DictStore()
+        (ref,) = stage(store, [rows(25)], limits())
+        data = store.objects[ref.path]
+        wrong = msgspec.structs.replace(ref, **change)
+        with pytest.raises(CorruptError):
+            list(read_chunks(data, wrong, chunk_rows=10, columns=["a", "b"], where="here"))
 
 
-@pytest.mark.parametrize(("start", "columns"), [(5, ["a", "b"]), (26, ["a", "b"]), (-1, ["a", "b"]), (0, ["a"])])
-def test_a_wrong_start_or_number_of_columns_is_refused(start: int, columns: list[str]) -> None:
-    store = DictStore()
-    (ref,) = stage(store, [rows(25)], limits())
-    with pytest.raises(CorruptError, match=r"^here: "):
-        list(read_chunks(load_segment(store, ref), ref, chunk_rows=10, columns=columns, start=start, where="here"))
+def test_a_wrong_start_or_number_of_columns_is_refused() -> None:
+    cases: list[tuple[int, list[str]]] = [(5, ["a", "b"]), (26, ["a", "b"]), (-1, ["a", "b"]), (0, ["a"])]
+    for start, columns in cases:
+        store = DictStore()
+        (ref,) = stage(store, [rows(25)], limits())
+        with pytest.raises(CorruptError, match=r"^here: "):
+            list(read_chunks(load_segment(store, ref), ref, chunk_rows=10, columns=columns, start=start, where="here"))
 
 
 def test_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

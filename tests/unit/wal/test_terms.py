@@ -95,11 +95,6 @@ def test_a_holder_knows_whether_only_its_siblings_came_after_it(
     assert is_superseded_by_siblings(log(on), mine) is expected
 
 
-def test_two_processes_without_a_known_parent_are_no_siblings() -> None:
-    orphan = ProcessIdentity(host="h", pid=7, boot_id="b", pid_namespace="n", started=3)
-    assert not orphan.is_sibling_of(orphan)
-
-
 def test_a_check_costs_one_read() -> None:
     on, seen = store(), list[str]()
     term = claim(log(on), "role")
@@ -146,19 +141,6 @@ def test_a_claim_that_could_not_be_checked_is_an_error_and_not_a_pass() -> None:
 
     with pytest.raises(StoreError):
         term.check(FaultyStore(on, down))
-
-
-def test_reading_where_a_sink_stands_comes_after_claiming_its_term() -> None:
-    place = Place()
-    place.stream(place.open({"a": Recorder()}), 1)
-    place.requests.clear()
-
-    place.open({"a": Recorder()})
-
-    claimed = next(n for n, name in enumerate(place.requests) if name.startswith("create terms/committer-a"))
-    markers = [n for n, name in enumerate(place.requests) if name.startswith("list sinks/a/markers")]
-    assert markers
-    assert min(markers) > claimed
 
 
 def test_a_term_that_another_took_meanwhile_is_passed_over() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.house.kit import CASES, SLOT
 from tests.house.sinks import LedgerEntry, SinkContext
 from tests.support.processes import CHECKOUT
+from tests.support.refusals import unrefused
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.testing.contract.calls import travelled
 from wal_sink_backends.kafka.client import Topic
@@ -109,20 +110,19 @@ def test_a_message_above_the_topics_limit_is_refused_by_row() -> None:
     assert "the topic accepts at most 1000 (max.message.bytes)" in found[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+def test_a_column_that_does_not_fit_is_named() -> None:
+    def make(options: dict[str, Any]) -> None:
+        messages(**options)
+
+    cases: list[tuple[Any, ...]] = [
         ({"key": "nix"}, "'nix'"),
         ({"headers": {"h": "nix"}}, "'nix'"),
         ({"value": "json:id,nix"}, "'nix'"),
         ({"value": "string:id"}, "'id' has the type int64, expected string"),
         ({"value": "bytes:name"}, "'name' has the type string, expected binary"),
         ({"partition": "name"}, "'name' has the type string, expected a type of whole numbers"),
-    ],
-)
-def test_a_column_that_does_not_fit_is_named(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(PermanentError, match=named):
-        messages(**options)
+    ]
+    assert unrefused(PermanentError, make, cases) == []
 
 
 def test_a_name_that_stands_twice_is_refused() -> None:
@@ -133,9 +133,11 @@ def test_a_name_that_stands_twice_is_refused() -> None:
             messages(table, **options)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
+def test_arguments_that_cannot_work_are_named() -> None:
+    def make(arguments: dict[str, Any]) -> None:
+        KafkaSink(**{"bootstrap_servers": "host:9092", "topic": "flights", **arguments})
+
+    cases: list[tuple[Any, ...]] = [
         ({"topic": "a b"}, "topic='a b'"),
         ({"topic": ".."}, r"topic='\.\.'"),
         ({"topic": "wal-sink-ledger"}, "expected two"),
@@ -158,12 +160,8 @@ def test_a_name_that_stands_twice_is_refused() -> None:
         ({"conf": {"batch.size": True}}, r"conf\['batch.size'\]=True: expected a whole number"),
         ({"conf": {"message.max.bytes": 0}}, r"conf\['message.max.bytes'\]=0: expected a whole number"),
         ({"conf": {"message.max.bytes": float("inf")}}, r"expected a whole number of bytes"),
-    ],
-)
-def test_arguments_that_cannot_work_are_named(arguments: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named) as caught:
-        KafkaSink(**{"bootstrap_servers": "host:9092", "topic": "flights", **arguments})
-    assert "hunter2" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases) == []
 
 
 def test_a_url_says_all_the_arguments() -> None:
@@ -196,9 +194,11 @@ def test_a_url_says_all_the_arguments() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("url", "named"),
-    [
+def test_a_url_that_cannot_work_is_refused_by_name() -> None:
+    def make(url: str) -> None:
+        kafka_sink(url)
+
+    cases: list[tuple[Any, ...]] = [
         ("kafka://host/flights?colour=red", "unknown options colour; known are value, key"),
         ("kafka://host/", "expected kafka://"),
         ("kafka:///flights", "expected kafka://"),
@@ -210,12 +210,8 @@ def test_a_url_says_all_the_arguments() -> None:
         ("kafka://u:x hunter2@host/flights", "the URL has blanks"),
         ("kafka://host/flights?conf.sasl.password=x hunter2", "the URL has blanks"),
         ("kafka://host/a/b", "topic='a/b'"),
-    ],
-)
-def test_a_url_that_cannot_work_is_refused_by_name(url: str, named: str) -> None:
-    with pytest.raises(ConfigError, match=named) as caught:
-        kafka_sink(url)
-    assert "hunter2" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases) == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.chunks import CONTEXT
+from tests.support.refusals import unrefused
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink_backends.sql.mariadb.dialect import Mariadb
 from wal_sink_backends.sql.postgresql.dialect import Postgresql
@@ -74,9 +75,11 @@ def test_an_option_file_may_tell_the_port() -> None:
     assert "host" not in given
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
+def test_urls_that_cannot_work() -> None:
+    def make(url: str) -> None:
+        postgresql_sink(url)
+
+    cases: list[tuple[Any, ...]] = [
         ("postgresql://u:hunter2@db/shop", "expected the name of a table"),
         ("postgresql://u:hunter2@db/shop?table=t&tabel=x&a=b", "unknown options a, tabel; known are table, mode"),
         ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=nan", "busy_timeout_s=nan: expected a number"),
@@ -89,18 +92,16 @@ def test_an_option_file_may_tell_the_port() -> None:
         ("postgresql://u:hunt\ter2@db:port/shop?table=t", "the URL has blanks"),
         ("postgresql://u:hunt er2@db/shop?table=t&tabel=x", "the URL has blanks"),
         ("postgresql://u:hunter2@db/shop?table=t\n", "the URL has blanks"),
-    ],
-)
-def test_urls_that_cannot_work(url: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        postgresql_sink(url)
-    assert "hunt" not in str(caught.value)
-    assert "er2" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases, hidden=("hunt", "er2")) == []
 
 
-@pytest.mark.parametrize(
-    ("url", "arguments", "message"),
-    [
+def test_arguments_that_cannot_work() -> None:
+    def make(url: str, arguments: dict[str, Any]) -> None:
+        given: dict[str, Any] = {"table": "flights"} | arguments
+        SqlSink(url, **given)
+
+    cases: list[tuple[Any, ...]] = [
         ("postgresql://me:hunter2@db:x/shop", {}, "expected host:port"),
         ("postgresql://me:hunter2@db/shop?sslmod=off", {}, "unknown options sslmod; known are application_name"),
         ("postgresql://me:hunt?er2@db/shop", {}, "as %2F, %3F and %40"),
@@ -115,13 +116,8 @@ def test_urls_that_cannot_work(url: str, message: str) -> None:
         ("mysql://db/shop?sslmode=off", {}, "unknown options sslmode; known are read_default_file"),
         ("mysql://db/shop?ssl_disabled=no", {}, "expected ssl_disabled=true"),
         ("sqlite:///x.db", {"schema": "s"}, "neither schema nor password_env"),
-    ],
-)
-def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"table": "flights"} | arguments
-    with pytest.raises(ConfigError, match=message) as caught:
-        SqlSink(url, **given)
-    assert "hunt" not in str(caught.value)
+    ]
+    assert unrefused(ConfigError, make, cases, hidden=("hunt", "er2")) == []
 
 
 @pytest.mark.parametrize("url", ["mariadb://u:hunt er2@db/shop", "mysql://u:hunt er2@db", "sqlite://u:hunt er2@db"])

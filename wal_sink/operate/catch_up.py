@@ -13,7 +13,7 @@ gets nothing: it only keeps the batches from being deleted. It is retired at the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import msgspec
@@ -22,26 +22,26 @@ from wal_sink.dead_letters.files import count_rows
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.dispatch import LocalDispatcher, ServedSink, serve
 from wal_sink.errors import ConfigError
-from wal_sink.operate.changes import Order, write_down
-from wal_sink.operate.ledgers import asked, positions_of
-from wal_sink.recovery.inventory import newest_marker, require_wal
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.redaction import redacted
-from wal_sink.repair.catch_up_plan import (
+from wal_sink.operate.catch_up_plan import (
+    NO_LETTERS,
     CatchUpPlan,
+    LostLetters,
+    find_lost_letters,
     find_unfinished,
     holder_name,
     last_with_rows,
     plan_catch_up,
     planned_catch_up,
 )
-from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
-from wal_sink.repair.one_moment import deleted_through, owed_slots, released
-from wal_sink.repair.within import Within
+from wal_sink.operate.changes import Order, write_down
+from wal_sink.operate.ledgers import asked, deleted_through, owed_slots, positions_of, released
+from wal_sink.recovery.inventory import newest_marker, require_wal
+from wal_sink.recovery.location import refuse_copy
+from wal_sink.redaction import redacted
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.sinks.positions import slot_name
@@ -56,6 +56,52 @@ from wal_sink.wal.sink_records import RetiredRecord
 
 _LEFT_OUT = "left-out"
 """Segment id of a position that stands for rows which a user left out, in a slot that has none of the batch."""
+
+
+class Within(TransactionalSink):
+    """A transactional sink that takes each segment of one batch up to a row. At that row the segment counts as whole.
+
+    The rows end where a chunk ends, since they come from the ledger of the same target.
+    """
+
+    def __init__(
+        self, inner: TransactionalSink, manifest: Manifest, slots: Sequence[str], limits: Sequence[int]
+    ) -> None:
+        """`slots` and `limits`: for each segment, its slot and the rows that are taken."""
+        self._inner = inner
+        self._limits = dict(zip(slots, limits, strict=True))
+        self._whole = {
+            slot: Position(slot, manifest.batch_id, segment.rows, segment.id)
+            for slot, segment in zip(slots, manifest.segments, strict=True)
+        }
+
+    def open(self, context: SinkContext) -> None:
+        self._inner.open(context)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def describe(self) -> str:
+        return name_of(self._inner)
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Write the chunk if the target had it."""
+        if chunk.position.rows > self._limits[chunk.position.slot]:
+            return None
+        return self._inner.write(chunk)
+
+    def last(self, slot: str) -> Position | None:
+        return self._seen(slot, self._inner.last(slot))
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        found = self._inner.positions(slots)
+        return {slot: self._seen(slot, found.get(slot)) for slot in slots}
+
+    def _seen(self, slot: str, found: Position | None) -> Position | None:
+        """The position that counts. `found`: the one in the ledger of the target."""
+        whole, limit = self._whole[slot], self._limits[slot]
+        reached = found is not None and (found.batch_id, found.rows) >= (whole.batch_id, limit)
+        return whole if reached or limit == 0 else found
 
 
 @dataclass(frozen=True, slots=True)

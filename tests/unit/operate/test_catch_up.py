@@ -31,9 +31,8 @@ from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError, RetryLaterError
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError, HistoryError
-from wal_sink.recovery.sinks import describe_unserved
-from wal_sink.repair.catch_up import CaughtUp, catch_up
-from wal_sink.repair.catch_up_plan import (
+from wal_sink.operate.catch_up import CaughtUp, catch_up
+from wal_sink.operate.catch_up_plan import (
     CatchUpPlan,
     catch_up_order,
     find_unfinished,
@@ -41,6 +40,7 @@ from wal_sink.repair.catch_up_plan import (
     plan_catch_up,
     planned_catch_up,
 )
+from wal_sink.recovery.sinks import describe_unserved
 from wal_sink.settings import Delivery
 from wal_sink.testing import Crash
 

@@ -16,7 +16,7 @@ from tests.house.sinks import Chunk, LedgerEntry, Rejected
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
-from tests.unit.repair.test_catch_up import (
+from tests.unit.operate.test_catch_up import (
     BATCH_COMMITS,
     ROWS,
     caught_up,

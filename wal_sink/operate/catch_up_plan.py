@@ -3,35 +3,52 @@
 A ledger that was restored together with its rows is at a state that the target once had: the batch of its newest
 position was under way or complete, and every batch before it was complete. So the newest position tells what is due.
 A ledger that cannot be such a state is refused, as far as the log and its markers can tell.
+
+Each dead letter that was sent again has a separate slot in a transactional target. So the ledger tells exactly which of
+them the target lacks. If their record says that they were sent to this target, it is deleted: then they are due again,
+and `letters replay` sends them. Of all others nobody knows whether their rows were ever there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from wal_sink.errors import ConfigError, HeldError, HistoryError
 from wal_sink.operate.changes import TARGET, Order, command_of, read_changes
-from wal_sink.operate.ledgers import HasTable, asked, is_for, positions_of
+from wal_sink.operate.ledgers import (
+    Due,
+    HasTable,
+    Ledger,
+    asked,
+    deleted_through,
+    find_due,
+    is_for,
+    owed_slots,
+    positions_of,
+    refuse_two_moments,
+)
 from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sinks import read_names, refuse_retired
 from wal_sink.redaction import redacted
-from wal_sink.repair.lost_letters import NO_LETTERS, LostLetters, find_lost_letters
-from wal_sink.repair.one_moment import Due, Ledger, deleted_through, find_due, owed_slots, refuse_two_moments
+from wal_sink.replay import letter_slot
 from wal_sink.reporting.counts import in_ranges
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import BatchSink, Sink, TransactionalSink
 from wal_sink.sinks.guarantees import Ability, ability_of
 from wal_sink.sinks.ledger import described
+from wal_sink.sinks.positions import slot_name, stored_position
 from wal_sink.sinks.session import SinkSession
 from wal_sink.wal import paths
 from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, SinkRecord, without_segments
+from wal_sink.wal.records import Manifest, Marker, Replayed, SinkRecord, without_segments
 from wal_sink.wal.sink_records import ChangeRecord, RetiredRecord
 
+_ASKED_AT_ONCE = 500
+"""Slots in one question to the target."""
 VERB = "catch-up"
 NOBODY_HOLDS = 1 << 62
 """A batch that no WAL reaches."""
@@ -40,6 +57,73 @@ _OTHERS = {
     Ability.LOOK_UP: "It gets the batches after its backup by their ids, and only the chunks that it does not know",
 }
 _DOUBLES = "It gets the batches after its backup by their ids, and may have twice those rows of them that it has"
+
+
+@dataclass(frozen=True, slots=True)
+class LostLetters:
+    """Dead letters that were sent again, and of which the target has no row."""
+
+    due: tuple[str, ...] = ()
+    """Paths of the records of those that were sent to this target."""
+    rows: int = 0
+    """Rows of these."""
+    unknown: int = 0
+    """How many others there are: nobody knows to which target they were sent."""
+
+
+NO_LETTERS = LostLetters()
+
+
+@dataclass(frozen=True, slots=True)
+class _SentAgain:
+    record: str
+    slot: str
+    is_there: bool
+    """Whether the dead letter is still there."""
+
+
+def find_lost_letters(log: Log, session: SinkSession, to: TransactionalSink, folder: str, wal_id: str) -> LostLetters:
+    """The dead letters of a sink that the target lacks although they were sent again. Raises `SinkFailedError`.
+
+    A listing for each batch that has dead letters, a question for many of those that were sent again, and a read of
+    each record that the target lacks.
+    """
+    sent = [
+        each
+        for batch_id in log.numbers(paths.dead_letter_batches(folder))
+        for each in _sent(log, folder, batch_id, wal_id)
+    ]
+    due: list[str] = []
+    rows = unknown = 0
+    for first in range(0, len(sent), _ASKED_AT_ONCE):
+        for each in _lacking(session, to, sent[first : first + _ASKED_AT_ONCE]):
+            record = log.find(Replayed, each.record)
+            if record is None or record.rows == 0:
+                continue  # it is due again already, or the target refused all of it
+            if each.is_there and record.target == redacted(name_of(to)):
+                due.append(each.record)
+                rows += record.rows
+            else:
+                unknown += 1
+    return LostLetters(tuple(due), rows, unknown)
+
+
+def _sent(log: Log, folder: str, batch_id: int, wal_id: str) -> Iterator[_SentAgain]:
+    root = paths.dead_letter_folder(folder, batch_id)
+    names = frozenset(log.store.list(root))
+    for name in sorted(names):
+        file = f"{name.removesuffix(paths.REPLAYED)}.parquet"
+        letter = paths.parse_dead_letter(file) if name.endswith(paths.REPLAYED) else None
+        if letter is not None:
+            slot = letter_slot(slot_name(wal_id, folder, letter.ordinal), batch_id, file)
+            yield _SentAgain(f"{root}/{name}", slot, file in names)
+
+
+def _lacking(session: SinkSession, to: TransactionalSink, sent: Sequence[_SentAgain]) -> Iterator[_SentAgain]:
+    found: Mapping[str, object] = session.call("positions of dead letters", to.positions, [each.slot for each in sent])
+    for each in sent:
+        if stored_position(f"last({each.slot!r})", each.slot, found.get(each.slot)) is None:
+            yield each
 
 
 @dataclass(frozen=True, slots=True)

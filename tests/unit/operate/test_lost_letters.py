@@ -13,7 +13,7 @@ from tests.house.sinks import Position
 from tests.support.forgetting import Forgetful, Row, Target
 from tests.support.repairs import killed_everywhere, log_on, remade
 from tests.support.small_run import Place
-from tests.unit.repair.test_catch_up import BATCH_COMMITS, caught_up, delivered, planned
+from tests.unit.operate.test_catch_up import BATCH_COMMITS, caught_up, delivered, planned
 from wal_sink.replay import DeadLetters, ReplayResult
 from wal_sink.wal.records import Replayed
 

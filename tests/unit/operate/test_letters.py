@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-import wal_sink.repair.letters
+import wal_sink.operate.letters
 from tests.house.log import Log, TakeOver, claim, paths
 from tests.house.operate import Check
 from tests.house.sinks import Chunk, Rejected
@@ -15,7 +15,7 @@ from tests.support.repairs import end_roles, killed_everywhere, log_on, remade
 from tests.support.small_run import Place, Recorder
 from wal_sink import PermanentError
 from wal_sink.errors import ConfigError, DeliveryError, FencedError, HeldError
-from wal_sink.repair.letters import (
+from wal_sink.operate.letters import (
     Chosen,
     DeletePlan,
     delete_letters,
@@ -181,7 +181,7 @@ def test_letters_of_a_batch_that_the_sink_does_not_have_yet_stay() -> None:
 
 
 def test_no_more_than_memory_holds_are_deleted_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_sink.repair.letters, "MOST_CHUNKS", 3)
+    monkeypatch.setattr(wal_sink.operate.letters, "MOST_CHUNKS", 3)
     place = kept()
 
     assert deleted(place).more
