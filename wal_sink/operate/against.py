@@ -236,9 +236,7 @@ class AgainstTarget:
         except CorruptError as error:
             self._why_not = f"the names of the sinks cannot be read: {error}"
             return None
-        folder = names.folder_of(self._name)
-        if folder is None:
-            raise ConfigError(f"{look.log.store.root} has no sink {self._name!r}; it has {names.present}")
+        folder = names.require(self._name, look.log.store.root)
         if folder not in look.known.sinks:
             self._why_not = "the sink was forgotten, or registered a moment ago"
         return look.known.sinks.get(folder)

@@ -186,7 +186,12 @@ def catch_up_order(
     refuse_copy(log)
     target = name_of(to)
     arguments = {"--to": typed or target, "--empty": is_empty, "--leave-out": in_ranges(leave_out), TARGET: target}
-    return Order(VERB, _folder(log, name), {key: value for key, value in arguments.items() if value}, why)
+    return Order(
+        VERB,
+        read_names(log).require(name, log.store.root),
+        {key: value for key, value in arguments.items() if value},
+        why,
+    )
 
 
 def holder_name(record: ChangeRecord) -> str:
@@ -316,19 +321,11 @@ def _others(log: Log, of: _Of, to: TransactionalSink) -> list[str]:
 
 
 def _sink_of(log: Log, name: str) -> _Of:
-    folder = _folder(log, name)
+    folder = read_names(log).require(name, log.store.root)
     refuse_retired(log, folder, name)
     record = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
     wal = require_wal(log, f"{paths.SINKS}/")
     return _Of(name, record, wal.wal_id, max(record.first_batch, wal.first_batch), newest_marker(log, folder))
-
-
-def _folder(log: Log, name: str) -> str:
-    names = read_names(log)
-    folder = names.folder_of(name)
-    if folder is None:
-        raise ConfigError(f"{log.store.root} has no sink {name!r}; it has {names.present}")
-    return folder
 
 
 def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink:

@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from wal_sink.dead_letters.files import find_dead_letter
-from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import newest_marked
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sinks import read_names
@@ -136,11 +135,7 @@ def delete_letters(log: Log, name: str, plan: DeletePlan, *, take_over: TakeOver
 
 def _folder(log: Log, name: str) -> str:
     refuse_copy(log)
-    names = read_names(log)
-    folder = names.folder_of(name)
-    if folder is None:
-        raise ConfigError(f"{log.store.root} has no sink {name!r}; it has {names.present}")
-    return folder
+    return read_names(log).require(name, log.store.root)
 
 
 def _by_chunk(log: Log, folder: str, letters: DeadLetters) -> Iterator[tuple[str, list[KeptLetter], list[str]]]:

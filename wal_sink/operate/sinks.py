@@ -99,7 +99,7 @@ class Skipped:
 def skip_order(log: Log, name: str, batch_id: int, *, why: str) -> Order:
     """The order to skip a batch. Raises `ConfigError` if there is no such sink, or if the WAL is a copy."""
     refuse_copy(log)
-    folder = _folder(log, name)
+    folder = read_names(log).require(name, log.store.root)
     return Order("skip", folder, {"batch": batch_id}, why)
 
 
@@ -109,7 +109,7 @@ def plan_skip(log: Log, name: str, batch_id: int, *, to: object = None) -> SkipP
     Raises `ConfigError` if the batch is not the one that the sink would get next, if it was not released and can still
     be delivered, or if the sink is a two-phase or retired one.
     """
-    folder = _folder(log, name)
+    folder = read_names(log).require(name, log.store.root)
     refuse_retired(log, folder, name)
     sink = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
     _refuse_two_phase(log, name, sink)
@@ -234,14 +234,6 @@ def _marker(log: Log, plan: SkipPlan, term: Term, before: Marker | None) -> Mark
         skipped_rows=plan.target_rows,
         **log.stamp(),
     )
-
-
-def _folder(log: Log, name: str) -> str:
-    names = read_names(log)
-    folder = names.folder_of(name)
-    if folder is None:
-        raise ConfigError(f"{log.store.root} has no sink {name!r}; it has {names.present}")
-    return folder
 
 
 def _due(log: Log, folder: str, sink: SinkRecord) -> int:

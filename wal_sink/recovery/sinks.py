@@ -60,6 +60,13 @@ class SinkNames:
             f"sink: wal-sink sinks rename WAL {sink.name} {name}"
         )
 
+    def require(self, name: str, wal: str) -> str:
+        """The folder of the sink that has this name now. Raises `ConfigError` if there is none in the WAL at `wal`."""
+        folder = self.folder_of(name)
+        if folder is None:
+            raise ConfigError(f"{wal} has no sink {name!r}; it has {self.present}")
+        return folder
+
     @property
     def present(self) -> str:
         """The names of the sinks that are not retired, for messages."""
@@ -188,7 +195,7 @@ def plan_retire(log: Log, name: str) -> RetirePlan:
     pending batches.
     """
     _refuse_elsewhere(log)
-    folder = _present(log, read_names(log), name)
+    folder = read_names(log).require(name, log.store.root)
     refuse_retired(log, folder, name)
     return RetirePlan(name, folder, marked_through(log, folder), tuple(pending_batches(log, folder)))
 
@@ -270,7 +277,7 @@ def check_rename(log: Log, old: str, new: str) -> str:
     """The folder of a sink that is to be renamed. Creates nothing. Raises `ConfigError` as `rename` does."""
     _refuse_elsewhere(log)
     names = read_names(log)
-    folder = _present(log, names, old)
+    folder = names.require(old, log.store.root)
     refuse_retired(log, folder, old)
     _refuse_taken(log, names, folder, new)
     return folder
@@ -283,13 +290,6 @@ def _refuse_elsewhere(log: Log) -> None:
             f"{log.store.root} holds no wal.json yet: the sinks are registered, but no batch was staged. Repeat the "
             "command after the first batch was staged"
         )
-
-
-def _present(log: Log, names: SinkNames, name: str) -> str:
-    folder = names.folder_of(name)
-    if folder is None:
-        raise ConfigError(f"{log.store.root} has no sink {name!r}; it has {names.present}")
-    return folder
 
 
 def _refuse_taken(log: Log, names: SinkNames, folder: str, new: str) -> None:
