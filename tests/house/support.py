@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.metrics.names import METRICS
+from wal_sink.metrics.numbers import METRICS
 from wal_sink.reporting.findings import Finding, Level
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import SYSTEM, ProcessIdentity, Runtime, process_identity

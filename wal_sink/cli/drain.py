@@ -20,7 +20,7 @@ from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import SinkStatus, Status
 from wal_sink.reporting.counts import counted, pending_text
 from wal_sink.reporting.texts import told
-from wal_sink.runtime.bounded import within
+from wal_sink.runtime.timed_calls import within
 from wal_sink.settings import Delivery, GuaranteeName, Settings
 from wal_sink.sinks.base import TwoPhaseSink
 from wal_sink.telemetry import Event, Rejected

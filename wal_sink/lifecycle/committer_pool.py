@@ -12,7 +12,7 @@ from wal_sink.lifecycle.run import Run
 from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import RAISED_TOO, logger_of
 from wal_sink.reporting.texts import said_once, text_of, told
-from wal_sink.runtime.bounded import within
+from wal_sink.runtime.timed_calls import within
 from wal_sink.telemetry.events import GaveUp, StreamHeld, StreamResumed
 
 END_S = 5.0

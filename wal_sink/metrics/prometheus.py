@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wal_sink.errors import ConfigError
-from wal_sink.metrics.names import METRICS, Metric
-from wal_sink.metrics.numbers import Numbers
+from wal_sink.metrics.numbers import METRICS, Metric, Numbers
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.telemetry.hooks import Events, OnEvent

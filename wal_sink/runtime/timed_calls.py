@@ -9,6 +9,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
@@ -166,3 +167,24 @@ def _exit_error(error: BaseException) -> ProgramExitError:
     if isinstance(error, SystemExit):
         return ProgramExitError(f"called sys.exit({'' if error.code is None else repr_of(error.code)})")
     return ProgramExitError(f"raised {type(error).__name__}")
+
+
+def within(seconds: float, name: str, call: Callable[[], T]) -> T:
+    """The result of the call, or its error. For the end of a process, which waits only so long for a store.
+
+    Raises `TimeoutError` after so many seconds; then the call goes on. It runs on a daemon thread of this name, which
+    keeps no process alive. Where the interpreter starts no more threads, it runs here, without a limit.
+    """
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised on the thread of the caller
+            answer.set_exception(error)
+
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:
+        work()
+    return answer.result(seconds)

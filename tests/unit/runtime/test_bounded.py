@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wal_sink.runtime.bounded import within
+from wal_sink.runtime.timed_calls import within
 
 
 def refuse() -> None:
