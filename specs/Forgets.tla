@@ -174,7 +174,7 @@ ReadLastDelivered(r) ==
 Tasks(b, rows) ==
     [g \in Slots |-> IF g \in Segs(b) /\ rows[g] < Size(b, g) THEN [NoTask EXCEPT !.pc = "read", !.k = rows[g]] ELSE NoTask]
 
-\* committer.committer.Committer._deliver_next: the term, the release, and of another's release the marker
+\* committer.committer.Committer.deliver_next: the term, the release, and of another's release the marker
 Begin(r) ==
     LET c == C[r]
         b == c.marked + 1
@@ -360,7 +360,7 @@ CreateMarker(r) ==
     /\ G' = [G EXCEPT !.asked = @ \ {r}, !.lost = @ \/ AnyMissing(log, marked'), !.bad = IF isBad THEN @ \cup {"marked"} ELSE @]
     /\ UNCHANGED <<target, letters, rel, term, T, budgets>>
 
-\* The work of a newer process looks like damage to a superseded one: committer.committer.Committer.deliver_next
+\* The work of a newer process looks like damage to a superseded one: committer.committer.Committer.deliver_with_retries
 Suspect(r) ==
     /\ C[r].pc = "suspect"
     /\ Go(r, IF Superseded(r) THEN "gone" ELSE "alarm")

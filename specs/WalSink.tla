@@ -372,7 +372,7 @@ Restart(r) ==
 
 CommitterFails(r, s, why) == C' = [C EXCEPT ![r][s].pc = "fail", ![r][s].why = why]
 
-\* committer.committer.Committer.deliver_next: the work of a newer process looks like damage to a superseded one
+\* committer.committer.Committer.deliver_with_retries: the work of a newer process looks like damage to a superseded one
 Fail(r, s) ==
     /\ C[r][s].pc = "fail"
     /\ LET c == C[r][s] IN
@@ -382,7 +382,7 @@ Fail(r, s) ==
             /\ G' = Shout(G, c.b, c.why, FalseAlarm(c.why))
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* A release is known: begin to deliver it, or look first at the work of an older process.  committer.committer.Committer._deliver_next
+\* A release is known: begin to deliver it, or look first at the work of an older process.  committer.committer.Committer.deliver_next
 Taken(r, s, c, b, att) ==
     LET over == att.r # r \/ c.began = b
         last == BUG = "group_marked_before_its_last" /\ c.upto > c.marked /\ b - c.marked = Longest
@@ -390,7 +390,7 @@ Taken(r, s, c, b, att) ==
     IN [c EXCEPT !.b = b, !.att = att, !.began = b, !.rows = NoRows, !.pc = next, !.fresh = ~over,
                  !.seen = ~over /\ G.marked[<<s, b>>] # 0]
 
-\* committer.committer.Committer._deliver_next: a batch that was released waits, too, while a checkpoint that was rolled back has not
+\* committer.committer.Committer.deliver_next: a batch that was released waits, too, while a checkpoint that was rolled back has not
 \* completed it again.  rec: what earlier runs left is not delivered yet.
 AskGate(r, s) ==
     /\ R[r].phase = "open" /\ C[r][s].pc = "idle" /\ wal # 0
@@ -410,7 +410,7 @@ AskGate(r, s) ==
     /\ UNCHANGED <<ck, store, S, T, G>>
 
 \* The repair "fresh_gate" also takes what this run staged before it asks the gate, not after (att in AskGate).
-\* committer.committer.Committer._deliver_next: a superseded committer decides nothing; then committer.release.Releaser.release and ._decide
+\* committer.committer.Committer.deliver_next: a superseded committer decides nothing; then committer.release.Releaser.release and ._decide
 \* as far as memory goes
 CheckOffice(r, s) ==
     /\ C[r][s].pc = "office"
@@ -553,7 +553,7 @@ ReadProgress(r, s) ==
           /\ G' = IF ignored THEN G ELSE [G EXCEPT !.dead = @ \cup Kept(s, b, C[r][s].rows)]
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* committer.committer.Committer._read_markers: the marker, after progress
+\* committer.committer.Committer._find_marked: the marker, after progress
 ReadMarker(r, s) ==
     /\ C[r][s].pc = "marker"
     /\ LET b == C[r][s].b IN

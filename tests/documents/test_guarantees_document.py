@@ -10,7 +10,7 @@ import pytest
 from tests.house.protocol import RECORD_S, SMALL_BATCH_BYTES
 from tests.support.documents import check_exists, laws
 from tests.support.processes import CHECKOUT
-from wal_sink.committer.group import GROUP_BATCHES, GROUP_S
+from wal_sink.committer.markers import GROUP_BATCHES, GROUP_S
 from wal_sink.delivery.segment import LOOK_S
 from wal_sink.spark.committers import GRACE_S
 

@@ -211,7 +211,7 @@ def test_a_draining_process_that_waits_costs_one_small_read_of_the_checkpoint_a_
     place.requests.clear()
 
     for _ in range(10):
-        assert not run.deliver_next(run.committers[0])
+        assert not run.advance(run.committers[0])
 
     assert asked == ["before read commits/3"] * 10
     assert place.requests == []

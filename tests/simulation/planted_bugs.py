@@ -26,7 +26,6 @@ from tests.house.protocol import Collector, Committer, Gate, Rejections, Segment
 from tests.house.sinks import Chunk, FailureKind, LedgerEntry, SinkFailedError
 from tests.house.stores import Store
 from wal_sink.committer.release import Released, Releaser
-from wal_sink.committer.states import DueBatch, Seen, State
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.positions import Positions
 from wal_sink.delivery.segment import Records
@@ -150,12 +149,8 @@ def dead_letters_not_kept_at_takeover(patch: Patch) -> None:
 
 
 def no_second_read_at_takeover(patch: Patch) -> None:
-    def progress_alone(_: Committer, due: DueBatch) -> Seen:
-        due.delivery.reload_progress()
-        return Seen.PROGRESS_READ
-
-    patch.setitem(Committer._ACTIONS, State.BEGUN, progress_alone)
-    patch.setitem(Committer._ACTIONS, State.INFORMED, lambda *_: Seen.NO_MARKER)
+    patch.setattr(Committer, "_read_progress", lambda _, delivery, __: delivery.reload_progress())
+    patch.setattr(Committer, "_find_marked", lambda *_: False)
 
 
 @instead(Committer, "next_batch")
@@ -364,12 +359,12 @@ def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
 @around(Committer, "__init__")
 def last_delivered_not_read_at_the_start(right: Any, self: Committer, *args: Any) -> None:
     right(self, *args)
-    self._state = State.READY
+    self._is_confirmed = True
 
 
 @around(Committer, "confirm_marked")
 def last_delivered_not_read_at_the_end(right: Any, self: Committer) -> None:
-    if self._state is State.UNCONFIRMED:
+    if not self._is_confirmed:
         right(self)
 
 

@@ -176,10 +176,10 @@ def test_a_drainer_does_not_release_what_a_roll_back_made_undone() -> None:
     world.life(dies("before create", "release.json")).live()
     drainer = world.life().open_run()
     world.roll_back(0)
-    drainer.deliver_next(drainer.committers[0])
+    drainer.advance(drainer.committers[0])
 
     with pytest.raises(HistoryError, match="no offsets/1"):
-        drainer.deliver_next(drainer.committers[0])
+        drainer.advance(drainer.committers[0])
 
     assert {row[1] for row in world.rows} == {0}
 

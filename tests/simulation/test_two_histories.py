@@ -311,11 +311,11 @@ def test_a_parked_sink_costs_no_manifests() -> None:
     run = place.open({"a": Recorder(), "b": Delivery(broken, retry=Retry(attempts=1), on_failure="park")})
     query = query_of(place)
     for _ in query.batches(run, 3):
-        run.deliver_next(run.committers[0])
+        run.advance(run.committers[0])
         with pytest.raises(Exception, match="delivery stopped after 1 attempts"):
-            run.deliver_next(run.committers[1])
+            run.advance(run.committers[1])
 
-    assert run.deliver_next(run.committers[0]) is False
+    assert run.advance(run.committers[0]) is False
     assert run.history.staged(1) is None
     assert run.history.pending(before=10) != (0, 0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from wal_sink.committer.context import CommitContext
+from wal_sink.committer.release import CommitContext
 from wal_sink.recovery.inventory import Lost, find_again, newest_marker, sink_folders
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term

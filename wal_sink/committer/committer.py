@@ -1,24 +1,23 @@
 """The committer of one sink: gate, release, deliver, mark, in batch order. Runs in the driver or a draining process.
 
-Nothing here waits for a gate or knows Spark. `deliver_next` does all that can be done now, and its caller decides when
-to call it again.
+`Committer.deliver_next` is the protocol, from top to bottom. Nothing here waits for a gate or knows Spark: all that can
+be done now is done, and the caller decides when to call again.
 
-An idempotent sink that is behind is served in groups of batches, see `group`.
+An idempotent sink that is behind is served in groups of batches, see `markers.Group`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Literal
+from dataclasses import dataclass
 
 import msgspec
 
-from wal_sink.committer.context import CommitContext
-from wal_sink.committer.group import Group
 from wal_sink.committer.last_error import LastError
 from wal_sink.committer.markers import (
+    Group,
     MarkedSlots,
     find_marker,
     first_due,
@@ -27,7 +26,7 @@ from wal_sink.committer.markers import (
     read_marked,
     tell_marked,
 )
-from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
+from wal_sink.committer.release import CommitContext, Released
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery, tell_released
 from wal_sink.delivery.dispatch import ServedSink
@@ -52,6 +51,19 @@ RELEASE_S = 5.0
 _logger = logger_of(__name__)
 
 
+@dataclass(slots=True)
+class _InHand:
+    """The batch that is next. It lasts over failed attempts, until the sink has the batch."""
+
+    batch_id: int
+    since: str
+    """When it became the next one, ISO 8601, UTC."""
+    delivery: BatchDelivery | None = None
+    """None until an attempt begins to deliver. It knows the rows that the sink has."""
+    began_s: float = -math.inf
+    """When that was, by the monotonic clock."""
+
+
 class Committer:
     """Delivers the batches of a WAL to one sink, strictly in order. Not shared between threads."""
 
@@ -68,13 +80,11 @@ class Committer:
         )
         self._marker: Marker | None = None
         self._group = Group(shared, is_allowed=self._ignores_repeats)
-        self._due = (NOTHING, "")  # the batch that is next, and since when
-        self._underway: BatchDelivery | None = None  # a delivery that an earlier call began and did not finish
+        self._in_hand: _InHand | None = None
         self._has_delivered = False  # if so, no process began the next batch before
         self._tidied_through: int | None = None
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
-        self._state = State.UNCONFIRMED
-        self._began_s = -math.inf  # when the delivery that is underway began, by the monotonic clock
+        self._is_confirmed = False  # whether step 0 of this run is done
         self._rate = RowRate(served_sink.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
@@ -143,39 +153,91 @@ class Committer:
             return None
         return max(self._delivered_through + 1, wal.first_batch, self._first_batch)
 
-    def deliver_next(self, *, search: bool) -> bool:
-        """Deliver the next batch if it can be released; False if there is nothing to do now.
+    def deliver_with_retries(self, *, search: bool) -> bool:
+        """Call `deliver_next`, and again after a failure that may pass, within the budget.
 
-        With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones.
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
         when going on would be wrong, `StoppedError` when the run ends.
         """
         with self._noting():
-            return self._deliver_within_budget(search=search)
+            try:
+                return self._within_budget(search=search)
+            except (HistoryError, CorruptError):
+                # To a superseded process, objects that the newer one made or collected look like damage: say that.
+                self.term.check(self._log.store)
+                self.mark_delivered()
+                marker = self._marker_of_missing()
+                if marker is None:
+                    raise
+                self._go_on_from(marker)
+                self._in_hand = None
+                return True
+            except (DeliveryError, StoppedError):
+                self.mark_delivered()
+                raise
 
-    def _deliver_within_budget(self, *, search: bool) -> bool:
+    def _within_budget(self, *, search: bool) -> bool:
         tell = failure_teller(self._log.events, self._served_sink, self.next_batch)
         budget = Budget.of(self._served_sink.delivery.retry, self._log.runtime, all_told(tell, self._attempt_failed))
-        sleep = self._shared.sleep_s
-        what = f"sink {self.shown!r}"
-        try:
-            delivered = budget.call(
-                lambda: self._deliver_next(search=search), StoreError, OutcomeUnknownError, sleep=sleep, what=what
-            )
-        except (HistoryError, CorruptError):
-            # To a superseded process, objects that the newer one made or collected look like damage: say that instead.
-            self.term.check(self._log.store)
-            self.mark_delivered()
-            marker = self._marker_of_missing()
-            if marker is None:
-                raise
-            self._go_on_from(marker)
-            self._underway = None
-            return True
-        except (DeliveryError, StoppedError):
-            self.mark_delivered()
-            raise
-        return delivered
+        return budget.call(
+            lambda: self.deliver_next(search=search),
+            StoreError,
+            OutcomeUnknownError,
+            sleep=self._shared.sleep_s,
+            what=f"sink {self.shown!r}",
+        )
+
+    def deliver_next(self, *, search: bool) -> bool:
+        """Deliver the next batch if it can be released; False if there is nothing to do now.
+
+        With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones. The steps
+        have the numbers of docs/ARCHITECTURE.md. An error may end any of them: the next attempt begins anew, and
+        `_in_hand` says how far the delivery came. Raises what `deliver_with_retries` raises.
+        """
+        # 0. Confirm, once a run: the target has what the newest marker stands for.
+        if not self._is_confirmed:
+            self._confirm_marked()
+            self._is_confirmed = True
+
+        # 1. Gate: go on once Spark has completed the batch.
+        hand = self._take_next(search=search)
+        if hand is None:
+            return self._close_group()
+        batch_id, staged = hand.batch_id, self._shared.history.staged(hand.batch_id)  # before the gate is read
+        self._group.learn_of_backlog(batch_id)
+        # A checkpoint that was rolled back must complete the batch again, though it may be released.
+        if not self._shared.gate.is_open(batch_id):
+            return self._close_group()
+
+        # 2. Release. A superseded process must not decide which attempt is delivered, so the next term is read first.
+        #    Not within a group, since its target ignores rows that it has.
+        if not self._group.covers(batch_id):
+            self._look_at_term()
+        released = self._shared.releaser.release(batch_id, staged, sink=self.name)
+        if released is None:
+            return self._close_group()
+        # This process may have slept since: a newer one may have delivered another attempt and collected its release.
+        if not (released.is_present_plan and self._group.is_in_time(RELEASE_S)):
+            self._look_at_term()
+
+        # 3. Deliver. Another process or attempt may have begun: its progress is read, and the markers after that. For
+        #    progress may be absent because the batch was collected.
+        is_begun = self._may_be_begun(hand, staged, released)
+        delivery = self._begin(hand, released.manifest, is_begun=is_begun)
+        if is_begun:
+            self._read_progress(delivery, batch_id)
+        if is_begun and self._find_marked(batch_id):
+            return self._end_batch()
+        self._send(hand, delivery, released.manifest)
+
+        # 4. Mark the batch and its group, unless a later batch shares the marker.
+        kept = delivery.kept_rows()
+        if not (is_begun or kept) and self._group.may_take(batch_id):
+            self._group.batches.append(released.manifest)
+        else:
+            self._mark([*self._group.batches, released.manifest], kept)
+        # 5. Collect: see `Run.advance`.
+        return self._end_batch()
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
@@ -205,8 +267,8 @@ class Committer:
         """Confirm that a transactional target still has the rows that the newest marker stands for. Called at the start
         and at the end of a run. No request without such a marker, or for another kind of target.
 
-        Raises the errors of `deliver_next`: `HistoryError` if the target lost rows, `DeliveryError` if it gives no
-        answer.
+        Raises what `deliver_with_retries` raises: `HistoryError` if the target lost rows, `DeliveryError` if it gives
+        no answer.
         """
         with self._noting():
             self._confirm_marked()
@@ -254,143 +316,72 @@ class Committer:
         except (StoreError, OutcomeUnknownError, CorruptError) as error:
             _logger.warning("sink %s: aborting abandoned transactions failed: %s", self.shown, error)
 
-    def _deliver_next(self, *, search: bool) -> bool:
-        """Walk the table of `states` to one of its ends."""
-        if self._state is not State.UNCONFIRMED:
-            self._state = State.READY  # the walk before this one came to an end, or an error ended it
-        due = DueBatch(search)
-        while self._state not in ENDS:
-            self._state = NEXT[self._state][self._ACTIONS[self._state](self, due)]
-        return self._state is State.DELIVERED
-
-    def _confirm(self, _: DueBatch) -> Literal[Seen.CONFIRMED]:
-        self._confirm_marked()
-        return Seen.CONFIRMED
-
-    def _ask_gate(self, due: DueBatch) -> Literal[Seen.GATE_OPEN, Seen.GATE_CLOSED]:
-        if due.search:
+    def _take_next(self, *, search: bool) -> _InHand | None:
+        """The next batch, as an earlier attempt left it; None if the sink gets no batch now."""
+        if search:
             self._shared.history.load_owner()
             self._shared.gate.search()
         batch_id = self.next_batch()
         if batch_id is None or (self._sink.through is not None and batch_id > self._sink.through):
-            return Seen.GATE_CLOSED
-        due.batch_id = batch_id
-        if batch_id != self._due[0]:
-            self._due = (batch_id, self._log.runtime.timestamp())
-        due.staged = self._shared.history.staged(batch_id)
-        self._group.learn_of_backlog(batch_id)
-        # A checkpoint that was rolled back must complete the batch again, though it may be released.
-        return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
+            return None
+        if self._in_hand is None or self._in_hand.batch_id != batch_id:
+            self._in_hand = _InHand(batch_id, self._log.runtime.timestamp())
+        return self._in_hand
 
-    def _check_term(self, due: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
-        """Read the next term, since a superseded process must not decide which attempt is delivered.
-
-        One read; none within a group, since its target ignores rows that it has.
-        """
-        if not self._group.covers(due.batch_id):
-            self._look_at_term()
-        return Seen.NOT_SUPERSEDED
-
-    def _release(self, due: DueBatch) -> Literal[Seen.RELEASE_HOLDS, Seen.RELEASE_IN_DOUBT, Seen.GATE_CLOSED]:
-        released = self._shared.releaser.release(due.batch_id, due.staged, sink=self.name)
-        if released is None:
-            return Seen.GATE_CLOSED
-        due.released = released
-        # This process may have slept since: a newer one may have delivered another attempt and collected its release.
-        holds = released.is_present_plan and self._group.is_in_time(RELEASE_S)
-        return Seen.RELEASE_HOLDS if holds else Seen.RELEASE_IN_DOUBT
-
-    def _check_term_again(self, _: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
-        self._look_at_term()
-        return Seen.NOT_SUPERSEDED
-
-    def _begin(self, due: DueBatch) -> Literal[Seen.NEW, Seen.MAYBE_BEGUN]:
-        due.is_begun = self._may_be_begun(due)
-        if self._group.must_end_before(due.released.manifest):
+    def _begin(self, hand: _InHand, manifest: Manifest, *, is_begun: bool) -> BatchDelivery:
+        """The delivery of the batch. A group that must not wait for it gets its marker first."""
+        if self._group.must_end_before(manifest):
             self._mark(self._group.batches, {})
-        if self._underway is None:
-            self._underway = self._delivery(due.released.manifest, taken_over=due.is_begun)
-            self._began_s = self._log.runtime.monotonic_s()
+        if hand.delivery is None:
+            hand.delivery = self._delivery(manifest, taken_over=is_begun)
+            hand.began_s = self._log.runtime.monotonic_s()
             known = self._shared.gate.known_through
-            tell_released(self._log.events, self.name, due.released.manifest, complete_through=known)
-        due.delivery = self._underway
-        return Seen.MAYBE_BEGUN if due.is_begun else Seen.NEW
+            tell_released(self._log.events, self.name, manifest, complete_through=known)
+        return hand.delivery
 
-    def _read_progress(self, due: DueBatch) -> Literal[Seen.PROGRESS_READ]:
-        due.delivery.take_over()
-        seen_in = f"progress of batch {due.batch_id}"
-        self.term = claim_above_seen(self._log, self.term, due.delivery.seen_term, seen_in)
-        due.delivery.go_on_under(self.term)
-        return Seen.PROGRESS_READ
+    def _read_progress(self, delivery: BatchDelivery, batch_id: int) -> None:
+        delivery.take_over()
+        self.term = claim_above_seen(self._log, self.term, delivery.seen_term, f"progress of batch {batch_id}")
+        delivery.go_on_under(self.term)
 
-    def _read_markers(self, due: DueBatch) -> Literal[Seen.MARKER_FOUND, Seen.NO_MARKER]:
-        if (marker := find_marker(self._log, self.name, due.batch_id)) is not None:
+    def _find_marked(self, batch_id: int) -> bool:
+        """Whether another process has marked the batch, or a later one. Then this one goes on from there."""
+        if (marker := find_marker(self._log, self.name, batch_id)) is not None:
             self._go_on_from(marker)
-            return Seen.MARKER_FOUND
+            return True
         if not (self._has_delivered or self._ignores_repeats):
-            check_not_marked(self._log, self.name, due.batch_id)
-        return Seen.NO_MARKER
+            check_not_marked(self._log, self.name, batch_id)
+        return False
 
-    def _send(self, due: DueBatch) -> Literal[Seen.ALL_SENT]:
-        manifest = due.released.manifest
+    def _send(self, hand: _InHand, delivery: BatchDelivery, manifest: Manifest) -> None:
         if not manifest.passed_over:  # Spark called no sink for such a batch either
-            due.delivery.run(self._renew_term)
-            self._group.timings[due.batch_id] = due.delivery.timing(self._due[1])
-        took_s = self._log.runtime.monotonic_s() - self._began_s
+            delivery.run(self._renew_term)
+            self._group.timings[hand.batch_id] = delivery.timing(hand.since)
+        took_s = self._log.runtime.monotonic_s() - hand.began_s
         paced_s = manifest.rows / (self._served_sink.delivery.rows_per_s or math.inf)  # the next batch waits for it
         self._group.note_pace(manifest, max(took_s, paced_s))
         self._log.events.tell(Delivered, sink=self.name, batch=manifest.batch_id, rows=manifest.rows, took_s=took_s)
-        return Seen.ALL_SENT
 
-    def _choose_marker(self, due: DueBatch) -> Literal[Seen.MARKER_SHARED, Seen.MARKER_DUE]:
-        due.kept = due.delivery.kept_rows()
-        shares_marker = not (due.is_begun or due.kept) and self._group.may_take(due.batch_id)
-        return Seen.MARKER_SHARED if shares_marker else Seen.MARKER_DUE
-
-    def _join_group(self, due: DueBatch) -> Literal[Seen.JOINED]:
-        self._group.batches.append(due.released.manifest)
-        return Seen.JOINED
-
-    def _mark_batch(self, due: DueBatch) -> Literal[Seen.MARKED]:
-        self._mark([*self._group.batches, due.released.manifest], due.kept)
-        return Seen.MARKED
-
-    def _forget_delivery(self, _: DueBatch) -> Literal[Seen.FORGOTTEN]:
-        self._underway = None
+    def _end_batch(self) -> bool:
+        """Forget the delivery, so that the next batch is a new one."""
+        self._in_hand = None
         self._has_delivered = True
-        return Seen.FORGOTTEN
+        return True
 
-    def _close_group(self, _: DueBatch) -> Literal[Seen.MARKED, Seen.NO_GROUP]:
+    def _close_group(self) -> bool:
+        """Create the marker of the group, since no batch can be released now; False if there is no group."""
         if not self._group.batches:
-            return Seen.NO_GROUP
-        self._mark(self._group.batches, {})
-        return Seen.MARKED
-
-    _ACTIONS: ClassVar[dict[State, Callable[[Committer, DueBatch], Seen]]] = {
-        State.UNCONFIRMED: _confirm,
-        State.READY: _ask_gate,
-        State.COMPLETE: _check_term,
-        State.ENTITLED: _release,
-        State.DOUBTFUL: _check_term_again,
-        State.RELEASED: _begin,
-        State.BEGUN: _read_progress,
-        State.INFORMED: _read_markers,
-        State.UNSENT: _send,
-        State.SENT: _choose_marker,
-        State.SHARING: _join_group,
-        State.MARKABLE: _mark_batch,
-        State.SETTLED: _forget_delivery,
-        State.CLOSED: _close_group,
-    }
-    """The action of each state; `states.NEXT` says which state follows its observation."""
-
-    def _may_be_begun(self, due: DueBatch) -> bool:
-        """Whether an earlier call or another process may have begun the delivery."""
-        if self._underway is not None or due.released.run_id != self._log.run_id:
-            return True
-        if due.staged is not None or self._has_delivered:
             return False
-        return self._has_progress(due.released.manifest)  # if it has, its release was lost
+        self._mark(self._group.batches, {})
+        return True
+
+    def _may_be_begun(self, hand: _InHand, staged: Manifest | None, released: Released) -> bool:
+        """Whether an earlier attempt or another process may have begun the delivery."""
+        if hand.delivery is not None or released.run_id != self._log.run_id:
+            return True
+        if staged is not None or self._has_delivered:
+            return False
+        return self._has_progress(released.manifest)  # if it has, its release was lost
 
     def _has_progress(self, manifest: Manifest) -> bool:
         """Whether the sink has some rows of the batch. One listing, or none where progress is kept elsewhere."""

@@ -1,8 +1,11 @@
-"""Releasing a batch: a durable decision, for all sinks, which of its staged attempts is delivered."""
+"""Releasing a batch: a durable decision, for all sinks, which of its staged attempts is delivered. And what the
+committers of one run share.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from wal_sink.checkpoint.formats import planned_ms
@@ -10,6 +13,7 @@ from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.recovery.history import History, MissingBatchError, divergence, pass_over
 from wal_sink.recovery.inventory import Lost, require
+from wal_sink.runtime.stopped import StoppedError
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Move, Release
@@ -178,6 +182,23 @@ class Releaser:
         if found != manifest.fingerprint:
             raise divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found,
                              held=(manifest.term, manifest.attempt))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CommitContext:
+    """The objects that the committers of one run share."""
+
+    log: Log
+    gate: Gate
+    history: History
+    releaser: Releaser
+    pause: Callable[[float], bool]
+    """Wait so many seconds. True if the run is ending."""
+
+    def sleep_s(self, seconds: float) -> None:
+        """Wait. Raises `StoppedError` if the run is ending."""
+        if self.pause(seconds):
+            raise StoppedError("the run is ending")
 
 
 def _is_same_plan(manifest: Manifest, text: str | None) -> bool:

@@ -111,7 +111,7 @@ class BatchDelivery:
         self._delivery_context = self._context(wal_id, term, before, looked_s)
 
     def run(self, renew_term: Callable[[int], Term]) -> None:
-        """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises.
+        """Deliver until the sink has every row. Raises what `Committer.deliver_with_retries` raises.
 
         `renew_term` claims the next term, or one above the term that it is given. The first is needed after tasks were
         left behind, the second if a transactional target knows a higher term.

@@ -1,20 +1,23 @@
 """The thread of a committer. It asks the gate only while a batch may become complete; idle, it costs no request.
 
 It is a plain daemon thread: one that inherits from the stream's thread would die with `query.stop()` (measured).
+
+`Liveness` is a local file that tells a supervisor that the committers of a process make progress. No request to a
+store.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Collection
+from pathlib import Path
 
 from wal_sink.committer.committer import Committer
-from wal_sink.errors import CorruptError, DeliveryError, WalSinkError
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError, WalSinkError
 from wal_sink.lifecycle.run import Run
-from wal_sink.lifecycle.thread_states import NEXT, Seen, State
 from wal_sink.reporting.logs import logger_of, logging_about
+from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.runtime.stopped import StoppedError
 
 FIRST_POLL_S = 0.06
@@ -29,6 +32,10 @@ _MOST_DOUBLINGS = 16
 """More than it takes to the longest pause. The bound only keeps the power small."""
 SEARCH_EVERY_POLLS = 1024
 """How often a poll searches in any case, since Spark may have died while it deleted: every 85 minutes of waiting."""
+TOUCH_EVERY_S = 1.0
+"""Shortest time between two touches."""
+BEAT_EVERY_S = 5.0
+"""Longest wait between two beats of a committer that waits for a retry. One that waits for a batch polls as often."""
 
 _logger = logger_of(__name__)
 
@@ -198,52 +205,58 @@ class CommitterThread:
             self._changed.notify_all()
 
     def _drive(self) -> None:
-        """Walk the table of `thread_states` to its end."""
-        state = State.QUIET
-        while state is not State.ENDED:
-            state = NEXT[state][self._ACTIONS[state](self)]
+        """Look for batches and wait, until everything that callers asked for is done and no poll is due.
 
-    def _decide_quiet(
-        self,
-    ) -> Literal[Seen.ANSWER_DUE, Seen.PAUSED, Seen.SEARCH_DUE, Seen.READ_SPENT, Seen.LOOK_DUE]:
-        self._listen()
+        The steps have the numbers of docs/ARCHITECTURE.md. An error may end any of them, and ends the thread.
+        """
+        delivered = False
+        while True:
+            # 1. Listen: note what callers asked for.
+            self._listen()
+
+            # 2. Pause while the batch that is due cannot be complete yet. A caller's answer does not wait for that.
+            if not self._is_answer_due and self._pauses():
+                continue
+
+            # 3. Look: deliver the next batch, perhaps after a search for later entries of the checkpoint. There is no
+            #    search after a delivery, since an earlier one found all complete batches, and the gate remembers them.
+            search = not delivered and (self._is_answer_due or self._find_out_whether_to_search())
+            if search or self._is_look_due(after_delivery=delivered):
+                delivered = self._look(search=search)
+                if delivered or (self._is_answer_due and not search):
+                    continue
+                # 4. Confirm: at the run's last look, so that a caller that closes the run learns of lost rows.
+                if self._is_answer_due and self._finishing:
+                    self._committer.confirm_marked()
+
+            # 5. Wait: tell callers that all is done, then wait to be woken or for the next poll.
+            delivered = False
+            if self._wait():
+                return
+
+    def _pauses(self) -> bool:
+        """Wait until the batch that is due may be complete; False if it may be now."""
+        early_s = self._early_s()
+        if early_s <= 0:
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: self._woken, early_s)
+        return True
+
+    def _is_look_due(self, *, after_delivery: bool) -> bool:
         if self._is_answer_due:
-            return Seen.ANSWER_DUE
-        if (early_s := self._early_s()) > 0:
-            self._pause(early_s)
-            return Seen.PAUSED
-        if self._find_out_whether_to_search():
-            return Seen.SEARCH_DUE
-        return Seen.READ_SPENT if self._is_read_spent() else Seen.LOOK_DUE
+            return True
+        return not (self._has_all() if after_delivery else self._is_read_spent())
 
-    def _decide_busy(self) -> Literal[Seen.ANSWER_DUE, Seen.PAUSED, Seen.ALL_DELIVERED, Seen.LOOK_DUE]:
-        """Decide without a search: an earlier one found all complete batches, and the gate remembers them."""
-        self._listen()
-        if self._is_answer_due:
-            return Seen.ANSWER_DUE
-        if (early_s := self._early_s()) > 0:
-            self._pause(early_s)
-            return Seen.PAUSED
-        return Seen.ALL_DELIVERED if self._has_all() else Seen.LOOK_DUE
+    def _look(self, *, search: bool) -> bool:
+        delivered = self._run.advance(self._committer, search=search)
+        if delivered:
+            self._polls = 0
+        return delivered
 
-    def _look(self) -> Literal[Seen.DELIVERED, Seen.NOTHING, Seen.NOTHING_YET]:
-        if self._deliver_next():
-            return Seen.DELIVERED
-        return Seen.NOTHING_YET if self._is_answer_due else Seen.NOTHING
-
-    def _search(self) -> Literal[Seen.DELIVERED, Seen.NOTHING, Seen.NOTHING_LEFT]:
-        if self._deliver_next(search=True):
-            return Seen.DELIVERED
-        return Seen.NOTHING_LEFT if self._is_answer_due and self._finishing else Seen.NOTHING
-
-    def _confirm(self) -> Literal[Seen.CONFIRMED]:
-        """Ask the target before the end, so that a caller that closes the run learns of lost rows."""
-        self._committer.confirm_marked()
-        return Seen.CONFIRMED
-
-    def _wait(self) -> Literal[Seen.WOKEN, Seen.POLL_DUE, Seen.OVER]:
-        """Answer, then wait or end. It is all done under one lock, so that a later call either wakes this thread or
-        starts a new one.
+    def _wait(self) -> bool:
+        """Answer, then wait; True if the thread ends instead. It is all done under one lock, so that a later call
+        either wakes this thread or starts a new one.
         """
         with self._changed:
             was_due = self._is_answer_due
@@ -251,21 +264,10 @@ class CommitterThread:
             poll_s = self._poll_s()
             if self._is_over(was_due=was_due, poll_s=poll_s):
                 self._running = False
-                return Seen.OVER
-            if self._changed.wait_for(lambda: self._woken, poll_s):
-                return Seen.WOKEN
-            self._polls += 1
-            return Seen.POLL_DUE
-
-    _ACTIONS: ClassVar[dict[State, Callable[[CommitterThread], Seen]]] = {
-        State.QUIET: _decide_quiet,
-        State.BUSY: _decide_busy,
-        State.LOOKING: _look,
-        State.SEARCHING: _search,
-        State.CONFIRMING: _confirm,
-        State.WAITING: _wait,
-    }
-    """The action of each state; `thread_states.NEXT` says which state follows its observation."""
+                return True
+            if not self._changed.wait_for(lambda: self._woken, poll_s):
+                self._polls += 1
+            return False
 
     def _listen(self) -> None:
         """Note the calls made so far. Raises `StoppedError` if the run is ending."""
@@ -278,12 +280,6 @@ class CommitterThread:
     def _is_answer_due(self) -> bool:
         """Whether a caller was heard that waits until all complete batches are delivered."""
         return self._heard > self._answered
-
-    def _deliver_next(self, *, search: bool = False) -> bool:
-        delivered = self._run.deliver_next(self._committer, search=search)
-        if delivered:
-            self._polls = 0
-        return delivered
 
     def _answer(self) -> None:
         """Tell the callers that were heard that all is done."""
@@ -313,10 +309,6 @@ class CommitterThread:
         """
         newest = self._committer.next_batch() == self._run.history.newest_known
         return self._staged_s + FIRST_POLL_S - self._now_s() if newest else 0.0
-
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._woken, seconds)
 
     def _now_s(self) -> float:
         return self._run.log.runtime.monotonic_s()
@@ -363,3 +355,51 @@ class CommitterThread:
         """
         batch_id = self._committer.next_batch()
         return self._run.is_stager and batch_id is not None and batch_id <= self._run.history.newest_known
+
+
+class Liveness:
+    """The liveness file of one process. `beat` may be called from any thread.
+
+    A committer beats whenever it comes by: at every look for a batch, before every chunk, and while it waits for a
+    retry. The file is touched once every running committer has beaten since the last time. So a committer that is
+    stuck, in a call that never returns or in a lock, keeps the file from being touched, also while the committers of
+    other sinks go on.
+    """
+
+    def __init__(self, path: str, runtime: Runtime = SYSTEM) -> None:
+        self._path = Path(path)
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._beaten: set[str] = set()
+        self._touched_s = -math.inf
+        self._has_warned = False
+
+    def begin(self) -> None:
+        """Touch the file at the start. Raises `ConfigError` if that is impossible."""
+        try:
+            if self._path.is_dir():
+                raise IsADirectoryError(f"{self._path} is a directory")
+            self._path.touch()
+        except OSError as error:
+            raise ConfigError(
+                f"liveness_file={str(self._path)!r} (--liveness-file): this file cannot be touched: {error}. Choose a "
+                "file in an existing folder that this process may write"
+            ) from error
+
+    def beat(self, name: str, running: Callable[[], Collection[str]]) -> None:
+        """Note that `name` made progress. Touch the file if everyone did who is running."""
+        with self._lock:
+            self._beaten.add(name)
+            if self._runtime.monotonic_s() - self._touched_s >= TOUCH_EVERY_S and self._beaten.issuperset(running()):
+                self._touched_s = self._runtime.monotonic_s()
+                self._beaten.clear()
+                self._touch()
+
+    def _touch(self) -> None:
+        try:
+            self._path.touch()
+            self._has_warned = False
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning("the liveness file %s cannot be touched any more: %s", self._path, error)

@@ -11,11 +11,10 @@ from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
-from wal_sink.committer.context import CommitContext
-from wal_sink.committer.release import Releaser
+from wal_sink.committer.release import CommitContext, Releaser
 from wal_sink.delivery.dispatch import ServedSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
-from wal_sink.lifecycle.given import refuse_ends
+from wal_sink.lifecycle.walsink_arguments import refuse_ends
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, refuse_left, sink_folders, take
 from wal_sink.recovery.location import GonePlace
@@ -235,28 +234,24 @@ class Run:
     def deliver_all(self) -> None:
         """Deliver everything that can be delivered now, sink after sink. Raises the first sink's error."""
         for committer in self.committers:
-            while self.deliver_next(committer):
+            while self.advance(committer):
                 continue
 
-    def deliver_next(self, committer: Committer, *, search: bool = False) -> bool:
-        """Deliver one batch of one committer, then collect if that is due."""
+    def advance(self, committer: Committer, *, search: bool = False) -> bool:
+        """Deliver one batch of one committer, then collect if that is due; False if there is nothing to do now."""
         with logging_about(wal=self.log.store.root, sink=committer.name, batch=committer.next_batch()):
-            return self._deliver_next(committer, search=search)
-
-    def _deliver_next(self, committer: Committer, *, search: bool) -> bool:
-        try:
-            has_delivered = committer.deliver_next(search=search)
-            self._retire_if_complete(committer)
-            if not has_delivered:
-                return False
-        except (CorruptError, DeliveryError):
-            self._given_up.add(committer.name)
-            raise
-        self._given_up.discard(committer.name)
-        self._forget_delivered()
-        committer.abort_abandoned()
-        self._collect(committer)
-        return True
+            try:
+                has_delivered = committer.deliver_with_retries(search=search)
+                self._retire_if_complete(committer)
+            except (CorruptError, DeliveryError):
+                self._given_up.add(committer.name)
+                raise
+            if has_delivered:
+                self._given_up.discard(committer.name)
+                self._forget_delivered()
+                committer.abort_abandoned()
+                self._collect(committer)
+            return has_delivered
 
     def _retire_if_complete(self, committer: Committer) -> None:
         """Retire a sink that has the last batch that it gets. A create, once."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.given import refuse_shared_folder
-from wal_sink.lifecycle.liveness import BEAT_EVERY_S, Liveness
+from wal_sink.lifecycle.committer_thread import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
+from wal_sink.lifecycle.walsink_arguments import refuse_shared_folder
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
 from wal_sink.recovery.location import GonePlace
 from wal_sink.reporting.counts import pending_text

@@ -287,7 +287,7 @@ class HistoryProcess:
             for target in self.world.targets.values():
                 target.held.clear()
         for committer in run.committers:
-            while run.deliver_next(committer):
+            while run.advance(committer):
                 continue
 
     def _ended_by(self, error: WalSinkError) -> None:

@@ -140,7 +140,7 @@ class GoldenWal:
         run.gate.search()
         self.armed = list(points)
         try:
-            while run.deliver_next(next(one for one in run.committers if one.name == sink)):
+            while run.advance(next(one for one in run.committers if one.name == sink)):
                 pass
         except Crash:
             return

@@ -256,7 +256,7 @@ def test_a_target_that_keeps_its_positions_is_not_looked_for_in_the_wal() -> Non
     run = place.open({"b": Delivery(Forgetful(target), start_from="earliest")})
     place.requests.clear()
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
 
     assert not [name for name in place.requests if paths.progress_folder("b", 0) in name]
     assert f"read {paths.marker('b', 0)}" not in place.requests
@@ -360,7 +360,7 @@ def test_what_a_predecessor_finished_and_collected_meanwhile_is_not_sent_again(l
 
     place.wal.list = finished_meanwhile  # type: ignore[method-assign]
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
 
     assert sink.chunks == []
     assert run.committers[0].next_batch() == 6
@@ -399,5 +399,5 @@ def test_a_gate_that_turns_out_to_be_closed_leaves_nothing_to_do() -> None:
     drainer = place.open({"a": Delivery(sink, start_from="earliest")})
     place.checkpoint.delete(["commits/0"])
 
-    assert not drainer.deliver_next(drainer.committers[0])
+    assert not drainer.advance(drainer.committers[0])
     assert sink.chunks == []

@@ -16,8 +16,7 @@ from tests.house.protocol import SMALL_BATCH_BYTES, CommitterThread, Run
 from tests.house.sinks import Chunk, Rejected
 from tests.support.small_run import Place, Recorder
 from wal_sink import idempotent
-from wal_sink.committer import group
-from wal_sink.committer.group import GROUP_BATCHES, GROUP_S
+from wal_sink.committer.markers import GROUP_BATCHES, GROUP_S, Group
 from wal_sink.errors import DeliveryError, FencedError, PermanentError, StoreError
 from wal_sink.settings import Delivery
 from wal_sink.testing import simulated_runtime
@@ -92,7 +91,7 @@ def test_a_query_that_got_ahead_costs_no_more_and_one_read_of_the_checkpoint_a_g
 
     monkeypatch.setattr(run.checkpoint, "is_completed", noted)
 
-    while run.deliver_next(run.committers[0]):
+    while run.advance(run.committers[0]):
         continue
 
     assert sink.batches == list(range(1 + batches))
@@ -107,10 +106,10 @@ def test_batches_that_are_staged_meanwhile_need_no_look_within_a_group() -> None
     """Each closes the gate for itself, and for no batch of the group."""
     place = Place()
     run = behind(place, ignoring(Recorder()), 4)
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
     run.gate.close_from(4)
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
 
     assert sum(request.startswith("read terms") for request in place.requests) == 1
 
@@ -131,7 +130,7 @@ def test_a_batch_that_this_run_has_staged_meanwhile_joins_the_group() -> None:
     for _ in place.query().batches(run, 2):
         continue
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
     assert markers(place) == []
 
     run.deliver_all()
@@ -146,7 +145,7 @@ def test_a_batch_that_this_run_has_staged_and_spark_has_not_completed_leaves_the
     place.query().roll_back(0)
     run.gate.close_from(1)
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
 
     assert markers(place) == [0]
 
@@ -187,7 +186,7 @@ def test_no_read_asks_for_a_batch_that_another_process_may_stage(monkeypatch: py
 
     monkeypatch.setattr(run.gate, "is_open", noted)
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
 
     assert reads == [0]
 
@@ -227,7 +226,7 @@ def test_a_batch_that_became_complete_after_the_look_needs_another_look() -> Non
 def test_the_gate_was_closed_and_opened_again_since_the_look() -> None:
     place = Place()
     run = behind(place, ignoring(Recorder()), 2)
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
     run.gate.close_from(1)
     assert run.gate.is_open(1)
     place.open({"a": ignoring(Recorder())})
@@ -260,7 +259,7 @@ def test_a_group_is_marked_before_a_large_batch_that_takes_long(
     sizes = [detail.manifest.bytes for detail in details if detail is not None]
     large = sizes.pop(2)
     assert large > 9 * max(sizes)
-    monkeypatch.setattr(group, "SMALL_BATCH_BYTES", large - 1)
+    monkeypatch.setattr("wal_sink.committer.markers.SMALL_BATCH_BYTES", large - 1)
 
     run.deliver_all()
 
@@ -272,7 +271,7 @@ def test_a_group_is_marked_before_a_large_batch_whose_pace_nobody_knows(monkeypa
     """The batch before had no rows."""
     place, seen = Place(rows=lambda batch_id: [600] if batch_id == 1 else []), list[list[int]]()
     run = behind(place, ignoring(Recorder(lambda _: seen.append(markers(place)))), 3)
-    monkeypatch.setattr(group, "SMALL_BATCH_BYTES", 0)
+    monkeypatch.setattr("wal_sink.committer.markers.SMALL_BATCH_BYTES", 0)
 
     run.deliver_all()
 
@@ -284,7 +283,7 @@ def test_the_pace_of_a_batch_counts_the_wait_that_its_rows_cause(monkeypatch: py
     place, runtime, seen = Place(rows=lambda _: [2]), simulated_runtime(seed=3), list[list[int]]()
     to = Delivery(ignoring(Recorder(lambda _: seen.append(markers(place)))), rows_per_s=0.5)
     run = behind(place, to, 3, runtime=runtime)
-    monkeypatch.setattr(group, "SMALL_BATCH_BYTES", 0)
+    monkeypatch.setattr("wal_sink.committer.markers.SMALL_BATCH_BYTES", 0)
 
     run.deliver_all()
 
@@ -297,7 +296,7 @@ def test_a_group_lasts_a_second_however_often_the_term_is_read(monkeypatch: pyte
     run = place.open({"a": ignoring(Recorder(lambda _: runtime.sleep_s(0.4 * GROUP_S)))}, runtime=runtime)
     for _ in place.query().batches(run, 8):
         continue
-    monkeypatch.setattr(group.Group, "learn_of_backlog", lambda *_: None)  # as if they came one by one
+    monkeypatch.setattr(Group, "learn_of_backlog", lambda *_: None)  # as if they came one by one
 
     run.deliver_all()
 
@@ -314,7 +313,7 @@ def test_only_what_was_known_before_a_look_at_the_term_rests_on_it() -> None:
     run = place.open({"a": ignoring(Recorder())})
     for _ in place.query().batches(run, 3):
         continue
-    one = group.Group(cast("Any", run), is_allowed=True)
+    one = Group(cast("Any", run), is_allowed=True)
     staged = run.history.staged(0)
     assert staged is not None
     one.batches.append(staged)
@@ -367,7 +366,7 @@ def test_the_last_one_that_is_complete_is_marked_by_the_step_that_delivers_it() 
     run = place.open({"a": ignoring(Recorder())})
     next(place.query().batches(run, 1))
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
 
     assert markers(place) == [0]
 
@@ -376,15 +375,15 @@ def test_a_group_is_marked_when_its_next_batch_is_no_longer_complete() -> None:
     """The checkpoint was rolled back between two batches of the group."""
     place = Place()
     run = behind(place, ignoring(Recorder()), 2)
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
     assert markers(place) == []
 
     place.query().roll_back(0)
     run.gate.close_from(1)
 
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
     assert markers(place) == [0]
-    assert not run.deliver_next(run.committers[0])
+    assert not run.advance(run.committers[0])
 
 
 def test_who_takes_a_batch_over_marks_it_before_it_goes_on() -> None:
@@ -401,7 +400,7 @@ def test_who_takes_a_batch_over_marks_it_before_it_goes_on() -> None:
         behind(place, ignoring(Recorder(dying)), 3).deliver_all()
     newer = place.open({"a": ignoring(Recorder())})
 
-    assert newer.deliver_next(newer.committers[0])
+    assert newer.advance(newer.committers[0])
 
     assert markers(place) == [0]
 
@@ -503,7 +502,7 @@ def test_a_process_that_slept_within_a_group_sees_that_it_was_succeeded() -> Non
     place, sink = Place(), Recorder()
     runtime = simulated_runtime()
     run = behind(place, ignoring(sink), 5, runtime=runtime)
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
 
     runtime.sleep_s(GROUP_S)
     place.open({"a": ignoring(Recorder())})
@@ -527,8 +526,8 @@ def test_who_takes_over_sends_nothing_that_a_later_marker_stands_for() -> None:
     """The older process marks its group after the newer one has looked at its standing, before its first send."""
     place, first, second = Place(), Recorder(), Recorder()
     old = behind(place, ignoring(first), 3)
-    assert old.deliver_next(old.committers[0])
-    assert old.deliver_next(old.committers[0])
+    assert old.advance(old.committers[0])
+    assert old.advance(old.committers[0])
     new = place.open({"a": ignoring(second)})
     old.committers[0].mark_delivered()
     assert markers(place) == [1]

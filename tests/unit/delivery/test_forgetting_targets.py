@@ -108,7 +108,7 @@ def test_a_loss_that_ended_a_run_is_told_again_when_it_goes_on() -> None:
     target, place = Target(), Place(rows=lambda _: [2])
     run = place.open({"a": Forgetful(target)})
     complete(place, run, 2)
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
     target.happens("last", target.met.count("last") + 2, lambda: target.forget(2))
 
     for _ in range(2):

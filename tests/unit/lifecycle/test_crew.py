@@ -237,8 +237,8 @@ def test_who_waits_for_room_waits_for_parked_sinks_only_if_the_others_have_every
 def test_only_batches_below_the_one_at_hand_are_waited_for() -> None:
     team = Team({"a": Recorder(), "b": failing("park")}, batches=2)
     with pytest.raises(DeliveryError):
-        team.run.deliver_next(team.run.committers[1])
-    team.run.deliver_next(team.run.committers[0])
+        team.run.advance(team.run.committers[1])
+    team.run.advance(team.run.committers[0])
     team.pool._threads[1].start()
     team.pool._threads[1].caught_up.wait(PATIENCE_S)
 

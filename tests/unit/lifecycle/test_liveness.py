@@ -20,8 +20,7 @@ from tests.house.support import SYSTEM, Runtime
 from tests.support.small_run import Recorder
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import ConfigError, Delivery, WalSink
-from wal_sink.lifecycle.committer_thread import LONGEST_FOLLOWING_POLL_S
-from wal_sink.lifecycle.liveness import BEAT_EVERY_S, TOUCH_EVERY_S, Liveness
+from wal_sink.lifecycle.committer_thread import BEAT_EVERY_S, LONGEST_FOLLOWING_POLL_S, TOUCH_EVERY_S, Liveness
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 
@@ -134,7 +133,7 @@ SHORT_S = 0.05
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every wait of a drain that touches the file short."""
-    monkeypatch.setattr("wal_sink.lifecycle.liveness.TOUCH_EVERY_S", SHORT_S)
+    monkeypatch.setattr("wal_sink.lifecycle.committer_thread.TOUCH_EVERY_S", SHORT_S)
     monkeypatch.setattr("wal_sink.lifecycle.committer_thread.LONGEST_FOLLOWING_POLL_S", SHORT_S)
     monkeypatch.setattr("wal_sink.spark.committers.BEAT_EVERY_S", SHORT_S)
 

@@ -129,7 +129,7 @@ def test_a_step_tells_whether_there_was_something_to_do() -> None:
     run = place.open({"a": Recorder()})
     list(place.query().batches(run, 1))
 
-    assert [run.deliver_next(run.committers[0]) for _ in range(2)] == [True, False]
+    assert [run.advance(run.committers[0]) for _ in range(2)] == [True, False]
 
 
 def test_later_entries_of_the_checkpoint_are_looked_for_only_if_asked() -> None:
@@ -138,8 +138,8 @@ def test_later_entries_of_the_checkpoint_are_looked_for_only_if_asked() -> None:
     list(place.query().batches(run, 2))
     place.checkpoint.delete(["commits/0"])
 
-    assert not run.deliver_next(run.committers[0])
-    assert run.deliver_next(run.committers[0], search=True)
+    assert not run.advance(run.committers[0])
+    assert run.advance(run.committers[0], search=True)
     assert sink.batches == [0]
 
 
@@ -148,10 +148,10 @@ def test_a_sink_that_gave_up_holds_pending_what_it_lacks_and_no_manifest() -> No
     run = place.open({"a": Recorder(), "b": Delivery(failing, retry=Retry(attempts=1))})
     list(place.query().batches(run, 1))
     with pytest.raises(DeliveryError):
-        run.deliver_next(run.committers[1])
+        run.advance(run.committers[1])
     assert run.history.staged(0) is not None
 
-    run.deliver_next(run.committers[0])
+    run.advance(run.committers[0])
 
     assert run.history.pending(before=1)[0] == 1
     assert run.history.staged(0) is None
@@ -163,11 +163,11 @@ def test_a_sink_that_goes_on_after_it_gave_up_holds_manifests_again() -> None:
     run = place.open({"a": Recorder(), "b": Delivery(flaky, retry=Retry(attempts=1))})
     list(place.query().batches(run, 3))
     with pytest.raises(DeliveryError):
-        run.deliver_next(run.committers[1])
-    assert run.deliver_next(run.committers[1])
+        run.advance(run.committers[1])
+    assert run.advance(run.committers[1])
 
-    run.deliver_next(run.committers[0])
-    run.deliver_next(run.committers[0])
+    run.advance(run.committers[0])
+    run.advance(run.committers[0])
 
     assert run.history.staged(0) is None
     assert run.history.staged(1) is not None
@@ -190,11 +190,11 @@ def test_the_decisions_of_batches_that_every_sink_has_are_forgotten() -> None:
     place = Place()
     run = place.open({"a": Recorder(), "b": Recorder()})
     list(place.query().batches(run, 2))
-    run.deliver_next(run.committers[0])
-    run.deliver_next(run.committers[0])
+    run.advance(run.committers[0])
+    run.advance(run.committers[0])
     assert sorted(run.shared.releaser._released) == [0, 1]
 
-    run.deliver_next(run.committers[1])
+    run.advance(run.committers[1])
 
     assert sorted(run.shared.releaser._released) == [1]
 

@@ -274,7 +274,7 @@ def test_a_sink_whose_batch_lost_an_object_is_parked_like_one_that_gave_up(polic
     run = place.open({"a": other, "b": sink}, runtime=SYSTEM)
     batches = place.query().batches(run, 2)
     next(batches)
-    while run.deliver_next(run.committers[0]):
+    while run.advance(run.committers[0]):
         continue
     place.wal.delete([path for path in place.wal.list("", recursive=True) if path.endswith(".parquet")])
     thread = CommitterThread(run, run.committers[1], on_failure=lambda _: None)
@@ -286,7 +286,7 @@ def test_a_sink_whose_batch_lost_an_object_is_parked_like_one_that_gave_up(polic
     assert isinstance(thread.error, CorruptError)
     assert thread.parked is parked
     next(batches)
-    assert run.deliver_next(run.committers[0])
+    assert run.advance(run.committers[0])
     assert other.batches == [0, 1]
 
 

@@ -12,7 +12,6 @@ from tests.support.small_run import Place, Recorder
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import StoreError
 from wal_sink.lifecycle.committer_thread import FIRST_POLL_S
-from wal_sink.lifecycle.thread_states import Seen
 from wal_sink.testing import FakeQuery
 
 
@@ -70,7 +69,7 @@ def test_having_delivered_a_batch_it_asks_soon_for_the_next() -> None:
     thread._polls = 5
     FakeQuery(thread._run.checkpoint._files, lambda *_: []).complete_batch(1)  # type: ignore[arg-type]
 
-    assert thread._look() is Seen.DELIVERED
+    assert thread._look(search=False)
 
     assert thread._poll_s() == 0.03
 
@@ -81,11 +80,12 @@ def test_a_call_that_wakes_it_ends_a_pause() -> None:
     ended = threading.Event()
 
     def pausing() -> None:
-        thread._decide_busy()
+        thread._listen()
+        thread._pauses()
         ended.set()
 
     threading.Thread(target=pausing, daemon=True).start()
-    while not ended.wait(0.01):  # `_decide_busy` may not have begun to pause
+    while not ended.wait(0.01):  # it may not have begun to pause
         assert thread._now_s() < thread._staged_s, "it paused to the end"
         thread.leave()
 
@@ -161,19 +161,17 @@ def _at(thread: CommitterThread, polls: int) -> CommitterThread:
 def test_every_wait_is_counted() -> None:
     thread = waiting(follow=True)
 
-    assert thread._wait() is Seen.POLL_DUE
-    assert thread._wait() is Seen.POLL_DUE
+    assert [thread._wait(), thread._wait()] == [False, False]
 
     assert thread._polls == 2
 
 
 def test_a_batch_that_was_staged_just_now_is_not_asked_for_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by a thread that delivers others either."""
     thread = waiting(pending=True)
     now_s = thread._now_s()
     monkeypatch.setattr(thread, "_now_s", lambda: now_s)  # a slow machine would let the moment pass
     thread._staged_s = thread._now_s()
-    assert thread._decide_busy() is Seen.PAUSED
+    assert thread._pauses()
 
     thread._staged_s = thread._now_s() - FIRST_POLL_S
-    assert thread._decide_busy() is Seen.LOOK_DUE
+    assert not thread._pauses()

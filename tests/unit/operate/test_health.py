@@ -37,7 +37,7 @@ def staged(batches: int, *, drained: int = 0, names: tuple[str, ...] = ("a",)) -
     for batch_id in place.query().batches(run, batches):
         for committer in run.committers:
             if committer.name != names[0] or batch_id < drained:
-                run.deliver_next(committer, search=True)
+                run.advance(committer, search=True)
     return place
 
 

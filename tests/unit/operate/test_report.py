@@ -72,7 +72,7 @@ def busy() -> Place:
         runtime.sleep_s(10.0)
         for committer in run.committers:
             try:
-                while run.deliver_next(committer):
+                while run.advance(committer):
                     pass
             except DeliveryError:
                 assert committer.name == "stopped"

@@ -69,7 +69,7 @@ def stuck(make: Callable[[], object], healthy: Callable[[], object], **delivery:
     run = place.open({"a": make(), "b": Recorder()}, **delivery)
     list(place.query().batches(run, 3))
     with pytest.raises(DeliveryError):
-        run.deliver_next(run.committers[0])
+        run.advance(run.committers[0])
     end_roles(place.wal)
     return place
 

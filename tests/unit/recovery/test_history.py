@@ -341,9 +341,9 @@ def test_what_a_run_staged_is_pending_until_every_sink_has_it() -> None:
     assert run.history.pending(before=2) == (2, sum(sizes))
     assert run.history.pending(before=1) == (1, sizes[0])
 
-    run.deliver_next(run.committers[0])
+    run.advance(run.committers[0])
     assert run.history.pending(before=2) == (2, sum(sizes))
-    run.deliver_next(run.committers[1])
+    run.advance(run.committers[1])
 
     assert run.history.pending(before=2) == (1, sizes[1])
     assert run.history.pending(before=1)[0] == 0

@@ -299,7 +299,7 @@ def test_a_drain_that_is_asked_for_all_that_is_complete_finds_the_record_gone() 
     lose(place, paths.WAL)
 
     with pytest.raises(CorruptError, match=r"wal\.json is gone"):
-        run.deliver_next(run.committers[0], search=True)
+        run.advance(run.committers[0], search=True)
 
 
 def test_dead_letters_tell_that_there_was_a_record() -> None:

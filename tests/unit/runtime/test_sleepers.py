@@ -96,7 +96,7 @@ def test_a_batch_that_a_sleeper_marked_with_a_later_one_and_its_successor_collec
         continue
     sleeper.gate.search()
     for _ in range(4):
-        assert sleeper.deliver_next(sleeper.committers[0])
+        assert sleeper.advance(sleeper.committers[0])
 
     @idempotent
     def send(chunk: Chunk) -> None:
