@@ -58,6 +58,7 @@ def test_where_both_limits_meet_neither_takes_a_row_away() -> None:
 
 def test_a_row_that_is_larger_than_a_chunk_goes_alone() -> None:
     assert ends([3], chunk_bytes=1) == (1, 2, 3)
+    assert ends([10], chunk_bytes=5 * BYTES - 1) == (4, 8, 10), "only a first row may be larger"
 
 
 def test_ascending_ends_up_to_the_last_row_are_those_of_the_reference() -> None:
