@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import math
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -137,7 +137,8 @@ def test_timestamps_beyond_python() -> None:
 
 def test_the_earliest_timestamp_is_one_below_the_next() -> None:
     """numpy takes it for no time at all."""
-    for unit in ["s", "ms", "us", "ns"]:
+    units: tuple[Literal["s", "ms", "us", "ns"], ...] = ("s", "ms", "us", "ns")
+    for unit in units:
         earliest, following = values(pa.array([-(2**63), -(2**63) + 1], pa.int64()).cast(pa.timestamp(unit)))
         assert (earliest[:-1], earliest[-1], following[-1]) == (following[:-1], "2", "3")
         if unit == "us":
