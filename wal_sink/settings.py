@@ -18,6 +18,7 @@ from wal_sink.arguments import (
 )
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url, redacted
+from wal_sink.runtime.side_by_side import MOST as MOST_THREADS
 
 GuaranteeName = Literal["exactly_once", "at_least_once", "at_most_once"]
 Where = Literal["auto", "driver", "executors"]
@@ -131,10 +132,13 @@ class Delivery:
     max_concurrency: int | None = None
     """Number of segments of a batch that are in flight at once, at most. Batches are always in order.
 
-    None: one in each task slot for delivery. 1: total order, one segment after the other, and progress is recorded with
-    each chunk. More than there are slots: each task on an executor sends several, at most 16. Each goes through its own
+    None: no limit but the task slots and threads. 1: total order, one segment after the other, and progress is recorded
+    with each chunk.
+    """
+    threads_per_task: int = 1
+    """Number of segments that one delivery task on an executor sends at once, at most 16. Each goes through its own
     copy of the sink, in its own thread, so the libraries that the sink uses must permit threads. The task holds one
-    segment in memory for each thread.
+    segment in memory for each thread. More than 1 helps where the store or the target makes a task wait.
     """
     rows_per_s: float | None = None
     """Maximum average rows per second over all tasks together. None: no limit. Each task sends one chunk at once and
@@ -179,6 +183,15 @@ class Delivery:
         check_bool("same_target", self.same_target)
         check_retry(self.retry)
         _at_least_1_or_none(self, "max_concurrency")
+        _at_least_1(self, "threads_per_task")
+        if self.threads_per_task > MOST_THREADS:
+            raise ConfigError(f"threads_per_task={self.threads_per_task}: expected 1 to {MOST_THREADS}")
+        if self.threads_per_task > 1 and (self.max_concurrency == 1 or self.where == "driver"):
+            found = "max_concurrency=1" if self.max_concurrency == 1 else "where='driver'"
+            raise ConfigError(
+                f"threads_per_task={self.threads_per_task} sends several segments at once on executors, and {found} "
+                "sends one after the other. Leave out one of the two"
+            )
         if self.rows_per_s is not None and not (is_number(self.rows_per_s) and 0 < self.rows_per_s < math.inf):
             raise ConfigError(f"rows_per_s={self.rows_per_s!r}: expected a number of rows above 0")
 

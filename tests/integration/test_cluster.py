@@ -93,7 +93,7 @@ def test_a_task_sends_several_segments_at_once_each_through_its_own_sink(spark: 
     place.feed.add(range(30))
     (tmp_path / "met").mkdir()
     sink = Meeting(tmp_path / "met" / "lines")
-    to = Delivery(sink, where="executors", max_concurrency=3)
+    to = Delivery(sink, where="executors", threads_per_task=3)
     with place.sink(to, settings=Settings(max_delivery_tasks=1)) as wal:
         wal.run(place.feed.stream(spark).repartition(3).writeStream.trigger(availableNow=True))
     assert sorted(sink.ids()) == list(range(30))

@@ -45,11 +45,11 @@ def progress_with_rows(query: StreamingQuery) -> list[StreamingQueryProgress]:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("partitions_apart")
-@pytest.mark.parametrize("at_once", [None, 8])
-def test_the_work_of_executors_is_counted_in_the_driver(spark: SparkSession, place: Home, at_once: int | None) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_work_of_executors_is_counted_in_the_driver(spark: SparkSession, place: Home, threads: int) -> None:
     place.feed.add(range(40), range(40, 80))
     heard: list[Event] = []
-    to = Delivery(place.lines, where="executors", max_concurrency=at_once)
+    to = Delivery(place.lines, where="executors", threads_per_task=threads)
     with Metrics() as metrics:
         metrics.serve("127.0.0.1:0")
         sink = place.sink({"a": to}, settings=Settings(chunk_rows=5), metrics=metrics, on_event=heard.append)

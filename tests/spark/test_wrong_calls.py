@@ -245,6 +245,13 @@ WRONG_VALUES += [
     ],
     *[(lambda value=value: Settings(single_writer=cast("Any", value)), "True or False") for value in ("no", None, 0)],
     (lambda: Retry(attempts=cast("Any", None)), r"attempts=None"),
+    (lambda: Delivery(post, threads_per_task=0), r"threads_per_task=0"),
+    (lambda: Delivery(post, threads_per_task=17), r"threads_per_task=17: expected 1 to 16"),
+    (
+        lambda: Delivery(post, threads_per_task=2, max_concurrency=1),
+        r"threads_per_task=2 .*max_concurrency=1 sends one after",
+    ),
+    (lambda: Delivery(post, threads_per_task=2, where="driver"), r"threads_per_task=2 .*where='driver' sends one afte"),
     (lambda: Delivery(post, retry=cast("Any", 3)), r"retry: expected Retry\(attempts=8, budget_s=600\), found a int"),
     (lambda: LOOSE(post, **PLACES).drain(timeout_s=math.inf), r"timeout_s=inf"),
 ]
@@ -256,6 +263,17 @@ class Claims(Sink):
             setattr(self, name, value)
 
     def write(self, chunk: Chunk) -> None: ...
+
+
+def test_threads_of_a_task_are_refused_for_a_sink_that_no_task_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)  # other tests of this process may have one
+    for sink in (Claims(driver_only=True), wrap.foreach_batch(write_batch)):
+        to = Delivery(sink, threads_per_task=2)
+        wal = WalSink(to, wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint"))
+        with pytest.raises(ConfigError, match=r"threads_per_task=2 .*can only run on the driver"):
+            wal.drain()
 
 
 class SaysNoByMethod(Sink):

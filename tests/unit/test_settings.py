@@ -9,7 +9,9 @@ from wal_sink.settings import Delivery
 
 def test_a_delivery_shows_its_policies() -> None:
     shown = repr(Delivery("sqlite:///orders.db", on_failure="park"))
-    assert shown.startswith("Delivery(to='sqlite:///orders.db', guarantee=None, where='auto', max_concurrency=None, ")
+    assert shown.startswith(
+        "Delivery(to='sqlite:///orders.db', guarantee=None, where='auto', max_concurrency=None, threads_per_task=1, "
+    )
     assert "on_failure='park'" in shown
 
 

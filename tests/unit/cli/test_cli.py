@@ -277,7 +277,7 @@ def test_what_the_target_refuses_is_kept_if_asked_for(
 def test_every_policy_of_a_delivery_can_be_given() -> None:
     names = {field.name for field in (*fields(Delivery), *fields(Retry))} | {"on_gone", "order"}
     said_otherwise = {"to", "guarantee", "start_from", "through", "same_target", "retry"}
-    of_a_cluster_or_a_query = {"where", "max_concurrency", "on_failure"}
+    of_a_cluster_or_a_query = {"where", "max_concurrency", "threads_per_task", "on_failure"}
     assert set(options.POLICIES) == names - said_otherwise - of_a_cluster_or_a_query
 
 
