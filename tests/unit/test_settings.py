@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from wal_sink import WalSink
 from wal_sink.settings import Delivery
 
 
@@ -20,3 +21,9 @@ def test_a_delivery_shows_no_credentials() -> None:
     assert "to='postgres://host/db'," in repr(Delivery(url))
     for to in (url, functools.partial(print, url), {"a": Delivery(url)}):
         assert "hush" not in repr(Delivery(to))
+
+
+def test_no_attribute_of_a_walsink_shows_what_it_was_given() -> None:
+    given = WalSink(print, wal="memory://w", checkpoint="/c", checkpoint_options={"secret": "hush"})
+    for name, value in vars(given).items():
+        assert "hush" not in repr(value), name

@@ -44,7 +44,7 @@ def _nothing() -> None:
     return
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)  # its arguments may hold secrets
 class Committers:
     """The arguments of a `WalSink`, and its committers once its WAL is open. Threads may share it."""
 
