@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 import wal_sink.operate.ledgers
-from tests.house.log import Log, Marker, SinkRecord, TakeOver, TermRecord, claim, decode, encode, paths
+from tests.house.log import FORMAT, Log, Marker, SinkRecord, TakeOver, TermRecord, claim, decode, encode, paths
 from tests.house.operate import (
     Check,
     changes_of,
@@ -580,6 +581,19 @@ def test_a_damaged_manifest_counts_as_lost() -> None:
     assert skipped(place).plan.rows is None
     drained(place, Forgetful(target))
     assert marker(place, 2) is not None
+
+
+def test_a_manifest_of_another_format_is_not_taken_for_a_lost_one() -> None:
+    target = Target()
+    place = stuck(lambda: Poisoned(target), lambda: Forgetful(target))
+    [name] = [name for name in place.wal.list(paths.batch(1)) if name.startswith("manifest")]
+    path = f"{paths.batch(1)}/{name}"
+    record = json.loads(place.wal.read(path)) | {"format": FORMAT + 1}
+    place.wal.delete([path])
+    place.wal.create(path, json.dumps(record).encode())
+
+    with pytest.raises(ConfigError, match=f"format {FORMAT + 1}"):
+        skipped(place)
 
 
 def test_the_oldest_batch_that_is_gone_as_a_whole_is_explained_and_other_sinks_still_stop_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.house.stores import MemoryStore, ObjectExists, StoreSpec, create_once
+from tests.house.stores import MemoryStore, ObjectExists, StoreSpec, create_once, probe
 from tests.house.support import SYSTEM, Runtime
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 
@@ -124,3 +125,35 @@ def test_an_unknown_outcome_says_what_both_answers_were(runtime: Runtime) -> Non
         OutcomeUnknownError, match=r"answered “the connection broke”, .* back: “the connection broke again”"
     ):
         create_once(Scripted("lost", unreadable=True), "a", b"mine", runtime=runtime)
+
+
+class Replacing(MemoryStore):
+    """Its second create replaces the object of the first."""
+
+    def create(self, path: str, data: bytes) -> None:
+        with contextlib.suppress(ObjectExists):
+            super().create(path, data)
+
+
+class Doubtful(MemoryStore):
+    create_doubt = "nobody tried it"
+
+
+def test_a_probe_refuses_a_store_that_accepts_a_second_create_or_promises_none() -> None:
+    for kind, said in [(Replacing, "accepted a second create"), (Doubtful, "nobody tried it")]:
+        store = kind(StoreSpec(f"memory://creation-{next(_numbers)}"))
+        with pytest.raises(ConfigError, match=said):
+            probe(store, runtime=SYSTEM, single_writer=False)
+        assert store.list("probe") == []
+
+
+def test_the_probe_of_a_dead_process_is_deleted_after_an_hour_and_not_before() -> None:
+    store = MemoryStore(StoreSpec(f"memory://creation-{next(_numbers)}"))
+    left = f"20260101T000000Z-{'a' * 32}.json"
+    store.create(f"probe/{left}", b"left")
+    passed = [0.0]
+    leftovers = probe(store, runtime=replace(SYSTEM, monotonic_s=lambda: passed[0]), single_writer=False)
+    for now, there in [(3599.0, [left]), (3600.0, [])]:
+        passed[0] = now
+        leftovers.delete_old()
+        assert store.list("probe") == there
