@@ -136,7 +136,9 @@ class Replacing(MemoryStore):
 
 
 class Doubtful(MemoryStore):
-    create_doubt = "nobody tried it"
+    @property
+    def create_doubt(self) -> str:
+        return "nobody tried it"
 
 
 def test_a_probe_refuses_a_store_that_accepts_a_second_create_or_promises_none() -> None:
