@@ -69,7 +69,7 @@ def print_answer(answer: Answer, *, as_json: bool) -> None:
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines for people to stdout. One that is too wide is broken between words, and indented from there on."""
     for line in (part for told in lines for part in clean(told).split("\n")):
-        if cell_len(line) <= width():
+        if cell_len(line.rstrip()) <= width():
             click.echo(line.rstrip())
             continue
         hang = line[: len(line) - len(line.lstrip())] + HANG

@@ -76,8 +76,13 @@ def lines(found: Status) -> Iterator[str]:
 
 
 def _of_health(health: Health) -> Iterator[str]:
-    if not health.sinks:
-        return
+    if health.sinks:
+        yield from _of_sinks(health)
+    if health.checkpoint_fault:
+        yield f"ERROR: {health.checkpoint_fault}"
+
+
+def _of_sinks(health: Health) -> Iterator[str]:
     yield ""
     yield from table(
         [sink for sink in health.sinks if not sink.is_retired],
@@ -96,8 +101,6 @@ def _of_health(health: Health) -> Iterator[str]:
         yield f"Spark's newest commit is unknown: {health.spark.unknown_because}"
     else:
         yield f"Spark completed batches through {batch_text(newest)}"
-    if health.checkpoint_fault:
-        yield f"ERROR: {health.checkpoint_fault}"
 
 
 def _pending(sink: SinkHealth, amount: str) -> str | None:

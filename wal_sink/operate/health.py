@@ -338,6 +338,9 @@ def read_health(
     through = max((sink.delivered_through for sink in status.sinks), default=NOTHING)
     older = partial(older_checkpoint, newest_batch=status.newest_batch, delivered_through=through)
     now = now or log.runtime.now()
+    fault = older(spark)
+    if fault and again and (second := again()).newest is not None:  # a second look that failed clears no fault
+        fault = older(second)
     standings = [_standing(*each, status) for each in zip(facts.sinks, status.sinks, strict=True)]
     active = [each for each in standings if not each.sink.is_retired]
     most = max(1, MOST_READ // max(1, len(active)) - 1)
@@ -353,7 +356,7 @@ def read_health(
     return Health(
         looked_at=now.isoformat(timespec="seconds"),
         spark=spark,
-        checkpoint_fault=(older(spark) and older(again() if again else spark)) or None,
+        checkpoint_fault=fault or None,
         sinks=tuple(found),
         kept_back_by=tuple(sink.name for sink in found if sink.keeps_back),
     )

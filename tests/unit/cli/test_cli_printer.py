@@ -145,3 +145,11 @@ def test_ages_sizes_and_values_of_rows() -> None:
     assert {count: size(count) for count in sizes} == sizes
     assert [value_text(value) for value in (None, "NULL", "a", 1, ["b"])] == ["NULL", '"NULL"', "a", "1", '["b"]']
     assert value_text("long text", longest=5) == "long…"
+
+
+def test_a_wide_line_of_blanks_is_an_empty_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_lines(["x\n" + " " * 60 + "\ny"])
+    assert capsys.readouterr().out == "x\n\ny\n"

@@ -149,7 +149,7 @@ def test_an_unknown_checkpoint_is_told_as_unknown_and_the_lag_is_still_known() -
 
 def test_a_query_that_ran_on_since_the_checkpoint_was_read_has_no_older_checkpoint() -> None:
     facts = WalFacts(staged(4, drained=4).wal)
-    for again, is_older in ((SparkCommit(3), False), (SparkCommit(1), True), (UNKNOWN, False)):
+    for again, is_older in ((SparkCommit(3), False), (SparkCommit(1), True), (UNKNOWN, True)):
         found = read_health(facts, SparkCommit(1), again=partial(copy, again), now=LATER)
         assert (found.checkpoint_fault is not None) == is_older
         assert found.spark == SparkCommit(1)
