@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import click
 
+from wal_sink.arguments import name_of
 from wal_sink.cli import options
 from wal_sink.cli.exits import signal_of
 from wal_sink.cli.opened import NoWal, Wal, checkpoint_url, no_wal, target
@@ -131,7 +132,13 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
         raise NoWal(no_wal(before))
     to_there = target(to)
     if isinstance(to_there, TwoPhaseSink) and more["on_gone"] is not None:
-        to_there.on_gone = more["on_gone"]
+        try:
+            to_there.on_gone = more["on_gone"]
+        except AttributeError:  # frozen, or a property
+            raise ConfigError(
+                f"--on-gone: {name_of(to_there)} does not let its on_gone be set. Leave out --on-gone, and set it "
+                "where the sink is made"
+            ) from None
     _check_start(before, name, more["start_from"])
     refused = _Refused()
     with _metrics(more["metrics"]) as metrics:

@@ -92,10 +92,12 @@ class Wal:
         return self.log
 
     def commit(self, record: WalRecord, checkpoint: str | None) -> SparkCommit:
-        """Spark's newest commit, by the checkpoint that was given, else by the one that the WAL records. Never fails.
+        """Spark's newest commit, by the checkpoint that was given, else by the one that the WAL records.
 
-        This comes before the read of batches: what Spark completed must be in the WAL that is read after it.
+        This comes before the read of batches: what Spark completed must be in the WAL that is read after it. Raises
+        `ConfigError` for options of the checkpoint's store that cannot be read; nothing else fails.
         """
+        checkpoint_options()  # before the `try`: a mistake of the caller is no "unknown" commit
         try:
             return read_commit(self.checkpoint(record.checkpoint, checkpoint), record.query_id)
         except WalSinkError as error:

@@ -27,6 +27,8 @@ INDENT = "    "
 """Before what stands below a row."""
 HANG = "  "
 """Before the further lines of a long one."""
+MOST_PADDED = 160
+"""Columns that a cell is filled up to. In a pipe one long cell would otherwise fill up every row."""
 NOTHING = "-"
 NULL = "NULL"
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -111,6 +113,7 @@ def table(rows: Iterable[object], *columns: Column) -> Iterator[str]:
     widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
     if sum(widths) + len(GAP) * (len(widths) - 1) <= width():
         is_number = [_is_numeric(column) for column in zip(*values, strict=True)] or [False] * len(widths)
+        widths = [min(most, MOST_PADDED) for most in widths]
         for line in (headings, *cells):
             yield GAP.join(_padded(*cell) for cell in zip(line, widths, is_number, strict=True))
         return

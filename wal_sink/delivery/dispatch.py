@@ -74,18 +74,12 @@ class ServedSink:
     """For a two-phase sink: how it takes part in staging; None if it cannot, and its rows are prepared at delivery."""
     shown: str = ""
     """The name for people. A sink that was renamed has its first one in `name`, for the WAL and events."""
-
-    @property
-    def keeps_segments(self) -> bool:
-        """Whether the WAL keeps the rows of this sink. They are its only source, unless it is a two-phase sink."""
-        sink = self.delivery.to
-        return not isinstance(sink, TwoPhaseSink) or sink.keep_segments
-
-    @property
-    def prepares_again(self) -> bool:
-        """Of a two-phase sink: whether a lost transaction is prepared again although it may have been committed."""
-        sink = self.delivery.to
-        return isinstance(sink, TwoPhaseSink) and sink.on_gone == "prepare_again"
+    keeps_segments: bool = True
+    """Whether the WAL keeps the rows of this sink. They are its only source, unless it is a two-phase sink. Like
+    `prepares_again` read once, since a start checks it once: the sink is an object of the user, who may change it.
+    """
+    prepares_again: bool = False
+    """Of a two-phase sink: whether a lost transaction is prepared again although it may have been committed."""
 
 
 def serve(
@@ -110,7 +104,17 @@ def serve(
         return ServedSink(name, delivery, promised, dispatcher, identity)
     make = travels or here or copier(sink) or (lambda: sink)
     preparation = None if travels is None else Preparation(name, travels, delivery.retry.attempt_timeout_s)
-    return ServedSink(name, delivery, promised, dispatcher, identity, make, preparation)
+    return ServedSink(
+        name,
+        delivery,
+        promised,
+        dispatcher,
+        identity,
+        make,
+        preparation,
+        keeps_segments=sink.keep_segments,
+        prepares_again=sink.on_gone == "prepare_again",
+    )
 
 
 def is_small(manifest: Manifest, tasks: Sequence[SegmentTask]) -> bool:

@@ -54,6 +54,12 @@ def fail(chunk):
 def refuse(chunk):
     from wal_sink import Rejected
     return Rejected({0: "not this one"})
+
+from wal_sink import TwoPhaseSink
+class Fixed(TwoPhaseSink):
+    on_gone = property(lambda self: "halt")
+    begin = write = prepare = commit = abort = close = lambda self, *_: None
+fixed = Fixed()
 """
 
 
@@ -302,6 +308,8 @@ def test_a_target_that_cannot_be_is_exit_code_2(wal: str, tmp_path: Path, monkey
     for target, told in refused.items():
         assert told in drained(wal, target, exit_code=2).stderr
     take = f"{own_module(tmp_path, monkeypatch)}:take"
+    fixed = drained(wal, take.replace("take", "fixed"), "--on-gone", "prepare_again", exit_code=2).stderr
+    assert "--on-gone: Fixed does not let its on_gone be set" in fixed
     beyond = drained(wal, take, "--guarantee", "exactly_once", exit_code=2).stderr
     assert "a plain sink does not support exactly_once" in beyond
 

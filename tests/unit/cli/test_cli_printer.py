@@ -97,6 +97,11 @@ def test_numbers_stand_at_the_right_and_a_row_that_is_too_wide_stands_below_its_
     assert list(table([], *columns)) == ["sink  rows  to"]
 
 
+def test_one_long_cell_does_not_fill_up_every_row_of_a_pipe() -> None:
+    rows = [Row("a", None, targets=("x" * 8000,)), Row("b", None, targets=("y",))]
+    assert len(list(table(rows, "to=targets", "sink=name"))[-1]) < 200
+
+
 def test_a_sentence_is_wrapped_on_a_terminal_and_whole_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

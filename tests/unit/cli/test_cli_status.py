@@ -247,3 +247,11 @@ def test_the_error_of_a_retired_sink_is_over(wal: str) -> None:
 
     assert "fails at batch" not in invoke("status", wal).stdout
     assert invoke_json("status", wal)["sinks"][0]["last_error"]["is_over"]
+
+
+def test_options_of_the_checkpoint_that_cannot_be_read_are_wrong_use(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAL_SINK_CHECKPOINT_OPTIONS", "hush")
+    for verb, *more in (("status",), ("report", "--output", "-")):
+        said = invoke(verb, wal, *more, exit_code=2).output
+        assert "WAL_SINK_CHECKPOINT_OPTIONS: expected one JSON object" in said
+        assert "hush" not in said

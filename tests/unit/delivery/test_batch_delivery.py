@@ -116,7 +116,10 @@ def test_the_rows_of_each_segment_are_paced_once() -> None:
 @pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
 def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone: OnGone) -> None:
     dispatcher = Carrying(done)
-    carried_by(dispatcher, to=VaultSink(Vault(), on_gone=on_gone))[1].deliver_all()
+    sink = VaultSink(Vault(), on_gone=on_gone)
+    _, run = carried_by(dispatcher, to=sink)
+    sink.on_gone = "halt"  # too late: it was read when the run began
+    run.deliver_all()
 
     assert dispatcher.given[0].prepares_again is (on_gone == "prepare_again")
 
