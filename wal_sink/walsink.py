@@ -8,20 +8,20 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from wal_sink.arguments import check_bool, check_text, check_timeout
-from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.committer_thread import Liveness
-from wal_sink.lifecycle.walsink_arguments import (
+from wal_sink.deliveries import (
     check_arguments,
     deliveries_of,
     folder_of,
     place_of,
-    refuse_ends,
     refuse_large_chunks,
     refuse_variants,
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
+from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
+from wal_sink.lifecycle.committer_pool import CommitterPool
+from wal_sink.lifecycle.committer_thread import Liveness
+from wal_sink.lifecycle.run import refuse_ends
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import Status, read_status
 from wal_sink.recovery.history import MissingBatchError

@@ -15,7 +15,7 @@ from wal_sink.lifecycle.committer_thread import CommitterThread
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import SMALL_BATCH_BYTES, ByTime, DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.recovery.location import GonePlace, canonical, check_location
-from wal_sink.recovery.sinks import read_names, rename, retire
+from wal_sink.recovery.sinks import read_names
 from wal_sink.staging.partitions import StagedPartition, StagingContext
 from wal_sink.staging.stager import Staged
 
@@ -50,6 +50,4 @@ __all__ = [
     "planned_ms",
     "read_dead_letter",
     "read_names",
-    "rename",
-    "retire",
 ]

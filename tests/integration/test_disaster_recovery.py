@@ -20,7 +20,8 @@ from click.testing import CliRunner
 import wal_sink.walsink
 from tests.house.cli import main
 from tests.house.log import Log, TakeOver, note_end, paths
-from tests.house.protocol import Run, retire
+from tests.house.operate import retire
+from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM
 from tests.support.small_run import served_sink

@@ -11,8 +11,8 @@ from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectGrp
 
 from tests.support.vault import Vault, VaultSink
 from wal_sink import WalSink
+from wal_sink.deliveries import refuse_what_only_the_stager_can_do
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.lifecycle.walsink_arguments import refuse_what_only_the_stager_can_do
 from wal_sink.settings import Settings
 from wal_sink.sinks.base import BatchSink, Sink, as_sink
 from wal_sink.spark.session.connect import is_connect, start_over_connect

@@ -27,7 +27,7 @@ from wal_sink import (
     wrap,
 )
 from wal_sink.errors import ConfigError
-from wal_sink.lifecycle.walsink_arguments import refuse_shared_folder
+from wal_sink.recovery.location import refuse_shared_folder
 from wal_sink.spark.writers.foreach import ForeachWriterSink
 
 LOOSE: Any = WalSink

@@ -10,9 +10,8 @@ from wal_sink.cli import options, repairing
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer, batch_text, fields_of, table
 from wal_sink.cli.working import working
-from wal_sink.operate.sinks import Change, changes_of, rename_as_ordered, retire_as_ordered
+from wal_sink.operate.sinks import Change, RetirePlan, changes_of, plan_retire, rename_as_ordered, retire_as_ordered
 from wal_sink.operate.status import SinkStatus
-from wal_sink.recovery.sinks import RetirePlan, plan_retire
 from wal_sink.reporting.counts import counted
 from wal_sink.wal.holders import TakeOver
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,6 @@ from wal_sink.committer.committer import Committer
 from wal_sink.committer.release import CommitContext, Releaser
 from wal_sink.delivery.dispatch import ServedSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, OutcomeUnknownError, StoreError
-from wal_sink.lifecycle.walsink_arguments import refuse_ends
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, refuse_left, sink_folders, take
 from wal_sink.recovery.location import GonePlace
@@ -335,3 +334,12 @@ def _in_folder(log: Log, names: SinkNames, served_sink: ServedSink) -> ServedSin
         return served_sink
     preparation = replace(served_sink.preparation, sink=folder) if served_sink.preparation else None
     return replace(served_sink, name=folder, shown=served_sink.name, preparation=preparation)
+
+
+def refuse_ends(names: Iterable[str]) -> None:
+    """Refuse a query for these sinks, each of which ends with a batch: it would wait for them for ever."""
+    for name in names:
+        raise ConfigError(
+            f"sink {name!r} ends with a batch (through=…), so the query would wait for it for ever. Serve this sink by "
+            "a process that does not stage: wal-sink drain, or WalSink.drain()"
+        )

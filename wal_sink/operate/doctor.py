@@ -13,10 +13,9 @@ from typing import Any
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import StoreError, WalSinkError
-from wal_sink.lifecycle.walsink_arguments import refuse_shared_folder
 from wal_sink.operate.look import WalFacts, find_staged
 from wal_sink.operate.status import Status, status_of
-from wal_sink.recovery.location import canonical, check_location
+from wal_sink.recovery.location import canonical, check_location, refuse_shared_folder
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fault, fine, risk
 from wal_sink.reporting.texts import name_of, text_of, told

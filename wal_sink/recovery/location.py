@@ -370,3 +370,30 @@ def _note_move(log: Log, here: str, said: str) -> None:
         raise ConfigError(
             f"{here}: another process has just moved this WAL from {said} to {found.location}. Open the WAL there"
         )
+
+
+def refuse_shared_folder(wal: str, checkpoint: str) -> None:
+    """Refuse a WAL inside the checkpoint, or the reverse, with `ConfigError`. Follows links, writes nothing.
+
+    If one of them were deleted, restored or copied, so would the other be.
+    """
+    here, there = canonical(wal), canonical(checkpoint)
+    if here == there:
+        what = "lie in the same folder"
+    elif _is_within(there, here):
+        what = "share a folder: the checkpoint lies inside the WAL"
+    elif _is_within(here, there):
+        what = "share a folder: the WAL lies inside the checkpoint"
+    else:
+        return
+    raise ConfigError(
+        f"WAL {mask_url(wal)} and checkpoint {mask_url(checkpoint)} {what}. Deleting or restoring one of them would "
+        "change the other. Give the WAL a folder beside the checkpoint. If this WAL is in use: stop the query, move "
+        "wal.json, terms, batches, sinks, low-water and moves (those that exist) into the new folder, leave the "
+        f"checkpoint where it is, and start one time with WalSink(…, wal=NEW, moved_from={mask_url(wal)!r}). Nothing "
+        "was started"
+    )
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return inner.startswith(f"{outer.rstrip('/')}/")

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wal_sink.errors import ConfigError, HeldError
+from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import Lost, find_again, marked_through, require, sink_folders
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.reporting.counts import counted
 from wal_sink.wal import paths
-from wal_sink.wal.fencing import claim
-from wal_sink.wal.holders import Holding, TakeOver, holder_of, note_end, refuse_held
+from wal_sink.wal.holders import Holding, holder_of
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import SinkRecord
 from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
@@ -144,62 +141,6 @@ def refuse_retired(log: Log, folder: str, name: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RetirePlan:
-    """The state of a sink that is to be retired."""
-
-    name: str
-    folder: str
-    through: int
-    """The newest batch it has; -1 if none."""
-    pending: tuple[int, ...]
-    """Batches that the WAL holds and the sink lacks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retirement:
-    """The result of retiring a sink."""
-
-    name: str
-    through: int
-    """The newest batch it has; -1 if none."""
-    dropped: tuple[int, ...]
-    """Batches that it will not get."""
-
-
-def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver) -> Retirement:
-    """Retire a sink: it no longer keeps batches from being deleted, and no process may serve it.
-
-    Raises `ConfigError` if the WAL is a copy, if there is no such sink, or if the WAL holds more than `drop_pending`
-    batches that the sink lacks. Raises `HeldError` if a process serves it, or may serve it, that `take_over` does not
-    allow to fence.
-    """
-    plan = plan_retire(log, name)
-    folder = plan.folder
-    refuse_pending(log, name, plan.pending, drop_pending)
-    role = paths.committer_role(folder)
-    term = claim(log, role, was_held=True, take_over=take_over)
-    refuse_copy(log)  # again: it may have been moved before the claim
-    pending = pending_batches(log, folder)  # again: the earlier holder of the term may have delivered since
-    refuse_pending(log, name, pending, drop_pending)
-    through = marked_through(log, folder)
-    record = RetiredRecord(through=through, dropped=tuple(pending), run_id=log.run_id, **log.stamp())
-    log.create(paths.retired(folder), record)
-    term.check(log.store)  # raises if a process began meanwhile: it did not see the record
-    note_end(log, role, term.number)
-    return Retirement(name, through, tuple(pending))
-
-
-def plan_retire(log: Log, name: str) -> RetirePlan:
-    """The state of a sink that is to be retired. Creates nothing. Raises `ConfigError` as `retire` does, except for
-    pending batches.
-    """
-    _refuse_elsewhere(log)
-    folder = read_names(log).require(name, log.store.root)
-    refuse_retired(log, folder, name)
-    return RetirePlan(name, folder, marked_through(log, folder), tuple(pending_batches(log, folder)))
-
-
 def pending_batches(log: Log, folder: str) -> list[int]:
     """Batches that the WAL holds and the sink lacks, complete or not. None for the sink of a catch-up."""
     sink = require(log, SinkRecord, paths.sink(folder), Lost.SINK, f"{paths.SINKS}/{folder}/")
@@ -242,77 +183,3 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
         f"sink has a new name: wal-sink sinks rename WAL {sink.name} NEW. If the sink is not needed any more: wal-sink "
         f"sinks retire WAL {sink.name}"
     )
-
-
-def refuse_pending(log: Log, name: str, pending: Sequence[int], drop_pending: int) -> None:
-    """Raise `ConfigError` if the sink lacks more batches than a user gives up."""
-    if len(pending) > drop_pending:
-        which = f"batch {pending[0]}" if len(pending) == 1 else f"batches {pending[0]} to {pending[-1]}"
-        raise ConfigError(
-            f"sink {name!r} of {log.store.root} has not delivered {counted(len(pending), 'batch')} that the WAL "
-            f"holds ({which}). Deliver them first (wal-sink drain --name {name}). Or skip them for this sink "
-            f"with --drop-pending {len(pending)}; then their rows are never delivered to this sink"
-        )
-
-
-def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
-    """Give a sink another name. Its progress stays. Repeat a rename that was interrupted.
-
-    Raises `ConfigError` if the WAL is a copy, if there is no such sink or if the name is taken, and `HeldError` as
-    `retire` does.
-    """
-    folder = check_rename(log, old, new)
-    refuse_held(log, paths.committer_role(folder), take_over=take_over)
-    if new != folder:
-        _take_name(log, folder, new)
-    number = max(log.numbers(paths.sink_names(folder)), default=0) + 1
-    if not log.create(paths.sink_name(folder, number), NameRecord(number=number, name=new, **log.stamp())):
-        raise HeldError(
-            f"sink {old!r} of {log.store.root} was renamed by another process at the same time. List the sinks, then "
-            "repeat the command if it is still needed"
-        )
-
-
-def check_rename(log: Log, old: str, new: str) -> str:
-    """The folder of a sink that is to be renamed. Creates nothing. Raises `ConfigError` as `rename` does."""
-    _refuse_elsewhere(log)
-    names = read_names(log)
-    folder = names.require(old, log.store.root)
-    refuse_retired(log, folder, old)
-    _refuse_taken(log, names, folder, new)
-    return folder
-
-
-def _refuse_elsewhere(log: Log) -> None:
-    """Refuse a copy, and a WAL without its own record: after a change, that record would count as lost."""
-    if refuse_copy(log) is None:
-        raise ConfigError(
-            f"{log.store.root} holds no wal.json yet: the sinks are registered, but no batch was staged. Repeat the "
-            "command after the first batch was staged"
-        )
-
-
-def _refuse_taken(log: Log, names: SinkNames, folder: str, new: str) -> None:
-    """Refuse a name that another sink has or had. A sink may have one of its earlier names again."""
-    paths.check_sink_name(new)
-    is_used = new in names.leads_to or any(sink.folder == new for sink in names.sinks)
-    if is_used and names.leads_to.get(new, new) != folder:
-        raise _taken(log, new)
-
-
-def _take_name(log: Log, folder: str, new: str) -> None:
-    """Give a name to a sink. Raises `ConfigError` if another sink took it first, or was registered under it meanwhile.
-
-    A registration creates `sink.json`, then looks for `renamed.json`. A rename does it the other way round. So at least
-    one of the two sees the other. If both do, `settle` decides: the first to create the record has the name.
-    """
-    record, _ = log.create_or_find(paths.renamed(new), RenamedRecord(name=new, folder=folder, **log.stamp()))
-    if record.folder != folder:
-        raise _taken(log, new)
-    is_registered = paths.SINK_RECORD in log.store.list(f"{paths.SINKS}/{new}")
-    if settle(log, new, new if is_registered else folder) != folder:
-        raise _taken(log, new)
-
-
-def _taken(log: Log, name: str) -> ConfigError:
-    return ConfigError(f"{log.store.root}: another sink has, or had, the name {name!r}; choose another name")

@@ -12,9 +12,8 @@ from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.committer_thread import BEAT_EVERY_S, Liveness
 from wal_sink.lifecycle.run import Run
-from wal_sink.lifecycle.walsink_arguments import refuse_shared_folder
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
-from wal_sink.recovery.location import GonePlace
+from wal_sink.recovery.location import GonePlace, refuse_shared_folder
 from wal_sink.reporting.counts import pending_text
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.exit_hooks import Owner, at_exit

@@ -9,7 +9,7 @@ from unittest import mock
 
 from tests.house.log import Log, TakeOver, paths
 from tests.house.log import fencing as terms
-from tests.house.operate import plan_skip, skip, skip_order
+from tests.house.operate import plan_skip, rename, retire, skip, skip_order
 from tests.house.protocol import Collector
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.house.support import ProcessIdentity
@@ -17,7 +17,6 @@ from tests.support.golden.checkpoints import goldens as golden_checkpoints
 from tests.support.golden.targets import Plain
 from tests.support.golden.wals import GoldenWal
 from wal_sink.errors import DeliveryError
-from wal_sink.recovery import sinks as sinks_of_wal
 from wal_sink.replay import DeadLetters
 from wal_sink.testing import simulated_runtime
 
@@ -79,8 +78,8 @@ def _collected(world: GoldenWal) -> None:
     before.delete([paths.WAL])  # it is out of use
     world.process(stages=False, sinks=["plain"], moved_from=before.root).end()
     log = Log(here, simulated_runtime(seed=7), "d" * 32)
-    sinks_of_wal.retire(log, "retired", drop_pending=0, take_over=TakeOver.ALWAYS)
-    sinks_of_wal.rename(log, "renamed", "anew", take_over=TakeOver.ALWAYS)
+    retire(log, "retired", drop_pending=0, take_over=TakeOver.ALWAYS)
+    rename(log, "renamed", "anew", take_over=TakeOver.ALWAYS)
     world.sinks.remove("retired")
     world.sinks[world.sinks.index("renamed")] = "anew"
     world.targets["anew"] = world.targets.pop("renamed")

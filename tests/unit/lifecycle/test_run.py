@@ -21,7 +21,8 @@ from tests.house.log import (
     paths,
     read_parquet,
 )
-from tests.house.protocol import Run, StagingContext, rename, retire
+from tests.house.operate import rename, retire
+from tests.house.protocol import Run, StagingContext
 from tests.house.sinks import Chunk
 from tests.house.support import ProcessIdentity, StoppedError
 from tests.support.repairs import end_roles

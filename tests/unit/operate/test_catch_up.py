@@ -22,9 +22,11 @@ from tests.house.operate import (
     changes_of,
     read_changes,
     read_health,
+    rename,
+    retire,
     retire_as_ordered,
 )
-from tests.house.protocol import read_names, rename, retire
+from tests.house.protocol import read_names
 from tests.house.sinks import LedgerEntry, TransactionalSink, as_sink
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on, remade

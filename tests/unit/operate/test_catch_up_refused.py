@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from tests.house.log import Marker, TakeOver, encode, paths
-from tests.house.operate import read_changes
-from tests.house.protocol import retire
+from tests.house.operate import read_changes, retire
 from tests.house.sinks import Chunk, LedgerEntry, Rejected
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on, remade

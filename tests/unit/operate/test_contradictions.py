@@ -27,14 +27,13 @@ from tests.house.log import (
     encode,
     paths,
 )
-from tests.house.operate import AgainstTarget, Check, Fault, Finding, plan_skip, skip, skip_order
+from tests.house.operate import AgainstTarget, Check, Fault, Finding, plan_skip, rename, skip, skip_order
 from tests.house.stores import MemoryStore, Store
 from tests.house.support import SYSTEM, process_identity
 from tests.support.golden.targets import LookedUp
 from tests.support.golden.wals import GoldenWal
 from tests.unit.operate.worlds import copied, findings, replaced, world_of
 from wal_sink.operate.look import Known, Look
-from wal_sink.recovery import sinks as sinks_of_wal
 from wal_sink.testing import FaultyStore
 from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord
 
@@ -336,11 +335,11 @@ def test_a_name_that_a_registration_and_a_rename_wanted() -> None:
     whole = GoldenWal("wanted", "checks", ["plain"])
     whole.batch(whole.process(), 2)
     log = Log(whole.wal, SYSTEM, RUN)
-    sinks_of_wal.rename(log, "plain", "simple", take_over=TakeOver.ALWAYS)
+    rename(log, "plain", "simple", take_over=TakeOver.ALWAYS)
     record = decode(SinkRecord, whole.wal.read(paths.sink("plain")), "")
     whole.wal.create(paths.sink("simple"), encode(msgspec.structs.replace(record, name="simple")))
     assert told(whole.wal) == []
-    sinks_of_wal.rename(log, "simple", "plain", take_over=TakeOver.ALWAYS)
+    rename(log, "simple", "plain", take_over=TakeOver.ALWAYS)
     assert told(whole.wal) == []
 
 

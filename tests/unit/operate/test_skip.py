@@ -17,12 +17,13 @@ from tests.house.operate import (
     changes_of,
     plan_skip,
     read_changes,
+    rename,
+    retire,
     retire_as_ordered,
     skip,
     skip_order,
     write_down,
 )
-from tests.house.protocol import rename, retire
 from tests.house.sinks import Chunk, Rejected
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.repairs import end_roles, killed_everywhere, log_on
@@ -39,7 +40,7 @@ from wal_sink.errors import (
     PermanentError,
 )
 from wal_sink.operate.changes import find_same
-from wal_sink.operate.sinks import Skipped, SkipPlan, planned
+from wal_sink.operate.skip import Skipped, SkipPlan, planned
 from wal_sink.testing import Crash
 from wal_sink.wal.records import SkippedBatch
 

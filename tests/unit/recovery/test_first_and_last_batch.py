@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.house.log import RetiredRecord, SinkRecord, TakeOver, paths
-from tests.house.operate import Check
-from tests.house.protocol import retire
+from tests.house.operate import Check, retire
 from tests.house.sinks import Chunk
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.repairs import end_roles, log_on, remade

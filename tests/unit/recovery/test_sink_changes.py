@@ -11,8 +11,8 @@ import pytest
 
 import wal_sink.committer.collection
 from tests.house.log import Log, RetiredRecord, SinkRecord, TakeOver, WalRecord, claim, note_end, paths
-from tests.house.operate import WalFacts, read_batch, read_status
-from tests.house.protocol import Run, read_names, rename, retire
+from tests.house.operate import WalFacts, read_batch, read_status, rename, retire
+from tests.house.protocol import Run, read_names
 from tests.house.sinks import Rejected, slot_name
 from tests.simulation.histories.lives import lower_retention
 from tests.support.forgetting import Forgetful, Target, rows_of

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 import pytest
 
 from tests.house.sinks import Chunk, SinkContext
+from wal_sink.deliveries import refuse_variants
 from wal_sink.errors import ConfigError
-from wal_sink.lifecycle.walsink_arguments import refuse_variants
 from wal_sink.sinks.base import FunctionSink, SegmentSink
 from wal_sink.sinks.failures import SinkFailedError
 from wal_sink.sinks.session import SinkSession, problem_of_variants

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from wal_sink.arguments import check_options, check_runs, check_text
 from wal_sink.errors import ConfigError
 from wal_sink.metrics.prometheus import Metrics
-from wal_sink.recovery.location import GonePlace, canonical
+from wal_sink.recovery.location import GonePlace
 from wal_sink.redaction import mask_url
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
@@ -113,15 +113,6 @@ def refuse_variants(sinks: Mapping[str, Sink | BatchSink], spark_schema: str) ->
             raise ConfigError(f"sink {name!r}, {name_of(sink)}: {problem}")
 
 
-def refuse_ends(names: Iterable[str]) -> None:
-    """Refuse a query for these sinks, each of which ends with a batch: it would wait for them for ever."""
-    for name in names:
-        raise ConfigError(
-            f"sink {name!r} ends with a batch (through=…), so the query would wait for it for ever. Serve this sink by "
-            "a process that does not stage: wal-sink drain, or WalSink.drain()"
-        )
-
-
 def refuse_what_only_the_stager_can_do(
     settings: Settings, sinks: Mapping[str, Sink | BatchSink], *, has_checkpoint_options: bool = False
 ) -> None:
@@ -157,30 +148,3 @@ def _as_arguments(settings: object) -> str:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise ConfigError(f"{what}={name!r}: expected text, such as 'orders'")
-
-
-def refuse_shared_folder(wal: str, checkpoint: str) -> None:
-    """Refuse a WAL inside the checkpoint, or the reverse, with `ConfigError`. Follows links, writes nothing.
-
-    If one of them were deleted, restored or copied, so would the other be.
-    """
-    here, there = canonical(wal), canonical(checkpoint)
-    if here == there:
-        what = "lie in the same folder"
-    elif _is_within(there, here):
-        what = "share a folder: the checkpoint lies inside the WAL"
-    elif _is_within(here, there):
-        what = "share a folder: the WAL lies inside the checkpoint"
-    else:
-        return
-    raise ConfigError(
-        f"WAL {mask_url(wal)} and checkpoint {mask_url(checkpoint)} {what}. Deleting or restoring one of them would "
-        "change the other. Give the WAL a folder beside the checkpoint. If this WAL is in use: stop the query, move "
-        "wal.json, terms, batches, sinks, low-water and moves (those that exist) into the new folder, leave the "
-        f"checkpoint where it is, and start one time with WalSink(…, wal=NEW, moved_from={mask_url(wal)!r}). Nothing "
-        "was started"
-    )
-
-
-def _is_within(inner: str, outer: str) -> bool:
-    return inner.startswith(f"{outer.rstrip('/')}/")

@@ -9,14 +9,14 @@ import pytest
 
 from tests.house.protocol import GonePlace
 from wal_sink import ConfigError, Delivery, Settings, Sink
-from wal_sink.lifecycle.walsink_arguments import (
+from wal_sink.deliveries import (
     check_arguments,
     deliveries_of,
     folder_of,
     place_of,
-    refuse_shared_folder,
     sinks_of,
 )
+from wal_sink.recovery.location import refuse_shared_folder
 
 
 def take(_: object) -> None:
