@@ -13,9 +13,9 @@ from wal_sink.sinks.base import (
     as_sink,
 )
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
+from wal_sink.sinks.failures import Failure, FailureKind, ForgottenError, SinkFailedError
 from wal_sink.sinks.guarantees import Ability, promise
-from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
+from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, check_returned
 from wal_sink.sinks.urls import sink_from_url

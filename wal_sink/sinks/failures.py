@@ -15,7 +15,13 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.reporting.texts import said_once
-from wal_sink.sinks.ledger import ForgottenError
+
+
+class ForgottenError(OutcomeUnknownError):
+    """The target lost rows before the present chunk that it had acknowledged. Nothing of the chunk was written.
+
+    Delivery decides by it: it reads all positions of the batch and sends the missing rows again.
+    """
 
 
 class FailureKind(StrEnum):

@@ -18,17 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError
+from wal_sink.errors import FencedError, HistoryError
+from wal_sink.sinks.failures import ForgottenError
 
 if TYPE_CHECKING:
     from wal_sink.sinks.chunk import Chunk, Position
-
-
-class ForgottenError(OutcomeUnknownError):
-    """The target lost rows before the present chunk that it had acknowledged. Nothing of the chunk was written.
-
-    Delivery decides by it: it reads all positions of the batch and sends the missing rows again.
-    """
 
 
 @dataclass(frozen=True, slots=True)

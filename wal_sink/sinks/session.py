@@ -32,8 +32,7 @@ from wal_sink.runtime.timed_calls import CallTimedOutError, ProgramExitError, Ti
 from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, Sink, SinkContext
 from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
-from wal_sink.sinks.ledger import ForgottenError
+from wal_sink.sinks.failures import Failure, FailureKind, ForgottenError, SinkFailedError, kind_of
 
 _logger = logger_of(__name__)
 T = TypeVar("T")

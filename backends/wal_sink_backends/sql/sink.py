@@ -19,8 +19,9 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.reporting.counts import counted
 from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.failures import ForgottenError
 from wal_sink.sinks.json_rows import Maps, check_maps
-from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
+from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.options import refuse_braces
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, name_of, reached
 from wal_sink_backends.sql.base.dialect import (

@@ -11,7 +11,7 @@ import pyarrow as pa
 from wal_sink.errors import FencedError
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import ForgottenError
+from wal_sink.sinks.failures import ForgottenError
 from wal_sink.testing.contract.calls import chunks_of, deliver, of_term, opened, send, shown_error, slot
 from wal_sink.testing.contract.ledger_cases import REFUSALS, STORED, STORING, TYPICAL, Case
 from wal_sink.testing.contract.lines import LinesContract

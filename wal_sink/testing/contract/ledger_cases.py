@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from wal_sink.errors import FencedError, HistoryError
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.ledger import ForgottenError, LedgerEntry
+from wal_sink.sinks.failures import ForgottenError
+from wal_sink.sinks.ledger import LedgerEntry
 
 Verdict: TypeAlias = Literal["new", "known", "fenced", "other history", "cut in two", "forgotten"]
 Follows: TypeAlias = Literal["stored", "nothing"]
