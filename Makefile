@@ -36,7 +36,7 @@ test-all: need-java $(DOCS_STAMP) ## every promise, with every real server, and 
 	@$(BIN)/python -m tests.support.programs.quick_java
 	$(BIN)/python -m tests.run all
 
-mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/wal/fencing.py chooses; resumable
+mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/log/terms.py chooses; resumable
 	$(INSTALL) --group mutation
 	$(BIN)/python benchmarks/mutation/run.py $(ARGS)
 

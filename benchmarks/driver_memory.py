@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from tests.integration.test_costs import JvmHeap, Memory, OnExecutors, taking_everything
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.processes import python_environment
+from wal_sink.protocol.stage import Attempt, Staged
 from wal_sink.spark.staging import stage_dataframe
-from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.testing import FakeQuery
 
 

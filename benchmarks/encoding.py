@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.workloads import table_of
+from wal_sink.log.segment_writer import SegmentLimits, SegmentWriter
 from wal_sink.settings import Settings
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
 ROWS = 250_000
 SPARKS_BATCH = 10_000

@@ -15,13 +15,13 @@ from benchmarks.measure import NAME, Contestant
 from benchmarks.sinks import CsvSink, NullSink, StampSink, skip
 from benchmarks.workloads import Workload
 from wal_sink import Delivery, Settings, Sink, WalSink, wrap
+from wal_sink.log import paths
+from wal_sink.log.records import Marker, decode
+from wal_sink.log.segment_writer import SegmentLimits
+from wal_sink.protocol.partitions import StagingContext
 from wal_sink.spark.staging import stage_dataframe
-from wal_sink.staging.partitions import StagingContext
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal import paths
-from wal_sink.wal.records import Marker, decode
-from wal_sink.wal.segment_writer import SegmentLimits
 from wal_sink_backends import FilesSink, SqlSink
 
 if TYPE_CHECKING:

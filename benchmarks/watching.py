@@ -25,9 +25,9 @@ from statistics import median
 
 from benchmarks.workloads import table_of
 from wal_sink import Chunk, Metrics, Settings
-from wal_sink.delivery.dispatch import ServedSink
-from wal_sink.lifecycle.run import Run
 from wal_sink.metrics.prometheus import events_of, meter_of
+from wal_sink.protocol.dispatch import ServedSink
+from wal_sink.protocol.run import Run
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import as_sink
 from wal_sink.stores.measured import measured

@@ -22,8 +22,8 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.metrics.prometheus import Metrics
+from wal_sink.operate.replay import DeadLetters
 from wal_sink.operate.status import Status
-from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.base import (
     BatchSink,

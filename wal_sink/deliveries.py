@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wal_sink.arguments import check_options, check_runs, check_text
 from wal_sink.errors import ConfigError
+from wal_sink.log import paths
 from wal_sink.metrics.prometheus import Metrics
-from wal_sink.recovery.location import GonePlace
-from wal_sink.redaction import mask_url
-from wal_sink.reporting.texts import name_of
+from wal_sink.protocol.location import GonePlace
 from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
 from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink, as_sink
+from wal_sink.sinks.calls import problem_of_variants
 from wal_sink.sinks.held import refuse_shared
-from wal_sink.sinks.session import problem_of_variants
 from wal_sink.sinks.urls import sink_from_url
-from wal_sink.wal import paths
+from wal_sink.support.arguments import check_options, check_runs, check_text
+from wal_sink.support.secrets import mask_url
+from wal_sink.support.texts import name_of
 
 _JDBC = "jdbc:"
 

@@ -9,16 +9,16 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from wal_sink.arguments import (
+from wal_sink.errors import ConfigError
+from wal_sink.support.arguments import (
     check_bool,
     check_count,
     check_seconds,
     is_number,
     one_of,
 )
-from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url, redacted
-from wal_sink.runtime.side_by_side import MOST as MOST_THREADS
+from wal_sink.support.calls import MOST as MOST_THREADS
+from wal_sink.support.secrets import mask_url, redacted
 
 GuaranteeName = Literal["exactly_once", "at_least_once", "at_most_once"]
 Where = Literal["auto", "driver", "executors"]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
-from wal_sink.arguments import check_bool, check_text, check_timeout
 from wal_sink.deliveries import (
     check_arguments,
     deliveries_of,
@@ -19,34 +18,35 @@ from wal_sink.deliveries import (
     sinks_of,
 )
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.committer_thread import Liveness
-from wal_sink.lifecycle.run import refuse_ends
+from wal_sink.log.holders import TakeOver
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import Status, read_status
-from wal_sink.recovery.history import MissingBatchError
-from wal_sink.reporting.logs import logger_of, logging_about
-from wal_sink.reporting.texts import text_of
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.protocol.committer_pool import CommitterPool
+from wal_sink.protocol.committer_thread import Liveness
+from wal_sink.protocol.history import MissingBatchError
+from wal_sink.protocol.run import refuse_ends
 from wal_sink.settings import GuaranteeName, Settings
-from wal_sink.sinks.examined import refuse_unfit_targets
+from wal_sink.sinks.calls import refuse_unfit_targets
 from wal_sink.sinks.guarantees import Guarantees, promise
+from wal_sink.spark.checkpoint_files import checkpoint_location, current_session
 from wal_sink.spark.committers import Committers
-from wal_sink.spark.session.checkpoint_files import checkpoint_location, current_session
-from wal_sink.spark.session.connect import OVER_CONNECT, check_stream_writer, is_connect
-from wal_sink.spark.session.environment import check_pyspark
+from wal_sink.spark.connect import OVER_CONNECT, check_stream_writer, is_connect
+from wal_sink.spark.environment import check_pyspark
 from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.telemetry.hooks import OnEvent
-from wal_sink.wal.holders import TakeOver
+from wal_sink.support.arguments import check_bool, check_text, check_timeout
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.events import OnEvent
+from wal_sink.support.logs import logger_of, logging_about
+from wal_sink.support.texts import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from wal_sink.spark.session.identity import QueryIdentity
+    from wal_sink.spark.identity import QueryIdentity
 
 _logger = logger_of(__name__)
 
@@ -195,8 +195,8 @@ class WalSink:
         refuse_ends(name for name, given in self._deliveries.items() if given.through is not None)
         if is_connect(writer):
             return self._start_over_connect(writer)
-        from wal_sink.spark.session.query import refuse_leftovers, schema_of, session_of  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.session.schema import arrow_schema, check_schema  # noqa: PLC0415
+        from wal_sink.spark.query import refuse_leftovers, schema_of, session_of  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.schema import arrow_schema, check_schema  # noqa: PLC0415
 
         refuse_large_chunks(self._settings, self._sinks)
         spark, schema = session_of(writer), schema_of(writer)
@@ -348,7 +348,7 @@ class WalSink:
 
     def _start_over_connect(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query that stages on its server, and begin to deliver in this process what it stages."""
-        from wal_sink.spark.source.options import options_of  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.source_options import options_of  # noqa: PLC0415 - draining needs no Spark
 
         check_stream_writer(writer)
         refuse_large_chunks(self._settings, self._sinks)  # types are refused when a batch is opened

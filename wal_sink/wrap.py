@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.arguments import check_batch_function, check_options, check_ran, check_row_writer, name_of, one_of
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import Redactor, named_secrets
-from wal_sink.reporting.texts import text_of
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink
+from wal_sink.support.arguments import check_batch_function, check_options, check_ran, check_row_writer, name_of, one_of
+from wal_sink.support.secrets import Redactor, named_secrets
+from wal_sink.support.texts import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +73,7 @@ def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
 
     Raises `ConfigError` if `DataStreamWriter.foreach` would not take `writer`.
     """
-    from wal_sink.spark.writers.foreach import ForeachWriterSink  # noqa: PLC0415 - the core imports no pyspark
+    from wal_sink.spark.foreach_writer import ForeachWriterSink  # noqa: PLC0415 - the core imports no pyspark
 
     sink = ForeachWriterSink(writer, name=name_of(writer), idempotent=idempotent)
     check_row_writer(writer)
@@ -121,7 +121,7 @@ def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink
     Raises `ConfigError` if `writer` is no such object or cannot be pickled, and on Spark 3.5.
     """
     try:
-        from wal_sink.spark.writers.data_source import DataSourceSink  # noqa: PLC0415 - the core imports no pyspark
+        from wal_sink.spark.data_source_writer import DataSourceSink  # noqa: PLC0415 - the core imports no pyspark
     except ModuleNotFoundError as error:
         if error.name != "pyspark.sql.datasource":
             raise

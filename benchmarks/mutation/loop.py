@@ -262,7 +262,7 @@ def _module(function: str) -> str:
 def _distance(mutant: str, test: str) -> int:
     """Tell how far a test is from a mutant: 0 if its file names the mutant's module, 1 in its room, 2 elsewhere.
 
-    `mutant` is a name such as `wal_sink.wal.fencing.x_claim__mutmut_1`.
+    `mutant` is a name such as `wal_sink.log.terms.x_claim__mutmut_1`.
     """
     rooms, module = mutant.split(".")[1:-2], mutant.split(".")[-2]
     if module in test.partition("::")[0].rpartition("/")[2]:

@@ -198,7 +198,7 @@ def _text_of(file: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", nargs="*", help="files of the core, such as wal_sink/wal/fencing.py; default: all")
+    parser.add_argument("files", nargs="*", help="files of the core, such as wal_sink/log/terms.py; default: all")
     parser.add_argument("--only-report", action="store_true", help="try no mutant, only write the report")
     parser.add_argument("--seconds", type=float, default=8, help="limit of the tests' processor time per mutant")
     parser.add_argument("--jobs", type=int, default=1, help="processes that try mutants side by side")

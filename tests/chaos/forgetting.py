@@ -33,7 +33,7 @@ from tests.house.sinks import Chunk, Rejected, TransactionalSink, sink_from_url
 from tests.house.stores import StoreSpec, open_store
 from tests.support.made_up import live_through
 from wal_sink.errors import WalSinkError
-from wal_sink.replay import DeadLetters
+from wal_sink.operate.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import FakeQuery
 

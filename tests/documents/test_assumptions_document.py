@@ -109,11 +109,11 @@ def test_whatever_the_sources_rely_on_has_an_entry() -> None:
 
 def test_the_search_of_the_sources_finds_what_is_there() -> None:
     """It would otherwise be satisfied by any document."""
-    assert "wal_sink/spark/session/locations.py::_hadoop_conf" in taken_for_granted.reliances()
-    assert "wal_sink/spark/session/private.py::_GROUP" in taken_for_granted.reliances()
+    assert "wal_sink/spark/identity.py::_hadoop_conf" in taken_for_granted.reliances()
+    assert "wal_sink/spark/private.py::_GROUP" in taken_for_granted.reliances()
     assert "wal_sink/stores/local.py::LocalSegment.commit" in taken_for_granted.store_primitives()
     assert "backends/wal_sink_backends/http/sink.py::HttpLookupSink" in taken_for_granted.sinks()
-    assert "wal_sink/spark/session/schema.py::check_schema" not in taken_for_granted.reliances()
+    assert "wal_sink/spark/schema.py::check_schema" not in taken_for_granted.reliances()
 
 
 ENTRY = f"""# Title
@@ -123,7 +123,7 @@ ENTRY = f"""# Title
 ### It rains
 Water falls.
 {_FALSE}it is dry.
-- check: `wal_sink/lifecycle/run.py::Run.open`
+- check: `wal_sink/protocol/run.py::Run.open`
 - shown false: `tests/documents/test_assumptions_document.py::test_no_two_entries_have_one_title`
 """ + "".join(f"\n## {name}\n" for name in SECTIONS[1:])
 
@@ -151,7 +151,7 @@ def test_a_line_of_no_known_kind_is_an_error() -> None:
 
 def test_what_does_not_exist_or_is_left_out_is_noticed() -> None:
     absent = [
-        "wal_sink/lifecycle/run.py::Run.opens",
+        "wal_sink/protocol/run.py::Run.opens",
         "wal_sink/running.py::Run.open",
         "tests/documents/test_assumptions_document.py::Entry",
         "tests/documents/test_assumptions_document.py::test_that_was_never_written",

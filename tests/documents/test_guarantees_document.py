@@ -10,8 +10,8 @@ import pytest
 from tests.house.protocol import RECORD_S, SMALL_BATCH_BYTES
 from tests.support.documents import check_exists, laws
 from tests.support.processes import CHECKOUT
-from wal_sink.committer.markers import GROUP_BATCHES, GROUP_S
-from wal_sink.delivery.segment import LOOK_S
+from wal_sink.protocol.progress import GROUP_BATCHES, GROUP_S
+from wal_sink.protocol.segment_delivery import LOOK_S
 from wal_sink.spark.committers import GRACE_S
 
 _SENTENCE = re.compile(r"(\d+)\. (.+)")

@@ -10,7 +10,14 @@ from pathlib import Path
 from tests.support.processes import CHECKOUT
 
 PUBLIC = {
-    *("wal_sink", "wal_sink.errors", "wal_sink.replay", "wal_sink.settings", "wal_sink.sinks", "wal_sink.testing"),
+    *(
+        "wal_sink",
+        "wal_sink.errors",
+        "wal_sink.operate.replay",
+        "wal_sink.settings",
+        "wal_sink.sinks",
+        "wal_sink.testing",
+    ),
     "wal_sink.wrap",
 }
 """Modules for users."""

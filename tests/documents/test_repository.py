@@ -60,7 +60,7 @@ def test_the_tracked_files_are_those_that_git_lists() -> None:
 
 
 OWN_DEFAULT = re.compile(r"\.conf\.get\(\s*[^(),]+,|\bconf\.get\(\s*[^(),]+,\s*None")
-MAY_ASK_WITHOUT_SPARKS_DEFAULT = "wal_sink/spark/session/private.py"
+MAY_ASK_WITHOUT_SPARKS_DEFAULT = "wal_sink/spark/private.py"
 
 
 def test_no_setting_of_spark_is_read_with_a_default_of_ours() -> None:
@@ -71,7 +71,7 @@ def test_no_setting_of_spark_is_read_with_a_default_of_ours() -> None:
         if path.suffix == ".py" and path.relative_to(CHECKOUT).as_posix() != MAY_ASK_WITHOUT_SPARKS_DEFAULT
         for match in _own_defaults(path.read_text())
     ]
-    assert not found, "use setting_of or changed of wal_sink.spark.session.private in\n" + "\n".join(found)
+    assert not found, "use setting_of or changed of wal_sink.spark.private in\n" + "\n".join(found)
 
 
 def _own_defaults(text: str) -> list[re.Match[str]]:
@@ -84,7 +84,7 @@ NOT_AT_THEIR_TOP = (
     "wal_sink/spark/__init__.py",
     "wal_sink/spark/placement.py",
     "wal_sink/spark/streaming_query.py",
-    "wal_sink/spark/session/checkpoint_files.py",
+    "wal_sink/spark/checkpoint_files.py",
 )
 """Modules of that room that import Spark only inside functions: they are imported before Spark is needed."""
 

@@ -17,9 +17,9 @@ from tests.support.processes import CHECKOUT
 BACKENDS = CHECKOUT / "backends"
 PUBLIC_MODULES = ("wal_sink.testing", "wal_sink.wrap")
 ROOMS: Mapping[str, str] = {
-    "wal_sink.arguments": "slips in the arguments and options of a sink are answered as those of WalSink are",
+    "wal_sink.support.arguments": "slips in the arguments and options of a sink are answered as those of WalSink are",
     "wal_sink.errors": "errors that tell the core what to do",
-    "wal_sink.redaction": "the one place that masks secrets in addresses, options and answers",
+    "wal_sink.support.secrets": "the one place that masks secrets in addresses, options and answers",
     "wal_sink.reporting": "a logging handler that raises must not fail a delivery, so loggers come from `logger_of`",
     "wal_sink.runtime": "the injected clock, sleep, chance and ids, and what a forked child must not inherit",
     "wal_sink.sinks": "the sink's interface, ledger entries, values as JSON, certificates",

@@ -14,10 +14,10 @@ WORDS = Words((CHECKOUT / LIST).read_text())
 FOUND = {
     "succeeded": ["term 3 was succeeded", "is_succeeded = 1", "its successors", "Succeeded by"],
     "Assignment": ["x: Assignment", "assignments = []"],
-    "Order": ["from wal_sink.messages import Order", "import wal_sink.messages\nopen_orders = []"],
+    "Order": ["from wal_sink.protocol.messages import Order", "import wal_sink.protocol.messages\nopen_orders = []"],
     "Outcome": [
-        "from wal_sink.messages import Outcome",
-        "x: SegmentResult\nfrom wal_sink.messages import y\noutcome = x",
+        "from wal_sink.protocol.messages import Outcome",
+        "x: SegmentResult\nfrom wal_sink.protocol.messages import y\noutcome = x",
     ],
     "Serving": ["class Serving: ...", "x: ServedSink\nserving = x"],
     "Surroundings": ["class Surroundings: ...", "# its surroundings"],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wal_sink.wal import fencing, paths, segment_writer
-from wal_sink.wal.fencing import MARGIN, Term, claim
-from wal_sink.wal.holders import Holding, TakeOver, holder_of, note_end
-from wal_sink.wal.log import NOTHING, Log, Stamp
-from wal_sink.wal.records import (
+from wal_sink.log import paths, segment_writer
+from wal_sink.log import terms as fencing
+from wal_sink.log.holders import Holding, TakeOver, holder_of, note_end
+from wal_sink.log.log import NOTHING, Log, Stamp
+from wal_sink.log.records import (
     FORMAT,
     LowWater,
     Manifest,
@@ -23,9 +23,10 @@ from wal_sink.wal.records import (
     decode,
     encode,
 )
-from wal_sink.wal.segment_reader import Rows, chunk_ends, load_segment, read_parquet
-from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
-from wal_sink.wal.sink_records import RetiredRecord
+from wal_sink.log.segment_reader import Rows, chunk_ends, load_segment, read_parquet
+from wal_sink.log.segment_writer import SegmentLimits, SegmentWriter
+from wal_sink.log.sink_records import RetiredRecord
+from wal_sink.log.terms import MARGIN, Term, claim
 
 __all__ = [
     "FORMAT",

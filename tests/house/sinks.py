@@ -12,12 +12,11 @@ from wal_sink.sinks.base import (
     TransactionalSink,
     as_sink,
 )
+from wal_sink.sinks.calls import SinkSession, check_returned
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import Failure, FailureKind, ForgottenError, SinkFailedError
 from wal_sink.sinks.guarantees import Ability, promise
-from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.sinks.positions import slot_name
-from wal_sink.sinks.session import SinkSession, check_returned
+from wal_sink.sinks.ledger import LedgerEntry, slot_name
 from wal_sink.sinks.urls import sink_from_url
 
 __all__ = [

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from wal_sink.metrics.numbers import METRICS
-from wal_sink.reporting.findings import Finding, Level
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.clock import SYSTEM, ProcessIdentity, Runtime, process_identity
-from wal_sink.runtime.side_by_side import side_by_side
-from wal_sink.runtime.stopped import StoppedError
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ThreadCall
+from wal_sink.support.calls import CallTimedOutError, DirectCall, ThreadCall, side_by_side
+from wal_sink.support.clock import SYSTEM, ProcessIdentity, Runtime, StoppedError, process_identity
+from wal_sink.support.logs import logger_of
+from wal_sink.support.texts import Finding, Level
 from wal_sink.telemetry import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
 
 __all__ = [

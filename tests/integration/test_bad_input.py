@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-import wal_sink.spark.session.query
+import wal_sink.spark.query
 from tests.support.streams import Home, Lines, fails, flip, quick
 from tests.support.waiting import wait_until
 from wal_sink import (
@@ -32,7 +32,7 @@ from wal_sink import (
     UndeliveredError,
     WalSink,
 )
-from wal_sink.spark.session.connect import check_classic
+from wal_sink.spark.connect import check_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,13 +68,13 @@ def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
 ) -> None:
     place.feed.add(range(5))
     place.run(spark)
-    start = wal_sink.spark.session.query.start_query
+    start = wal_sink.spark.query.start_query
 
     def deleted_first(*given: Any) -> Any:
         shutil.rmtree(place.checkpoint)
         return start(*given)
 
-    monkeypatch.setattr(wal_sink.spark.session.query, "start_query", deleted_first)
+    monkeypatch.setattr(wal_sink.spark.query, "start_query", deleted_first)
     fails(spark, place, HistoryError, str(place.wal), "belongs to query", "use a new WAL for this query")
     assert place.lines.ids() == list(range(5)), "nothing of the other query was delivered"
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 SLOTS = (
     SESSION.format(master="local[3]")
     + """
-from wal_sink.spark.session.private import task_slots
+from wal_sink.spark.private import task_slots
 print("SLOTS", task_slots(spark.sparkContext), spark.sparkContext.defaultParallelism)
 spark.stop()
 print("STOPPED", task_slots(spark.sparkContext))

@@ -226,7 +226,7 @@ from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.lasting import wait_for_executors
 from tests.support.streams import Home
 from tests.integration.test_cluster_losses import PARTITIONS, TWO_EXECUTORS, killing
-from wal_sink.spark.session.cluster import REPEAT_CHECKS
+from wal_sink.spark.cluster import REPEAT_CHECKS
 
 conf = {**SPARK_CONF, **TWO_EXECUTORS}
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()

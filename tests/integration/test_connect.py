@@ -148,7 +148,7 @@ def test_what_cannot_work_over_connect_is_refused(refusals: str) -> None:
 SLOW = """
 import time
 from tests.support.streams import Lines
-import wal_sink.spark.session.connect as connect
+import wal_sink.spark.connect as connect
 connect.ASK_EVERY_S = $EVERY
 connect.STOP_WAIT_S = 5.0
 to = Lines(home.root / "out.jsonl", pause_s=0.5)

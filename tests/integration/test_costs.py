@@ -1,7 +1,7 @@
 """The costs of a WAL as it grows: requests of a start and of waiting, memory of workers and of the driver.
 
-The requests of a steady batch are counted in `tests/unit/committer/test_retention.py` and, on S3, in `test_s3.py`; the
-memory of staging in `test_staging.py`; what an hour of waiting costs in `tests/unit/lifecycle/test_threads_idle.py`.
+The requests of a steady batch are counted in `tests/unit/protocol/test_retention.py` and, on S3, in `test_s3.py`; the
+memory of staging in `test_staging.py`; what an hour of waiting costs in `tests/unit/protocol/test_threads_idle.py`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tests.support.small_run import Place
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
 from wal_sink.errors import DeliveryError
-from wal_sink.runtime.task_slots import DeliverySlots
+from wal_sink.protocol.partitions import MOST_INLINE_BYTES, _encoded, inline_limit, packed
 from wal_sink.settings import Delivery, Retry, Settings
-from wal_sink.spark.session import tasks
-from wal_sink.staging.partitions import MOST_INLINE_BYTES, _encoded, inline_limit, packed
+from wal_sink.spark import tasks
+from wal_sink.support.limits import DeliverySlots
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class OnExecutors:
 
     def _served_sink(self) -> ServedSink:
         from tests.house.spark import ExecutorDispatcher  # noqa: PLC0415 - tests without Spark import this module
-        from wal_sink.spark.delivery.pickling import pickled  # noqa: PLC0415
+        from wal_sink.spark.delivery import pickled  # noqa: PLC0415
 
         dispatcher = ExecutorDispatcher(
             self._spark,

@@ -272,7 +272,7 @@ def test_reading_no_wal_is_an_error(spark: SparkSession, home: Home) -> None:
 
 
 def test_the_kind_of_error_is_ours() -> None:
-    from wal_sink.spark.source.options import write_options  # noqa: PLC0415
+    from wal_sink.spark.source_options import write_options  # noqa: PLC0415
 
     with pytest.raises(WalSinkError):
         write_options({})

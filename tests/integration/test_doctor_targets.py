@@ -21,7 +21,7 @@ from tests.support.servers.ports import free_port
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.servers.s3_server import S3Server
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.examined import Examined
+from wal_sink.sinks.calls import Examined
 from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink
 from wal_sink_backends.files import FilesSink, TwoPhaseFilesSink
 from wal_sink_backends.http import HttpLookupSink, HttpSink

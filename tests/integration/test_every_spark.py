@@ -174,7 +174,7 @@ from pyspark.sql import SparkSession
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Home
 from wal_sink import Delivery
-from wal_sink.spark.session.cluster import REPEAT_CHECKS
+from wal_sink.spark.cluster import REPEAT_CHECKS
 
 spark = SparkSession.builder.master("local[2]").config(map=SPARK_CONF).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")

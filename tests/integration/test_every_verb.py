@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import wal_sink.runtime.side_by_side
+import wal_sink.support.calls
 import wal_sink.walsink
 from tests.house.log import fencing
 from tests.house.stores import LocalStore
@@ -202,7 +202,7 @@ def test_ctrl_c_at_any_request_damages_nothing(
 
     The interrupted process ends. Here it is this one, so it claims terms as one that has ended.
     """
-    monkeypatch.setattr(wal_sink.runtime.side_by_side, "MOST", 1)  # requests that go out at once: all on this thread
+    monkeypatch.setattr(wal_sink.support.calls, "MOST", 1)  # requests that go out at once: all on this thread
     healthy = objects(local.folder)
     requests = 0
     interrupt_at: int | None = None

@@ -12,7 +12,7 @@ from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery
-from wal_sink.spark.session.cluster import inline_budget
+from wal_sink.spark.cluster import inline_budget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from tests.support.lasting import Lasting
 from tests.support.streams import SESSION, Home
 from tests.support.waiting import wait_until
 from wal_sink import ConfigError
-from wal_sink.spark.session.cluster import check_kept_batches
-from wal_sink.spark.session.environment import SPARK_3_5
-from wal_sink.spark.session.private import Setting, changed, described, private, thread_properties
+from wal_sink.spark.cluster import check_kept_batches
+from wal_sink.spark.environment import SPARK_3_5
+from wal_sink.spark.private import Setting, changed, described, private, thread_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +62,7 @@ def test_a_setting_that_nobody_changed_has_sparks_default(spark: SparkSession) -
 def test_a_setting_that_spark_does_not_know_is_not_guessed(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    monkeypatch.setattr("wal_sink.spark.session.cluster._KEPT_BATCHES", key)
+    monkeypatch.setattr("wal_sink.spark.cluster._KEPT_BATCHES", key)
     with pytest.raises(
         ConfigError, match=rf"the number of batches that Spark keeps \({re.escape(key)}\) cannot be read"
     ):
@@ -74,7 +74,7 @@ def test_jobs_are_in_the_group_whose_name_the_thread_bears(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, found: int
 ) -> None:
     """Under another key the job is in no group, and cancelling the group would cancel nothing."""
-    monkeypatch.setattr("wal_sink.spark.session.private._GROUP", key)
+    monkeypatch.setattr("wal_sink.spark.private._GROUP", key)
     group = f"wal-sink test {key}"
     with described(spark.sparkContext, "counting", group=group):
         spark.range(3).count()
@@ -90,7 +90,7 @@ def test_jobs_are_in_the_group_whose_name_the_thread_bears(
 def test_tasks_find_the_batch_id_under_sparks_own_key(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, found: str | None
 ) -> None:
-    from wal_sink.spark.writers import data_source as data_source_writer  # noqa: PLC0415 - not in PySpark 3.5
+    from wal_sink.spark import data_source_writer  # noqa: PLC0415 - not in PySpark 3.5
 
     monkeypatch.setattr(data_source_writer, "_BATCH_ID_KEY", key)
     with thread_properties(spark.sparkContext, {data_source_writer._BATCH_ID_KEY: "7"}):
@@ -151,7 +151,7 @@ REPEATED = (
     SESSION.format(master="local[1,2]")
     + """
 from pyspark import TaskContext
-from wal_sink.spark.delivery.executors import _is_repeated
+from wal_sink.spark.delivery import _is_repeated
 
 def fails_once(_):
     repeated = _is_repeated()

@@ -23,9 +23,9 @@ from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, staging,
 from tests.house.stores import StoreSpec, open_store
 from tests.support.fixtures.spark import processes_of
 from wal_sink.errors import ConfigError, CorruptError, StoreError
-from wal_sink.spark.delivery.whole_batch import read_segments
-from wal_sink.spark.session.private import changed
+from wal_sink.spark.private import changed
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
+from wal_sink.spark.whole_batch import read_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

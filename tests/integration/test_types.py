@@ -16,12 +16,11 @@ from tests.house.protocol import StagingContext
 from tests.house.spark import version_of
 from tests.house.stores import StoreSpec
 from wal_sink.errors import ConfigError
-from wal_sink.spark.delivery.manifest_schema import schema_from_json
-from wal_sink.spark.delivery.whole_batch import read_segments
-from wal_sink.spark.session.environment import Version
-from wal_sink.spark.session.schema import are_resolved_by_name, check_schema, schema_json
+from wal_sink.log.segment_writer import segment_names
+from wal_sink.spark.environment import Version
+from wal_sink.spark.schema import are_resolved_by_name, check_schema, schema_from_json, schema_json
 from wal_sink.spark.staging import stage_dataframe
-from wal_sink.wal.segment_writer import segment_names
+from wal_sink.spark.whole_batch import read_segments
 
 if TYPE_CHECKING:
     from pathlib import Path

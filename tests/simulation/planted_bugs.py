@@ -13,27 +13,27 @@ from typing import Any
 
 import pytest
 
-import wal_sink.committer.collection
-import wal_sink.committer.committer
-import wal_sink.delivery.batch
-import wal_sink.lifecycle.run
-import wal_sink.recovery.inventory
-import wal_sink.recovery.registration
-import wal_sink.wal.fencing
-import wal_sink.wal.log
+import wal_sink.log.log
+import wal_sink.log.terms
+import wal_sink.protocol.batch_delivery
+import wal_sink.protocol.collect
+import wal_sink.protocol.committer
+import wal_sink.protocol.inventory
+import wal_sink.protocol.registration
+import wal_sink.protocol.run
 from tests.house.log import Log, Manifest, PreparedRecord, Record, SegmentRef, Term, paths
 from tests.house.protocol import Collector, Committer, Gate, Rejections, SegmentDelivery, SegmentResult, SegmentTask
 from tests.house.sinks import Chunk, FailureKind, LedgerEntry, SinkFailedError
 from tests.house.stores import Store
-from wal_sink.committer.release import Released, Releaser
-from wal_sink.delivery.batch import BatchDelivery
-from wal_sink.delivery.positions import Positions
-from wal_sink.delivery.segment import Records
 from wal_sink.errors import StoreError
-from wal_sink.recovery.inventory import newest_marker
+from wal_sink.protocol.batch_delivery import BatchDelivery
+from wal_sink.protocol.inventory import newest_marker
+from wal_sink.protocol.positions import Positions
+from wal_sink.protocol.release import Released, Releaser
+from wal_sink.protocol.segment_delivery import Records
+from wal_sink.protocol.stage import Stager
+from wal_sink.protocol.two_phase import SegmentCommit
 from wal_sink.sinks.guarantees import Promise
-from wal_sink.staging.stager import Stager
-from wal_sink.two_phase.commit import SegmentCommit
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -145,7 +145,7 @@ def _manifest(releaser: Releaser, batch_id: int, *, choose: Callable[[Any], Any]
 
 
 def dead_letters_not_kept_at_takeover(patch: Patch) -> None:
-    patch.setattr(wal_sink.delivery.batch, "keep_last_recorded", lambda *_: None)
+    patch.setattr(wal_sink.protocol.batch_delivery, "keep_last_recorded", lambda *_: None)
 
 
 def no_second_read_at_takeover(patch: Patch) -> None:
@@ -183,14 +183,14 @@ def release_not_confirmed(patch: Patch) -> None:
     patch.setattr(Releaser, "_confirmed", lambda _, released: replace(released, is_present_plan=True))
 
 
-@instead(wal_sink.wal.log, "create_once")
+@instead(wal_sink.log.log, "create_once")
 def ambiguous_answer_taken_for_success(store: Store, path: str, data: bytes, **_: object) -> bool:
     with suppress(StoreError):
         store.create(path, data)
     return True
 
 
-@instead(wal_sink.wal.log, "create_once")
+@instead(wal_sink.log.log, "create_once")
 def ambiguous_answer_taken_for_failure(store: Store, path: str, data: bytes, **_: object) -> bool:
     try:
         store.create(path, data)
@@ -200,7 +200,7 @@ def ambiguous_answer_taken_for_failure(store: Store, path: str, data: bytes, **_
 
 
 def term_not_renewed_after_a_lost_job(patch: Patch) -> None:
-    patch.setattr(wal_sink.committer.committer, "renew", lambda _, term: term)
+    patch.setattr(wal_sink.protocol.committer, "renew", lambda _, term: term)
 
 
 @instead(SegmentDelivery, "_send_at_most_once")
@@ -264,12 +264,12 @@ def every_sink_served_in_groups(patch: Patch) -> None:
 
 
 def absence_of_the_record_means_a_new_wal(patch: Patch) -> None:
-    patch.setattr(wal_sink.recovery.inventory, "_explained_wal", lambda *_: None)
+    patch.setattr(wal_sink.protocol.inventory, "_explained_wal", lambda *_: None)
 
 
 def absence_of_a_registration_means_a_new_sink(patch: Patch) -> None:
-    patch.setattr(wal_sink.recovery.registration, "find_new_sink", lambda *_: None)
-    patch.setattr(wal_sink.lifecycle.run, "check_unserved_sinks", lambda *_: list[str]())
+    patch.setattr(wal_sink.protocol.registration, "find_new_sink", lambda *_: None)
+    patch.setattr(wal_sink.protocol.run, "check_unserved_sinks", lambda *_: list[str]())
     patch.setattr(Collector, "expect", lambda *_, **__: None)
 
 
@@ -277,19 +277,19 @@ def a_claim_goes_by_the_terms_alone(patch: Patch) -> None:
     def from_the_listing(*args: Any, was_held: bool, **others: Any) -> Term:  # noqa: ARG001
         return claim(*args, **others)
 
-    claim = wal_sink.wal.fencing.claim
-    patch.setattr(wal_sink.lifecycle.run, "claim", from_the_listing)
-    for module in (wal_sink.lifecycle.run, wal_sink.committer.committer):
+    claim = wal_sink.log.terms.claim
+    patch.setattr(wal_sink.protocol.run, "claim", from_the_listing)
+    for module in (wal_sink.protocol.run, wal_sink.protocol.committer):
         patch.setattr(module, "claim_above_seen", lambda _, term, *__: term)
 
 
 def a_claim_that_jumps_fences_nobody(patch: Patch) -> None:
-    patch.setattr(wal_sink.wal.fencing, "_missing", lambda *_: [])
+    patch.setattr(wal_sink.log.terms, "_missing", lambda *_: [])
 
 
 def absence_of_a_marker_means_that_nothing_was_delivered(patch: Patch) -> None:
     for name in ("check_marker", "check_not_marked", "check_marked_batch"):
-        patch.setattr(wal_sink.committer.committer, name, lambda *_: None)
+        patch.setattr(wal_sink.protocol.committer, name, lambda *_: None)
 
 
 # Bugs that show where a transactional target loses what it acknowledged.

@@ -23,7 +23,7 @@ from tests.house.kit import simulated_runtime
 from tests.house.support import SYSTEM, Runtime
 from tests.support.processes import CHECKOUT
 from wal_sink import Chunk, idempotent
-from wal_sink.delivery.retry import AttemptFailedError, Budget
+from wal_sink.protocol.retry import AttemptFailedError, Budget
 from wal_sink.settings import Retry
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.rows import Row
@@ -40,8 +40,8 @@ EVERY = 5
 
 ASKING = {
     "wal_sink/stores/creation.py",
-    "wal_sink/runtime/clock.py",
-    "wal_sink/delivery/retry.py",
+    "wal_sink/support/clock.py",
+    "wal_sink/protocol/retry.py",
     "wal_sink/operate/health.py",
     "wal_sink/metrics/prometheus.py",
     "backends/wal_sink_backends/http/api.py",

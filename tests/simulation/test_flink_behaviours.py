@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-import wal_sink.committer.collection
+import wal_sink.protocol.collect
 from tests.house.log import paths
 from tests.house.protocol import CommitterThread, Run
 from tests.house.sinks import Chunk
@@ -377,7 +377,7 @@ def test_hole_7_what_is_complete_is_delivered_on_restore_without_a_new_batch() -
 
 
 def test_hole_7_markers_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)
     place = Place()
 
     place.stream(place.open({"a": Recorder()}, settings=lower_retention(3)), 20)

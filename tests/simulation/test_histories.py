@@ -19,7 +19,7 @@ from tests.simulation.histories.drawing import FAMILY, draw, draw_family
 from tests.simulation.histories.plans import KINDS, Deed, Tampering
 from tests.simulation.histories.playing import Played, play, play_family, small_world
 from tests.simulation.planted_bugs import Plant
-from wal_sink.delivery.segment import Records
+from wal_sink.protocol.segment_delivery import Records
 
 pytestmark = pytest.mark.no_cover
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-import wal_sink.committer.collection
+import wal_sink.protocol.collect
 from tests.house.log import paths
 from tests.house.protocol import Checkpoint, Run
 from tests.house.stores import MemoryStore
 from tests.simulation.scenarios import LONG
 from tests.simulation.world import World, dies
 from wal_sink.errors import ConfigError, CorruptError, HistoryError, WalSinkError
-from wal_sink.recovery.history import MissingBatchError
+from wal_sink.protocol.history import MissingBatchError
 from wal_sink.testing import FakeQuery
 
 
@@ -185,7 +185,7 @@ def test_a_drainer_does_not_release_what_a_roll_back_made_undone() -> None:
 
 
 def test_a_checkpoint_rolled_back_beyond_the_retention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)
     world = World(batches=LONG, retention=1)
     assert world.life().live()
     low_water = world.judge.low_water

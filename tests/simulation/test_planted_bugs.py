@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-import wal_sink.committer.collection
+import wal_sink.protocol.collect
 from tests.simulation import planted_bugs as bugs
 from tests.simulation.planted_bugs import Plant
 from tests.simulation.scenarios import (
@@ -50,7 +50,7 @@ PLANTED: list[tuple[Plant, Callable[[str], Iterator[World]], str]] = [
 def test_the_simulation_reports_a_planted_bug(
     plant: Plant, histories: Callable[[str], Iterator[World]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 2)
+    monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 2)
     plant(monkeypatch)
 
     with pytest.raises((AssertionError, WalSinkError)):
@@ -63,6 +63,6 @@ def test_the_simulation_reports_a_planted_bug(
 def test_the_same_histories_without_a_bug_are_clean(
     histories: Callable[[str], Iterator[World]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 2)
+    monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 2)
 
     assert sum(1 for _ in histories("plain")) >= 18

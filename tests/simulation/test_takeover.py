@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import wal_sink.committer.collection
+import wal_sink.protocol.collect
 from tests.house.log import paths
 from tests.simulation.scenarios import (
     BEFORE_MARKER,
@@ -76,7 +76,7 @@ def test_a_manifest_that_a_succeeded_stager_creates_late_is_ignored() -> None:
 def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes_nothing(
     object_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)
     batches = ((3,), *LONG)
     world = World(batches=batches, retention=1, zombies=True)
     old = world.standing_still("before create", object_kind)
@@ -95,7 +95,7 @@ def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes
 def test_a_succeeded_collector_moves_low_water_neither_back_nor_forward_beyond_markers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)
     world = World(batches=LONG, retention=1, zombies=True)
     old = world.standing_still("before create", "low-water")
     assert not old.done

@@ -22,7 +22,7 @@ from tests.simulation.histories.targets import LedgerTarget
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
 from wal_sink.errors import ConfigError, FencedError, HistoryError
-from wal_sink.recovery.history import KEPT_MANIFESTS
+from wal_sink.protocol.history import KEPT_MANIFESTS
 from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import FakeQuery
 

@@ -24,12 +24,11 @@ from tests.support.forgetting import Forgetful, Target
 from tests.support.hanging_calls import Hangs
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, served_sink
-from wal_sink.delivery.dispatch import SMALL_BATCH_SEGMENTS, LocalDispatcher, carry_out, copier, is_small
 from wal_sink.errors import DeliveryError, PermanentError
+from wal_sink.protocol.dispatch import SMALL_BATCH_SEGMENTS, LocalDispatcher, carry_out, copier, is_small
 from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.guarantees import ability_of
-from wal_sink.spark.delivery.executors import shared_out
-from wal_sink.spark.delivery.pickling import pickled, problem_of
+from wal_sink.spark.delivery import pickled, problem_of, shared_out
 from wal_sink.testing import simulated_runtime
 
 LIMIT_S = 0.05
@@ -215,7 +214,7 @@ ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10, measured=False
 
 def failure_of_task(payload: bytes, store: StoreSpec, *, attempt: int = 0) -> Failure:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.spark.delivery.executors.TaskContext.get", lambda: InTask(attempt))
+        patch.setattr("wal_sink.spark.delivery.TaskContext.get", lambda: InTask(attempt))
         results = list(_DeliveryTask(PickledSink(payload), store, "run", ASSIGNMENT, (ORDERS,))([0]))
     assert [(result.ordinal, result.rows, result.chunks) for result in results] == [(0, 5, 0), (1, 0, 0)]
     assert results[0].failure is not None
@@ -257,7 +256,7 @@ def test_a_damaged_pickle_is_an_outcome(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_opened_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = RuntimeError("cannot use the key hush-hush")
-    monkeypatch.setattr("wal_sink.spark.delivery.executors.open_store", lambda _: _raise(broken))
+    monkeypatch.setattr("wal_sink.spark.delivery.open_store", lambda _: _raise(broken))
     failure = failure_of_task(b"", StoreSpec(str(tmp_path), {"key": "hush-hush"}))
     assert failure.kind is FailureKind.RETRIABLE
     assert "RuntimeError: cannot use the key ***" in failure.message
@@ -461,7 +460,7 @@ def test_a_segment_that_fails_in_one_thread_takes_nothing_from_the_others(tmp_pa
     tasks = tuple(SegmentTask(number, segment, 0, maybe_sent=False) for number, segment in enumerate(segments))
     task = _DeliveryTask(PickledSink(pickle.dumps(sink)), spec, "run", given, (tasks,), threads=threads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.spark.delivery.executors.TaskContext.get", lambda: InTask(0))
+        patch.setattr("wal_sink.spark.delivery.TaskContext.get", lambda: InTask(0))
         results = {result.ordinal: result for result in task([0])}
 
     assert results[0].failure is not None
@@ -555,7 +554,7 @@ def test_where_the_driver_gets_no_answer_the_batch_is_not_confirmed() -> None:
 def test_a_driver_that_asks_another_target_ends_delivery_and_nothing_comes_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wal_sink.spark.delivery.executors.is_small", lambda *_: False)
+    monkeypatch.setattr("wal_sink.spark.delivery.is_small", lambda *_: False)
     place, target, other = Place(rows=lambda _: [2, 2]), Target(), Target()
     run = place.open({"a": Delivery(Forgetful(target), retry=Retry(attempts=3))}, runtime=simulated_runtime(seed=7))
     committer = run.committers[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import wal_sink.spark.session.query  # noqa: F401 - a start imports it, and so PySpark
+import wal_sink.spark.query  # noqa: F401 - a start imports it, and so PySpark
 from wal_sink import Chunk, ConfigError, Settings, Sink, WalSink, wrap
 from wal_sink.settings import check_chunks
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink

@@ -15,7 +15,7 @@ from wal_sink.deliveries import refuse_what_only_the_stager_can_do
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.settings import Settings
 from wal_sink.sinks.base import BatchSink, Sink, as_sink
-from wal_sink.spark.session.connect import is_connect, start_over_connect
+from wal_sink.spark.connect import is_connect, start_over_connect
 
 OPTIONS = {"wal": "/wal", "checkpointLocation": "/checkpoint"}
 

@@ -23,8 +23,8 @@ from tests.spark.test_carriers import InTask
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, served_sink
 from wal_sink import Chunk, Sink, SinkContext
-from wal_sink.reporting.logs import logging_about
 from wal_sink.settings import Settings
+from wal_sink.support.logs import logging_about
 
 LONG = Decimal("1234567890123456789012345678901234.5678")
 TWICE = "2469135780246913578024691357802469.1356"
@@ -153,7 +153,7 @@ def test_in_a_task_a_sink_writes_and_closes_in_the_context_that_it_opened(
     tasks = tuple(SegmentTask(number, segment, 0, maybe_sent=False) for number, segment in enumerate(staged.segments))
     task = _DeliveryTask(PickledSink(pickle.dumps(sink)), spec, "run", given, (tasks,), threads=threads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.spark.delivery.executors.TaskContext.get", lambda: InTask(0))
+        patch.setattr("wal_sink.spark.delivery.TaskContext.get", lambda: InTask(0))
         assert [result.failure for result in task([0])] == [None, None]
     assert noted(tmp_path / "noted") == ({f"{TWICE} a"}, ["nothing"] * threads)
     segments = {record.__dict__["segment"] for record in caplog.records if record.message == "wrote"}

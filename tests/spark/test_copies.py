@@ -21,7 +21,7 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink.sinks import Transaction
-from wal_sink.spark.delivery import executors
+from wal_sink.spark import delivery as executors
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_copy_answers_that_the_original_is_lost_only_once_it_has_waited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool, runs_copies: bool, windows: int
 ) -> None:
     if not is_there:
-        monkeypatch.setattr("wal_sink.spark.delivery.executors.open_store", _unreachable)
+        monkeypatch.setattr("wal_sink.spark.delivery.open_store", _unreachable)
     slept: list[float] = []
     stage = Stage()
     result = result_of_copy(stage, tmp_path, monkeypatch, slept, lambda: as_sink(Recorder()), copies=runs_copies)
@@ -222,11 +222,9 @@ def result_of_copy(
     copies: bool = True,
 ) -> SegmentResult:
     """Return the result of a task that Spark runs for the second time."""
-    monkeypatch.setattr(
-        "wal_sink.spark.delivery.executors.TaskContext.get", lambda: SimpleNamespace(attemptNumber=lambda: 1)
-    )
+    monkeypatch.setattr("wal_sink.spark.delivery.TaskContext.get", lambda: SimpleNamespace(attemptNumber=lambda: 1))
     system = SimpleNamespace(sleep_s=slept.append, new_timed_call=DirectCall)
-    monkeypatch.setattr("wal_sink.spark.delivery.executors.SYSTEM", system)
+    monkeypatch.setattr("wal_sink.spark.delivery.SYSTEM", system)
     sink: Any = make_sink
     task = _DeliveryTask(sink, StoreSpec(str(folder)), "run", stage.given, ((stage.task,),), copies=copies)
     (result,) = task([0])

@@ -16,15 +16,15 @@ from tests.support.lasting import Lasting
 from tests.support.processes import Child
 from wal_sink.errors import ConfigError
 from wal_sink.spark import check_java, prepare_python
-from wal_sink.spark.session.cluster import WorkerPython, _packages_of, _refuse_other_code
-from wal_sink.spark.session.environment import java_feature_version
+from wal_sink.spark.cluster import WorkerPython, _packages_of, _refuse_other_code
+from wal_sink.spark.environment import java_feature_version
 
 PYTHON = "PYSPARK_PYTHON"
 CHECKING_DRIVER = """
 import json, os, sys
 from pyspark.sql import SparkSession
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session.cluster import WORKER_MODULES, check_workers
+from wal_sink.spark.cluster import WORKER_MODULES, check_workers
 
 os.environ.update(json.loads(sys.argv[1]))
 if not os.environ["PYSPARK_PYTHON"]:

@@ -11,8 +11,8 @@ from pyspark.errors import PythonException
 
 from tests.house.spark import SparkJobError, surfaced_errors
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.runtime.stopped import JobStoppedError
-from wal_sink.spark.session.tasks import telling_line
+from wal_sink.spark.tasks import telling_line
+from wal_sink.support.clock import JobStoppedError
 
 OF_PYTHON = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -124,7 +124,7 @@ def test_a_stop_is_told_in_the_words_that_spark_looks_for_and_without_the_page(w
         raise error
 
     # Spark's own pattern, `StreamExecution.PROXY_ERROR`.
-    seen_by_spark = f"wal_sink.runtime.stopped.JobStoppedError: {caught.value}"
+    seen_by_spark = f"wal_sink.support.clock.JobStoppedError: {caught.value}"
     assert re.search(r"py4j.protocol.Py4JJavaError: An error occurred while calling(.|\n)*Interrupt", seen_by_spark)
     assert len(seen_by_spark) < 700
     assert "\tat " not in "".join(traceback.format_exception(caught.value))

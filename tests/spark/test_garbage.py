@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.stores import StoreSpec
-from wal_sink.spark.session.tasks import MOST_STORES, settle
+from wal_sink.spark.tasks import MOST_STORES, settle
 
 
 class Node:
@@ -30,7 +30,7 @@ class Credentials:
 def _reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that PySpark uses for further tasks, and that has settled nothing yet. It collects only when told."""
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    monkeypatch.setattr("wal_sink.spark.session.tasks._settled", set())
+    monkeypatch.setattr("wal_sink.spark.tasks._settled", set())
     gc.disable()
     yield
     gc.enable()

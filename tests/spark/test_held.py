@@ -18,9 +18,9 @@ from tests.house.support import CallTimedOutError, ThreadCall
 from tests.integration.runtime.test_process_assumptions import in_child
 from tests.support.waiting import PATIENCE_S
 from wal_sink import Chunk, ConfigError, Delivery, Sink, WalSink, wrap
-from wal_sink.replay import DeadLetters
-from wal_sink.runtime.timed_calls import InUseError
+from wal_sink.operate.replay import DeadLetters
 from wal_sink.sinks.held import hold, holding, objects_of, refuse_shared
+from wal_sink.support.calls import InUseError
 
 
 class Memory(Sink):

@@ -10,11 +10,9 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session import locations
-from wal_sink.spark.session.earlier_rows import BatchRows
-from wal_sink.spark.session.identity import QueryIdentity, identity_of, refuse_other_checkpoint
-from wal_sink.spark.session.locations import Place, compare
-from wal_sink.spark.session.query import refuse_leftovers
+from wal_sink.spark import identity as locations
+from wal_sink.spark.identity import BatchRows, Place, QueryIdentity, compare, identity_of, refuse_other_checkpoint
+from wal_sink.spark.query import refuse_leftovers
 from wal_sink.spark.staging import _first_of_the_run
 
 

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from tests.house.spark import staging, surfaced_errors
 from tests.support.logged import said_here
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session.cluster import inline_budget, size_of
-from wal_sink.spark.session.tasks import ResultTooLargeError
+from wal_sink.spark.cluster import inline_budget, size_of
+from wal_sink.spark.tasks import ResultTooLargeError
 
 TOO_LARGE = (
     "Job aborted due to stage failure: Total size of serialized results of 5 tasks (1280.0 KiB) is bigger than "

@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import wal_sink.spark.committers
-import wal_sink.spark.session.query
+import wal_sink.spark.query
 import wal_sink.spark.staging
 import wal_sink.spark.streaming_query
 import wal_sink.walsink
@@ -41,8 +41,9 @@ from wal_sink import (
     WalSink,
     WalSinkError,
 )
+from wal_sink.spark import identity
+from wal_sink.spark import identity as earlier_rows
 from wal_sink.spark.placement import Placement
-from wal_sink.spark.session import earlier_rows, identity
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
 
@@ -203,7 +204,7 @@ class Hanging(Recorder):
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     made = Home()
-    query = wal_sink.spark.session.query
+    query = wal_sink.spark.query
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     monkeypatch.setattr(wal_sink.spark.committers, "GRACE_S", 0.2)
     monkeypatch.setattr(wal_sink.spark.committers, "CANCEL_S", 0.1)
@@ -888,9 +889,7 @@ def test_committers_end_though_the_query_cannot_be_stopped_and_its_next_batch_fa
     sink = home.sink(Recorder())
     stream: Any = sink.start(writer(0))
     wait_until(lambda: home.completed == 0)
-    monkeypatch.setattr(
-        wal_sink.spark.session.query, "stop_query", raising(WalSinkError("the query cannot be stopped"))
-    )
+    monkeypatch.setattr(wal_sink.spark.query, "stop_query", raising(WalSinkError("the query cannot be stopped")))
     sink.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
     wait_until(lambda: not home.committers())
     assert home.committers() == []
@@ -905,7 +904,7 @@ def test_a_sink_opened_before_there_was_a_session_is_refused_when_one_comes(
 ) -> None:
     """Where sinks run and through what the checkpoint is read was decided without it."""
     session = object()
-    monkeypatch.setattr(wal_sink.spark.session.query, "session_of", lambda _: session)
+    monkeypatch.setattr(wal_sink.spark.query, "session_of", lambda _: session)
     monkeypatch.setattr(identity, "identity_of", lambda stream, batch_id: Identity(stream, batch_id, session))
     with (
         home.sink(Recorder()) as sink,

@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from tests.support.processes import CHECKOUT
 from wal_sink import wrap
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.spark.delivery.manifest_schema import schema_from_json, type_modules
+from wal_sink.spark.schema import schema_from_json, type_modules
 
 OF_A_USER = """
 from pyspark.sql import types as t
@@ -170,4 +170,4 @@ def test_nothing_else_parses_a_schema() -> None:
         for file in (CHECKOUT / folder).rglob("*.py")
         if parsers.search(file.read_text())
     }
-    assert found == {"wal_sink/spark/delivery/manifest_schema.py"}
+    assert found == {"wal_sink/spark/schema.py"}

@@ -10,7 +10,7 @@ import pytest
 from tests.house.stores import LocalStore, StoreSpec, open_store, probe
 from tests.house.support import SYSTEM
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session.cluster import _CreateThere
+from wal_sink.spark.cluster import _CreateThere
 from wal_sink.stores.local import MOUNTS, doubt_of, mount_of
 
 TABLE = r"""22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.delivery.test_batch_delivery import Carrying, carried_by, done
-from wal_sink.spark.delivery.executors import _for_one_of
+from tests.unit.protocol.test_batch_delivery import Carrying, carried_by, done
+from wal_sink.spark.delivery import _for_one_of
 
 
 def test_tasks_side_by_side_share_the_rate() -> None:

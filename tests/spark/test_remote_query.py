@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 from wal_sink.errors import WalSinkError
-from wal_sink.spark.session import connect as remote_query
-from wal_sink.spark.session.connect import RemoteQuery, asked
+from wal_sink.spark import connect as remote_query
+from wal_sink.spark.connect import RemoteQuery, asked
 
 
 class Answer(Exception):

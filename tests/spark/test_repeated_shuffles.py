@@ -10,8 +10,8 @@ import pytest
 import wal_sink.spark.staging
 from tests.house.spark import staging
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session.tasks import RepeatedShuffleError
 from wal_sink.spark.staging import RepeatedShuffles
+from wal_sink.spark.tasks import RepeatedShuffleError
 
 
 class Sequence(list[Any]):

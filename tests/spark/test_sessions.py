@@ -15,7 +15,7 @@ from wal_sink import wrap
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
 from wal_sink.spark.placement import Placement
-from wal_sink.spark.session.private import cloned, of_unknown_size
+from wal_sink.spark.private import cloned, of_unknown_size
 
 
 class Jvm:
@@ -42,7 +42,7 @@ def half(of: Any) -> Any:
 
 
 def placement(*names: str, monkeypatch: pytest.MonkeyPatch) -> Placement:
-    monkeypatch.setattr("wal_sink.spark.session.cluster.check_shared_store", lambda *_: None)
+    monkeypatch.setattr("wal_sink.spark.cluster.check_shared_store", lambda *_: None)
     log: Any = SimpleNamespace(run_id="run", runtime=None)
     made = Placement(log, StoreSpec("memory://nowhere"), session(), 1, lambda: False)
     for name in names:

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from tests.house.stores import LocalStore, MemoryStore, ObjectMissing, StoreSpec
 from tests.house.support import SYSTEM
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.spark.session.cluster import _CreateThere, check_shared_store
+from wal_sink.spark.cluster import _CreateThere, check_shared_store
 
 Task = Callable[[tuple[str, bytes]], object]
 
@@ -107,7 +107,7 @@ def test_a_store_that_remembers_what_was_missing_is_refused(monkeypatch: pytest.
     """It would hide the term of a newer process. Each send first checks that no newer term exists."""
     spec = StoreSpec("memory://behind-a-proxy")
     store = RemembersWhatIsMissing(spec)
-    monkeypatch.setattr("wal_sink.spark.session.cluster.open_store", lambda _: store)
+    monkeypatch.setattr("wal_sink.spark.cluster.open_store", lambda _: store)
     with pytest.raises(ConfigError, match="a caching proxy or a mount remembers objects as missing"):
         check(spec, elsewhere(spec))
 

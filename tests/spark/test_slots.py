@@ -17,10 +17,10 @@ from tests.house.sinks import FailureKind
 from tests.house.spark import ExecutorDispatcher, PickledSink, task_slots
 from tests.house.stores import StoreSpec
 from tests.support.one_segment import Stage
-from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
 from wal_sink.settings import Delivery
-from wal_sink.spark.delivery import executors
+from wal_sink.spark import delivery as executors
 from wal_sink.spark.placement import concurrency
+from wal_sink.support.limits import LENT_S, DeliverySlots
 
 WAIT_S = 60
 

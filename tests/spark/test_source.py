@@ -18,9 +18,10 @@ from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, process_identity
 from wal_sink.errors import ConfigError, CorruptError, FencedError, HistoryError
 from wal_sink.settings import Settings
-from wal_sink.spark.source import reading, writing
-from wal_sink.spark.source.options import options_of, read_options, write_options
-from wal_sink.spark.source.writing import StagedMessage, WalSinkWriter
+from wal_sink.spark import source_reading as reading
+from wal_sink.spark import source_writing as writing
+from wal_sink.spark.source_options import options_of, read_options, write_options
+from wal_sink.spark.source_writing import StagedMessage, WalSinkWriter
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 SCHEMA = StructType([StructField("id", LongType())])
@@ -90,7 +91,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def in_task(monkeypatch: pytest.MonkeyPatch, writer: WalSinkWriter, rows: int, task: Any = ...) -> StagedMessage:
     """The result of one task of a writer."""
-    monkeypatch.setattr("wal_sink.spark.source.writing.TaskContext.get", lambda: Task() if task is ... else task)
+    monkeypatch.setattr("wal_sink.spark.source_writing.TaskContext.get", lambda: Task() if task is ... else task)
     batch = pa.record_batch([pa.array(range(rows), pa.int64())], ["id"])
     return writer.write(iter([batch]))
 
@@ -158,7 +159,7 @@ def test_the_run_of_a_worker_goes_on(place: Place, monkeypatch: pytest.MonkeyPat
 def as_worker(monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
     """Claim terms from now on as another process."""
     identity = msgspec.structs.replace(process_identity(), **changes)
-    monkeypatch.setattr("wal_sink.wal.fencing.process_identity", lambda: identity)
+    monkeypatch.setattr("wal_sink.log.terms.process_identity", lambda: identity)
 
 
 def planned_by_another_worker(place: Place, monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:

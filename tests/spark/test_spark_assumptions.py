@@ -22,14 +22,14 @@ from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, task_slo
 from tests.house.stores import ObjectMissing
 from tests.support.logged import said_here
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.spark.session.checkpoint_files import current_session
-from wal_sink.spark.session.cluster import _OLD_FETCHES, check_kept_batches, warn_of_unchecked_shuffles
-from wal_sink.spark.session.locations import HadoopFiles, default_file_system
-from wal_sink.spark.session.private import is_running
-from wal_sink.spark.session.query import schema_of, session_of
+from wal_sink.spark.checkpoint_files import current_session
+from wal_sink.spark.cluster import _OLD_FETCHES, check_kept_batches, warn_of_unchecked_shuffles
+from wal_sink.spark.data_source_writer import DataSourceSink, _WritingTask
+from wal_sink.spark.identity import HadoopFiles, default_file_system
+from wal_sink.spark.private import is_running
+from wal_sink.spark.query import schema_of, session_of
+from wal_sink.spark.rows import spark_rows
 from wal_sink.spark.staging import _in_order, _task
-from wal_sink.spark.writers.data_source import DataSourceSink, _WritingTask
-from wal_sink.spark.writers.rows import spark_rows
 
 # PySpark's private names.
 

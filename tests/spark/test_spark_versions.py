@@ -13,7 +13,7 @@ import pytest
 from tests.support import spark_versions
 from tests.support.processes import CHECKOUT, Child, ChildError
 from tests.support.spark_versions import ALL_VERSIONS, VERSIONS, each_version, environment, packages, run_on
-from wal_sink.spark.session.environment import KNOWN
+from wal_sink.spark.environment import KNOWN
 
 SHOWS = """
 import os, pyspark

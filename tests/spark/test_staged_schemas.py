@@ -6,7 +6,7 @@ import time
 
 from pyspark.sql import types as t
 
-from wal_sink.spark.session.schema import check_schema
+from wal_sink.spark.schema import check_schema
 
 
 def test_a_struct_of_20_000_fields_is_checked_in_an_instant() -> None:

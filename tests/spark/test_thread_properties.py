@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from wal_sink.spark.session.private import described, is_running, thread_properties
+from wal_sink.spark.private import described, is_running, thread_properties
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

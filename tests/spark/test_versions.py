@@ -10,8 +10,8 @@ import pytest
 
 from tests.house.spark import version_of
 from wal_sink import ConfigError, WalSink
-from wal_sink.spark.session import environment as versions
-from wal_sink.spark.session.environment import check_pyspark, check_versions
+from wal_sink.spark import environment as versions
+from wal_sink.spark.environment import check_pyspark, check_versions
 
 
 def session_of(version: str) -> Any:

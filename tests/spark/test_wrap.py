@@ -346,8 +346,8 @@ def test_a_password_in_an_error_of_spark_is_masked(options: dict[str, str]) -> N
 
 @pytest.mark.parametrize("missing", ["pyspark.sql.datasource", "another_module"])
 def test_a_spark_without_python_data_sources_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    monkeypatch.delitem(sys.modules, "wal_sink.spark.writers.data_source", raising=False)
-    monkeypatch.delattr("wal_sink.spark.writers.data_source", raising=False)
+    monkeypatch.delitem(sys.modules, "wal_sink.spark.data_source_writer", raising=False)
+    monkeypatch.delattr("wal_sink.spark.data_source_writer", raising=False)
     error = ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
     class Finder:
@@ -355,7 +355,7 @@ def test_a_spark_without_python_data_sources_is_named(monkeypatch: pytest.Monkey
 
         @staticmethod
         def find_spec(name: str, *_: object) -> None:
-            if name == "wal_sink.spark.writers.data_source":
+            if name == "wal_sink.spark.data_source_writer":
                 raise error
 
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])

@@ -27,8 +27,8 @@ from wal_sink import (
     wrap,
 )
 from wal_sink.errors import ConfigError
-from wal_sink.recovery.location import refuse_shared_folder
-from wal_sink.spark.writers.foreach import ForeachWriterSink
+from wal_sink.protocol.location import refuse_shared_folder
+from wal_sink.spark.foreach_writer import ForeachWriterSink
 
 LOOSE: Any = WalSink
 """As a user without a type checker calls it."""

@@ -18,7 +18,7 @@ from tests.support.documents import syntax_of
 from tests.support.processes import CHECKOUT
 
 PACKAGES = ("wal_sink", "backends/wal_sink_backends")
-OTHERS = "wal_sink/reporting/texts.py"
+OTHERS = "wal_sink/support/texts.py"
 """Its functions return the texts of objects that others made: their words are not ours."""
 UNKNOWN = "\x00"
 MOST_TEXTS = 64

@@ -22,7 +22,7 @@ from tests.house.support import Runtime
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
 from wal_sink.settings import Delivery, Settings
 from wal_sink.stores.measured import measured
-from wal_sink.telemetry.hooks import OnEvent
+from wal_sink.support.events import OnEvent
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 
 _numbers = itertools.count()

@@ -16,7 +16,7 @@ from wal_sink.deliveries import (
     place_of,
     sinks_of,
 )
-from wal_sink.recovery.location import refuse_shared_folder
+from wal_sink.protocol.location import refuse_shared_folder
 
 
 def take(_: object) -> None:

@@ -14,11 +14,11 @@ import wal_sink.walsink
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from wal_sink import Chunk, Delivery, Rejected, Status, WalSink
+from wal_sink.log.holders import TakeOver
+from wal_sink.operate.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.operate.status import SinkStatus
-from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
-from wal_sink.wal.holders import TakeOver
 
 SECRET = "hush-hush-0123"  # noqa: S105 - a dummy
 SINK = SinkStatus(

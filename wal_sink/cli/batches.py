@@ -10,9 +10,9 @@ from wal_sink.cli import options
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer, table
 from wal_sink.cli.working import working
+from wal_sink.log.log import NOTHING
 from wal_sink.operate.batches import BatchView, read_batches
-from wal_sink.reporting.counts import counted
-from wal_sink.wal.log import NOTHING
+from wal_sink.support.texts import counted
 
 
 @options.verb("batches", "Every batch a WAL still holds.")

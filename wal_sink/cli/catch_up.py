@@ -20,10 +20,10 @@ from wal_sink.operate.catch_up_plan import (
     plan_catch_up,
     planned_catch_up,
 )
-from wal_sink.reporting.counts import counted, in_ranges
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.held import holding
+from wal_sink.support.texts import counted, in_ranges
 
 MOST_SHOWN = 20
 """Batches that are shown one a line. More are shown as ranges; `--json` has each."""

@@ -25,14 +25,12 @@ from wal_sink.operate.doctor import (
     wal_findings,
 )
 from wal_sink.operate.status import Status
-from wal_sink.recovery.location import is_plain
-from wal_sink.redaction import mask_url
-from wal_sink.reporting.counts import counted
-from wal_sink.reporting.findings import Finding, Level, fault, risk
-from wal_sink.reporting.texts import told
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.protocol.location import is_plain
+from wal_sink.spark.checkpoint_files import checkpoint_files, checkpoint_location
 from wal_sink.spark.examination import java_findings, worker_findings
-from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.secrets import mask_url
+from wal_sink.support.texts import Finding, Level, counted, fault, risk, told
 
 _WIDTH = len("warning") + 1
 _CORRECT = "correct the cause, then repeat this command"

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import click
 
-from wal_sink.arguments import name_of
 from wal_sink.cli import options
 from wal_sink.cli.exits import signal_of
 from wal_sink.cli.opened import NoWal, Wal, checkpoint_url, no_wal, target
@@ -19,11 +18,11 @@ from wal_sink.cli.working import Work, say, without_raised_errors, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import SinkStatus, Status
-from wal_sink.reporting.counts import counted, pending_text
-from wal_sink.reporting.texts import told
-from wal_sink.runtime.timed_calls import within
 from wal_sink.settings import Delivery, GuaranteeName, Settings
 from wal_sink.sinks.base import TwoPhaseSink
+from wal_sink.support.arguments import name_of
+from wal_sink.support.calls import within
+from wal_sink.support.texts import counted, pending_text, told
 from wal_sink.telemetry import Event, Rejected
 from wal_sink.walsink import WalSink
 

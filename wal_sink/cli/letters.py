@@ -14,12 +14,11 @@ from wal_sink.cli.opened import Wal, target
 from wal_sink.cli.printer import INDENT, Answer, fields_of, pairs, table, value_text
 from wal_sink.cli.working import Work, working
 from wal_sink.errors import ConfigError
+from wal_sink.log.holders import TakeOver
 from wal_sink.operate.batches import plain_rows
 from wal_sink.operate.letters import Chosen, DeletePlan, delete_letters, older_than, plan_delete
-from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
-from wal_sink.reporting.counts import counted
-from wal_sink.reporting.texts import name_of
-from wal_sink.wal.holders import TakeOver
+from wal_sink.operate.replay import DeadLetters, KeptLetter, ReplayResult
+from wal_sink.support.texts import counted, name_of
 
 _STAYED = (
     "rows of the same chunks were refused again after the plan was made. To see them and to delete them too, repeat "

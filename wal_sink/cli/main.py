@@ -30,7 +30,7 @@ from wal_sink.cli.status import status
 from wal_sink.cli.verify import verify
 from wal_sink.cli.working import LogFormat, begin_logging, say
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.reporting.texts import told
+from wal_sink.support.texts import told
 
 DEBUG_VARIABLE = "WAL_SINK_DEBUG"
 SECTIONS: dict[str, tuple[click.Command, ...]] = {

@@ -9,25 +9,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.cli.sources import checkpoint_options
 from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.log.log import Log
+from wal_sink.log.records import WalRecord
 from wal_sink.operate.look import WalFacts
 from wal_sink.operate.status import SparkCommit, Status, read_commit, status_of
-from wal_sink.recovery.inventory import find_wal
-from wal_sink.recovery.location import is_plain
-from wal_sink.redaction import mask_url, redacted
-from wal_sink.reporting.texts import told
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.protocol.checkpoint_formats import CheckpointFiles
+from wal_sink.protocol.inventory import find_wal
+from wal_sink.protocol.location import is_plain
 from wal_sink.sinks.base import BatchSink, Sink, as_sink
 from wal_sink.sinks.urls import sink_from_url
-from wal_sink.spark.session.checkpoint_files import checkpoint_files
+from wal_sink.spark.checkpoint_files import checkpoint_files
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import WalRecord
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.secrets import mask_url, redacted
+from wal_sink.support.texts import told
 
 
 class NoWal(WalSinkError):

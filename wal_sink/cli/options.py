@@ -15,8 +15,8 @@ from wal_sink.cli.exits import in_order
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer, print_answer
 from wal_sink.cli.sources import STORAGE_VARIABLE, StoreOptions
+from wal_sink.log.holders import TakeOver
 from wal_sink.settings import Retry
-from wal_sink.wal.holders import TakeOver
 
 F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Answer]

@@ -14,7 +14,7 @@ from wal_sink.cli.working import working
 from wal_sink.errors import ConfigError
 from wal_sink.operate.health import read_health
 from wal_sink.operate.report import NEWEST, page_of, read_report
-from wal_sink.reporting.counts import counted
+from wal_sink.support.texts import counted
 
 _NEWEST = click.IntRange(min=1, max=10_000)
 

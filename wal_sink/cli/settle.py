@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import click
 
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.cli import options
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer
 from wal_sink.cli.sources import checkpoint_options
 from wal_sink.cli.working import working
+from wal_sink.log.holders import TakeOver
 from wal_sink.operate.settle import Settled, settle
-from wal_sink.recovery.inventory import require_wal
+from wal_sink.protocol.checkpoint import Checkpoint
+from wal_sink.protocol.inventory import require_wal
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal.holders import TakeOver
 
 
 @options.verb("settle", "Make a checkpoint for drains, where the query's own one is lost.")

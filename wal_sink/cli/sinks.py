@@ -10,10 +10,10 @@ from wal_sink.cli import options, repairing
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer, batch_text, fields_of, table
 from wal_sink.cli.working import working
+from wal_sink.log.holders import TakeOver
 from wal_sink.operate.sinks import Change, RetirePlan, changes_of, plan_retire, rename_as_ordered, retire_as_ordered
 from wal_sink.operate.status import SinkStatus
-from wal_sink.reporting.counts import counted
-from wal_sink.wal.holders import TakeOver
+from wal_sink.support.texts import counted
 
 
 @click.group("sinks", short_help="The sinks of a WAL: list, retire, rename.")

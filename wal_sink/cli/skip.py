@@ -8,10 +8,10 @@ from wal_sink.cli import options, repairing
 from wal_sink.cli.opened import Wal, target
 from wal_sink.cli.printer import Answer, fields_of
 from wal_sink.cli.working import working
+from wal_sink.log.holders import TakeOver
 from wal_sink.operate.changes import find_same
 from wal_sink.operate.skip import SkipPlan, plan_skip, planned, skip, skip_order
-from wal_sink.reporting.counts import counted
-from wal_sink.wal.holders import TakeOver
+from wal_sink.support.texts import counted
 
 _OUTCOMES = {
     "skipped": "sink {name!r} passes over batch {batch}: its next delivery begins with batch {next}",

@@ -15,8 +15,8 @@ from wal_sink.cli.sinks import held_back, pending
 from wal_sink.cli.working import working
 from wal_sink.operate.health import LOOKED_AT, Health, SinkHealth, read_health
 from wal_sink.operate.status import Status, status_of
-from wal_sink.recovery.location import canonical
-from wal_sink.reporting.counts import counted
+from wal_sink.protocol.location import canonical
+from wal_sink.support.texts import counted
 
 MANY_TAKE_OVERS = 3
 """Take-overs among the newest that are worth a line."""

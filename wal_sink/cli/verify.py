@@ -17,7 +17,7 @@ from wal_sink.errors import WalSinkError
 from wal_sink.operate.against import AgainstCheckpoint, AgainstTarget
 from wal_sink.operate.findings import Finding, Findings
 from wal_sink.operate.verify import Check, Comparison, holds_wal
-from wal_sink.reporting.counts import counted
+from wal_sink.support.texts import counted
 
 
 @options.verb("verify", "Check a WAL; compare it with checkpoint and target.")

@@ -25,8 +25,8 @@ from rich.status import Status
 from rich.text import Text
 
 from wal_sink.cli.printer import clean
-from wal_sink.redaction import redacted
-from wal_sink.reporting.logs import FIELDS, RAISED_TOO
+from wal_sink.support.logs import FIELDS, RAISED_TOO
+from wal_sink.support.secrets import redacted
 
 FIRST_S = 1.0
 """Before the first report on a terminal."""
@@ -38,7 +38,7 @@ LEAVE_S = 2.0
 """How long the end of the work waits for the thread that reports. It may be reading from a store that hangs."""
 LogFormat = Literal["text", "json"]
 OWN_LOGGER = "wal_sink"
-POOL_LOGGER = "wal_sink.lifecycle.committer_pool"
+POOL_LOGGER = "wal_sink.protocol.committer_pool"
 """The logger of the threads that deliver."""
 
 

@@ -14,8 +14,8 @@ from typing import Literal
 
 from wal_sink import errors
 from wal_sink.sinks.failures import FailureKind
-from wal_sink.telemetry import events
-from wal_sink.telemetry.measures import Histogram, Meter, OperationTimes, RequestCounts, Times
+from wal_sink.support import events
+from wal_sink.support.measures import Histogram, Meter, OperationTimes, RequestCounts, Times
 
 WAL = ("wal",)
 SINK = ("wal", "sink")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wal_sink.errors import ConfigError
 from wal_sink.metrics.numbers import METRICS, Metric, Numbers
-from wal_sink.reporting.texts import told
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.telemetry.hooks import Events, OnEvent
-from wal_sink.telemetry.measures import BOUNDS_S, Meter, Times
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.events import Events, OnEvent
+from wal_sink.support.measures import BOUNDS_S, Meter, Times
+from wal_sink.support.texts import told
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

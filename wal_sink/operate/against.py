@@ -12,30 +12,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from wal_sink.checkpoint.formats import CheckpointFiles
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
-from wal_sink.messages import LastDelivered
+from wal_sink.log import paths
+from wal_sink.log.log import NOTHING
+from wal_sink.log.records import Manifest, Marker
+from wal_sink.log.segment_reader import chunk_ends
 from wal_sink.operate.findings import Fault, Finding
 from wal_sink.operate.look import Look, SinkFacts
 from wal_sink.operate.verify_batch import BatchFacts, is_passed_over
-from wal_sink.recovery.inventory import newest_marked, newest_marker
-from wal_sink.recovery.registration import described_elsewhere
-from wal_sink.recovery.sinks import read_names
-from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import name_of
+from wal_sink.protocol.checkpoint import Checkpoint
+from wal_sink.protocol.checkpoint_formats import CheckpointFiles
+from wal_sink.protocol.inventory import newest_marked, newest_marker
+from wal_sink.protocol.messages import LastDelivered
+from wal_sink.protocol.registration import described_elsewhere
+from wal_sink.protocol.sinks import read_names
 from wal_sink.sinks.base import BatchSink, Lookup, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks.calls import SinkSession, ask_applied
 from wal_sink.sinks.chunk import Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.guarantees import ability_of
 from wal_sink.sinks.held import holding
-from wal_sink.sinks.ledger import described
-from wal_sink.sinks.positions import slot_name, stored_position
-from wal_sink.sinks.session import SinkSession, ask_applied
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING
-from wal_sink.wal.records import Manifest, Marker
-from wal_sink.wal.segment_reader import chunk_ends
+from wal_sink.sinks.ledger import described, slot_name, stored_position
+from wal_sink.support.secrets import redacted
+from wal_sink.support.texts import name_of
 
 MOST_CHUNKS = 1000
 """Most chunks that are looked up: one request each."""

@@ -16,15 +16,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from wal_sink.delivery.progress import furthest_rows, recorded_chunks
 from wal_sink.errors import ConfigError
+from wal_sink.log import paths
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import Manifest, Marker, Release, SegmentTiming, StagingTiming
+from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.operate.look import SinkOfWal, StagedBatch, WalFacts, find_staged
+from wal_sink.protocol.progress import furthest_rows, recorded_chunks
 from wal_sink.sinks.json_rows import decimal_texts, plain_values
 from wal_sink.stores.base import Store
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, Release, SegmentTiming, StagingTiming
-from wal_sink.wal.segment_reader import load_segment, read_chunks
 
 
 def moment_of(created: str | None) -> datetime | None:

@@ -18,10 +18,14 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from wal_sink.dead_letters.files import count_rows
-from wal_sink.delivery.batch import BatchDelivery
-from wal_sink.delivery.dispatch import LocalDispatcher, ServedSink, serve
 from wal_sink.errors import ConfigError
+from wal_sink.log import paths
+from wal_sink.log.holders import TakeOver, note_end, refuse_held
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import Manifest, Marker, SinkRecord
+from wal_sink.log.segment_reader import load_segment, read_chunks
+from wal_sink.log.sink_records import RetiredRecord
+from wal_sink.log.terms import Term, claim, claim_above_seen
 from wal_sink.operate.catch_up_plan import (
     NO_LETTERS,
     CatchUpPlan,
@@ -35,24 +39,20 @@ from wal_sink.operate.catch_up_plan import (
 )
 from wal_sink.operate.changes import Order, write_down
 from wal_sink.operate.ledgers import asked, deleted_through, owed_slots, positions_of, released
-from wal_sink.recovery.inventory import newest_marker, require_wal
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import name_of
-from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.protocol.batch_delivery import BatchDelivery
+from wal_sink.protocol.dispatch import LocalDispatcher, ServedSink, serve
+from wal_sink.protocol.inventory import newest_marker, require_wal
+from wal_sink.protocol.letters import count_rows
+from wal_sink.protocol.location import refuse_copy
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.calls import check_returned
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import Ability
-from wal_sink.sinks.positions import slot_name
-from wal_sink.sinks.session import check_returned
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term, claim, claim_above_seen
-from wal_sink.wal.holders import TakeOver, note_end, refuse_held
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, SinkRecord
-from wal_sink.wal.segment_reader import load_segment, read_chunks
-from wal_sink.wal.sink_records import RetiredRecord
+from wal_sink.sinks.ledger import slot_name
+from wal_sink.support.limits import RowRate
+from wal_sink.support.secrets import redacted
+from wal_sink.support.texts import name_of
 
 _LEFT_OUT = "left-out"
 """Segment id of a position that stands for rows which a user left out, in a slot that has none of the batch."""

@@ -17,6 +17,10 @@ from dataclasses import dataclass
 import msgspec
 
 from wal_sink.errors import ConfigError, HeldError, HistoryError
+from wal_sink.log import paths
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import Manifest, Marker, Replayed, SinkRecord, without_segments
+from wal_sink.log.sink_records import ChangeRecord, RetiredRecord
 from wal_sink.operate.changes import TARGET, Order, command_of, read_changes
 from wal_sink.operate.ledgers import (
     Due,
@@ -30,22 +34,16 @@ from wal_sink.operate.ledgers import (
     positions_of,
     refuse_two_moments,
 )
-from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sinks import read_names, refuse_retired
-from wal_sink.redaction import redacted
-from wal_sink.replay import letter_slot
-from wal_sink.reporting.counts import in_ranges
-from wal_sink.reporting.texts import name_of
+from wal_sink.operate.replay import letter_slot
+from wal_sink.protocol.inventory import Lost, newest_marker, require, require_wal
+from wal_sink.protocol.location import refuse_copy
+from wal_sink.protocol.sinks import read_names, refuse_retired
 from wal_sink.sinks.base import BatchSink, Sink, TransactionalSink
+from wal_sink.sinks.calls import SinkSession
 from wal_sink.sinks.guarantees import Ability, ability_of
-from wal_sink.sinks.ledger import described
-from wal_sink.sinks.positions import slot_name, stored_position
-from wal_sink.sinks.session import SinkSession
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, Replayed, SinkRecord, without_segments
-from wal_sink.wal.sink_records import ChangeRecord, RetiredRecord
+from wal_sink.sinks.ledger import described, slot_name, stored_position
+from wal_sink.support.secrets import redacted
+from wal_sink.support.texts import in_ranges, name_of
 
 _ASKED_AT_ONCE = 500
 """Slots in one question to the target."""

@@ -20,11 +20,11 @@ from urllib.parse import unquote
 
 import msgspec
 
-from wal_sink.redaction import MASK, is_secret_name, mask_url, redacted
-from wal_sink.runtime.clock import process_identity
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.sink_records import ChangeRecord
+from wal_sink.log import paths
+from wal_sink.log.log import Log
+from wal_sink.log.sink_records import ChangeRecord
+from wal_sink.support.clock import process_identity
+from wal_sink.support.secrets import MASK, is_secret_name, mask_url, redacted
 
 TARGET = "(target)"
 """Argument that nobody types: the description of the target that `--to` named. Another one makes another command."""

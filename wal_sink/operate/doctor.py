@@ -10,26 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wal_sink.checkpoint.formats import CheckpointFiles
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import StoreError, WalSinkError
+from wal_sink.log import paths
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import Manifest, WalRecord
+from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.operate.look import WalFacts, find_staged
 from wal_sink.operate.status import Status, status_of
-from wal_sink.recovery.location import canonical, check_location, refuse_shared_folder
-from wal_sink.reporting.counts import counted
-from wal_sink.reporting.findings import Finding, fault, fine, risk
-from wal_sink.reporting.texts import name_of, text_of, told
-from wal_sink.runtime.clock import Runtime
+from wal_sink.protocol.checkpoint import Checkpoint
+from wal_sink.protocol.checkpoint_formats import CheckpointFiles
+from wal_sink.protocol.location import canonical, check_location, refuse_shared_folder
 from wal_sink.sinks.base import BatchSink, Sink
-from wal_sink.sinks.examined import Examined
+from wal_sink.sinks.calls import Examined, call_sink
 from wal_sink.sinks.failures import SinkFailedError
-from wal_sink.sinks.session import call_sink
 from wal_sink.stores.base import InBucket, ObjectExists, ObjectMissing, Store
 from wal_sink.stores.creation import new_object
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, WalRecord
-from wal_sink.wal.segment_reader import load_segment, read_chunks
+from wal_sink.support.clock import Runtime
+from wal_sink.support.texts import Finding, counted, fault, fine, name_of, risk, text_of, told
 
 PERMISSION = "s3:GetLifecycleConfiguration"
 """The permission that the request needs."""

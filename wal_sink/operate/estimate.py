@@ -1,6 +1,6 @@
 """The cost of a query's log: requests, storage and dollars of a month, by one formula. Sends no request.
 
-The numbers of requests are constants. `tests/unit/delivery/test_requests_of_a_batch.py` and
+The numbers of requests are constants. `tests/unit/protocol/test_requests_of_a_batch.py` and
 `tests/unit/operate/test_estimate.py` count what the protocol sends, and compare it with them. docs/cost.md shows the
 formula.
 """
@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError
+from wal_sink.protocol.collect import COLLECT_EVERY_BATCHES
 from wal_sink.settings import Settings
 from wal_sink.sinks.guarantees import Ability
 

@@ -18,19 +18,19 @@ from itertools import dropwhile, groupby, islice
 from operator import itemgetter
 from typing import TypeAlias
 
-from wal_sink.dead_letters.files import find_dead_letter
 from wal_sink.errors import ConfigError, CorruptError, OutcomeUnknownError, StoreError
+from wal_sink.log import paths
+from wal_sink.log.holders import Holding, state_of
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import TermRecord
+from wal_sink.log.sink_records import EndedRecord, ErrorRecord
 from wal_sink.operate.batches import age_s
 from wal_sink.operate.look import SinkOfWal, StagedBatch, WalFacts, find_staged
 from wal_sink.operate.status import SinkStatus, SparkCommit, Status, older_checkpoint, status_of
-from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import text_of
+from wal_sink.protocol.letters import find_dead_letter
 from wal_sink.stores.base import Store
-from wal_sink.wal import paths
-from wal_sink.wal.holders import Holding, state_of
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import TermRecord
-from wal_sink.wal.sink_records import EndedRecord, ErrorRecord
+from wal_sink.support.secrets import redacted
+from wal_sink.support.texts import text_of
 
 MOST_LETTERS = 16
 """Dead letters of a sink that one look reads, so that its cost does not grow without a bound."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from wal_sink.wal.records import (
+from wal_sink.log.records import (
     BegunRecord,
     LowWater,
     Manifest,
@@ -27,7 +27,7 @@ from wal_sink.wal.records import (
     TokenRecord,
     WalRecord,
 )
-from wal_sink.wal.sink_records import (
+from wal_sink.log.sink_records import (
     ChangeRecord,
     EndedRecord,
     ErrorRecord,

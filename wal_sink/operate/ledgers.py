@@ -13,21 +13,20 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from wal_sink.errors import CorruptError, HistoryError
-from wal_sink.messages import LastDelivered
-from wal_sink.recovery.inventory import Lost, require
-from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import name_of
+from wal_sink.log import paths
+from wal_sink.log.holders import Holding, holder_of
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import Manifest, Marker, Release, TermRecord
+from wal_sink.log.terms import Term
+from wal_sink.protocol.inventory import Lost, require
+from wal_sink.protocol.messages import LastDelivered
 from wal_sink.sinks.base import SinkContext, TransactionalSink
+from wal_sink.sinks.calls import SinkSession
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import SinkFailedError, failure_error
-from wal_sink.sinks.ledger import described
-from wal_sink.sinks.positions import slot_name, stored_position
-from wal_sink.sinks.session import SinkSession
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term
-from wal_sink.wal.holders import Holding, holder_of
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, Release, TermRecord
+from wal_sink.sinks.ledger import described, slot_name, stored_position
+from wal_sink.support.secrets import redacted
+from wal_sink.support.texts import name_of
 
 ASK_S = 120.0
 """Time limit of one call."""

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from wal_sink.dead_letters.files import find_dead_letter
-from wal_sink.recovery.inventory import newest_marked
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sinks import read_names
-from wal_sink.replay import DeadLetters, KeptLetter
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term, claim
-from wal_sink.wal.holders import TakeOver, note_end
-from wal_sink.wal.log import Log
+from wal_sink.log import paths
+from wal_sink.log.holders import TakeOver, note_end
+from wal_sink.log.log import Log
+from wal_sink.log.terms import Term, claim
+from wal_sink.operate.replay import DeadLetters, KeptLetter
+from wal_sink.protocol.inventory import newest_marked
+from wal_sink.protocol.letters import find_dead_letter
+from wal_sink.protocol.location import refuse_copy
+from wal_sink.protocol.sinks import read_names
 
 MOST_CHUNKS = 10_000
 """Chunks whose dead letters one command deletes, since they are in memory."""

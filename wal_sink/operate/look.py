@@ -17,25 +17,10 @@ from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.operate.findings import Fault, Finding, Seen
-from wal_sink.operate.kinds import Lives, kind_of
-from wal_sink.recovery.inventory import (
-    Inventory,
-    Lost,
-    check_unserved_sinks,
-    find_again,
-    held_batches,
-    newest_marker,
-    take,
-)
-from wal_sink.recovery.location import current_location
-from wal_sink.recovery.sinks import KnownSink, read_names
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.stores.base import ObjectMissing, Store
-from wal_sink.wal import paths
-from wal_sink.wal.holders import Holder, holder_of
-from wal_sink.wal.log import NOTHING, Log, belongs
-from wal_sink.wal.records import (
+from wal_sink.log import paths
+from wal_sink.log.holders import Holder, holder_of
+from wal_sink.log.log import NOTHING, Log, belongs
+from wal_sink.log.records import (
     LowWater,
     Manifest,
     Marker,
@@ -49,6 +34,21 @@ from wal_sink.wal.records import (
     WalRecord,
     decode,
 )
+from wal_sink.operate.findings import Fault, Finding, Seen
+from wal_sink.operate.kinds import Lives, kind_of
+from wal_sink.protocol.inventory import (
+    Inventory,
+    Lost,
+    check_unserved_sinks,
+    find_again,
+    held_batches,
+    newest_marker,
+    take,
+)
+from wal_sink.protocol.location import current_location
+from wal_sink.protocol.sinks import KnownSink, read_names
+from wal_sink.stores.base import ObjectMissing, Store
+from wal_sink.support.clock import SYSTEM
 
 R = TypeVar("R", bound=Record)
 OfATerm: TypeAlias = Manifest | Marker | PreparedRecord | Progress | Replayed

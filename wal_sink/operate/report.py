@@ -17,14 +17,14 @@ from typing import Any
 
 import msgspec
 
+from wal_sink.log import paths
+from wal_sink.log.log import Log
+from wal_sink.log.records import Manifest, Marker
 from wal_sink.operate.batches import SinkTimeline, moment_of, seconds_between, timeline_of
 from wal_sink.operate.health import Health
 from wal_sink.operate.look import SinkOfWal, StagedBatch, WalFacts, find_staged
 from wal_sink.operate.status import Status, status_of
-from wal_sink.redaction import redacted
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest, Marker
+from wal_sink.support.secrets import redacted
 
 NEWEST = 200
 """Default of the most batches that a report reads."""

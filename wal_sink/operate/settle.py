@@ -31,20 +31,20 @@ from itertools import accumulate
 
 import msgspec
 
-from wal_sink.checkpoint.formats import DRAINS_ONLY
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.recovery.inventory import held_batches, marked_through, require_wal
-from wal_sink.recovery.location import canonical
-from wal_sink.recovery.sinks import read_names
-from wal_sink.redaction import redacted
-from wal_sink.reporting.counts import counted, in_ranges
+from wal_sink.log import paths
+from wal_sink.log.holders import TakeOver, refuse_served
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import Manifest, Release, WalRecord
+from wal_sink.protocol.checkpoint import Checkpoint
+from wal_sink.protocol.checkpoint_formats import DRAINS_ONLY
+from wal_sink.protocol.inventory import held_batches, marked_through, require_wal
+from wal_sink.protocol.location import canonical
+from wal_sink.protocol.sinks import read_names
 from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.stores.creation import create_once
-from wal_sink.wal import paths
-from wal_sink.wal.holders import TakeOver, refuse_served
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Release, WalRecord
+from wal_sink.support.secrets import redacted
+from wal_sink.support.texts import counted, in_ranges
 
 _METADATA = "metadata"
 _FOLDERS = frozenset({_METADATA, "offsets/", "commits/"})

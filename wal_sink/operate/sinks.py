@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wal_sink.errors import ConfigError, HeldError
+from wal_sink.log import paths
+from wal_sink.log.holders import TakeOver, note_end, refuse_held
+from wal_sink.log.log import Log
+from wal_sink.log.records import Marker
+from wal_sink.log.sink_records import ChangeRecord, NameRecord, RenamedRecord, RetiredRecord
+from wal_sink.log.terms import Term, claim
 from wal_sink.operate.catch_up_plan import VERB, holder_name, unfinished_holder
 from wal_sink.operate.changes import Order, command_of, read_changes, write_down
 from wal_sink.operate.skip import keep_in_flight
-from wal_sink.recovery.inventory import marked_through, newest_marked
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sinks import SinkNames, pending_batches, read_names, refuse_retired, settle
-from wal_sink.reporting.counts import counted
-from wal_sink.reporting.logs import logger_of
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term, claim
-from wal_sink.wal.holders import TakeOver, note_end, refuse_held
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Marker
-from wal_sink.wal.sink_records import ChangeRecord, NameRecord, RenamedRecord, RetiredRecord
+from wal_sink.protocol.inventory import marked_through, newest_marked
+from wal_sink.protocol.location import refuse_copy
+from wal_sink.protocol.sinks import SinkNames, pending_batches, read_names, refuse_retired, settle
+from wal_sink.support.logs import logger_of
+from wal_sink.support.texts import counted
 
 _logger = logger_of(__name__)
 

@@ -13,28 +13,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from wal_sink.committer.markers import first_due
-from wal_sink.dead_letters.files import count_rows
-from wal_sink.delivery.progress import keep_each_last_recorded, recorded_rows
 from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.log import paths
+from wal_sink.log.holders import TakeOver, note_end, refuse_held
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import Manifest, Marker, Release, SinkRecord, SkippedBatch
+from wal_sink.log.sink_records import ChangeRecord
+from wal_sink.log.terms import Term, claim, claim_above_seen
 from wal_sink.operate.changes import Order, find_same, write_down
 from wal_sink.operate.ledgers import have_ended, rows_in_ledger
 from wal_sink.operate.look import find_staged
-from wal_sink.recovery.inventory import Lost, newest_marker, require, require_wal
-from wal_sink.recovery.location import refuse_copy
-from wal_sink.recovery.sinks import (
+from wal_sink.protocol.inventory import Lost, newest_marker, require, require_wal
+from wal_sink.protocol.letters import count_rows
+from wal_sink.protocol.location import refuse_copy
+from wal_sink.protocol.progress import first_due, keep_each_last_recorded, recorded_rows
+from wal_sink.protocol.sinks import (
     read_names,
     refuse_retired,
 )
-from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.guarantees import Ability
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import Term, claim, claim_above_seen
-from wal_sink.wal.holders import TakeOver, note_end, refuse_held
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord, SkippedBatch
-from wal_sink.wal.sink_records import ChangeRecord
+from wal_sink.support.logs import logger_of
 
 _logger = logger_of(__name__)
 _SENT = {

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_sink.checkpoint.formats import CheckpointFiles
-from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import WalSinkError
+from wal_sink.log import paths
+from wal_sink.log.log import NOTHING
 from wal_sink.operate.look import SinkOfWal, WalFacts
-from wal_sink.redaction import redacted
-from wal_sink.reporting.counts import text_table
+from wal_sink.protocol.checkpoint import Checkpoint
+from wal_sink.protocol.checkpoint_formats import CheckpointFiles
 from wal_sink.stores.base import Store
-from wal_sink.wal import paths
-from wal_sink.wal.log import NOTHING
+from wal_sink.support.secrets import redacted
+from wal_sink.support.texts import text_table
 
 _HEADINGS = ("sink", "kind", "state", "delivered through", "pending")
 _NO_SINK = "no sink is registered"

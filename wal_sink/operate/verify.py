@@ -13,19 +13,19 @@ from itertools import pairwise
 from typing import Protocol
 
 from wal_sink.errors import CorruptError, WalSinkError
+from wal_sink.log import paths
+from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.records import BegunRecord, LowWater, Marker, Move, SinkRecord, TokenRecord, WalRecord
+from wal_sink.log.sink_records import EndedRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+from wal_sink.log.terms import MOST_FILLED
 from wal_sink.operate.findings import Fault, Finding, Findings, in_both
 from wal_sink.operate.kinds import OF_A_SINK, TOP, kind_of
 from wal_sink.operate.look import Known, Look, SinkFacts
 from wal_sink.operate.verify_batch import BatchFacts, check_batch, check_deliveries, check_letters, check_progress
-from wal_sink.recovery.inventory import sink_folders, take
-from wal_sink.recovery.location import canonical, current_location
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.protocol.inventory import sink_folders, take
+from wal_sink.protocol.location import canonical, current_location
 from wal_sink.stores.base import Store
-from wal_sink.wal import paths
-from wal_sink.wal.fencing import MOST_FILLED
-from wal_sink.wal.log import NOTHING, Log
-from wal_sink.wal.records import BegunRecord, LowWater, Marker, Move, SinkRecord, TokenRecord, WalRecord
-from wal_sink.wal.sink_records import EndedRecord, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+from wal_sink.support.clock import SYSTEM
 
 _APART_IN_ROOT = frozenset(
     {paths.WAL, *(f"{each}/" for each in (paths.TERMS, paths.MOVES, paths.LOW_WATER, paths.BATCHES, paths.SINKS))}

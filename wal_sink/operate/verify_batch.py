@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wal_sink.dead_letters.files import DeadLetter, read_dead_letter
 from wal_sink.errors import CorruptError
+from wal_sink.log import paths
+from wal_sink.log.paths import ManifestName
+from wal_sink.log.records import Manifest, Marker, PreparedRecord, Progress, Release, Replayed, SegmentRef, SkippedBatch
+from wal_sink.log.segment_reader import chunk_ends, load_segment
 from wal_sink.operate.findings import Fault
 from wal_sink.operate.kinds import kind_of
 from wal_sink.operate.look import Look, SinkFacts
+from wal_sink.protocol.letters import DeadLetter, read_dead_letter
 from wal_sink.sinks.chunk import refusal_key
-from wal_sink.sinks.positions import slot_name
+from wal_sink.sinks.ledger import slot_name
 from wal_sink.stores.base import ObjectMissing
-from wal_sink.wal import paths
-from wal_sink.wal.paths import ManifestName
-from wal_sink.wal.records import Manifest, Marker, PreparedRecord, Progress, Release, Replayed, SegmentRef, SkippedBatch
-from wal_sink.wal.segment_reader import chunk_ends, load_segment
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
-from wal_sink.arguments import check_chunk_function, check_claims, check_sink, refused_target
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.reporting.texts import repr_of
+from wal_sink.support.arguments import check_chunk_function, check_claims, check_sink, refused_target
+from wal_sink.support.texts import repr_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.reporting.texts import said_once
+from wal_sink.support.texts import said_once
 
 
 class ForgottenError(OutcomeUnknownError):

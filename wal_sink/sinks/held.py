@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from wal_sink.errors import ConfigError
-from wal_sink.runtime.exit_hooks import Owner
 from wal_sink.sinks.base import BatchSink, Sink, Wrapper
+from wal_sink.support.exit_hooks import Owner
 
 _STATELESS = (types.FunctionType, types.BuiltinFunctionType, type)
 """Kinds of objects without state of a delivery: any number of sinks may call them."""

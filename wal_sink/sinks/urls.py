@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
-from wal_sink.arguments import did_you_mean
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url
 from wal_sink.sinks.base import BatchSink, Sink, as_sink
+from wal_sink.support.arguments import did_you_mean
+from wal_sink.support.secrets import mask_url
 
 GROUP = "wal_sink.backends"
 

@@ -3,6 +3,6 @@
 `check_java` and `prepare_python` are for programs that create a Spark session: call them before you create it.
 """
 
-from wal_sink.spark.session.environment import check_java, prepare_python
+from wal_sink.spark.environment import check_java, prepare_python
 
 __all__ = ["check_java", "prepare_python"]

@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.committer_thread import BEAT_EVERY_S, Liveness
-from wal_sink.lifecycle.run import Run
+from wal_sink.log.holders import TakeOver
 from wal_sink.metrics.prometheus import Metrics, events_of, meter_of
-from wal_sink.recovery.location import GonePlace, refuse_shared_folder
-from wal_sink.reporting.counts import pending_text
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.exit_hooks import Owner, at_exit
+from wal_sink.protocol.committer_pool import CommitterPool
+from wal_sink.protocol.committer_thread import BEAT_EVERY_S, Liveness
+from wal_sink.protocol.location import GonePlace, refuse_shared_folder
+from wal_sink.protocol.run import Run
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink
 from wal_sink.sinks.held import hold
+from wal_sink.spark.checkpoint_files import checkpoint_files, checkpoint_location
 from wal_sink.spark.placement import Placement, check_environment
-from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location
 from wal_sink.stores.measured import MeasuredStore, SlowRequests
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.telemetry.hooks import OFF, Events, OnEvent
-from wal_sink.wal.holders import TakeOver
+from wal_sink.support.events import OFF, Events, OnEvent
+from wal_sink.support.exit_hooks import Owner, at_exit
+from wal_sink.support.logs import logger_of
+from wal_sink.support.texts import pending_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ class Committers:
         one.
         """
         if session is not None:
-            from wal_sink.spark.session import cluster  # noqa: PLC0415 - draining needs no Spark
+            from wal_sink.spark import cluster  # noqa: PLC0415 - draining needs no Spark
 
             cluster.check_kept_batches(session, self.settings.retention_batches)
             cluster.warn_of_unchecked_shuffles(session)

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from wal_sink.errors import ConfigError
-from wal_sink.reporting.findings import Finding, fault, fine, risk
-from wal_sink.reporting.texts import text_of
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.timed_calls import CallTimedOutError
-from wal_sink.spark.session.environment import check_java
+from wal_sink.spark.environment import check_java
 from wal_sink.stores.spec import S3, StoreSpec
+from wal_sink.support.calls import CallTimedOutError
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.texts import Finding, fault, fine, risk, text_of
 
 START_S = 180.0
 """Time limit of a session's start and its first job. A cluster without free cores never answers."""
@@ -45,7 +44,7 @@ def worker_findings(master: str, store: StoreSpec | None, *, timeout_s: float = 
 
 
 def _of_workers(master: str, store: StoreSpec | None) -> list[Finding]:
-    from wal_sink.spark.session.environment import check_pyspark, prepare_python  # noqa: PLC0415 - draining needs no Spark
+    from wal_sink.spark.environment import check_pyspark, prepare_python  # noqa: PLC0415 - draining needs no Spark
 
     try:
         check_pyspark()
@@ -60,8 +59,8 @@ def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from wal_sink.spark.session.checkpoint_files import current_session  # noqa: PLC0415
-    from wal_sink.spark.session.tasks import telling_line  # noqa: PLC0415
+    from wal_sink.spark.checkpoint_files import current_session  # noqa: PLC0415
+    from wal_sink.spark.tasks import telling_line  # noqa: PLC0415
 
     own = current_session()
     builder = SparkSession.builder.master(master).appName("wal-sink doctor").config("spark.ui.enabled", "false")
@@ -80,8 +79,8 @@ def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:
 def _of_session(spark: object, store: StoreSpec | None) -> list[Finding]:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from wal_sink.spark.session.cluster import WORKER_MODULES, check_workers  # noqa: PLC0415
-    from wal_sink.spark.session.environment import check_versions  # noqa: PLC0415
+    from wal_sink.spark.cluster import WORKER_MODULES, check_workers  # noqa: PLC0415
+    from wal_sink.spark.environment import check_versions  # noqa: PLC0415
 
     if not isinstance(spark, SparkSession):
         return [risk("workers", "unknown: the session is of Spark Connect", "examine the server's own machine")]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wal_sink.delivery.dispatch import (
+from wal_sink.errors import ConfigError
+from wal_sink.log.log import Log
+from wal_sink.protocol.dispatch import (
     LocalDispatcher,
     SegmentDispatcher,
     ServedSink,
@@ -14,20 +16,18 @@ from wal_sink.delivery.dispatch import (
     copier,
     serve,
 )
-from wal_sink.errors import ConfigError
-from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import name_of
-from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, Sink
 from wal_sink.sinks.held import objects_of
 from wal_sink.stores.spec import S3, StoreSpec
-from wal_sink.wal.log import Log
+from wal_sink.support.limits import DeliverySlots
+from wal_sink.support.logs import logger_of
+from wal_sink.support.texts import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from wal_sink.spark.delivery.pickling import PickledSink
+    from wal_sink.spark.delivery import PickledSink
 
 _logger = logger_of(__name__)
 
@@ -56,7 +56,7 @@ class Placement:
         self._clones: dict[str, SparkSession] = {}  # one for each sink of whole batches, from `use_session` on
         self._slots = DeliverySlots(lambda: max_tasks or max(1, _slots(spark) - 1), lambda: max_tasks or _slots(spark))
         if spark is not None:
-            from wal_sink.spark.session.cluster import check_shared_store  # noqa: PLC0415 - the core runs without Spark
+            from wal_sink.spark.cluster import check_shared_store  # noqa: PLC0415 - the core runs without Spark
 
             check_shared_store(spark, store, log.runtime)
 
@@ -74,7 +74,7 @@ class Placement:
         """
         if not self._clones or state is None:
             return
-        from wal_sink.spark.session.private import cloned, private  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.private import cloned, private  # noqa: PLC0415 - the core runs without Spark
 
         mine, before = (each and private(each, "_jsparkSession") for each in (session, self._of_query))
         if mine and before and mine != before:
@@ -89,7 +89,7 @@ class Placement:
         """Cancel the Spark jobs that deliver to these sinks. The outcome of their chunks in flight is unknown."""
         if self.spark is None:
             return
-        from wal_sink.spark.session.private import is_running  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.private import is_running  # noqa: PLC0415 - the core runs without Spark
 
         if is_running(self.spark.sparkContext):
             for name in names:
@@ -133,9 +133,12 @@ class Placement:
     def _with_executors(
         self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery
     ) -> tuple[SegmentDispatcher, str, PickledSink]:
-        from wal_sink.spark.delivery.executors import ExecutorDispatcher  # noqa: PLC0415 - see below
-        from wal_sink.spark.delivery.pickling import check_on_executor, pickled  # noqa: PLC0415 - the core runs without Spark
-        from wal_sink.spark.session.private import private  # noqa: PLC0415
+        from wal_sink.spark.delivery import (  # noqa: PLC0415 - the core runs without Spark
+            ExecutorDispatcher,
+            check_on_executor,
+            pickled,
+        )
+        from wal_sink.spark.private import private  # noqa: PLC0415
 
         # Its broadcasts stay noted for this thread until a job takes them along.
         make = pickled(sink, name)
@@ -169,7 +172,7 @@ class Placement:
                 f"sink {name!r}: {name_of(sink)} receives whole batches on the driver, so where='executors' is not "
                 "possible"
             )
-        from wal_sink.spark.delivery.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
 
         self._clones[name] = self.spark
         write = batch_writer(lambda: self._clones[name], sink, self.store, job_group=self._job_group(name))
@@ -189,7 +192,7 @@ def concurrency(sink: Sink, delivery: Delivery) -> int | None:
 
 
 def _slots(spark: SparkSession | None) -> int:
-    from wal_sink.spark.session.private import task_slots  # noqa: PLC0415 - the core runs without Spark
+    from wal_sink.spark.private import task_slots  # noqa: PLC0415 - the core runs without Spark
 
     if spark is None:
         return 1
@@ -198,8 +201,8 @@ def _slots(spark: SparkSession | None) -> int:
 
 def check_environment(spark: SparkSession, store: StoreSpec) -> None:
     """Raise `ConfigError` if Spark's workers cannot stage."""
-    from wal_sink.spark.session.cluster import WORKER_MODULES, check_workers  # noqa: PLC0415
-    from wal_sink.spark.session.environment import check_versions  # noqa: PLC0415 - draining needs no Spark
+    from wal_sink.spark.cluster import WORKER_MODULES, check_workers  # noqa: PLC0415
+    from wal_sink.spark.environment import check_versions  # noqa: PLC0415 - draining needs no Spark
 
     check_versions(spark)
     check_workers(spark, (*WORKER_MODULES, "s3fs") if store.scheme == S3 else WORKER_MODULES)

@@ -14,22 +14,23 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from wal_sink.errors import ConfigError
-from wal_sink.lifecycle.run import Run
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.log.log import Log
+from wal_sink.protocol.partitions import StagedPartition, StagingContext, packed, stage_partition
+from wal_sink.protocol.run import Run
+from wal_sink.protocol.stage import Attempt, Staged, compare_replay
 from wal_sink.sinks.arrow_types import with_offsets
-from wal_sink.spark.session.cluster import inline_budget, size_of
-from wal_sink.spark.session.environment import SPARK_3_5, version_of
-from wal_sink.spark.session.identity import QueryIdentity
-from wal_sink.spark.session.private import changed, described, private, setting_of, task_slots, understood
-from wal_sink.spark.session.schema import (
+from wal_sink.spark.cluster import inline_budget, size_of
+from wal_sink.spark.environment import SPARK_3_5, version_of
+from wal_sink.spark.identity import QueryIdentity
+from wal_sink.spark.private import changed, described, private, setting_of, task_slots, understood
+from wal_sink.spark.schema import (
     are_resolved_by_name,
     check_schema,
     not_null_paths,
     positional_names,
     schema_json,
 )
-from wal_sink.spark.session.tasks import (
+from wal_sink.spark.tasks import (
     RepeatedShuffleError,
     ResultTooLargeError,
     SparkJobError,
@@ -38,12 +39,11 @@ from wal_sink.spark.session.tasks import (
     settle,
     surfaced_errors,
 )
-from wal_sink.staging.partitions import StagedPartition, StagingContext, packed, stage_partition
-from wal_sink.staging.stager import Attempt, Staged, compare_replay
 from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
-from wal_sink.telemetry.measures import RequestCounts
-from wal_sink.wal.log import Log
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.logs import logger_of
+from wal_sink.support.measures import RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,20 +10,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.lifecycle.committer_pool import CommitterPool
-from wal_sink.lifecycle.entries import Entries, RunEntry, again
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.stopped import JobStoppedError, StoppedError
-from wal_sink.spark.session.checkpoint_files import checkpoint_location
-from wal_sink.spark.session.connect import LEAVE_WAIT_S, STOP_WAIT_S, RemoteQuery, start_over_connect
+from wal_sink.protocol.committer_pool import CommitterPool
+from wal_sink.protocol.stage import Entries, RunEntry, again
+from wal_sink.spark.checkpoint_files import checkpoint_location
+from wal_sink.spark.connect import LEAVE_WAIT_S, STOP_WAIT_S, RemoteQuery, start_over_connect
+from wal_sink.support.clock import JobStoppedError, StoppedError
+from wal_sink.support.logs import logger_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from wal_sink.spark.session.earlier_rows import BatchRows
-    from wal_sink.spark.session.identity import QueryIdentity
+    from wal_sink.spark.identity import BatchRows, QueryIdentity
 
 _logger = logger_of(__name__)
 
@@ -75,7 +74,7 @@ class OwnQuery:
 
         The error of an earlier query of this object is forgotten.
         """
-        from wal_sink.spark.session.query import start_query  # noqa: PLC0415
+        from wal_sink.spark.query import start_query  # noqa: PLC0415
 
         def on_batch(df: DataFrame, batch_id: int) -> None:
             self._staging_thread = threading.current_thread()
@@ -115,7 +114,7 @@ class OwnQuery:
         if self._remote is not None:
             self._remote.wait_for_end()
             return
-        from wal_sink.spark.session.query import wait_for_end  # noqa: PLC0415
+        from wal_sink.spark.query import wait_for_end  # noqa: PLC0415
 
         wait_for_end(query)
 
@@ -127,7 +126,8 @@ class OwnQuery:
         `WalSink` closes, the newest run is the one that is stopped. Raises `ConfigError` if no running query is found,
         if the query runs on another checkpoint, and if `df` holds only rows of earlier batches.
         """
-        from wal_sink.spark.session import earlier_rows, identity  # noqa: PLC0415
+        from wal_sink.spark import identity  # noqa: PLC0415
+        from wal_sink.spark import identity as earlier_rows  # noqa: PLC0415
 
         with self._entries.unknown(batch_id):
             found = identity.identity_of(df, batch_id)
@@ -199,7 +199,7 @@ class OwnQuery:
         Raises the error that made delivery give up, before or meanwhile. Raises `StoppedError` when the query is
         stopped; Spark does not count that as a failure of the query.
         """
-        from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
+        from wal_sink.spark.query import sleep_in_stream  # noqa: PLC0415
 
         pool.raise_error()
         if until():
@@ -223,8 +223,8 @@ class OwnQuery:
             self._wait_for_stop(df)
 
     def _wait_for_stop(self, df: DataFrame) -> NoReturn:
-        from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
-        from wal_sink.spark.session.tasks import INTERRUPTED  # noqa: PLC0415
+        from wal_sink.spark.query import sleep_in_stream  # noqa: PLC0415
+        from wal_sink.spark.tasks import INTERRUPTED  # noqa: PLC0415
 
         sleep_in_stream(df, _STOP_S)
         # The stop interrupts only the thread of the query. `stage` may be called on another one.
@@ -243,7 +243,7 @@ class OwnQuery:
             if self._remote is not None:
                 self._remote.stop(wait_s)
             elif self._query is not None and not self._is_inside():
-                from wal_sink.spark.session.query import stop_query  # noqa: PLC0415
+                from wal_sink.spark.query import stop_query  # noqa: PLC0415
 
                 stop_query(self._query)
         finally:

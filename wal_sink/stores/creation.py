@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
-from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
+from wal_sink.support.clock import Runtime
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0

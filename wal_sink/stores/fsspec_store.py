@@ -20,7 +20,6 @@ from typing import Any
 import fsspec
 
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.reporting.texts import told
 from wal_sink.stores.base import (
     ObjectExists,
     ObjectMissing,
@@ -33,6 +32,7 @@ from wal_sink.stores.base import (
     shown,
 )
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.support.texts import told
 
 ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 """Packages whose file system hands `mode="create"` to the server as a precondition, by protocol. The protocol alone is

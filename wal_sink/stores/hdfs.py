@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from wal_sink.errors import ConfigError, StoreError, WalSinkError
-from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.stores.base import HIDDEN, ObjectExists, ObjectMissing, SegmentStream, Store, check_path, folder_of, shown
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.support.clock import SYSTEM, Runtime
 
 MISSING = frozenset({"FileNotFoundException", "ParentNotDirectoryException"})
 """A name node's answers which say that nothing is there. An error that no name node gave is never among them."""

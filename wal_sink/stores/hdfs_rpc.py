@@ -15,9 +15,6 @@ from typing import Any, TypeVar
 from hdfs_native import WriteOptions
 
 from wal_sink.errors import ConfigError
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.exit_hooks import Owner, at_exit
-from wal_sink.runtime.timed_calls import CallTimedOutError, ThreadCall
 from wal_sink.stores.hdfs import (
     EXISTS,
     MISSING,
@@ -30,6 +27,9 @@ from wal_sink.stores.hdfs import (
     HdfsError,
     HdfsWriter,
 )
+from wal_sink.support.calls import CallTimedOutError, ThreadCall
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.exit_hooks import Owner, at_exit
 
 _T = TypeVar("_T")
 _LIMIT_S = 90.0

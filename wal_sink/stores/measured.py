@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.telemetry.events import SlowStore
-from wal_sink.telemetry.hooks import OFF, Events
-from wal_sink.telemetry.measures import Answer, Meter, Operation
+from wal_sink.support.clock import SYSTEM, Runtime
+from wal_sink.support.events import OFF, Events, SlowStore
+from wal_sink.support.logs import logger_of
+from wal_sink.support.measures import Answer, Meter, Operation
 
 T = TypeVar("T")
 

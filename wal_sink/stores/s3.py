@@ -20,7 +20,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.handlers import add_expect_header
 
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.stores.base import (
     Answer,
     ObjectExists,
@@ -34,6 +33,7 @@ from wal_sink.stores.base import (
     names_in,
 )
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.support.clock import SYSTEM, Runtime
 
 _T = TypeVar("_T")
 _PAGE = 1000

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import fsspec
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import MASK, Redactor, mask_url, secrets_in_options, secrets_in_url
+from wal_sink.support.secrets import MASK, Redactor, mask_url, secrets_in_options, secrets_in_url
 
 LOCAL = "file"
 S3 = "s3"

@@ -5,7 +5,7 @@ a row. A thread tells an event while it holds no lock; an event that comes up un
 fails harms nothing.
 """
 
-from wal_sink.telemetry.events import (
+from wal_sink.support.events import (
     AttemptFailed,
     Began,
     Collected,

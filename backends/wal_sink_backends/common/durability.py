@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from wal_sink.reporting.logs import logger_of
+from wal_sink.support.logs import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

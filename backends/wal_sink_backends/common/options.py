@@ -25,9 +25,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from wal_sink.arguments import did_you_mean
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import MASK, is_secret_name, mask_url
+from wal_sink.support.arguments import did_you_mean
+from wal_sink.support.secrets import MASK, is_secret_name, mask_url
 
 Options: TypeAlias = Mapping[str, Sequence[Any]]
 """Names of options, each with the types that may read its text. A name that ends with a dot stands for all names that

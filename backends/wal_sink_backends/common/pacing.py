@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from wal_sink.arguments import check_seconds
 from wal_sink.errors import ConfigError, PermanentError, RetryLaterError
-from wal_sink.redaction import mask_url
-from wal_sink.runtime.clock import SYSTEM, Runtime
+from wal_sink.support.arguments import check_seconds
+from wal_sink.support.clock import SYSTEM, Runtime
+from wal_sink.support.secrets import mask_url
 
 
 class NotNowError(RetryLaterError):

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
-from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.support.texts import Finding, fine
 
 IfRecreated: TypeAlias = Literal["refuse", "accept"]
 """Stop, or go on, if the table or topic was deleted and created again, without the rows delivered before."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
 
-from wal_sink.arguments import check_seconds, one_of
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import mask_url
-from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.calls import is_certificate_error
+from wal_sink.support.arguments import check_seconds, one_of
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.dynamodb.items import Nulls
 from wal_sink_backends.dynamodb.tables import check_name
 

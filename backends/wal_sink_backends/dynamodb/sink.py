@@ -6,12 +6,12 @@ from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.support.arguments import one_of
+from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.pacing import Patience
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, ReadySink, name_of, reached
 from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, RowsRefusedError, waits

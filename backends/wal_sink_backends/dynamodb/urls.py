@@ -6,7 +6,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.options import options_in, options_of, refuse_unfit
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
-from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError, StoreError
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore
+from wal_sink.support.arguments import one_of
 from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.common.sinks import ReadySink, name_of
 from wal_sink_backends.files.folder import Folder
@@ -20,10 +20,10 @@ from wal_sink_backends.files.formats import Format, encoded, written_as
 from wal_sink_backends.files.names import CHUNK_TEMPLATE, check_chunk_template, check_columns
 
 if TYPE_CHECKING:
-    from wal_sink.reporting.findings import Finding
     from wal_sink.sinks.base import SinkContext
     from wal_sink.sinks.chunk import Chunk
     from wal_sink.stores.base import Store
+    from wal_sink.support.texts import Finding
 
 
 class FilesSink(ReadySink):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.reporting.findings import Finding, fine
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment, refuse_braces
 
 if TYPE_CHECKING:

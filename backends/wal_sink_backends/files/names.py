@@ -11,9 +11,9 @@ from itertools import pairwise
 from urllib.parse import unquote
 
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import Transaction
 from wal_sink.stores.base import check_path
+from wal_sink.support.clock import SYSTEM
 
 CHUNK_TEMPLATE = "batch={batch:019d}/{ordinal:06d}-{rows:012d}-{key}.{ext}"
 """Zero-padded, so that a listing has the order of batches, of their segments and of the rows in them."""

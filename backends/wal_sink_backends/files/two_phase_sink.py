@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
-from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.base import OnGone, TwoPhaseSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.spec import LOCAL, S3, StoreSpec
+from wal_sink.support.arguments import one_of
 from wal_sink_backends.common.sinks import ReadySink, name_of
 from wal_sink_backends.files.folder import Folder
 from wal_sink_backends.files.formats import Format, RowsFile, new_file, written_as
@@ -22,10 +22,10 @@ from wal_sink_backends.files.local import LocalHolder
 from wal_sink_backends.files.names import SEGMENT_TEMPLATE, SegmentNames, check_columns
 
 if TYPE_CHECKING:
-    from wal_sink.reporting.findings import Finding
     from wal_sink.sinks.base import SinkContext, Transaction
     from wal_sink.sinks.chunk import Chunk
     from wal_sink.stores.base import Store
+    from wal_sink.support.texts import Finding
     from wal_sink_backends.files.held import FileHolder, HeldFile
 
 PART_BYTES = 8 << 20

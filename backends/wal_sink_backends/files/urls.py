@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.options import options_in, options_of, refuse_unfit
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError, RetryLaterError
-from wal_sink.redaction import Redactor, mask_url
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.secrets import Redactor, mask_url
 from wal_sink_backends.common.pacing import Pace, Patience, own_pause_s, retry_after_s
 from wal_sink_backends.http.answers import Body, Check, DecodingError, body_of, check_answer, doubt_of_end
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from wal_sink.arguments import check_seconds, one_of
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
-from wal_sink.redaction import Redactor, mask_url, secrets_in_url
-from wal_sink.reporting.findings import Finding, fine
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.json_rows import Maps, check_maps
+from wal_sink.support.arguments import check_seconds, one_of
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.secrets import Redactor, mask_url, secrets_in_url
+from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment, refuse_braces
 from wal_sink_backends.common.pacing import Pacing, Patience, own_pause_s, pace_of
 from wal_sink_backends.common.sinks import ReadySink, name_of

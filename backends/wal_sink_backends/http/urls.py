@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.options import options_in, options_of, taken
 from wal_sink_backends.common.pacing import Pacing
 from wal_sink_backends.http.api import Statuses

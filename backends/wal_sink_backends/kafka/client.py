@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
-from wal_sink.redaction import Redactor, named_secrets
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.logs import logger_of
+from wal_sink.support.secrets import Redactor, named_secrets
 from wal_sink_backends.common.durability import warn_of
 from wal_sink_backends.common.options import from_environment
 

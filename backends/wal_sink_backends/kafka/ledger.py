@@ -17,9 +17,9 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from wal_sink.errors import CorruptError, HistoryError, PermanentError
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.support.clock import SYSTEM
 from wal_sink_backends.kafka.client import Cluster, KafkaAttemptError, Topic
 
 FORMAT = 1

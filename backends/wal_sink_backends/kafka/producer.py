@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
 
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.logs import logger_of
 from wal_sink_backends.kafka.client import (
     CLIENT_ERRORS,
     Cluster,

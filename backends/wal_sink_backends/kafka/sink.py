@@ -10,14 +10,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from wal_sink.arguments import one_of
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.reporting.counts import counted
-from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.support.arguments import one_of
+from wal_sink.support.texts import Finding, counted, fine
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, name_of, reached
 from wal_sink_backends.kafka.client import Cluster, ClusterSpec, Conf, KafkaAttemptError, KafkaFencedError, Topic
 from wal_sink_backends.kafka.ledger import Ledger, LedgerRecord, Mark

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import is_secret_name, mask_url
+from wal_sink.support.secrets import is_secret_name, mask_url
 from wal_sink_backends.common.options import options_in, options_of
 from wal_sink_backends.kafka.sink import KafkaSink
 

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import mask_url
-from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.calls import is_certificate_error
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.durability import warn_of, warn_once
 
 _MAY_PASS = re.compile(

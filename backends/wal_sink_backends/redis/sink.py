@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from wal_sink.arguments import check_seconds, one_of
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
-from wal_sink.redaction import mask_url
-from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected, SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.support.arguments import check_seconds, one_of
+from wal_sink.support.secrets import mask_url
+from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment
 from wal_sink_backends.common.sinks import LedgerSink, name_of
 from wal_sink_backends.redis.rows import LEDGER, MOST_ARGUMENTS, SCRIPT, KeyTemplate, encoded

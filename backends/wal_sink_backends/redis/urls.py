@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.options import options_in, options_of
 from wal_sink_backends.redis.server import refuse_sentinel
 from wal_sink_backends.redis.sink import RedisSink

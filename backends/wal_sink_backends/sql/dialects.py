@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.options import Options, refuse_braces
 from wal_sink_backends.sql.base.dialect import Dialect, Limits
 from wal_sink_backends.sql.base.server import BLANK, address_in, shown_scheme

@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from wal_sink.arguments import check_bool, one_of
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.reporting.counts import counted
-from wal_sink.reporting.findings import Finding, fine
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import ForgottenError
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.support.arguments import check_bool, one_of
+from wal_sink.support.texts import Finding, counted, fine
 from wal_sink_backends.common.options import refuse_braces
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, name_of, reached
 from wal_sink_backends.sql.base.dialect import (

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from wal_sink.errors import PermanentError
-from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.json_rows import decimal_texts, plain_values
+from wal_sink.support.logs import logger_of
 from wal_sink_backends.common.columns import array_of, stored_type, texts_of
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from wal_sink.errors import ConfigError
-from wal_sink.redaction import mask_url
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.options import Options, options_in, options_of, taken
 from wal_sink_backends.sql.base.server import refuse_at_behind_host, refuse_blanks, shown_scheme
 from wal_sink_backends.sql.dialects import OF_LIBPQ, OF_PYMYSQL

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.runtime.test_process_assumptions import in_child
 from tests.support.processes import CHECKOUT, Child
 from wal_sink import ConfigError, WalSink
-from wal_sink.runtime.exit_hooks import Owner, at_exit
+from wal_sink.support.exit_hooks import Owner, at_exit
 from wal_sink_backends.sql.postgresql.session import connection_class
 
 BANNED = ("atexit.register", "signal.signal", "weakref.finalize", "tempfile.TemporaryDirectory")
@@ -23,7 +23,7 @@ warnings.filterwarnings("ignore", "This process .* is multi-threaded", Deprecati
 """
 HOOKS = """
 import os, sys
-from wal_sink.runtime.exit_hooks import at_exit
+from wal_sink.support.exit_hooks import at_exit
 at_exit(lambda: print("hook in the", "parent" if os.getpid() == parent else "child", flush=True))
 at_exit(lambda: print("taken back", flush=True))()
 parent = os.getpid()

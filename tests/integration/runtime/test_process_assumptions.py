@@ -14,8 +14,8 @@ import pytest
 from tests.house.stores import MemoryStore, StoreSpec, open_store, opening
 from tests.house.support import SYSTEM, Runtime
 from tests.support.processes import CHECKOUT, python_environment
-from wal_sink.runtime.clock import process_name
 from wal_sink.stores import memory
+from wal_sink.support.clock import process_name
 
 WAIT_S = 60
 

@@ -11,7 +11,7 @@ from tests.support.processes import Child
 
 LATE = """
 import threading, time
-from wal_sink.runtime.side_by_side import side_by_side
+from wal_sink.support.calls import side_by_side
 
 def work():
     threading.main_thread().join()
@@ -22,7 +22,7 @@ threading.Thread(target=work).start()
 """
 HANGING = """
 import threading
-from wal_sink.runtime.side_by_side import side_by_side
+from wal_sink.support.calls import side_by_side
 
 begun = threading.Barrier(4)
 

@@ -17,7 +17,7 @@ from tests.support.chunks import CONTEXT
 from tests.support.servers.tls import Authority, Preface, TlsServer, greeting, mysql, postgresql
 from wal_sink.errors import DeliveryError, PermanentError, StoreError
 from wal_sink.settings import Delivery, Retry
-from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.calls import is_certificate_error
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbSink
 from wal_sink_backends.files.chunk_sink import FilesSink

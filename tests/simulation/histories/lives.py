@@ -21,8 +21,8 @@ from tests.simulation.histories.stores import SimulatedStore, failure_of
 from tests.simulation.histories.targets import SINKS, LedgerSink, batch_writer
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
 from tests.simulation.histories.world import HistoryWorld
-from wal_sink.delivery.dispatch import LocalDispatcher
 from wal_sink.errors import CorruptError, FencedError, HistoryError, StoreError, WalSinkError
+from wal_sink.protocol.dispatch import LocalDispatcher
 from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.testing import Crash

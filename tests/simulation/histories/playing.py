@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-import wal_sink.committer.collection
-import wal_sink.wal.fencing
+import wal_sink.log.terms
+import wal_sink.protocol.collect
 from tests.house.support import ProcessIdentity, process_identity
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
@@ -18,7 +18,7 @@ from tests.simulation.histories.lives import HistoryProcess
 from tests.simulation.histories.plans import MOST_ATTEMPTS, Deed, LifePlan, Plan
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
-from wal_sink.recovery.history import MissingBatchError
+from wal_sink.protocol.history import MissingBatchError
 
 _UNEXPECTED = "unexpected"
 
@@ -55,7 +55,7 @@ def small_world() -> Iterator[None]:
     level = logging.getLogger("wal_sink").level
     logging.getLogger("wal_sink").setLevel(logging.CRITICAL + 1)
     try:
-        with mock.patch.object(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1), one_identity():
+        with mock.patch.object(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1), one_identity():
             yield
     finally:
         logging.getLogger("wal_sink").setLevel(level)
@@ -69,7 +69,7 @@ def one_identity() -> Iterator[None]:
     def known() -> ProcessIdentity:
         return here
 
-    with mock.patch.object(wal_sink.wal.fencing, "process_identity", known):
+    with mock.patch.object(wal_sink.log.terms, "process_identity", known):
         yield
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from tests.house.log import Log, SegmentRef, chunk_ends, paths
 from tests.house.protocol import Staged, StagedPartition, StagingContext
 from wal_sink.errors import CorruptError
-from wal_sink.staging.partitions import joined
-from wal_sink.two_phase.prepare import Preparer
+from wal_sink.protocol.partitions import joined
+from wal_sink.protocol.two_phase import Preparer
 
 ROWS = 64
 """The most rows of a batch."""

@@ -11,7 +11,7 @@ from tests.house.sinks import Failure, FailureKind
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.process import Process
-from wal_sink.delivery.dispatch import SegmentDispatcher, failed
+from wal_sink.protocol.dispatch import SegmentDispatcher, failed
 
 
 class JobLost(BaseException):

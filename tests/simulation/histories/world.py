@@ -17,7 +17,7 @@ from tests.simulation.histories.process import Process
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import SimulatedStore, Space
 from tests.simulation.histories.targets import LedgerTarget, Target, forget
-from wal_sink.runtime.side_by_side import in_turn
+from wal_sink.support.calls import in_turn
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_TEXT = _START.isoformat(timespec="milliseconds")

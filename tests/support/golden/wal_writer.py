@@ -17,7 +17,7 @@ from tests.support.golden.checkpoints import goldens as golden_checkpoints
 from tests.support.golden.targets import Plain
 from tests.support.golden.wals import GoldenWal
 from wal_sink.errors import DeliveryError
-from wal_sink.replay import DeadLetters
+from wal_sink.operate.replay import DeadLetters
 from wal_sink.testing import simulated_runtime
 
 _HOST = ProcessIdentity(host="golden", pid=4711, boot_id="a boot that is over", pid_namespace="pid:[1]", started=1)

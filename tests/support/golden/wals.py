@@ -28,8 +28,8 @@ from tests.support.golden.targets import (
     Transactional,
     TwoPhase,
 )
+from wal_sink.protocol.stage import Attempt
 from wal_sink.settings import Delivery, Settings
-from wal_sink.staging.stager import Attempt
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.testing.simulation.process import released_rows
 from wal_sink.testing.simulation.served import WriteBatch

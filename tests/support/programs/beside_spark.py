@@ -29,7 +29,7 @@ from tests.house.spark import version_of
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Home, append_line
 from wal_sink import Delivery, Retry, wrap
-from wal_sink.spark.session.private import setting_of
+from wal_sink.spark.private import setting_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,7 +25,7 @@ from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM
 from tests.support.forked import ForkedChild
 from tests.support.made_up import live_through
-from wal_sink.replay import DeadLetters
+from wal_sink.operate.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import FakeQuery, FaultyStore
 

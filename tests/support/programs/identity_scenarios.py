@@ -19,10 +19,9 @@ from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Home
 from tests.support.waiting import wait_until
 from wal_sink import ConfigError
-from wal_sink.spark.session.earlier_rows import BatchRows
-from wal_sink.spark.session.identity import QueryIdentity, identity_of
-from wal_sink.spark.session.private import active, cloned, private
-from wal_sink.spark.session.query import _Fields
+from wal_sink.spark.identity import BatchRows, QueryIdentity, identity_of
+from wal_sink.spark.private import active, cloned, private
+from wal_sink.spark.query import _Fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

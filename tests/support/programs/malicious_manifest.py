@@ -26,7 +26,7 @@ from tests.house.sinks import SegmentSink, SinkContext
 from tests.house.stores import StoreSpec, open_store
 from wal_sink import wrap
 from wal_sink.errors import WalSinkError
-from wal_sink.spark.delivery.whole_batch import _dataframe
+from wal_sink.spark.whole_batch import _dataframe
 
 
 class Creates:

@@ -67,7 +67,7 @@ def test_records_and_the_final_error_are_json_with_their_fields(wal: str) -> Non
     found = lines(result)
     assert all(list(line) == FIELDS for line in found)
     (failed,) = [line for line in found if "attempt 1 of 2" in line["message"]]
-    assert (failed["level"], failed["logger"]) == ("WARNING", "wal_sink.delivery.retry")
+    assert (failed["level"], failed["logger"]) == ("WARNING", "wal_sink.protocol.retry")
     assert (failed["wal"], failed["sink"], failed["batch"]) == (f"file://{wal}", "api", 0)
     assert found[-1]["level"] == "ERROR"
     assert found[-1]["message"].startswith("DeliveryError: batch 0, sink 'api'")

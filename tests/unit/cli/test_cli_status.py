@@ -18,9 +18,9 @@ from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM
 from tests.support.staged_log import stage
+from wal_sink.log.sink_records import ErrorRecord
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
-from wal_sink.wal.sink_records import ErrorRecord
 
 BATCHES = 3
 

@@ -26,7 +26,7 @@ from tests.support.noted_reports import noting_reports
 from tests.support.staged_log import stage
 from tests.support.waiting import wait_until
 from wal_sink import Chunk, Delivery, Rejected, WalSink
-from wal_sink.recovery.inventory import take
+from wal_sink.protocol.inventory import take
 
 BATCHES = 3
 MODULE = """

@@ -42,7 +42,7 @@ from wal_sink.operate.catch_up_plan import (
     plan_catch_up,
     planned_catch_up,
 )
-from wal_sink.recovery.sinks import describe_unserved
+from wal_sink.protocol.sinks import describe_unserved
 from wal_sink.settings import Delivery
 from wal_sink.testing import Crash
 
@@ -252,7 +252,7 @@ def test_other_sinks_with_the_same_target_are_named() -> None:
 def test_a_batch_of_more_slots_than_a_marker_names_is_sent_from_where_it_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wal_sink.committer.markers.MOST_LAST_DELIVERED_SLOTS", 1)
+    monkeypatch.setattr("wal_sink.protocol.progress.MOST_LAST_DELIVERED_SLOTS", 1)
     target = Target()
     rows = [[1], [1, 2], [1]]
     place = delivered(target, 2, rows=lambda batch: rows[batch])

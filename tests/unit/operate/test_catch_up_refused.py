@@ -30,8 +30,8 @@ from tests.unit.operate.test_catch_up import (
 )
 from wal_sink import PermanentError, idempotent
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, HistoryError
+from wal_sink.log.records import OlderSlots
 from wal_sink.settings import Delivery
-from wal_sink.wal.records import OlderSlots
 
 
 class Named(Forgetful):

@@ -33,9 +33,9 @@ from tests.house.support import SYSTEM, process_identity
 from tests.support.golden.targets import LookedUp
 from tests.support.golden.wals import GoldenWal
 from tests.unit.operate.worlds import copied, findings, replaced, world_of
+from wal_sink.log.sink_records import NameRecord, OwnerRecord, RenamedRecord
 from wal_sink.operate.look import Known, Look
 from wal_sink.testing import FaultyStore
-from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord
 
 LOST, CONTRADICTION, FOREIGN, UNKNOWN = Fault.LOST, Fault.CONTRADICTION, Fault.FOREIGN, Fault.UNKNOWN
 STAMP: Any = {"id": "0" * 32, "created": "2026-01-01T00:00:00.000+00:00"}

@@ -29,9 +29,9 @@ from wal_sink.operate.doctor import (
     target_findings,
     wal_findings,
 )
-from wal_sink.reporting.findings import fine
 from wal_sink.settings import Settings
 from wal_sink.stores.base import Answer
+from wal_sink.support.texts import fine
 from wal_sink.testing import FakeQuery, simulated_runtime
 
 _numbers = itertools.count()

@@ -13,7 +13,7 @@ from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import FencedError, HistoryError
 from wal_sink.operate.settle import Ending, ending_of, manifest_of
-from wal_sink.recovery.inventory import held_batches, marked_through, require_wal
+from wal_sink.protocol.inventory import held_batches, marked_through, require_wal
 
 
 def ending(place: Place) -> Ending:

@@ -16,11 +16,11 @@ from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, Rejected
 from wal_sink.errors import StoreError
+from wal_sink.log.terms import renew
 from wal_sink.operate.batches import age_s, moment_of, seconds_between
 from wal_sink.operate.health import LOOKED_AT, MOST_READ, NOT_COUNTED, Health, SinkHealth, take_overs
 from wal_sink.operate.status import older_checkpoint
 from wal_sink.testing import FaultyStore
-from wal_sink.wal.fencing import renew
 
 STAGED = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of a simulated run that never slept."""
@@ -349,7 +349,7 @@ def test_processes_that_ended_in_order_are_not() -> None:
 def test_processes_of_this_machine_that_were_killed_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor starts a process again that is killed each time; there is no second supervisor."""
     place, killed = served(), msgspec.structs.replace(process_identity(), pid=2**22 + 1)
-    monkeypatch.setattr("wal_sink.wal.fencing.process_identity", lambda: killed)
+    monkeypatch.setattr("wal_sink.log.terms.process_identity", lambda: killed)
     for _ in range(LOOKED_AT):
         claim(a_process(place), ROLE)
     assert fenced(place) == 0

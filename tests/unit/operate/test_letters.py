@@ -22,7 +22,7 @@ from wal_sink.operate.letters import (
     older_than,
     plan_delete,
 )
-from wal_sink.replay import DeadLetters, ReplayResult
+from wal_sink.operate.replay import DeadLetters, ReplayResult
 
 EVERY = Chosen()
 

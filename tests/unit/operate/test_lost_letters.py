@@ -14,8 +14,8 @@ from tests.support.forgetting import Forgetful, Row, Target
 from tests.support.repairs import killed_everywhere, log_on, remade
 from tests.support.small_run import Place
 from tests.unit.operate.test_catch_up import BATCH_COMMITS, caught_up, delivered, planned
-from wal_sink.replay import DeadLetters, ReplayResult
-from wal_sink.wal.records import Replayed
+from wal_sink.log.records import Replayed
+from wal_sink.operate.replay import DeadLetters, ReplayResult
 
 
 def replayed() -> tuple[Place, Target, list[Row]]:

@@ -39,10 +39,10 @@ from wal_sink.errors import (
     HistoryError,
     PermanentError,
 )
+from wal_sink.log.records import SkippedBatch
 from wal_sink.operate.changes import find_same
 from wal_sink.operate.skip import Skipped, SkipPlan, planned
 from wal_sink.testing import Crash
-from wal_sink.wal.records import SkippedBatch
 
 ROWS = [5, 3]
 """Rows of the two segments of each batch, in chunks of two."""

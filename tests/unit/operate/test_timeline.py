@@ -13,9 +13,9 @@ from tests.house.protocol import Run
 from tests.house.support import Runtime
 from tests.support.small_run import Place, Recorder
 from wal_sink import Chunk, Delivery, idempotent
+from wal_sink.log.records import StagingTiming, TaskTiming, combined
 from wal_sink.operate.batches import Timeline, timeline_of
 from wal_sink.testing import simulated_runtime
-from wal_sink.wal.records import StagingTiming, TaskTiming, combined
 
 
 def timeline(place: Place, batch_id: int) -> Timeline:

@@ -12,7 +12,7 @@ from tests.house.stores import Store
 from tests.support.repairs import log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.operate.health import MOST_LETTERS, Letters, read_letters
-from wal_sink.replay import DeadLetters
+from wal_sink.operate.replay import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.testing import FaultyStore
 

@@ -17,8 +17,8 @@ from tests.support.golden.targets import Plain, Target
 from tests.support.golden.wal_writer import WRITERS, _elsewhere
 from tests.support.golden.wals import GoldenWal
 from wal_sink.operate.kinds import Kind
+from wal_sink.operate.replay import DeadLetters
 from wal_sink.operate.verify import Comparison
-from wal_sink.replay import DeadLetters
 from wal_sink.testing import simulated_runtime
 
 _numbers = itertools.count()

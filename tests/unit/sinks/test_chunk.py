@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.house.sinks import Chunk, Position
+from wal_sink.sinks.calls import handed
 from wal_sink.sinks.chunk import chunk_key
-from wal_sink.sinks.session import handed
 
 SAFE = re.compile(r"[\x21-\x7e]{1,64}")
 

@@ -12,7 +12,7 @@ from tests.house.sinks import Chunk, Sink
 from tests.house.support import Finding
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.settings import Delivery
-from wal_sink.sinks.examined import refuse_unfit_targets
+from wal_sink.sinks.calls import refuse_unfit_targets
 from wal_sink.testing import simulated_runtime
 
 

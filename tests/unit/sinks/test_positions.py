@@ -19,11 +19,11 @@ from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import CorruptError, DeliveryError, HistoryError, OutcomeUnknownError
-from wal_sink.messages import LastDelivered
+from wal_sink.log.terms import claim_above
+from wal_sink.protocol.messages import LastDelivered
 from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.failures import kind_of
-from wal_sink.sinks.positions import stored_position
-from wal_sink.wal.fencing import claim_above
+from wal_sink.sinks.ledger import stored_position
 
 BAD: Row = (0, 0, 3)
 

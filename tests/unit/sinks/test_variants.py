@@ -12,8 +12,8 @@ from tests.house.sinks import Chunk, SinkContext
 from wal_sink.deliveries import refuse_variants
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.base import FunctionSink, SegmentSink
+from wal_sink.sinks.calls import SinkSession, problem_of_variants
 from wal_sink.sinks.failures import SinkFailedError
-from wal_sink.sinks.session import SinkSession, problem_of_variants
 from wal_sink.testing import simulated_runtime
 
 FIELD = {"name": "v", "type": "variant", "nullable": True, "metadata": {"type": "variant"}}

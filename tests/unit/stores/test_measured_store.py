@@ -13,7 +13,7 @@ from tests.support.logged import said_here
 from wal_sink.errors import StoreError
 from wal_sink.stores import measured as module
 from wal_sink.stores.measured import LAST_REQUESTS, SLOW_REQUESTS, SlowRequests, measured
-from wal_sink.telemetry.measures import RequestCounts
+from wal_sink.support.measures import RequestCounts
 from wal_sink.testing import FaultyStore
 
 _numbers = count()

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NoReturn
 import pyarrow as pa
 import pytest
 
-from wal_sink.reporting.texts import name_of
 from wal_sink.settings import GuaranteeName
 from wal_sink.sinks.base import Lookup, Sink, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import Ability, ability_of
+from wal_sink.support.texts import name_of
 from wal_sink.testing.contract.calls import chunks_of, opened, shown_error
 from wal_sink.testing.data.rows import Row, Rows
 from wal_sink.testing.data.tables import COLUMN_NAMES, COLUMN_TYPES, three_batches

@@ -10,10 +10,10 @@ from typing import cast
 
 import pyarrow as pa
 
-from wal_sink.reporting.texts import text_of
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import SegmentSink, Sink, SinkContext, Transaction, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.texts import text_of
 from wal_sink.testing.data.tables import spark_schema_of
 from wal_sink.testing.simulation.own_lines import OwnLines
 
@@ -207,7 +207,7 @@ def pickled(sink: Sink) -> bytes:
     try:
         return pickle.dumps(sink)
     except Exception:  # noqa: BLE001 - try by value: Spark's own pickling can do more, and its error tells the reason
-        from wal_sink.spark.delivery.pickling import pickled as by_value  # noqa: PLC0415 - the kit runs without Spark
+        from wal_sink.spark.delivery import pickled as by_value  # noqa: PLC0415 - the kit runs without Spark
 
         return by_value(sink, "default").payload
 

@@ -11,9 +11,9 @@ from typing import Any, get_args
 import pytest
 
 from wal_sink.errors import ConfigError
-from wal_sink.reporting.texts import name_of
 from wal_sink.settings import GuaranteeName
 from wal_sink.sinks.base import Rejected, Sink, TwoPhaseSink
+from wal_sink.support.texts import name_of
 from wal_sink.testing.contract.base import rows_of
 from wal_sink.testing.contract.calls import (
     attempt,

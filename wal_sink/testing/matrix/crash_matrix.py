@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from wal_sink.errors import ConfigError, HistoryError, WalSinkError
-from wal_sink.reporting.texts import name_of, told
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import BatchSink
 from wal_sink.sinks.guarantees import Ability, Promise
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.texts import name_of, told
 from wal_sink.testing.data.rows import Difference, Row, Rows
 from wal_sink.testing.data.tables import Partitions, partitioned, three_batches
 from wal_sink.testing.matrix.beside import Beside

@@ -10,10 +10,10 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from wal_sink.checkpoint.formats import planned_ms
-from wal_sink.lifecycle.run import Run
-from wal_sink.staging.partitions import packed, stage_partition
-from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.protocol.checkpoint_formats import planned_ms
+from wal_sink.protocol.partitions import packed, stage_partition
+from wal_sink.protocol.run import Run
+from wal_sink.protocol.stage import Attempt, Staged
 from wal_sink.stores.base import Store
 from wal_sink.testing.data.tables import Partitions, spark_schema_of
 

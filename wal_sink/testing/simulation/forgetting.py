@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.support.texts import name_of
 from wal_sink.testing.data.rows import Row, Rows
 from wal_sink.testing.simulation.served import resolve
 

@@ -15,18 +15,22 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from wal_sink.dead_letters.files import read_dead_letter
-from wal_sink.delivery.dispatch import ServedSink
 from wal_sink.errors import ConfigError
-from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
-from wal_sink.reporting.texts import name_of
+from wal_sink.log import paths
+from wal_sink.log.log import Log
+from wal_sink.log.records import Manifest
+from wal_sink.log.segment_reader import load_segment, read_chunks
+from wal_sink.protocol.dispatch import ServedSink
+from wal_sink.protocol.letters import read_dead_letter
+from wal_sink.protocol.messages import DeliveryContext
+from wal_sink.protocol.run import Run
 from wal_sink.settings import Settings
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.sinks.guarantees import Promise, promise
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.support.texts import name_of
 from wal_sink.testing.data.rows import Row
 from wal_sink.testing.data.tables import Partitions
 from wal_sink.testing.simulation.fake_query import FakeQuery
@@ -34,10 +38,6 @@ from wal_sink.testing.simulation.faults import Crash, FaultyStore
 from wal_sink.testing.simulation.runtime import simulated_runtime
 from wal_sink.testing.simulation.served import WriteBatch, resolve, served_sink
 from wal_sink.testing.simulation.watched import Watched, WatchedBatches, watched
-from wal_sink.wal import paths
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
-from wal_sink.wal.segment_reader import load_segment, read_chunks
 
 SINK_NAME = "default"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random  # noqa: TID251 - seeded
 from datetime import UTC, datetime, timedelta
 
-from wal_sink.runtime.clock import Runtime
-from wal_sink.runtime.side_by_side import in_turn
-from wal_sink.runtime.timed_calls import DirectCall
+from wal_sink.support.calls import DirectCall, in_turn
+from wal_sink.support.clock import Runtime
 
 
 def simulated_runtime(seed: int = 0) -> Runtime:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wal_sink.delivery.dispatch import LocalDispatcher, ServedSink, WholeBatchDispatcher, serve
 from wal_sink.errors import ConfigError
-from wal_sink.messages import DeliveryContext
-from wal_sink.reporting.texts import name_of
+from wal_sink.log.log import Log
+from wal_sink.log.records import Manifest
+from wal_sink.protocol.dispatch import LocalDispatcher, ServedSink, WholeBatchDispatcher, serve
+from wal_sink.protocol.messages import DeliveryContext
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, MakeSink, Sink, as_sink
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.sinks.urls import sink_from_url
-from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
+from wal_sink.support.texts import name_of
 
 WriteBatch = Callable[[DeliveryContext, Manifest], object]
 """A function that writes one released batch as a whole."""

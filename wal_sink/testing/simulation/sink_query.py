@@ -11,9 +11,9 @@ from typing import Self
 import pyarrow as pa
 
 from wal_sink.errors import ConfigError
-from wal_sink.reporting.texts import name_of, text_of
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink
+from wal_sink.support.texts import name_of, text_of
 from wal_sink.testing.simulation.faults import Crash
 from wal_sink.testing.simulation.process import MakeFrame, Place, Process, bury
 from wal_sink.testing.simulation.watched import CALLS

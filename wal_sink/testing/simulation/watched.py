@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import (
     BatchSink,
     Lookup,
@@ -19,6 +18,7 @@ from wal_sink.sinks.base import (
     TwoPhaseSink,
 )
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.support.texts import name_of
 from wal_sink.testing.simulation.own_lines import OwnLines
 
 SENDING = ("write", "begin", "prepare", "commit")

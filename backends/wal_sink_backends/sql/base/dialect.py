@@ -7,10 +7,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from wal_sink.arguments import check_seconds
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.support.arguments import check_seconds
 from wal_sink_backends.sql.base.refused import Apart, Unlisted, reason_of, refused_rows
 from wal_sink_backends.sql.base.values import kind_of
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import PermanentError
-from wal_sink.reporting.logs import logger_of
-from wal_sink.runtime.clock import SYSTEM
+from wal_sink.support.clock import SYSTEM
+from wal_sink.support.logs import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import mask_url
+from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.durability import warn_of
 from wal_sink_backends.common.options import Options, from_environment, options_in
 from wal_sink_backends.sql.base.dialect import (

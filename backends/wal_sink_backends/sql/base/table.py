@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
-from wal_sink.reporting.findings import Finding, fine
+from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.sql.base.dialect import TableAltered, TableMissing
 from wal_sink_backends.sql.base.values import kind_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.calls import is_certificate_error
 from wal_sink_backends.common.columns import stored_type
 from wal_sink_backends.sql.base.dialect import LEDGER, Look, Replacing
 from wal_sink_backends.sql.base.refused import Dropped

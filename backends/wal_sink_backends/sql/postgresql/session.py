@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
-from wal_sink.runtime.exit_hooks import Owner
+from wal_sink.support.exit_hooks import Owner
 from wal_sink_backends.sql.base.server import UNREADABLE, ServerSession
 
 if TYPE_CHECKING:

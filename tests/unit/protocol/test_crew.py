@@ -1,0 +1,358 @@
+"""The committer threads of a run together: who gave up, who is parked, who is still busy when time runs out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.house.log import Holding, holder_of, paths
+from tests.house.protocol import CommitterPool
+from tests.house.sinks import Chunk
+from tests.house.support import SYSTEM, Ended, Event
+from tests.support.small_run import Place, Recorder
+from tests.support.waiting import PATIENCE_S, wait_until
+from wal_sink.errors import ConfigError, DeliveryError, UndeliveredError
+from wal_sink.settings import Delivery, Retry, Settings
+from wal_sink.support.events import OnEvent
+from wal_sink.testing import FaultyStore
+
+
+def raising(error: Exception) -> Callable[[Chunk], object]:
+    def fail(_: Chunk) -> object:
+        raise error
+
+    return fail
+
+
+def failing(on_failure: str = "stop") -> Delivery:
+    return Delivery(raising(ConnectionError("down")), retry=Retry(attempts=1), on_failure=on_failure)  # type: ignore[arg-type]
+
+
+class Held:
+    """A sink whose calls wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self, chunk: Chunk) -> None:  # noqa: ARG002
+        self.called.set()
+        assert self.let_go.wait(PATIENCE_S)
+
+
+class Team:
+    """A pool of committers over some sinks, with complete batches to deliver."""
+
+    def __init__(
+        self,
+        sinks: dict[str, object],
+        *,
+        batches: int = 1,
+        on_failure: Callable[[], None] = lambda: None,
+        settings: Settings | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.place = Place()
+        self.run = self.place.open(sinks, runtime=SYSTEM, settings=settings, on_event=on_event)
+        list(self.place.query().batches(self.run, batches))
+        self.stopping = threading.Event()
+        object.__setattr__(self.run.shared, "pause", self.stopping.wait)  # as a `WalSink` makes its run
+        self.pool = CommitterPool(self.run, stopping=self.stopping, on_failure=on_failure)
+
+    def end(self) -> None:
+        self.stopping.set()
+        assert self.pool.stop(PATIENCE_S)
+
+
+def test_the_summary_says_who_got_which_batches() -> None:
+    team = Team({"api": Recorder(), "down": failing("park")}, batches=3)
+    assert team.pool.summary == "sink 'api' got no batch, sink 'down' got no batch"
+    team.pool.start()
+    team.pool.finish(PATIENCE_S)
+    assert team.pool.summary == "sink 'api' got batches 0 to 2, sink 'down' got no batch"
+    team.end()
+
+
+def test_a_sink_of_whole_batches_begins_later_and_nobody_waits_for_it_before() -> None:
+    chunks, whole = Recorder(), Recorder()
+    team = Team({"chunks": chunks, "whole": whole})
+    team.run.committers[1].served_sink.dispatcher.whole_batch = True  # type: ignore[misc]
+
+    team.pool.start()
+    team.pool.wait_caught_up()
+    assert (chunks.batches != [], whole.batches) == (True, [])
+
+    team.pool.start(whole_batches=True)
+    team.pool.wait_caught_up()
+    assert whole.batches == chunks.batches
+    team.end()
+
+
+def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
+    first, second = Recorder(), Recorder()
+    team = Team({"a": first, "b": second}, batches=3)
+    team.pool.start()
+
+    team.pool.finish(PATIENCE_S)
+
+    assert first.batches == second.batches == [0, 1, 2]
+    assert team.pool.error is None
+    assert team.pool.parked == {}
+    assert team.pool.is_caught_up
+    assert team.pool.stop(PATIENCE_S)
+
+
+def test_a_crew_that_follows_delivers_what_comes_until_it_is_finished() -> None:
+    sink = Recorder()
+    team = Team({"a": sink}, batches=1)
+    team.pool.start()
+    team.pool.begin_following()
+    team.pool.wait_caught_up()
+    list(team.place.query().batches(team.run, 3))
+
+    team.pool.finish(PATIENCE_S)
+
+    assert sink.batches == [0, 1, 2]
+    assert team.pool.stop(PATIENCE_S), "no thread goes on following"
+
+
+def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    team = Team({"a": Recorder(), "b": failing()}, on_failure=lambda: told.append("stop the query"))
+    team.pool.start()
+    team.pool.wait_caught_up()
+
+    team.pool.follow(PATIENCE_S)  # which returns, since nobody should go on
+
+    assert isinstance(team.pool.error, DeliveryError)
+    assert "the delivery to sink b failed: batch 0: delivery stopped after 1 attempts" in caplog.text
+    assert team.pool.parked == {}
+    team.end()
+    assert told == ["stop the query"]
+
+
+def test_what_goes_wrong_while_a_failure_is_dealt_with_is_logged_and_hides_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def cannot_stop() -> None:
+        raise ConfigError("the query cannot be stopped")
+
+    team = Team({"b": failing()}, on_failure=cannot_stop)
+    team.pool.start()
+    team.pool.follow(PATIENCE_S)
+    team.end()
+
+    assert isinstance(team.pool.error, DeliveryError)
+    assert "after the delivery to sink b failed: ConfigError: the query cannot be stopped" in caplog.text
+
+
+def test_a_parked_sink_is_no_error_and_is_named_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    healthy = Recorder()
+    team = Team({"a": healthy, "b": failing("park")}, on_failure=lambda: told.append("stop the query"))
+    team.pool.start()
+    team.pool.finish(PATIENCE_S)
+    team.end()
+
+    assert team.pool.error is None
+    assert list(team.pool.parked) == ["b"]
+    assert isinstance(team.pool.parked["b"], DeliveryError)
+    assert healthy.batches == [0]
+    assert told == []
+    assert "sink b is parked, the other sinks continue" in caplog.text
+
+
+def test_following_ends_once_every_sink_is_parked() -> None:
+    team = Team({"a": failing("park"), "b": failing("park")})
+    team.pool.start()
+
+    team.pool.follow(None)
+
+    assert sorted(team.pool.parked) == ["a", "b"]
+    team.end()
+
+
+def test_following_goes_on_while_one_sink_is_not_parked() -> None:
+    healthy = Recorder()
+    team = Team({"a": healthy, "b": failing("park")})
+    team.pool.start()
+    team.pool.wait_caught_up()
+
+    team.pool.follow(0.05)
+
+    assert not team.pool._over.is_set()
+    assert all(not thread._follow for thread in team.pool._threads)
+    team.end()
+
+
+# Room for more batches.
+
+
+def staged(**limits: int) -> Team:
+    """Two batches of some bytes each that no committer has delivered: its threads were not started."""
+    return Team({"a": Recorder()}, batches=2, settings=Settings(chunk_rows=2, **limits))  # type: ignore[arg-type]
+
+
+def test_there_is_room_without_limits_and_below_them() -> None:
+    assert staged().pool.has_room(2, "memory://wal")
+    assert staged(max_pending_batches=3).pool.has_room(2, "memory://wal")
+    assert not staged(max_pending_batches=2).pool.has_room(2, "memory://wal")
+    assert staged(max_pending_batches=2).pool.has_room(1, "memory://wal")
+
+
+def test_room_that_only_a_parked_sink_could_make_is_refused_with_its_reason() -> None:
+    team = Team({"a": Recorder(), "b": failing("park")}, settings=Settings(chunk_rows=2, max_pending_batches=1))
+    team.pool.start()
+    team.pool.catch_up(PATIENCE_S)
+
+    with pytest.raises(UndeliveredError) as caught:
+        team.pool.has_room(1, "memory://the-wal")
+
+    said = "sink 'b' of memory://the-wal is parked, because its delivery failed: batch 0: delivery stopped after 1 "
+    assert str(caught.value).startswith(said)
+    team.end()
+
+
+# Waiting for parked sinks.
+
+
+def test_who_waits_for_room_waits_for_parked_sinks_only_if_the_others_have_everything() -> None:
+    held = Held()
+    team = Team({"a": held, "b": failing("park")}, batches=2)
+    team.pool.start()
+    team.pool._threads[1].caught_up.wait(PATIENCE_S)
+    assert held.called.wait(PATIENCE_S)
+    assert not team.pool.waits_for_parked_only(before=2)
+
+    held.let_go.set()
+    team.pool.catch_up(PATIENCE_S)
+
+    assert team.pool.waits_for_parked_only(before=2)
+    assert team.pool.waits_for_parked_only(before=9)
+    team.end()
+
+
+def test_only_batches_below_the_one_at_hand_are_waited_for() -> None:
+    team = Team({"a": Recorder(), "b": failing("park")}, batches=2)
+    with pytest.raises(DeliveryError):
+        team.run.advance(team.run.committers[1])
+    team.run.advance(team.run.committers[0])
+    team.pool._threads[1].start()
+    team.pool._threads[1].caught_up.wait(PATIENCE_S)
+
+    assert team.pool.waits_for_parked_only(before=1)
+    assert not team.pool.waits_for_parked_only(before=2)
+    team.end()
+
+
+def test_without_a_parked_sink_nobody_waits_for_one() -> None:
+    team = Team({"a": Recorder()})
+    team.pool.start()
+    team.pool.finish(PATIENCE_S)
+
+    assert not team.pool.waits_for_parked_only(before=9)
+
+
+# Time that runs out.
+
+
+def test_time_that_runs_out_names_the_sink_and_how_far_it_came() -> None:
+    held = Held()
+    team = Team({"a": Recorder(), "b": held}, batches=1)
+    team.pool.start()
+    assert held.called.wait(PATIENCE_S)
+
+    with pytest.raises(UndeliveredError, match=r"sink 'b' of .*were delivered within 0\.05 s .*through batch -1\)"):
+        team.pool.catch_up(0.05)
+
+    assert not team.pool.is_caught_up
+    held.let_go.set()
+    team.end()
+
+
+def test_a_run_that_was_ended_meanwhile_says_so() -> None:
+    held = Held()
+    team = Team({"a": held}, batches=2)
+    team.pool.start()
+    assert held.called.wait(PATIENCE_S)
+    team.stopping.set()
+    held.let_go.set()
+
+    with pytest.raises(UndeliveredError, match="were delivered before the run was ended"):
+        team.pool.finish(None)
+
+
+def test_stopping_tells_whether_everybody_stopped_in_time() -> None:
+    held = Held()
+    team = Team({"a": held, "b": Recorder()})
+    team.pool.start()
+    assert held.called.wait(PATIENCE_S)
+
+    assert not team.pool.stop(0.05)
+    assert team.stopping.is_set()
+
+    held.let_go.set()
+    assert team.pool.stop(PATIENCE_S)
+
+
+def test_finishing_waits_no_longer_than_it_was_given() -> None:
+    held = Held()
+    team = Team({"a": held})
+    team.pool.start()
+    assert held.called.wait(PATIENCE_S)
+
+    with pytest.raises(UndeliveredError, match=r"within 0\.05 s"):
+        team.pool.finish(0.05)
+
+    held.let_go.set()
+    team.end()
+
+
+def test_of_time_that_is_over_nothing_is_left() -> None:
+    pool = Team({"a": Recorder()}).pool
+    now_s = pool._now_s()
+
+    assert pool._left_s(now_s - 5) == 0
+    assert pool._left_s(None) is None
+
+
+def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = DeliveryError("sink 'a': the target is full; free some space, then start the query or command again")
+    monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error, "b": ValueError("no")}))
+    team = Team({"a": Delivery(Recorder())})
+    with pytest.raises(UndeliveredError) as caught:
+        team.pool.refuse_parked("memory://wal")
+    assert str(caught.value) == (
+        "sink 'a' of memory://wal is parked, because its delivery failed: the target is full; free some space, then "
+        "start the query or command again; and sink 'b' of memory://wal is parked, because its delivery failed: no"
+    )
+    team.end()
+
+
+def test_the_end_waits_for_a_store_that_does_not_answer_only_a_short_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without this, the record of the end took as long as the store's client: minutes."""
+    monkeypatch.setattr("wal_sink.protocol.committer_pool.END_S", 0.2)
+    heard: list[Event] = []
+    team = Team({"a": Recorder()}, on_event=heard.append)
+    store, let_go = team.run.log.store, threading.Event()
+
+    def silent(what: str, where: str) -> None:
+        if what == "before create" and where == paths.ended(paths.committer_role("a"), 1):
+            assert let_go.wait(PATIENCE_S)
+
+    object.__setattr__(team.run.log, "store", FaultyStore(store, silent))
+    team.pool.start()
+    team.pool.wait_caught_up()
+
+    assert team.pool.stop(PATIENCE_S)
+    assert "the store did not record the end of this process within 0.2 s" in caplog.text
+    assert not any(isinstance(event, Ended) for event in heard)
+
+    let_go.set()  # a program that goes on gets the record and the event later
+    wait_until(lambda: any(isinstance(event, Ended) for event in heard))
+    assert holder_of(team.run.log, paths.committer_role("a"), 1).state is Holding.ENDED
+    assert team.pool.stop(PATIENCE_S)

@@ -1,1 +1,0 @@
-"""Existing PySpark writers as sinks: `ForeachWriter`, data source writers, and the rows they expect."""

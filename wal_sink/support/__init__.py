@@ -1,0 +1,5 @@
+"""Tools for every room: clock and chance, calls with time limits, threads, texts, loggers, secrets, events, times.
+
+Nothing here knows a WAL or a sink. Clock, chance and threads are injected into the core, so that a simulation replaces
+them. No function of loggers, texts and events raises or ends a thread.
+"""
