@@ -20,8 +20,10 @@ ROOMS: Mapping[str, str] = {
     "wal_sink.support.arguments": "slips in the arguments and options of a sink are answered as those of WalSink are",
     "wal_sink.errors": "errors that tell the core what to do",
     "wal_sink.support.secrets": "the one place that masks secrets in addresses, options and answers",
-    "wal_sink.reporting": "a logging handler that raises must not fail a delivery, so loggers come from `logger_of`",
-    "wal_sink.runtime": "the injected clock, sleep, chance and ids, and what a forked child must not inherit",
+    "wal_sink.support.logs": "a logging handler that raises must not fail a delivery, so loggers come from `logger_of`",
+    "wal_sink.support.clock": "the injected clock, sleep, chance and ids",
+    "wal_sink.support.exit_hooks": "a forked child must not run what its parent registered",
+    "wal_sink.support.texts": "findings of `examine`, as doctor prints them",
     "wal_sink.sinks": "the sink's interface, ledger entries, values as JSON, certificates",
     "wal_sink.stores": "the folder that the sinks of files write to, and Parquet as segments have it",
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.log import paths, segment_writer
-from wal_sink.log import terms as fencing
+from wal_sink.log import paths, segment_writer, terms
 from wal_sink.log.holders import Holding, TakeOver, holder_of, note_end
 from wal_sink.log.log import NOTHING, Log, Stamp
 from wal_sink.log.records import (
@@ -57,7 +56,7 @@ __all__ = [
     "claim",
     "decode",
     "encode",
-    "fencing",
+    "terms",
     "holder_of",
     "load_segment",
     "note_end",

@@ -19,7 +19,7 @@ import pytest
 
 import wal_sink.support.calls
 import wal_sink.walsink
-from tests.house.log import fencing
+from tests.house.log import terms
 from tests.house.stores import LocalStore
 from tests.house.support import process_identity
 from tests.support.servers.s3_server import S3Server
@@ -229,7 +229,7 @@ def test_ctrl_c_at_any_request_damages_nothing(
         requests, interrupt_at = 0, number
         here = replace(local, copy=tmp_path / f"copy-{number}")
         with monkeypatch.context() as during:
-            during.setattr(fencing, "process_identity", lambda: msgspec.structs.replace(process_identity(), started=1))
+            during.setattr(terms, "process_identity", lambda: msgspec.structs.replace(process_identity(), started=1))
             done = here.invoke(*arguments(here, verb))
         assert "Traceback" not in done.output
         assert done.exit_code != 0 or requests < number, (number, total, done.output)  # threads share the requests

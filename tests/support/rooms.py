@@ -31,7 +31,7 @@ from tests.support.processes import CHECKOUT
 PACKAGES = {"wal_sink": "wal_sink", "wal_sink_backends": "backends/wal_sink_backends"}
 """The folder of each package, by the name under which it is imported."""
 DECLARATION = "docs/rooms.toml"
-MOST_FLOORS = 12
+MOST_FLOORS = 8
 HEAD = """\
 # Which room imports which, from the ground up. A room is a folder below wal_sink/, or below
 # backends/wal_sink_backends/ ("backends/…"); a module directly in one of these two is a room by

@@ -20,7 +20,7 @@ _UNDOCUMENTED = {"pythonExec", "java_exception", "cloudpickle", "ArrowTableToRow
 _SPARKS_WORDS = re.compile(r"(?:spark|sql|streaming)(?:\.\w+)+")
 """Keys of settings and of local properties."""
 _SPARKS_FILES = re.compile(r"(?:offsets|commits|sources)(?:/.*)?|metadata")
-_CHECKPOINT = "wal_sink/checkpoint/"
+_CHECKPOINT = "wal_sink/protocol/checkpoint"
 _PROGRAMS = "wal_sink/cli/"
 """Programs choose settings and signals only for themselves."""
 _LOCAL_PROPERTIES = {"getLocalProperty", "setLocalProperty"}

@@ -1,4 +1,4 @@
-"""The files of dead letters: rows that a sink refuses, or may not have, under their original keys.
+"""Dead letters: rows that a sink refuses, or may not have, under their original keys.
 
 A dead letter is a Parquet file. It holds the rows under positional names (`c0`, …), and for each row its number in the
 segment (`row`) and the reason why it was kept (`reason`). The file's metadata names sink, batch and chunk under
@@ -7,8 +7,7 @@ segment (`row`) and the reason why it was kept (`reason`). The file's metadata n
 The metadata end with a checksum of the whole file, which is computed while its place holds zeros. A Parquet reader
 checks pages and no footer, and a changed bit of the footer may give a number another scale.
 
-
-Rows that a sink refuses for good, kept as dead letters while their chunk is delivered (`on_rejected="dead_letter"`).
+`Rejections` keeps the rows that a sink refuses for good while their chunk is delivered (`on_rejected="dead_letter"`).
 
 The refusals of a chunk are numbered, and each number is created once. Two processes may hold one chunk: a superseded
 one and a newer one. The numbers keep them from both deciding which of its rows the target gets:

@@ -1,6 +1,6 @@
-"""Reading progress records, to go on where another process stopped.
+"""How far a sink came: progress records within a batch, to go on where another process stopped; and markers.
 
-Markers: the one that a committer goes on from, the last delivered rows that each of them names, and the group of
+Of markers: the one that a committer goes on from, the last delivered rows that each of them names, and the group of
 consecutive batches that share one.
 
 A marker stands for its batch and all earlier ones. After a crash, batches without a marker are sent again under the

@@ -82,7 +82,7 @@ class Run:
         """Probe the store, check that the WAL belongs to this query and has lost no object, then claim the committers'
         terms, and only then read how far they came.
 
-        `moved_from`: the place from which the WAL was moved here; see `recovery.location.check_location`. `take_over`:
+        `moved_from`: the place from which the WAL was moved here; see `location.check_location`. `take_over`:
         the processes that may be fenced if they serve one of the sinks; `HeldError` for any other one. Its events are
         queued, since a caller may hold a lock.
         """

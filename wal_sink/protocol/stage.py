@@ -1,10 +1,10 @@
-"""Entries: the calls of `stage`. Each batch has one call, and no batch gets past one that was not staged.
+"""Staging a batch: whether it is new, a replay or an error, and the manifest that makes it known. On the driver.
+
+`Entries` are the calls of `stage`. Each batch has one call, and no batch gets past one that was not staged.
 
 Spark does not learn of an error that the user's `foreachBatch` swallows: it completes the batch and goes on. So each
 call is remembered here, and the next batch is refused after a failed one.
-
-
-Staging a batch: whether it is new, a replay or an error, and the manifest that makes it known. On the driver."""
+"""
 
 from __future__ import annotations
 

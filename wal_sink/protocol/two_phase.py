@@ -1,12 +1,9 @@
-"""Preparing rows in the targets of two-phase sinks: while a batch is staged, or later from the rows that were kept.
+"""Two-phase sinks: rows are prepared in the target while they are staged, and committed after the release.
 
 A transaction is recorded before it is begun. So a transaction that a crash leaves in a target is found and aborted
-(`protocol/two_phase.py`). The handle to commit is the one in the manifest, or in the newest `PreparedRecord`.
+(`abort_abandoned`). The handle to commit is the one in the manifest, or in the newest `PreparedRecord`.
 
-
-Committing one segment through a two-phase sink, and aborting the transactions that no process will commit.
-
-Usually its rows were prepared while they were staged, and the manifest has the handle. If they were not, or if the
+Usually the rows of a segment were prepared while they were staged, and the manifest has the handle. If they were not, or if the
 target has lost them since, they are prepared now from the rows in the WAL. A record of the new transaction is created
 before it is committed, so that two processes which do this at the same time commit the same transaction.
 

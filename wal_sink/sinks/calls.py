@@ -1,12 +1,10 @@
-"""Recognises certificate errors: the other side did not prove its identity, or rejects our certificate.
-
-Session of one sink: its calls, bounded in time, and the translation of every possible answer.
+"""`SinkSession`: the calls of one sink, bounded in time, and the translation of every possible answer.
 
 A failure of the sink is data, not an exception: Spark's task retries must never repeat a send, and the committer owns
 the retry budgets.
 
-
-An ability of some sinks: to look at their target and change nothing. And the look before a query starts."""
+Some sinks can look at their target and change nothing (`examine`): before a query starts, and for `wal-sink doctor`.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ The rule for the entry found in the slot and a chunk that arrives:
 | for the first chunk of a segment: exactly the position read when the attempt began (`Chunk.follows`) | new: write it |
 | anything else: the target is behind the rows it acknowledged | forgotten: `ForgottenError`, write nothing |
 
-
-Positions in a transactional target: the name of a slot, and the check of an answer."""
+Also the name of a slot in a transactional target, and the check of the position that it holds.
+"""
 
 from __future__ import annotations
 

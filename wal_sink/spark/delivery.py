@@ -1,6 +1,5 @@
-"""Pickling of sinks for executors, and the check that a sink works there.
-
-Delivery on Spark's executors: tasks get references to segments, so no rows pass through the driver.
+"""Delivery on Spark's executors: tasks get references to segments, so no rows pass through the driver. Sinks travel
+pickled, and are checked there before the first batch.
 
 Spark starts a copy of a task when it lost the task, or in parallel to a slow one. A copy sends nothing. Spark takes the
 first answer of the two and kills the other task. So a copy that answered at once would end a healthy original in the

@@ -1,9 +1,4 @@
-"""Where a checkpoint lies: read through Hadoop's file system in the driver's JVM, and compared with another address.
-
-Driver only. fsspec does not reach every store that Spark can use.
-
-
-The running query that a batch belongs to: found once per batch, at the entrance of `stage`. Driver only.
+"""The running query that a batch belongs to: found once per batch, at the entrance of `stage`. Driver only.
 
 Two facts identify it, and both are certain. Spark calls `foreachBatch` on the thread of its query, and no other query
 has that thread. Each run of a query has a session that no other run has, a clone of the user's session; a DataFrame
@@ -13,11 +8,11 @@ PySpark has no public way to read either. The calls were found in the source of 
 `SharedState`), and `tests/integration/test_every_spark.py` runs them on each version. Any other answer of Spark
 is an error.
 
-
-Check that a DataFrame holds rows of the running batch, not only of an earlier one. Driver only.
-
-Spark gives each batch to `foreachBatch` as a plan over one RDD, and every DataFrame made from it keeps that leaf. A
+`BatchRows` tells the rows of the running batch from those of an earlier one. Spark gives each batch to `foreachBatch` as a plan over one RDD, and every DataFrame made from it keeps that leaf. A
 DataFrame kept from an earlier batch also has the session of its query, so only the RDD distinguishes the two.
+
+The address of a checkpoint is read through Hadoop's file system in the driver's JVM, and compared with another one:
+fsspec does not reach every store that Spark can use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Calls that wait for nothing but their own answers, several at once.
+"""Calls at the same time, and calls with a time limit.
 
-Calls a user's sink with a time limit.
+Calls that wait for nothing but their own answers are made several at once. A user's sink is called with a time limit.
 
 A call that hangs cannot be ended from outside. It is abandoned, and its outcome is then unknown.
 """
@@ -83,7 +83,7 @@ class _Calls(Generic[T, R]):
         self._next = self._running = 0
         self._answers: dict[int, R] = {}
         self._errors: dict[int, BaseException] = {}
-        self._caller = threading.get_ident()
+        self._thread = threading.get_ident()
 
     @property
     def count(self) -> int:
@@ -101,7 +101,7 @@ class _Calls(Generic[T, R]):
                 self._answers[number] = self._function(self._items[number])
             except BaseException as error:  # raised on the caller's thread, whatever it is
                 self._errors[number] = error
-                if not isinstance(error, Exception) and threading.get_ident() == self._caller:
+                if not isinstance(error, Exception) and threading.get_ident() == self._thread:
                     raise
             finally:
                 self._end_call()

@@ -1,9 +1,9 @@
-"""Events of a run. Each is a frozen value that names the WAL by its URL, without credentials.
+"""Events of a run, and `Events`: their way from the core to the hooks of a user.
+
+Each is a frozen value that names the WAL by its URL, without credentials.
 
 Texts of errors are those of the log: secrets are masked where the text is made.
-
-
-`Events`: the way of an event from the core to the hooks of a user."""
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""Numbers of things, as messages and tables tell them.
-
-Texts of objects that others made: exceptions, reasons, return values, sinks. Making a text never raises.
+"""Texts of messages and tables: numbers of things, findings, and objects that others made. Making one never raises.
 
 `str()`, `repr()` and `describe()` run code of a user or of a library. This code may raise (py4j asks a JVM that may be
 gone), or return text that UTF-8 cannot hold. Such an exception would escape from the handler of another one.
-
-
-A finding: one line of a report about a machine, a store or a target, with the next step."""
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from unittest import mock
 
-from tests.house.log import Log, TakeOver, paths
-from tests.house.log import fencing as terms
+from tests.house.log import Log, TakeOver, paths, terms
 from tests.house.operate import plan_skip, rename, retire, skip, skip_order
 from tests.house.protocol import Collector
 from tests.house.stores import MemoryStore, StoreSpec

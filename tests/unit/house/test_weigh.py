@@ -59,8 +59,8 @@ def checkout(tmp_path: Path) -> Path:
         "wal_sink/__init__.py": "",
         "wal_sink/errors.py": "class Wrong(Exception): ...\n",
         "wal_sink/log/records.py": MODULE,
-        "wal_sink/wal/inner/long.py": "x = 1\n" * 70,
-        "wal_sink/wal/notes.txt": "no code\n",
+        "wal_sink/log/inner/long.py": "x = 1\n" * 70,
+        "wal_sink/log/notes.txt": "no code\n",
         "tests/test_wal.py": "def test_wal() -> None:\n    assert True",
         ".venv/wal_sink/other.py": "x = 1\n",
         "README.md": "# wal-sink\n\nthree words more\n",
@@ -82,8 +82,8 @@ def test_comments_docstrings_and_blank_lines_are_no_code(checkout: Path) -> None
 
 def test_a_room_holds_the_files_of_its_inner_folders(checkout: Path) -> None:
     rooms = rooms_of(checkout)
-    assert list(rooms) == ["(top)", "wal"]
-    assert rooms["wal"] == Sources(2, LINES + 70, CODE + 70, functions=2, classes=1, below_70_lines=1)
+    assert list(rooms) == ["(top)", "log"]
+    assert rooms["log"] == Sources(2, LINES + 70, CODE + 70, functions=2, classes=1, below_70_lines=1)
     assert rooms["(top)"] == Sources(2, 1, 1, functions=0, classes=1, below_70_lines=1)
 
 

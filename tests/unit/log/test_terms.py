@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.house.log import MARGIN, Log, TakeOver, Term, TermRecord, claim, fencing, note_end, paths
+from tests.house.log import MARGIN, Log, TakeOver, Term, TermRecord, claim, note_end, paths, terms
 from tests.house.stores import MemoryStore, Store, StoreSpec
 from tests.house.support import ProcessIdentity
 from tests.support.logged import said_here
@@ -88,9 +88,9 @@ def test_a_holder_knows_whether_only_its_siblings_came_after_it(
             on.create(paths.term("role", number), b"{")
             continue
         identity = None if claimant == "older version" else msgspec.structs.replace(here, **changes[claimant])
-        monkeypatch.setattr(fencing, "process_identity", lambda identity=identity: identity)
+        monkeypatch.setattr(terms, "process_identity", lambda identity=identity: identity)
         claim(log(on), "role")
-    monkeypatch.setattr(fencing, "process_identity", lambda: here)
+    monkeypatch.setattr(terms, "process_identity", lambda: here)
 
     assert is_superseded_by_siblings(log(on), mine) is expected
 
