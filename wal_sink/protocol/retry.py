@@ -1,7 +1,8 @@
 """Retries: budgets that count from the last progress, and backoff with jitter (tenacity).
 
-`LastError` is the last error of a committer, as an object in the WAL where `wal-sink status` finds it. A delivery that succeeds at once, or at its first retry, writes nothing. A failure that lasts is one object, however
-often it is repeated. It is over as soon as the sink has its batch, and nothing is written then either.
+`LastError` is the last error of a committer, as an object in the WAL where `wal-sink status` finds it. A delivery that
+succeeds at once, or at its first retry, writes nothing. A failure that lasts is one object, however often it is
+repeated. It is over as soon as the sink has its batch, and nothing is written then either.
 """
 
 from __future__ import annotations

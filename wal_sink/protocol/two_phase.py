@@ -3,9 +3,9 @@
 A transaction is recorded before it is begun. So a transaction that a crash leaves in a target is found and aborted
 (`abort_abandoned`). The handle to commit is the one in the manifest, or in the newest `PreparedRecord`.
 
-Usually the rows of a segment were prepared while they were staged, and the manifest has the handle. If they were not, or if the
-target has lost them since, they are prepared now from the rows in the WAL. A record of the new transaction is created
-before it is committed, so that two processes which do this at the same time commit the same transaction.
+Usually the rows of a segment were prepared while they were staged, and the manifest has the handle. If they were not,
+or if the target has lost them since, they are prepared now from the rows in the WAL. A record of the new transaction is
+created before it is committed, so that two processes which do this at the same time commit the same transaction.
 
 Only transactions of batches that the sink has are aborted, since any other could still be committed.
 """

@@ -8,8 +8,9 @@ PySpark has no public way to read either. The calls were found in the source of 
 `SharedState`), and `tests/integration/test_every_spark.py` runs them on each version. Any other answer of Spark
 is an error.
 
-`BatchRows` tells the rows of the running batch from those of an earlier one. Spark gives each batch to `foreachBatch` as a plan over one RDD, and every DataFrame made from it keeps that leaf. A
-DataFrame kept from an earlier batch also has the session of its query, so only the RDD distinguishes the two.
+`BatchRows` tells the rows of the running batch from those of an earlier one. Spark gives each batch to `foreachBatch`
+as a plan over one RDD, and every DataFrame made from it keeps that leaf. A DataFrame kept from an earlier batch also
+has the session of its query, so only the RDD distinguishes the two.
 
 The address of a checkpoint is read through Hadoop's file system in the driver's JVM, and compared with another one:
 fsspec does not reach every store that Spark can use.

@@ -1,9 +1,9 @@
 """The schemas that can be staged, checked before the query starts, and the schema of a manifest.
 
-Real names, nullability and metadata lie in the manifest. `schema_from_json` is the only place that parses them. Anyone who can write to the WAL controls this text, so parsing it must not run any code. PySpark's
-`StructType.fromJson` imports the module that a user-defined type names, and 4.0.0 unpickles the type's
-`serializedClass`. So PySpark gets a copy with only the necessary fields, and only user-defined types whose class this
-program has already loaded.
+Real names, nullability and metadata lie in the manifest. `schema_from_json` is the only place that parses them. Anyone
+who can write to the WAL controls this text, so parsing it must not run any code. PySpark's `StructType.fromJson`
+imports the module that a user-defined type names, and 4.0.0 unpickles the type's `serializedClass`. So PySpark gets a
+copy with only the necessary fields, and only user-defined types whose class this program has already loaded.
 """
 
 from __future__ import annotations
