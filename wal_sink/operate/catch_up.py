@@ -263,7 +263,7 @@ class _Sending:
                     at = Position(slot_name(wal_id, folder, ordinal), *due, segment_id)
                     what = f"batch {at.batch_id}, slot {ordinal}: a chunk without rows"
                     chunk = self._without_rows(manifest, at, position)
-                    check_returned(what, session.call(what, self._to.write, chunk))
+                    check_returned(what, session.write(what, chunk))
 
     def _without_rows(self, manifest: Manifest, at: Position, follows: Position | None) -> Chunk:
         """A chunk of no row, with the columns of the newest batch. It goes on within a batch where the slot stands."""

@@ -29,7 +29,6 @@ from wal_sink.settings import Retry, check_retry
 from wal_sink.sinks.base import (
     BatchSink,
     Lookup,
-    Rejected,
     SegmentSink,
     Sink,
     SinkContext,
@@ -37,7 +36,7 @@ from wal_sink.sinks.base import (
     TwoPhaseSink,
     as_sink,
 )
-from wal_sink.sinks.calls import SinkSession, ask_applied, handed, rejected_of
+from wal_sink.sinks.calls import SinkSession, ask_applied
 from wal_sink.sinks.chunk import Chunk, Position, refusal_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError, failure_error
 from wal_sink.sinks.held import holding
@@ -296,9 +295,10 @@ class _Replay:
         """Send to a sink that takes every other row when it refuses some."""
         chunk, sink = self._chunk(), session.sink
         known = isinstance(sink, Lookup) and ask_applied(session, sink, chunk.key)
-        rejected = None if known else self._call(session, chunk, what)
+        rejected = None if known else session.write(what, chunk)
         if rejected is not None:
-            self._keep(chunk, rejected, answered=True)
+            self._rejections.keep(chunk, rejected, answered=True)
+            self._rejected += len(rejected.reasons)
 
     def _in_transaction(self, session: SinkSession, sink: TransactionalSink, what: str) -> None:
         """Send to a sink that commits nothing when it refuses rows. From now on no older process keeps more."""
@@ -306,9 +306,8 @@ class _Replay:
         if self._is_there(session, sink, rest.position):
             return
         self._rejections.close(rest)
-        while (rejected := self._call(session, rest, what)) is not None:
-            self._keep(rest, rejected, answered=False)
-            rest = rest.without(rejected.reasons)
+        for refused in self._rejections.each_refusal(rest, partial(session.write, what)):
+            self._rejected += refused
             self._term.check(self._log.store)
 
     def _is_there(self, session: SinkSession, sink: TransactionalSink, due: Position) -> bool:
@@ -323,13 +322,6 @@ class _Replay:
             f"nothing, or {described(due)} of segment {due.segment_id}. The target mixes up positions of different "
             "slots. Nothing was sent",
         )
-
-    def _call(self, session: SinkSession, chunk: Chunk, what: str) -> Rejected | None:
-        return rejected_of(what, session.call(what, session.sink.write, handed(chunk)), chunk.num_rows)
-
-    def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
-        self._rejections.keep(sent, rejected, answered=answered)
-        self._rejected += len(rejected.reasons)
 
     def _chunk(self) -> Chunk:
         """The chunk that is sent: the rows that belong to it, under their key, and in a separate slot."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import io
 import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -330,6 +330,16 @@ class Rejections:
             self._log.store.url_of(path),
             reasons[0],
         )
+
+    def each_refusal(self, rest: Chunk, write: Callable[[Chunk], Rejected | None]) -> Iterator[int]:
+        """Send what is left of the chunk to a sink that commits nothing when it refuses rows, until it takes the rest.
+
+        Yields the number of rows after each refusal, when these are kept: look at the term before the next send.
+        """
+        while (rejected := write(rest)) is not None:
+            self.keep(rest, rejected, answered=False)
+            yield len(rejected.reasons)
+            rest = rest.without(rejected.reasons)
 
     def _create(self, rows: Chunk, reasons: list[str], *, answered: bool) -> str:
         path, replay_of = self._path(self._next), self._replayed.path if self._replayed else ""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from wal_sink.errors import WalSinkError
 from wal_sink.log import paths
@@ -22,7 +23,7 @@ from wal_sink.protocol.messages import DeliveryContext, SegmentResult, SegmentTa
 from wal_sink.protocol.positions import Positions
 from wal_sink.protocol.two_phase import SegmentCommit
 from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
-from wal_sink.sinks.calls import SinkSession, ask_applied, check_returned, handed, rejected_of
+from wal_sink.sinks.calls import SinkSession, ask_applied, check_returned
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
 from wal_sink.sinks.ledger import slot_name
@@ -202,10 +203,8 @@ class SegmentDelivery:
         rest = chunk
         if doubtful and (self._given.keeps_rejected or rejections.is_kept()):
             rest = rejections.take_over()
-        while (rejected := self._write(run, rest)) is not None:
-            rejections.keep(rest, rejected, answered=False)
-            run.rejected += len(rejected.reasons)
-            rest = rest.without(rejected.reasons)
+        for refused in rejections.each_refusal(rest, partial(self._write, run)):
+            run.rejected += refused
             self._refuse_stopped()
             self._given.term.check(self._log.store)
 
@@ -229,13 +228,12 @@ class SegmentDelivery:
 
     def _write(self, run: _Run, chunk: Chunk) -> Rejected | None:
         """Send a chunk. Returns the rows that the sink refused, if they may be kept. Raises `SinkFailedError`."""
-        sink = self._session.sink
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(sink)}"
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(self._session.sink)}"
         with self._timed(run):
-            returned = self._session.call(what, sink.write, handed(chunk))
+            rejected = self._session.write(what, chunk)
         if not self._given.keeps_rejected:
-            check_returned(what, returned, _KEEP_REFUSED)
-        return rejected_of(what, returned, chunk.num_rows)
+            check_returned(what, rejected, _KEEP_REFUSED)
+        return rejected
 
     @contextmanager
     def _timed(self, run: _Run) -> Iterator[None]:

@@ -204,6 +204,10 @@ class SinkSession:
                 error.failure = Failure(FailureKind.RETRIABLE, error.failure.message)
             raise
 
+    def write(self, what: str, chunk: Chunk) -> Rejected | None:
+        """Send a chunk. Returns the rows that the sink refused; None if it has all. Raises `SinkFailedError`."""
+        return rejected_of(what, self.call(what, self._sink.write, handed(chunk)), chunk.num_rows)
+
     def close(self) -> None:
         """Close the sink and its thread. An error is only logged: the target has every chunk for which `write`
         returned.
