@@ -84,7 +84,7 @@ def test_a_driver_that_slept_while_its_successor_finished_sends_no_more_than_the
 
 @needs_spark
 @long
-def test_a_full_disk_under_a_query_loses_nothing_once_it_is_mended(tmp_path: Path) -> None:
+def test_a_full_disk_under_a_query_loses_nothing_once_there_is_space(tmp_path: Path) -> None:
     require_disk("full", tmp_path / "probe", for_others=True)
     outcome = outcome_of("full disk under Spark", 0.1, tmp_path)
     assert outcome.holds, outcome

@@ -38,7 +38,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.s3
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_a_spoilt_request_is_mended_or_told_and_the_next_start_finishes(
+def test_a_spoilt_request_is_repaired_or_told_and_the_next_start_finishes(
     fault: Fault, stage: Stage, tmp_path: Path
 ) -> None:
     outcome = spoil(fault, stage, Effort(SEED, tmp_path, LEAST))

@@ -478,7 +478,7 @@ def test_the_end_of_a_process_waits_once_for_all_files_that_do_not_close(monkeyp
     assert 0.6 <= took_s < 30
 
 
-def test_whoever_finds_another_object_after_a_lost_answer_does_not_take_it_for_its_own(
+def test_a_writer_does_not_take_anothers_object_for_its_own_after_a_lost_answer(
     hdfs: Hdfs, kind: str, folder: str
 ) -> None:
     """The temporary file is gone, as after a rename, and another writer has the name."""

@@ -103,7 +103,7 @@ def test_a_password_in_the_address_is_refused_before_fsspec_logs_it(web: Web, ca
     assert PASSWORD not in done.output
 
 
-def test_as_a_storage_option_it_works_and_shows_nowhere(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_in_a_storage_option_works_and_shows_nowhere(web: Web, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         done = status(web.url(), "--storage-options", json.dumps(LOCKED))
 
@@ -126,7 +126,7 @@ def test_a_wal_behind_http_cannot_be_opened_for_writing(web: Web, single_writer:
         run.open([served_sink(run, "b", Recorder())])
 
 
-def test_so_are_other_secrets_in_an_address_that_fsspec_keeps_whole(web: Web) -> None:
+def test_other_secrets_in_an_address_are_refused_without_being_shown(web: Web) -> None:
     addresses = [
         (f"me:{PASSWORD}@", "", "https"),
         (f"{PASSWORD}@", "", "http"),

@@ -90,7 +90,7 @@ def counted(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[str
         yield name, StoreSpec(url + hdfs.new_folder()), lambda: asked_of(hdfs)
 
 
-def test_the_requests_of_a_start_and_of_a_steady_batch_are_those_of_the_page(
+def test_the_requests_of_a_start_and_of_a_steady_batch_are_those_in_cost_md(
     counted: tuple[str, StoreSpec, Counting],
 ) -> None:
     name, spec, counting = counted

@@ -622,7 +622,7 @@ class TestLocal:
         with pytest.raises(StoreError, match="it is on another disk now"):
             store.read("a/1")
 
-    def test_whoever_begins_again_takes_the_root_as_it_is(self, tmp_path: Path) -> None:
+    def test_a_store_that_begins_again_accepts_a_root_that_is_gone(self, tmp_path: Path) -> None:
         store = LocalStore(StoreSpec(str(tmp_path / "wal")))
         store.begin()
         store.create("1", b"x")

@@ -70,7 +70,7 @@ class TestOnALocalDisk(TwoPhaseFilesContract):
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
-def test_files_of_this_format_show_every_value_once_and_not_early(
+def test_files_of_every_format_show_every_value_once_and_not_early(
     format: str,  # noqa: A002 - the sink's argument
     tmp_path: Path,
 ) -> None:

@@ -122,7 +122,9 @@ def test_a_large_segment_goes_in_parts_of_one_size(prefix: Prefix, most: int, mo
     assert prefix.objects()["0-0-0.jsonl"] == b"".join(chunk.to_json(lines=True) for chunk in LARGE)
 
 
-def test_so_many_parts_that_their_listing_has_pages(prefix: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_whose_parts_are_listed_in_pages_is_committed_whole(
+    prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files_s3, "MAX_ETAG_CHARS", 0)
     monkeypatch.setattr(files_s3, "PARTS_PAGE", 2)
     held = prefix.prepared(LARGE)

@@ -124,7 +124,7 @@ def site(tmp_path: Path) -> Site:
 @pytest.mark.parametrize(
     "restored", [(CHECKPOINT,), (WAL, CHECKPOINT, TARGET)], ids=["an older checkpoint", "all three of one moment"]
 )
-def test_these_may_be_older_and_every_row_is_there_once(site: Site, restored: Sequence[str]) -> None:
+def test_older_copies_that_may_be_restored_leave_every_row_once(site: Site, restored: Sequence[str]) -> None:
     site.restore(*restored)
 
     site.run(THROUGH)
@@ -143,7 +143,7 @@ def test_these_may_be_older_and_every_row_is_there_once(site: Site, restored: Se
     ],
     ids=["target", "checkpoint and target", "WAL", "WAL and target", "WAL and checkpoint"],
 )
-def test_these_are_refused_before_a_row_is_doubled_or_skipped(
+def test_older_copies_that_may_not_be_restored_are_refused_before_a_row_is_doubled_or_skipped(
     site: Site, restored: Sequence[str], error: type[Exception], said: str
 ) -> None:
     site.restore(*restored)

@@ -324,7 +324,7 @@ def raise_with_notes(call: Callable[[], object]) -> None:
         raise RuntimeError("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
 
 
-def test_nor_after_a_restart_in_between(spark: SparkSession, place: Home) -> None:
+def test_a_swallowed_error_does_not_let_a_wal_begin_later_after_a_restart(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     with pytest.raises(Exception, match="no such row"), place.sink(None) as sink:
         chain(spark, place, swallowing(first_fails(sink), []))
@@ -376,7 +376,9 @@ def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kept", ["1", "2"])
-def test_nor_if_spark_remembers_one_batch_or_none(spark: SparkSession, place: Home, kept: str) -> None:
+def test_a_wal_does_not_begin_behind_a_batch_of_its_run_if_spark_remembers_one_batch_or_none(
+    spark: SparkSession, place: Home, kept: str
+) -> None:
     """It keeps one fewer than it is told to."""
     place.feed.add(range(5), range(5, 10), range(10, 15))
     sink = place.sink()
@@ -390,7 +392,9 @@ def test_nor_if_spark_remembers_one_batch_or_none(spark: SparkSession, place: Ho
     assert place.lines.ids() == []
 
 
-def test_nor_if_spark_remembers_idle_triggers_alone(spark: SparkSession, place: Home) -> None:
+def test_a_wal_does_not_begin_behind_a_batch_of_its_run_if_spark_remembers_idle_triggers_alone(
+    spark: SparkSession, place: Home
+) -> None:
     """They push the batches out of its memory: after 17 minutes, as it is by default."""
     place.feed.add(range(5))
     sink = place.sink()
@@ -407,7 +411,9 @@ def test_nor_if_spark_remembers_idle_triggers_alone(spark: SparkSession, place: 
         sink.close()
 
 
-def test_nor_behind_one_of_an_earlier_run_while_it_was_open(spark: SparkSession, place: Home) -> None:
+def test_a_wal_does_not_begin_behind_a_batch_that_completed_while_the_wal_was_open(
+    spark: SparkSession, place: Home
+) -> None:
     place.feed.add(range(5))
     sink = place.sink()
     sink.drain()

@@ -59,7 +59,7 @@ def ids_of(*numbers: int, ordinal: int = 0) -> list[int]:
 # Zombies, in this process.
 
 
-def test_a_zombie_with_an_open_transaction_commits_nothing_once_its_successor_looked(
+def test_a_zombie_with_an_open_transaction_commits_nothing_once_a_newer_process_looked(
     kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, moment = SlotProducer.commit, threading.Event()
@@ -93,7 +93,7 @@ def test_a_zombie_with_an_open_transaction_commits_nothing_once_its_successor_lo
     assert stored_ids(kafka, topic) == ids_of(0)
 
 
-def test_a_zombie_that_knows_of_its_successor_does_not_disturb_it(kafka: KafkaBroker, topic: str) -> None:
+def test_a_zombie_that_knows_of_a_newer_process_does_not_disturb_it(kafka: KafkaBroker, topic: str) -> None:
     with opened(newer := sink_of(kafka.address, topic)):
         newer.write(batch(0, term=2))
         with opened(zombie := sink_of(kafka.address, topic)):
@@ -179,7 +179,7 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
     assert stored_ids(kafka, topic) == ids_of(0, 1)
 
 
-def test_a_broker_may_be_killed_and_restarted_at_any_moment(mortal_kafka: KafkaBroker) -> None:
+def test_a_broker_that_is_killed_and_restarted_loses_and_doubles_nothing(mortal_kafka: KafkaBroker) -> None:
     broker = mortal_kafka
     some_written = threading.Event()
 
@@ -251,7 +251,7 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topi
     assert last.batch_id > LIVES // 3
 
 
-def test_a_process_that_stood_still_finds_itself_succeeded(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+def test_a_process_that_stood_still_finds_that_it_is_superseded(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
     with writer(kafka, topic, tmp_path / "zombie.txt", 1) as zombie:
         zombie.wait_for_output("ready")
         zombie.wait_for_output("wrote 1\n")
@@ -265,7 +265,9 @@ def test_a_process_that_stood_still_finds_itself_succeeded(kafka: KafkaBroker, t
     assert stored_ids(kafka, topic) == ids_of(*range(count))
 
 
-def test_processes_write_side_by_side_and_compete(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+def test_processes_that_compete_for_a_slot_lose_and_double_nothing(
+    kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
     """Two segments, each with two senders of the same term, of which one or both may be fenced by the other."""
     with contextlib.ExitStack() as stack:
         children = [
@@ -311,7 +313,7 @@ class Logs:
         self._broker.start()
 
 
-def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(mortal_kafka: KafkaBroker) -> None:
+def test_a_producer_that_outlives_the_loss_of_its_record_writes_nothing_more(mortal_kafka: KafkaBroker) -> None:
     """It still knows its position, which the ledger does not have any more: rows before it are gone as well."""
     topic = new_topic(mortal_kafka.address)
     with opened(sink := sink_of(mortal_kafka.address, topic)):
@@ -381,7 +383,7 @@ def test_a_sink_tells_no_position_that_the_ledger_has_lost(mortal_kafka: KafkaBr
         assert found == {slots[0]: batch(0).position, slots[1]: batch(2, ordinal=1).position}
 
 
-def test_positions_are_one_reading_of_the_ledger(
+def test_positions_are_read_from_the_ledger_once_a_call(
     kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[str] = []

@@ -54,7 +54,7 @@ def test_the_naive_sink_fails_with_the_message_that_is_shown(tmp_path: Path) -> 
     assert re.search(r"^4 failed", done.stdout, flags=re.MULTILINE), done.stdout[-500:]
 
 
-def test_the_mended_sink_passes(tmp_path: Path) -> None:
+def test_the_repaired_sink_passes(tmp_path: Path) -> None:
     _, repaired = files("orders_sink.py")
 
     done = contract_of(repaired, tmp_path)

@@ -55,7 +55,7 @@ def test_workers_prepare_what_the_driver_commits(
     assert bool(list(Path(place.wal).rglob("*.parquet"))) is keep
 
 
-def test_on_executors_they_commit_too(spark: SparkSession, place: Home, target: HeldFolder) -> None:
+def test_transactions_are_committed_on_executors_too(spark: SparkSession, place: Home, target: HeldFolder) -> None:
     place.feed.add(range(10))
     with place.sink(Delivery(target, where="executors")) as sink:
         sink.run(place.writer(spark))

@@ -278,7 +278,7 @@ def test_a_variant_comes_to_wrapped_writers_and_is_refused_for_others_before_the
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_sparks_own_file_writers(
+def test_sparks_own_file_writers_write_every_row_once(
     spark: SparkSession, where: tuple[Home, dict[str, Any]], tmp_path: Path, form: str
 ) -> None:
     place, options = where
@@ -289,7 +289,9 @@ def test_sparks_own_file_writers(
     assert sorted((row.id, row.two) for row in back.collect()) == [(row, 2 * row) for row in range(60)]
 
 
-def test_sparks_jdbc_writer(spark: SparkSession, place: Home, tmp_path: Path) -> None:
+def test_sparks_jdbc_writer_writes_every_row_once_and_shows_no_password(
+    spark: SparkSession, place: Home, tmp_path: Path
+) -> None:
     jvm: Any = spark._jvm
     jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     place.feed.add(range(50), range(50, 60))

@@ -16,7 +16,7 @@ STEP = {"plain": 1, "at_most_once": 1, "transactional": 1}
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_at_any_point_is_mended_by_the_run_or_ends_it_loudly_and_the_next_run_finishes(kind: str) -> None:
+def test_an_error_at_any_point_is_repaired_by_the_run_or_ends_it_loudly_and_the_next_run_finishes(kind: str) -> None:
     points = points_of(kind)
     endings: Counter[str] = Counter()
 

@@ -34,7 +34,7 @@ def test_a_coroutine_runs_until_it_pauses_each_time_it_is_resumed() -> None:
     assert (coroutine.done, coroutine.result, coroutine.error) == (True, "counted", None)
 
 
-def test_what_it_raises_is_kept_and_ends_it() -> None:
+def test_an_error_of_a_coroutine_is_kept_and_ends_it() -> None:
     def fail() -> None:
         pause()
         raise OSError("failed")
@@ -47,7 +47,7 @@ def test_what_it_raises_is_kept_and_ends_it() -> None:
     assert isinstance(coroutine.error, OSError)
 
 
-def test_one_that_was_left_by_another_can_be_resumed_from_elsewhere() -> None:
+def test_a_coroutine_that_another_one_left_can_be_resumed_from_elsewhere() -> None:
     inner = Coroutine(pause)
 
     def outer() -> None:

@@ -53,7 +53,7 @@ def test_a_crash_after_any_effect_keeps_the_invariants(kind: str) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
-def test_nor_does_a_crash_where_rows_travel_inline(kind: str) -> None:
+def test_a_crash_after_any_effect_keeps_the_invariants_where_rows_travel_inline(kind: str) -> None:
     worlds = list(deaths(World(kind, inline=True)))
     assert len(worlds) >= 25
     for world in worlds:

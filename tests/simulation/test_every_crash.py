@@ -33,7 +33,7 @@ def test_no_crash_and_no_two_crashes_break_a_law(kind: str, tell: Callable[[str]
 
 
 @pytest.mark.parametrize("kind", ["plain", "at_most_once", "transactional"])
-def test_nor_do_they_where_batches_are_collected(kind: str) -> None:
+def test_no_crashes_break_a_law_where_batches_are_collected(kind: str) -> None:
     crashes = every_crash(kind, ((2,), (1,), (1,)), COLLECTING)
 
     assert not crashes.violations, "\n".join(crashes.violations[:10])
@@ -41,7 +41,7 @@ def test_nor_do_they_where_batches_are_collected(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nor_do_they_with_inline_rows_and_progress_by_time(kind: str, tell: Callable[[str], None]) -> None:
+def test_no_crashes_break_a_law_with_inline_rows_and_progress_by_time(kind: str, tell: Callable[[str], None]) -> None:
     """Each call takes 0.4 s, so that looks and records come due amid a batch."""
     crashes = every_crash(kind, ((5, 3), (2, 4, 1)), SMALL_CHUNKS, inline=True, call_s=0.4)
 
@@ -50,7 +50,7 @@ def test_nor_do_they_with_inline_rows_and_progress_by_time(kind: str, tell: Call
     assert crashes.worlds >= 300
 
 
-def test_nor_do_they_where_a_target_forgets_what_it_holds(tell: Callable[[str], None]) -> None:
+def test_no_crashes_break_a_law_where_a_target_forgets_what_it_holds(tell: Callable[[str], None]) -> None:
     crashes = every_crash(HOLDING, ((3, 1), (2,)), forgets=True)
 
     tell(f"every crash, {HOLDING}, forgetful: {crashes.single} single, {crashes.double} double")

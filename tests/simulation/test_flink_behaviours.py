@@ -365,7 +365,7 @@ class Committing:
         assert self._thread.join(60)
 
 
-def test_hole_7_what_is_complete_is_delivered_on_restore_without_a_new_batch() -> None:
+def test_hole_7_complete_batches_are_delivered_on_restore_without_a_new_one() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": Recorder(lambda _: raises())})
     for _ in place.query().batches(run, 3):

@@ -24,7 +24,7 @@ LEAST_POINTS = 80
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_process_succeeded_at_any_point_sends_at_most_what_it_held(kind: str) -> None:
+def test_a_process_superseded_at_any_point_sends_at_most_what_it_held(kind: str) -> None:
     endings = [error for _, error in successions(kind)]
 
     assert len(endings) >= LEAST_POINTS
@@ -59,7 +59,7 @@ def _takes_over(life: Life, what: str, where: str) -> bool:
     return what == "before list" and "/progress/" in where and len(looks) == 1
 
 
-def test_a_manifest_that_a_succeeded_stager_creates_late_is_ignored() -> None:
+def test_a_manifest_that_a_superseded_stager_creates_late_is_ignored() -> None:
     world = World(batches=((3,),), zombies=True)
     old = world.standing_still("before create", "manifest")
     world.life(dies("before create", "release.json")).live()
@@ -73,7 +73,7 @@ def test_a_manifest_that_a_succeeded_stager_creates_late_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("object_kind", ["/progress/", "/markers/", "/release.json", "manifest"])
-def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes_nothing(
+def test_an_object_that_a_superseded_process_creates_after_its_collection_changes_nothing(
     object_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)
@@ -92,7 +92,7 @@ def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes
     world.check_end(crashes=1)
 
 
-def test_a_succeeded_collector_moves_low_water_neither_back_nor_forward_beyond_markers(
+def test_a_superseded_collector_moves_low_water_neither_back_nor_forward_beyond_markers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)

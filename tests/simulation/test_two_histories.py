@@ -200,7 +200,7 @@ def test_after_a_lost_job_the_committer_goes_on_under_its_next_term(how: str) ->
     assert place.wal.list(paths.markers("a"))
 
 
-def test_a_committer_that_was_succeeded_while_its_job_was_lost_sends_no_more() -> None:
+def test_a_committer_that_was_superseded_while_its_job_was_lost_sends_no_more() -> None:
     place = Place()
     run = place.open({"a": Recorder()})
     completed(place, run, 1)

@@ -535,7 +535,7 @@ def test_the_driver_asks_the_target_about_a_batch_that_executors_delivered() -> 
 
 
 @pytest.mark.parametrize(("confirm", "sent"), [(False, None), (True, NO)])
-def test_it_asks_nothing_where_nothing_is_to_be_confirmed_or_a_segment_failed(
+def test_the_driver_asks_the_target_nothing_if_nothing_is_to_be_confirmed_or_a_segment_failed(
     confirm: bool, sent: Failure | None
 ) -> None:
     driver, executors, results = called(SMALL_BATCH_BYTES + 1, confirm=confirm, sent=sent)

@@ -113,7 +113,7 @@ def test_a_transactional_target_tells_how_far_the_original_came() -> None:
 
 
 @pytest.mark.parametrize("fails", ["open", "w/a/0", "close"])
-def test_one_that_does_not_answer_tells_nothing(fails: str) -> None:
+def test_a_target_that_does_not_answer_tells_nothing_about_the_original(fails: str) -> None:
     sink = Ledger({}, fails=fails)
     with pytest.raises(SinkFailedError, match=f"no {fails}"):
         acknowledged(Stage(), sink, [Stage().task])

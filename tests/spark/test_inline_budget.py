@@ -41,7 +41,7 @@ def context(result_size: str, heap: int) -> Any:
         ("63b", 1 << 40, 0),
     ],
 )
-def test_it_is_a_64th_of_the_least_limit(result_size: str, heap: int, budget: int) -> None:
+def test_the_inline_budget_is_a_64th_of_the_least_limit(result_size: str, heap: int, budget: int) -> None:
     assert inline_budget(context(result_size, heap)) == budget
 
 

@@ -737,7 +737,7 @@ def test_leaving_inside_foreach_batch_is_refused_and_the_query_fails(home: Home)
     assert home.completed == -1
 
 
-def test_nor_on_a_thread_that_staged_before_its_batch_is_complete(home: Home) -> None:
+def test_closing_on_a_thread_that_staged_is_refused_before_its_batch_is_complete(home: Home) -> None:
     said: list[BaseException | None] = []
 
     def stage_and_close(sink: WalSink, df: Any, batch_id: int) -> None:

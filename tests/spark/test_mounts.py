@@ -101,7 +101,7 @@ def test_a_table_that_cannot_be_read_is_a_doubt() -> None:
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_elsewhere_nothing_tells(system: str) -> None:
+def test_other_systems_have_no_mount_table_and_no_doubt(system: str) -> None:
     assert doubt_of("/mnt/nfs/wal", table=lambda: TABLE, system=system) == ""
 
 

@@ -92,7 +92,9 @@ def claim_as(wal: str, **changes: object) -> str:
     return record.process
 
 
-def test_beside_a_process_that_lives_here_it_is_refused(wal: str, living: subprocess.Popen[bytes]) -> None:
+def test_a_command_is_refused_while_a_process_on_this_host_serves_the_sink(
+    wal: str, living: subprocess.Popen[bytes]
+) -> None:
     """It claimed the term of the living process, which died of that, and ended with 0."""
     for more in ((), ("--take-over",)):
         said = drain(wal, *more, code=1).stderr
@@ -103,7 +105,7 @@ def test_beside_a_process_that_lives_here_it_is_refused(wal: str, living: subpro
     assert living.poll() is None
 
 
-def test_so_it_is_where_the_host_has_another_name_by_now(wal: str) -> None:
+def test_a_command_is_refused_if_the_host_of_a_living_process_was_renamed(wal: str) -> None:
     drain(wal, "--start-from", "earliest")
     claim_as(wal, host="its-older-name")
 
@@ -113,7 +115,9 @@ def test_so_it_is_where_the_host_has_another_name_by_now(wal: str) -> None:
     assert terms(wal) == [1, 2]
 
 
-def test_after_a_process_that_was_killed_here_it_goes_on(wal: str, living: subprocess.Popen[bytes]) -> None:
+def test_a_command_goes_on_after_a_process_that_was_killed_on_this_host(
+    wal: str, living: subprocess.Popen[bytes]
+) -> None:
     living.kill()
     living.wait(60)
 
@@ -121,7 +125,7 @@ def test_after_a_process_that_was_killed_here_it_goes_on(wal: str, living: subpr
     assert terms(wal) == [1, 2]
 
 
-def test_nor_does_a_zombie_hold_a_sink(wal: str, living: subprocess.Popen[bytes]) -> None:
+def test_a_zombie_holds_no_sink(wal: str, living: subprocess.Popen[bytes]) -> None:
     """In a container whose first process does not wait for its children, a killed driver stays in the table."""
     os.kill(living.pid, signal.SIGKILL)
     stat = Path(f"/proc/{living.pid}/stat")

@@ -181,7 +181,9 @@ def test_a_replay_leaves_its_end_record(wal: str) -> None:
     assert ended(wal, paths.replayer_role("default"))
 
 
-def test_one_that_is_ended_while_it_opens_the_wal_has_ended_too(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_that_is_ended_while_it_opens_the_wal_records_its_end(
+    wal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its terms are claimed by then."""
 
     def interrupted(*_: object) -> None:
@@ -194,7 +196,9 @@ def test_one_that_is_ended_while_it_opens_the_wal_has_ended_too(wal: str, monkey
     assert ended(wal, OTHER)
 
 
-def test_so_has_a_replay_that_is_ended_before_its_first_dead_letter(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_is_ended_before_its_first_dead_letter_records_its_end(
+    wal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(_: DeadLetters) -> bool:
         raise KeyboardInterrupt
 

@@ -196,7 +196,7 @@ def test_a_column_named_as_row_key(server: DynamoDbServer) -> None:
         sink.write(chunk(ids(1)))
 
 
-def test_by_url(server: DynamoDbServer) -> None:
+def test_a_url_makes_a_dynamodb_sink_that_writes(server: DynamoDbServer) -> None:
     table = server.new_table()
     sink = dynamodb_sink(f"dynamodb://{table}?mode=put&region={REGION}&endpoint_url={server.endpoint}&max_wait_s=5")
     assert repr(sink) == f"DynamoDbPutSink('{table}', '{server.endpoint}')"

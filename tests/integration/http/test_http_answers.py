@@ -53,7 +53,7 @@ class Check:
 
 @pytest.mark.parametrize("body", ["json", "jsonl", "rows"])
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_multi_status_is_not_done(keyed: Collection, body: Any, idempotent: bool) -> None:
+def test_a_multi_status_is_refused_for_good(keyed: Collection, body: Any, idempotent: bool) -> None:
     keyed.server.faults.append(Fault(status=207, body=PARTIAL))
     with pytest.raises(PermanentError, match=r"answered 207 .*bad id.*check="):
         write(HttpSink(keyed.url, body=body, idempotent=idempotent))
@@ -74,19 +74,19 @@ def test_a_check_names_the_refused_rows_of_a_multi_status(keyed: Collection) -> 
     assert write(pickle.loads(pickle.dumps(sink)), chunk(1, 2, 3)) == Rejected({1: "bad id"})  # noqa: S301 - its own
 
 
-def test_a_check_that_finds_nothing_wrong(keyed: Collection) -> None:
+def test_a_check_that_finds_nothing_wrong_refuses_no_row(keyed: Collection) -> None:
     assert write(HttpSink(keyed.url, check=refused_items)) is None
     assert keyed.ids == IDS
 
 
-def test_a_check_of_single_rows(keyed: Collection) -> None:
+def test_a_check_of_single_rows_refuses_one_and_lets_the_others_in(keyed: Collection) -> None:
     partial = json.dumps({"items": [{"status": 400, "error": "bad"}]})
     keyed.server.faults.append(Fault(status=207, body=partial, meets=lambda _, body: b"4" in body))
     assert write(HttpSink(keyed.url, body="rows", check=refused_items)) == Rejected({3: "bad"})
     assert keyed.ids == [1, 2, 3, 5]
 
 
-def test_a_check_is_asked_for_the_parts_of_a_halved_chunk(plain: Collection) -> None:
+def test_a_check_is_called_for_the_parts_of_a_halved_chunk(plain: Collection) -> None:
     plain.server.faults.append(Fault(status=413, times=10**6, meets=lambda _, body: len(body) > 34))
     partial = json.dumps({"items": [{"status": 201}, {"status": 400, "error": "bad"}]})
     plain.server.faults.append(Fault(status=207, body=partial, meets=lambda _, body: b"4" in body))
@@ -151,12 +151,12 @@ def test_a_lookup_that_is_answered_in_parts_is_an_error(plain: Collection) -> No
     ("arguments", "message"),
     [({"check": "json"}, "check='json': expected a function"), ({"max_answer_bytes": 0}, "max_answer_bytes=0")],
 )
-def test_checks_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
+def test_arguments_of_a_check_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         HttpSink("https://host/x", **arguments)
 
 
-def test_a_url_has_no_check() -> None:
+def test_a_check_in_a_url_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown options check"):
         http_sink("https://host/x#check=mine")
 

@@ -22,7 +22,7 @@ def test_a_row_that_is_refused_is_told_and_the_others_are_written(keyed: Collect
     assert keyed.ids == [1, 2, 4, 5]
 
 
-def test_after_the_api_was_mended_only_the_refused_row_is_new(keyed: Collection) -> None:
+def test_after_the_api_was_repaired_only_the_refused_row_is_new(keyed: Collection) -> None:
     keyed.server.refuse = refuse_3
     sink = HttpSink(keyed.url, body="rows", idempotent=True)
     write(sink)
@@ -72,7 +72,7 @@ def test_an_idempotent_sink_never_halves(keyed: Collection, status: int) -> None
     assert keyed.ids == []
 
 
-def test_nor_does_one_with_a_lookup(plain: Collection) -> None:
+def test_a_sink_with_a_lookup_never_halves(plain: Collection) -> None:
     plain.server.refuse = refuse_3
     with pytest.raises(PermanentError, match="all 5 rows were refused"):
         write(HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}"))

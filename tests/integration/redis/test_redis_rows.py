@@ -164,7 +164,7 @@ def test_a_stream_is_trimmed(server: RedisServer) -> None:
     assert 10 <= len(stream_ids(server)) < 300
 
 
-def test_as_many_columns_as_a_script_takes(server: RedisServer) -> None:
+def test_a_row_has_at_most_as_many_columns_as_a_script_takes(server: RedisServer) -> None:
     names = [f"c{number}" for number in range(redis_rows.MOST_COLUMNS)]
     table = pa.table({name: [1, None] for name in names[1:]} | {"c0": [1, 2]})
     with opened(server, key="{c0}") as sink:

@@ -111,7 +111,9 @@ def limited(server: RedisServer, *rights: str) -> RedisSink:
     return RedisSink(f"redis://limited@127.0.0.1:{server.port}/0", kind="stream", key="orders", password_env=VARIABLE)
 
 
-def test_more_arguments_than_an_older_redis_takes(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_redis_gets_no_more_arguments_than_it_takes(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that does not tell its version may be one. The limit is lowered, for speed."""
     monkeypatch.setattr(redis_backend, "MOST_ARGUMENTS", 100)
     sink = limited(server, "+@all", "-info")
@@ -198,7 +200,7 @@ def doubt(sink: RedisSink, one: Chunk) -> str:
     return str(caught.value)
 
 
-def test_it_waits_for_replicas(new_redis: Callable[..., RedisServer]) -> None:
+def test_a_write_waits_for_replicas(new_redis: Callable[..., RedisServer]) -> None:
     server = new_redis()
     with opened(server, kind="stream", key="orders", wait_replicas=1, timeout_s=2) as sink:
         wait_until(lambda: NO_REPLICA in doubt(sink, chunk(ids(1))))
@@ -333,7 +335,7 @@ def test_a_server_that_restarts_without_its_newest_writes(new_redis: Callable[..
     assert stream_ids(server) == [1]
 
 
-def test_by_url_with_its_password(server: RedisServer) -> None:
+def test_a_url_with_a_password_makes_a_sink_that_writes(server: RedisServer) -> None:
     sink = redis_sink(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3?kind=stream&key=orders:%7Bid%7D&maxlen=100")
     assert repr(sink) == f"RedisSink('redis://127.0.0.1:{server.port}/3', kind='stream', key='orders:{{id}}')"
     sink.open(CONTEXT)
@@ -343,7 +345,7 @@ def test_by_url_with_its_password(server: RedisServer) -> None:
         assert raw.xlen("orders:1") == 1
 
 
-def test_by_the_path_of_a_socket(server: RedisServer) -> None:
+def test_a_url_with_the_path_of_a_socket_makes_a_sink_that_writes(server: RedisServer) -> None:
     sink = redis_sink(f"redis+unix://{server.folder}/redis.sock?key=orders:{{id}}&password_env={VARIABLE}")
     sink.open(CONTEXT)
     sink.write(chunk(ids(1)))

@@ -287,7 +287,7 @@ def test_nobody_listens(server: DatabaseServer, database: str) -> None:
         pass
 
 
-def test_too_many_connections_may_pass(server: DatabaseServer, database: str) -> None:
+def test_too_many_connections_are_an_error_that_may_pass(server: DatabaseServer, database: str) -> None:
     # A user that no other test uses: a connection that another test closed still counts until the server has noticed.
     if isinstance(server, PostgresqlServer):
         server.query("postgres", f"CREATE ROLE crowd LOGIN PASSWORD '{PASSWORD}' CONNECTION LIMIT 1 IN ROLE {USER}")

@@ -47,7 +47,7 @@ def test_a_second_unique_index_would_replace_other_rows(mariadb: MariadbServer, 
         write(sink_to(mariadb, maria, mode="upsert", key="id"), chunk(table, first=2))
 
 
-def test_null_where_it_would_put_a_value_of_its_own_is_rejected(mariadb: MariadbServer, maria: str) -> None:
+def test_a_null_that_mariadb_would_replace_by_a_default_is_rejected(mariadb: MariadbServer, maria: str) -> None:
     as_owner(mariadb, maria, "CREATE TABLE flights (Id BIGINT AUTO_INCREMENT PRIMARY KEY, at TIMESTAMP(6) NOT NULL)")
     instants = pa.array([3_000_000, 1_000_000, None, 2_000_000], pa.timestamp("us", "UTC"))
     rows = chunk(pa.table({"id": [7, None, 8, 9], "at": instants}))

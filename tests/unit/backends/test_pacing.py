@@ -144,7 +144,7 @@ def test_patience_is_for_the_whole_call(clock: Clock) -> None:
 # The breaker.
 
 
-def test_it_opens_after_so_many_failures_in_a_row(clock: Clock) -> None:
+def test_the_breaker_opens_after_so_many_failures_in_a_row(clock: Clock) -> None:
     breaker = Breaker(3, 30, clock.runtime)
     for alive in (False, False, True, False, False):
         breaker.note(alive=alive)

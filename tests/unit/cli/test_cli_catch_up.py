@@ -65,7 +65,7 @@ def count() -> int:
         return int(database.execute("SELECT count(DISTINCT id) + count(*) FROM orders").fetchone()[0]) // 2
 
 
-def test_it_shows_each_batch_asks_and_says_what_it_did(stage: Callable[[int], str]) -> None:
+def test_the_command_shows_each_batch_asks_and_says_what_it_did(stage: Callable[[int], str]) -> None:
     wal = restored(stage, 2, 4)
 
     shown = catch_up(wal, "--dry-run").stdout

@@ -73,7 +73,7 @@ def said(*args: str, code: int = 0) -> Any:
     return json.loads(invoke(*args, "--json", code=code).stdout)
 
 
-def test_they_are_listed(wal: str) -> None:
+def test_dead_letters_are_listed(wal: str) -> None:
     assert "has no sink 'b'; it has 'default'" in invoke("list", wal, "--name", "b", code=2).output
     found = said("list", wal)
     assert [(letter["batch_id"], letter["rows"], letter["kept"], letter["replayed"]) for letter in found] == [
@@ -109,7 +109,7 @@ def test_a_dry_run_sends_nothing(wal: str, tmp_path: Path) -> None:
     assert not (tmp_path / "taken.txt").exists()
 
 
-def test_they_are_sent_again_once(wal: str, tmp_path: Path) -> None:
+def test_dead_letters_are_sent_again_once(wal: str, tmp_path: Path) -> None:
     assert "2 dead letters sent to take: 2 rows" in invoke("replay", wal, "--to", "mine:take").stdout
     assert said("replay", wal, "--to", "mine:take")["letters"] == 0
     assert (tmp_path / "taken.txt").read_text() == "b\nb\n"

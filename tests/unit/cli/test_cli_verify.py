@@ -230,7 +230,7 @@ def test_a_copy_is_told(place: Path) -> None:
     assert invoke_json("verify", str(place / "copy"))["recorded_location"] == f"file://{place}/wal"
 
 
-def test_more_faults_than_are_shown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_beyond_those_shown_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (place / "wal").rglob("*.parquet"):
         path.unlink()
     monkeypatch.setattr(findings, "MOST_KEPT", 3)

@@ -126,7 +126,7 @@ def test_quick_work_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch
 
 
 @pytest.mark.usefixtures("often")
-def test_on_a_terminal_it_is_a_line_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_is_a_line_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")

@@ -49,7 +49,7 @@ def letters_of(world: GoldenWal, name: str) -> list[int]:
     return [row for letter in letters for row in letter.chunk.table.column("id").to_pylist() if row is not None]
 
 
-def test_there_are_some_of_every_kind_of_record_and_sink() -> None:
+def test_the_written_wals_hold_every_kind_of_record_and_sink() -> None:
     found = [each for kind in WRITERS for each in envelopes(written(kind)).values()]
 
     assert {each["kind"] for each in found} == {kind.kind for kind in kinds_of_records()}
@@ -58,7 +58,7 @@ def test_there_are_some_of_every_kind_of_record_and_sink() -> None:
 
 
 @_EACH
-def test_one_is_drained_to_its_end(kind: str) -> None:
+def test_a_wal_with_every_kind_of_record_is_drained_to_its_end(kind: str) -> None:
     """Each row once: what has arrived is known, what was half-delivered goes on, what is incomplete waits."""
     world = written(kind)
     complete = max(int(name) for name in world.checkpoint.list("commits"))
@@ -71,7 +71,7 @@ def test_one_is_drained_to_its_end(kind: str) -> None:
 
 
 @_EACH
-def test_one_goes_on_and_is_collected(kind: str) -> None:
+def test_a_wal_with_every_kind_of_record_goes_on_and_is_collected(kind: str) -> None:
     """The batch that was incomplete is run again; then nothing of what was delivered before is left."""
     world = written(kind)
     old = max(world.rows)

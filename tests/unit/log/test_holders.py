@@ -75,7 +75,7 @@ STATES: dict[str, tuple[dict[str, Any], Holding]] = {
 
 
 @pytest.mark.parametrize("which", STATES)
-def test_what_is_known_of_a_holder(which: str) -> None:
+def test_a_holder_is_running_ended_gone_or_unknown(which: str) -> None:
     changes, expected = STATES[which]
 
     assert holder_of(claimed_by(msgspec.structs.replace(HERE, **changes)), ROLE, 1).state is expected
@@ -130,7 +130,7 @@ def test_a_process_of_another_user_is_there(monkeypatch: pytest.MonkeyPatch) -> 
     assert find_process(HERE.pid) == HERE.started
 
 
-def test_one_that_runs_here_is_never_taken_over_by_a_careful_claim() -> None:
+def test_a_careful_claim_never_takes_over_from_a_process_that_runs_here() -> None:
     log = claimed_by(HERE)
 
     for take_over in (TakeOver.IF_GONE, TakeOver.UNLESS_RUNNING):
@@ -142,7 +142,7 @@ def test_one_that_runs_here_is_never_taken_over_by_a_careful_claim() -> None:
     assert claim(log, ROLE).number == 2
 
 
-def test_one_of_which_nothing_is_known_is_taken_over_only_where_somebody_says_so() -> None:
+def test_an_unknown_process_is_taken_over_only_where_the_caller_says_so() -> None:
     log = claimed_by(ProcessIdentity(host="elsewhere", pid=1))
 
     with pytest.raises(HeldError, match="it is not known whether that process ended"):
@@ -158,7 +158,7 @@ def test_a_look_before_a_claim_refuses_as_the_claim_does() -> None:
         refuse_held(log, ROLE, take_over=TakeOver.IF_GONE)
 
 
-def test_one_that_claims_after_the_look_is_not_fenced() -> None:
+def test_a_process_that_claims_after_the_look_is_not_fenced() -> None:
     """Between the listing and the create another process may start."""
     place = Place()
     log, create = log_of(place), place.wal.create

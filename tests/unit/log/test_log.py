@@ -54,7 +54,7 @@ def test_a_record_under_anothers_path_is_corrupt() -> None:
         log.find(LowWater, paths.low_water(4))
 
 
-def test_so_is_one_whose_numbers_no_path_can_hold() -> None:
+def test_a_record_whose_numbers_no_path_can_hold_is_corrupt() -> None:
     log = a_log()
     log.store.create(paths.low_water(4), encode(low_water_of(-1)))
 
@@ -84,7 +84,7 @@ def test_a_damaged_record_is_named_by_its_address() -> None:
         log.find(TermRecord, paths.term("a", 1))
 
 
-def test_every_stamp_has_an_id_of_its_own_and_the_time() -> None:
+def test_every_stamp_has_a_new_id_and_the_time() -> None:
     log = a_log()
 
     first, second = log.stamp(), log.stamp()

@@ -104,7 +104,7 @@ def test_a_check_costs_one_read() -> None:
     assert seen == [f"before read {paths.term('role', 2)}"]
 
 
-def test_of_many_who_claim_at_the_same_time_each_gets_a_term_of_its_own() -> None:
+def test_processes_that_claim_at_the_same_time_get_different_terms() -> None:
     on = store()
 
     won = side_by_side(8, lambda: claim(log(on), "role").number)
@@ -185,7 +185,7 @@ def test_a_renewed_term_is_the_next_and_fences_the_one_before() -> None:
     assert (record.role, record.term, record.run_id) == ("role", 2, mine.run_id)
 
 
-def test_who_was_succeeded_cannot_renew() -> None:
+def test_a_superseded_process_cannot_renew_its_term() -> None:
     on = store()
     mine = log(on)
     term = claim(mine, "role")
@@ -378,7 +378,7 @@ def test_a_term_that_is_seen_and_was_not_claimed_was_lost(caplog: pytest.LogCapt
         Term("role", 5).check(on)
 
 
-def test_its_own_term_that_is_seen_is_anothers() -> None:
+def test_a_record_under_the_term_of_this_process_shows_that_another_run_held_it() -> None:
     """Another run held a term of this number: the terms were lost, and both claimed it."""
     on = store()
     term = claim(log(on), "role")
@@ -395,7 +395,7 @@ def test_a_term_that_a_successor_claimed_is_its_own() -> None:
         claim_above_seen(log(on), term, 2, "the newest marker")
 
 
-def test_a_role_costs_at_most_two_requests_besides_what_is_read_after_it_anyway() -> None:
+def test_a_role_costs_at_most_two_requests_beyond_what_is_read_after_it_anyway() -> None:
     """A committer's newest marker was read before there was this rule, and the stager's batches were listed."""
     place = Place()
     run = place.open({"a": Recorder()})

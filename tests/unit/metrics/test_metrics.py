@@ -426,7 +426,7 @@ def test_a_port_in_use_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.processes
-def test_it_is_served_once(metrics: Metrics) -> None:
+def test_metrics_that_are_served_cannot_be_served_again(metrics: Metrics) -> None:
     with pytest.raises(ConfigError, match=r"served at 127\.0\.0\.1:"):
         metrics.serve(f"127.0.0.1:{free_port()}")
 

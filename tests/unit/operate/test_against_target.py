@@ -257,7 +257,9 @@ def test_a_chunk_with_dead_letters_is_left_out(lookup: LookupWorld, monkeypatch:
     assert lookup.faults("looked-up") == []
 
 
-def test_more_chunks_than_are_looked_up(lookup: LookupWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_beyond_those_looked_up_are_left_out_by_number(
+    lookup: LookupWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(against, "MOST_CHUNKS", 2)
     lookup.lose(0)
     assert lookup.faults("looked-up") == []

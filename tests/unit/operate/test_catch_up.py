@@ -140,7 +140,7 @@ def skipped(place: Place, batch_id: int, rows: tuple[int, ...] | None) -> None:
 
 
 @pytest.mark.parametrize("lost", range(1, 4 * BATCH_COMMITS))
-def test_whatever_the_target_lost_it_gets_exactly_that_and_the_live_query_goes_on(lost: int) -> None:
+def test_a_target_gets_exactly_what_it_lost_and_the_live_query_goes_on(lost: int) -> None:
     target = Target()
     place = delivered(target)
     target.forget(lost)
@@ -409,7 +409,7 @@ def stopped_half_way() -> tuple[Place, Target]:
     return place, target
 
 
-def test_it_keeps_its_batches_until_it_is_done_or_ended() -> None:
+def test_a_catch_up_keeps_its_batches_until_it_is_done_or_ended() -> None:
     place, target = stopped_half_way()
     end_roles(place.wal)
 
@@ -424,7 +424,7 @@ def test_it_keeps_its_batches_until_it_is_done_or_ended() -> None:
     goes_on(place, target, 4)
 
 
-def test_another_command_is_refused_as_long_as_it_is_unfinished() -> None:
+def test_another_command_is_refused_while_a_catch_up_is_unfinished() -> None:
     place, target = stopped_half_way()
     end_roles(place.wal)
 

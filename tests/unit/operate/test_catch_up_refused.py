@@ -351,7 +351,7 @@ def test_killed_at_any_request_such_a_slot_is_moved_once() -> None:
         assert Counter(target.rows)[2, 0, 0] == Counter(target.rows)[3, 0, 0] == 1
 
 
-def test_one_that_was_ended_after_its_last_row_is_completed_by_another() -> None:
+def test_a_catch_up_that_was_ended_after_its_last_row_is_completed_by_another() -> None:
     place, target = wide()
     target.met.clear()
     target.happens("write", 3, raising(PermanentError("down")))

@@ -176,7 +176,7 @@ def test_a_release_that_is_collected_meanwhile_is_none() -> None:
     assert ending_of(log, held, marked=-1, first_batch=0) == Ending(2, 3)
 
 
-def test_also_if_the_new_history_has_delivered_what_it_completed() -> None:
+def test_batches_of_the_old_history_stay_unclear_after_the_new_one_has_delivered() -> None:
     place = a_place()
     staged(place, place.open({"a": Recorder()}), complete=4)
     roll_back(place, 0)

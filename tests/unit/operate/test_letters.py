@@ -64,7 +64,7 @@ def due(place: Place) -> int:
 # --- choosing
 
 
-def test_they_are_chosen_by_batch_reason_file_and_age() -> None:
+def test_dead_letters_are_chosen_by_batch_reason_file_and_age() -> None:
     place = kept()
     found = list(DeadLetters(log_on(place.wal), name="a").all())
     file = found[3].letter.path.rpartition("/")[2]
@@ -195,7 +195,7 @@ def test_a_sink_that_does_not_exist_has_none() -> None:
         plan_delete(log_on(kept().wal), "x", EVERY)
 
 
-def test_beside_a_replay_nothing_is_deleted() -> None:
+def test_nothing_is_deleted_while_a_replay_runs() -> None:
     place = kept()
     claim(log_on(place.wal), paths.replayer_role("a"))
 

@@ -54,7 +54,7 @@ def test_dead_letters_that_were_sent_again_after_the_backup_are_due_again() -> N
     assert planned(place, Forgetful(target)).lost_letters == 0
 
 
-def test_also_if_the_target_lacks_no_batch() -> None:
+def test_dead_letters_are_due_again_if_the_target_lacks_no_batch() -> None:
     place, target, rows = replayed()
     caught_up(place, Forgetful(target))
     backup = list(target.commits)

@@ -97,7 +97,7 @@ def test_the_batch_of_which_nobody_knows_is_left_alone_if_the_new_query_reads_it
     assert drained(place, folder) == [1, 2]
 
 
-def test_and_is_delivered_if_the_new_query_begins_behind_it() -> None:
+def test_the_batch_of_which_nobody_knows_is_delivered_if_the_new_query_begins_behind_it() -> None:
     place, folder = pending(stops_at=3), memory()
 
     assert settled(place, folder, "complete").through == 3
@@ -209,7 +209,7 @@ def test_the_checkpoint_for_drains_is_not_replaced() -> None:
         settled(place, memory(), "complete", checkpoint=folder)
 
 
-def test_if_the_query_went_on_since_it_is_settled_anew() -> None:
+def test_a_wal_whose_query_went_on_since_is_settled_anew() -> None:
     place, folder, second = pending(), memory(), memory()
     settled(place, folder, "complete")
     list(place.query().batches(place.open({}), 5))
@@ -346,7 +346,7 @@ def test_a_folder_that_another_process_fills_at_the_same_time_is_refused() -> No
         settled(place, FaultyStore(folder, fill), "complete")
 
 
-def test_beside_a_process_that_serves_the_wal_it_is_refused() -> None:
+def test_settling_is_refused_while_a_process_serves_the_wal() -> None:
     place = pending()
     place.open({"a": Recorder()})
     with pytest.raises(HeldError, match="is running on this machine"):

@@ -126,7 +126,7 @@ def test_a_retirement_that_is_killed_anywhere_is_completed() -> None:
         assert paths.RETIRED in place.wal.list("sinks/b")
 
 
-def test_one_that_was_killed_and_lacks_batches_now_asks_for_their_number() -> None:
+def test_a_killed_retirement_whose_sink_lacks_batches_by_now_asks_for_their_number() -> None:
     place = two_sinks()
     write_down(log_on(place.wal), Order("sinks retire", "b", why="old"), {})
     place.stream(place.open({"a": Recorder()}), 2)

@@ -448,7 +448,7 @@ def test_the_chunk_in_flight_of_an_at_most_once_sink_becomes_a_dead_letter() -> 
     assert (kept_rows(place), made.unknown) == ([(2, 4)], 2)
 
 
-def test_it_does_so_when_the_sink_is_retired_in_a_call_that_was_interrupted_too() -> None:
+def test_the_chunk_in_flight_becomes_a_dead_letter_in_a_retirement_that_was_interrupted_too() -> None:
     place = killed_inside_a_call()
     for _ in range(2):
         retire_as_ordered(log_on(place.wal), "a", drop_pending=9, take_over=TakeOver.IF_GONE, why="")

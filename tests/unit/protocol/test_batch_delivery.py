@@ -114,7 +114,7 @@ def test_the_rows_of_each_segment_are_paced_once() -> None:
 
 
 @pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
-def test_it_is_told_whether_rows_are_prepared_again_that_the_target_lost(on_gone: OnGone) -> None:
+def test_a_dispatcher_is_told_whether_lost_rows_are_prepared_again(on_gone: OnGone) -> None:
     dispatcher = Carrying(done)
     sink = VaultSink(Vault(), on_gone=on_gone)
     _, run = carried_by(dispatcher, to=sink)

@@ -65,7 +65,7 @@ def test_a_whole_batch_that_failed_is_written_again_as_a_whole() -> None:
     assert rows == [3, 3, 3]
 
 
-def test_the_writer_of_a_succeeded_process_is_not_called() -> None:
+def test_the_writer_of_a_superseded_process_is_not_called() -> None:
     calls: list[object] = []
     place, run = with_writer(lambda *given: calls.append(given))
     dispatcher = run.committers[0].served_sink.dispatcher
@@ -127,7 +127,7 @@ def test_of_a_whole_batch_that_arrived_every_segment_is_said_to_have() -> None:
     assert handed_over(run) == [SegmentResult(0, 1, chunks=1), SegmentResult(1, 2, chunks=1)]
 
 
-def test_a_whole_batch_of_a_succeeded_process_is_said_not_to_have_arrived() -> None:
+def test_a_whole_batch_of_a_superseded_process_is_said_not_to_have_arrived() -> None:
     place, run = with_writer(lambda *_: None)
     place.open({"a": Recorder()})
 

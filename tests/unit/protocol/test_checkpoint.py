@@ -69,7 +69,7 @@ def test_the_gate_remembers_what_it_saw_open_and_asks_for_what_it_did_not() -> N
     assert seen == ["before read commits/5", "before read commits/6"]
 
 
-def test_asked_now_the_gate_trusts_no_memory_and_closes_what_is_not_complete() -> None:
+def test_the_gate_asked_now_trusts_no_memory_and_closes_what_is_not_complete() -> None:
     store = MemoryStore(StoreSpec(f"memory://checkpoint-{next(_numbers)}"))
     for batch_id in (3, 4, 5):
         store.create(f"commits/{batch_id}", b"v1\n{}")
@@ -84,7 +84,7 @@ def test_asked_now_the_gate_trusts_no_memory_and_closes_what_is_not_complete() -
     assert not gate.is_open(4)
 
 
-def test_asked_now_a_later_entry_tells_that_a_batch_is_complete() -> None:
+def test_the_gate_asked_now_takes_a_later_entry_for_a_complete_batch() -> None:
     gate = Gate(with_files({"commits/9": "v1\n{}"}))
 
     assert gate.ask_now(7)
@@ -101,7 +101,7 @@ def test_closing_leaves_earlier_batches_open() -> None:
     assert not gate.is_open(5)
 
 
-def test_asked_now_an_entry_that_is_there_costs_one_read() -> None:
+def test_the_gate_asked_now_costs_one_read_if_the_entry_is_there() -> None:
     store = MemoryStore(StoreSpec(f"memory://checkpoint-{next(_numbers)}"))
     store.create("commits/5", b"v1\n{}")
     seen: list[str] = []

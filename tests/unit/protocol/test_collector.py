@@ -60,7 +60,7 @@ def low_water(place: Place) -> int:
 # When it is due.
 
 
-def test_it_is_due_once_so_many_batches_beyond_the_retention_are_marked_and_then_as_many_later() -> None:
+def test_a_collection_is_due_once_so_many_batches_beyond_the_retention_are_marked() -> None:
     _, collector = collecting(Place())
     first = KEPT - 1 + COLLECT_EVERY_BATCHES
 
@@ -94,7 +94,7 @@ def test_a_wal_that_begins_late_is_not_due_before_it_has_so_many_batches() -> No
     assert collector.is_due(6 + KEPT + COLLECT_EVERY_BATCHES)
 
 
-def test_having_collected_it_is_due_so_many_batches_later() -> None:
+def test_the_next_collection_is_due_so_many_batches_later() -> None:
     place = Place()
     run, collector = collecting(place, "a")
     mark(place, "a", 30)
@@ -159,7 +159,7 @@ def test_low_water_that_is_there_already_or_higher_stays_and_nothing_is_written(
     assert not collector.is_due(present + KEPT + COLLECT_EVERY_BATCHES - 1)
 
 
-def test_who_was_succeeded_collects_nothing() -> None:
+def test_a_superseded_process_collects_nothing() -> None:
     place = Place()
     run, collector = collecting(place, "a")
     place.open({"a": Recorder()})

@@ -178,7 +178,7 @@ def test_only_the_first_batch_of_a_backlog_may_have_been_begun_by_another_proces
 # Markers of others.
 
 
-def test_a_marker_that_was_made_meanwhile_by_nobody_who_succeeded_it_is_as_good_as_its_own() -> None:
+def test_a_marker_that_a_process_which_did_not_supersede_it_made_is_as_good_as_its_own() -> None:
     place = Place()
     other = Marker(batch_id=0, term=1, run_id="other", rows=1, last_delivered_batch=NOTHING, id="x", created="now")
     sink = Recorder(lambda _: place.wal.create(paths.marker("a", 0), encode(other)))

@@ -90,7 +90,7 @@ def test_a_sink_of_whole_batches_begins_later_and_nobody_waits_for_it_before() -
     team.end()
 
 
-def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
+def test_every_sink_has_all_complete_batches_once_the_pool_is_finished() -> None:
     first, second = Recorder(), Recorder()
     team = Team({"a": first, "b": second}, batches=3)
     team.pool.start()
@@ -104,7 +104,7 @@ def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
     assert team.pool.stop(PATIENCE_S)
 
 
-def test_a_crew_that_follows_delivers_what_comes_until_it_is_finished() -> None:
+def test_a_pool_that_follows_delivers_new_batches_until_it_is_finished() -> None:
     sink = Recorder()
     team = Team({"a": sink}, batches=1)
     team.pool.start()
@@ -133,7 +133,7 @@ def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept(caplog: pytest.
     assert told == ["stop the query"]
 
 
-def test_what_goes_wrong_while_a_failure_is_dealt_with_is_logged_and_hides_nothing(
+def test_an_error_while_a_failure_is_handled_is_logged_and_does_not_hide_the_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def cannot_stop() -> None:
@@ -195,7 +195,7 @@ def staged(**limits: int) -> Team:
     return Team({"a": Recorder()}, batches=2, settings=Settings(chunk_rows=2, **limits))  # type: ignore[arg-type]
 
 
-def test_there_is_room_without_limits_and_below_them() -> None:
+def test_there_is_room_only_without_a_limit_or_below_it() -> None:
     assert staged().pool.has_room(2, "memory://wal")
     assert staged(max_pending_batches=3).pool.has_room(2, "memory://wal")
     assert not staged(max_pending_batches=2).pool.has_room(2, "memory://wal")
@@ -218,7 +218,7 @@ def test_room_that_only_a_parked_sink_could_make_is_refused_with_its_reason() ->
 # Waiting for parked sinks.
 
 
-def test_who_waits_for_room_waits_for_parked_sinks_only_if_the_others_have_everything() -> None:
+def test_only_parked_sinks_are_waited_for_once_the_others_have_everything() -> None:
     held = Held()
     team = Team({"a": held, "b": failing("park")}, batches=2)
     team.pool.start()
@@ -272,7 +272,7 @@ def test_time_that_runs_out_names_the_sink_and_how_far_it_came() -> None:
     team.end()
 
 
-def test_a_run_that_was_ended_meanwhile_says_so() -> None:
+def test_finishing_a_run_that_was_ended_meanwhile_is_an_error() -> None:
     held = Held()
     team = Team({"a": held}, batches=2)
     team.pool.start()
@@ -284,7 +284,7 @@ def test_a_run_that_was_ended_meanwhile_says_so() -> None:
         team.pool.finish(None)
 
 
-def test_stopping_tells_whether_everybody_stopped_in_time() -> None:
+def test_stopping_returns_whether_every_thread_stopped_in_time() -> None:
     held = Held()
     team = Team({"a": held, "b": Recorder()})
     team.pool.start()
@@ -310,7 +310,7 @@ def test_finishing_waits_no_longer_than_it_was_given() -> None:
     team.end()
 
 
-def test_of_time_that_is_over_nothing_is_left() -> None:
+def test_no_time_is_left_after_a_deadline() -> None:
     pool = Team({"a": Recorder()}).pool
     now_s = pool._now_s()
 
@@ -318,7 +318,7 @@ def test_of_time_that_is_over_nothing_is_left() -> None:
     assert pool._left_s(None) is None
 
 
-def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_refusal_of_parked_sinks_repeats_neither_a_name_nor_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     error = DeliveryError("sink 'a': the target is full; free some space, then start the query or command again")
     monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error, "b": ValueError("no")}))
     team = Team({"a": Delivery(Recorder())})

@@ -201,7 +201,7 @@ def test_keeping_again_changes_nothing(log: Log) -> None:
     assert log.store.read(UNKNOWN) == before
 
 
-def test_it_is_told_where_and_why(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_tells_where_a_dead_letter_lies_and_why(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     keep_unknown(log, "a", 3, chunk(), reason="no answer")
 
     assert f"sink a: outcome unknown, kept as {log.store.url_of(UNKNOWN)}: no answer" in caplog.text

@@ -122,7 +122,7 @@ def test_a_batch_that_is_deleted_while_the_sink_is_registered_is_refused_at_ever
     retire(log_on(place.wal), "b", drop_pending=9, take_over=TakeOver.IF_GONE)
 
 
-def test_what_it_begins_with_is_kept_from_then_on() -> None:
+def test_the_first_batch_of_a_sink_is_kept_from_then_on() -> None:
     place = delivered()
     place.open({"b": Recorder()}, stages=False, start_from=1, same_target=True).end()
 
@@ -169,7 +169,7 @@ def test_a_sink_with_a_last_batch_gets_no_later_one_and_retires(make: Callable[[
         drained(place, to, through=3)
 
 
-def test_it_goes_on_until_then_and_its_registration_counts() -> None:
+def test_a_sink_with_a_last_batch_goes_on_until_then_and_its_registration_counts() -> None:
     place, got = delivered(2), Recorder()
     drained(place, got, start_from=1, through=4, same_target=True)
     assert (set(got.batches), retired(place)) == ({1, 2}, None)
@@ -201,7 +201,7 @@ def test_a_two_phase_sink_and_a_query_are_refused() -> None:
         Place().open({"b": Recorder()}, stages=False, through=3)
 
 
-def test_it_holds_no_batch_back_once_it_is_retired() -> None:
+def test_a_sink_with_a_last_batch_holds_no_batch_back_once_it_is_retired() -> None:
     place = delivered()
     run = place.open({"b": Recorder()}, stages=False, start_from=1, through=2, same_target=True)
     run.deliver_all()

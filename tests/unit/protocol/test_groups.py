@@ -498,7 +498,7 @@ def test_a_group_ends_with_the_time_it_may_take() -> None:
     assert markers(place) == [2, 4]
 
 
-def test_a_process_that_slept_within_a_group_sees_that_it_was_succeeded() -> None:
+def test_a_process_that_slept_within_a_group_sees_that_it_was_superseded() -> None:
     place, sink = Place(), Recorder()
     runtime = simulated_runtime()
     run = behind(place, ignoring(sink), 5, runtime=runtime)
@@ -512,7 +512,7 @@ def test_a_process_that_slept_within_a_group_sees_that_it_was_succeeded() -> Non
     assert sink.batches == [0]
 
 
-def test_a_batch_with_refused_rows_has_a_marker_of_its_own_that_counts_them() -> None:
+def test_a_batch_with_refused_rows_has_a_separate_marker_that_counts_them() -> None:
     place = Place()
     picky = Recorder(lambda chunk: Rejected({0: "bad"}) if chunk.batch_id == 1 else None)
     run = behind(place, Delivery(ignoring(picky), on_rejected="dead_letter"), 4)

@@ -259,7 +259,7 @@ def test_a_batch_before_the_first_of_a_wal_is_refused_and_the_first_is_not() -> 
     assert run.history.require_wal().first_batch == 3
 
 
-def test_whose_the_checkpoint_is_is_asked_until_the_answer_was_yes() -> None:
+def test_the_owner_of_the_checkpoint_is_read_until_it_is_this_query() -> None:
     place = Place()
     run = place.open({})
     assert not run.history.is_owned_by("mine")
@@ -284,7 +284,7 @@ def test_low_water_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPat
     assert place.requests.count(f"read {paths.low_water(run.history.low_water.batch_id)}") == 1
 
 
-def test_asked_again_a_checkpoint_that_was_replaced_is_refused() -> None:
+def test_a_checkpoint_that_was_replaced_is_refused_when_its_owner_is_read_again() -> None:
     place = Place()
     run = place.open({})
     staged(place, run, 0)
@@ -406,7 +406,7 @@ def a_manifest(run: Run, batch_id: int, attempt: int = 1) -> Manifest:
     )
 
 
-def test_so_many_manifests_are_kept_and_a_batch_staged_again_replaces_its_own() -> None:
+def test_the_number_of_kept_manifests_is_bounded_and_a_new_attempt_replaces_its_own() -> None:
     run = Place().open({})
     for batch_id in range(KEPT_MANIFESTS + 1):
         run.history.note_staged(a_manifest(run, batch_id))

@@ -44,7 +44,7 @@ def is_touched(file: Path) -> bool:
     return file.exists() and file.stat().st_mtime > OLD_S + 1
 
 
-def test_one_beat_of_a_single_committer_touches_it_once_a_second_at_most(tmp_path: Path) -> None:
+def test_a_single_committer_touches_the_file_once_a_second_at_most(tmp_path: Path) -> None:
     clock, file = Clock(), tmp_path / "alive"
     liveness = Liveness(str(file), clock.runtime)
     touches = 0
@@ -73,7 +73,7 @@ def test_a_committer_that_is_stuck_keeps_it_old_although_the_others_go_on(tmp_pa
     assert is_touched(file)
 
 
-def test_one_that_gave_up_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_committer_that_gave_up_is_not_waited_for(tmp_path: Path) -> None:
     file = tmp_path / "alive"
     Liveness(str(file)).beat("a", lambda: ["a"])
 
@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_touched_is_refused_at_the_start(
         Liveness(path).begin()
 
 
-def test_one_that_cannot_be_touched_any_more_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_touched_any_more_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     (tmp_path / "folder").mkdir()
     liveness = Liveness(str(tmp_path / "folder/alive"), clock.runtime)

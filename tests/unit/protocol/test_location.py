@@ -49,7 +49,7 @@ def test_a_place_has_one_spelling(urls: list[str], expected: str) -> None:
         (["az://lake", "wasbs://lake@account.blob.core.windows.net/"], "az://lake"),
     ],
 )
-def test_so_has_a_place_in_the_other_clouds(urls: list[str], expected: str) -> None:
+def test_a_place_in_the_other_clouds_has_one_spelling(urls: list[str], expected: str) -> None:
     assert {canonical(url) for url in urls} == {expected}
 
 
@@ -307,7 +307,7 @@ def test_another_local_path_is_a_warning_since_mounts_differ(tmp_path: Path, cap
     assert warned(caplog)
 
 
-def test_unless_the_old_path_is_there_too_and_holds_the_same_wal(tmp_path: Path) -> None:
+def test_another_local_path_is_refused_if_the_old_one_holds_the_same_wal(tmp_path: Path) -> None:
     wal = record(f"file://{tmp_path}/old")
     local(tmp_path / "old").store.create(paths.WAL, encode(wal))
     shutil.copytree(tmp_path / "old", tmp_path / "new")

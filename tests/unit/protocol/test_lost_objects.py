@@ -49,7 +49,7 @@ def test_without_its_own_record_a_wal_that_has_batches_is_not_new() -> None:
     assert sink.chunks == []
 
 
-def test_nor_is_it_for_a_process_that_opened_the_wal_while_it_was_new() -> None:
+def test_without_its_own_record_a_wal_is_not_new_for_a_process_that_opened_it_while_it_was_new() -> None:
     """It would make the record again, with a later first batch, and skip those before."""
     place = Place()
     early = place.open({"a": Recorder()})
@@ -149,7 +149,7 @@ def test_who_opened_the_wal_while_it_was_new_takes_the_record_that_another_made(
     assert place.wal.read(paths.WAL) == made
 
 
-def test_nor_is_it_for_who_looks_at_it() -> None:
+def test_without_its_own_record_a_wal_is_not_new_for_a_reader() -> None:
     place = undelivered()
     lose(place, paths.WAL)
 
@@ -214,7 +214,7 @@ def collects_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("left", ["batches", "low-water", "sinks/a/markers", "sinks/a/dead-letters", "moves"])
-def test_whatever_a_batch_left_shows_that_the_record_was_there(left: str) -> None:
+def test_any_object_of_a_batch_shows_that_the_record_was_there(left: str) -> None:
     place = Place()
     place.wal.create(f"{left}/0000000000000000007.json", b"{}")
 

@@ -51,7 +51,7 @@ def test_what_is_no_record_is_passed_over() -> None:
     assert recorded_rows(store, "a", MANIFEST) == {0: 4}
 
 
-def test_other_batches_and_sinks_have_progress_of_their_own() -> None:
+def test_the_progress_of_other_batches_and_sinks_does_not_count() -> None:
     store = with_names("000000-000000000004.json")
 
     assert recorded_rows(store, "a", msgspec.structs.replace(MANIFEST, batch_id=2)) == {}
@@ -161,7 +161,7 @@ def test_the_chunk_that_ends_at_the_record_is_kept_with_the_reason(rows: int, fi
     assert set(kept.reasons) == {"the process that sent the rows ended before it recorded the outcome"}
 
 
-def test_it_is_read_by_the_reader_of_the_run() -> None:
+def test_the_chunk_that_is_kept_is_read_by_the_reader_of_the_run() -> None:
     _, given, segment, log = a_batch()
     starts: list[int] = []
 

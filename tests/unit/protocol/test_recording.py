@@ -437,7 +437,7 @@ def _recorded(place: Place, batch_id: int) -> list[paths.ProgressName]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "at_most_once"])
-def test_others_are_recorded_chunk_by_chunk(kind: str) -> None:
+def test_plain_and_at_most_once_sinks_are_recorded_chunk_by_chunk(kind: str) -> None:
     place, sink = Place(rows=lambda _: [6]), Plain() if kind == "plain" else ignored
     guarantee = "at_least_once" if kind == "plain" else "at_most_once"
     place.stream(place.open({"a": sink}, guarantee=guarantee), 0)

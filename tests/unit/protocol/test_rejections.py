@@ -399,7 +399,7 @@ def test_an_empty_refusal_under_another_term_closes_nothing() -> None:
     assert letters_of(stage) == [(1, False, 0), (2, False, 0)]
 
 
-def test_neither_do_rows_that_were_refused_under_the_same_term() -> None:
+def test_rows_refused_under_the_same_term_close_nothing() -> None:
     stage = Stage()
     Rejections(stage.run.log, "a", 0, held()).keep(held(), Rejected({1: "no"}), answered=False)
 

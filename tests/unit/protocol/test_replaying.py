@@ -154,7 +154,7 @@ def test_rows_of_unknown_outcome_are_sent_only_when_asked_for() -> None:
     assert list(letters(place).due(unknown=True)) == []
 
 
-def test_those_of_one_batch_can_be_looked_at_alone() -> None:
+def test_dead_letters_of_one_batch_can_be_read_alone() -> None:
     place = delivered()
     place.stream(place.open({"a": Delivery(refusing, on_rejected="dead_letter")}), 1)
 
@@ -267,7 +267,7 @@ def test_what_a_broken_off_replay_kept_is_counted_too() -> None:
     assert (record.rows, record.rejected) == (0, 2)
 
 
-def test_they_are_counted_once_however_often_a_replay_was_broken_off() -> None:
+def test_rows_that_are_refused_again_are_counted_once_however_often_a_replay_was_broken_off() -> None:
     refused = remade(_refused_at_once)
     for first in range(12, 22):
         for second in range(12, 24):
@@ -282,7 +282,7 @@ def test_they_are_counted_once_however_often_a_replay_was_broken_off() -> None:
             assert (record.rows, record.rejected) == (0, 2), (first, second)
 
 
-def test_rows_come_again_in_a_slot_of_their_own_under_a_key_of_their_own() -> None:
+def test_rows_that_are_replayed_have_a_separate_slot_and_another_key() -> None:
     place = delivered()
     (letter, *_) = (kept.letter for kept in letters(place).due())
     keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 5, letter.chunk, reason="no answer")
@@ -409,7 +409,7 @@ def test_a_call_that_timed_out_is_not_repeated_since_it_may_still_use_the_sink()
     assert len(calls) == 1
 
 
-def test_whoever_replays_at_the_same_time_is_fenced() -> None:
+def test_a_replay_at_the_same_time_is_fenced() -> None:
     place = delivered()
 
     def another_begins(_: Chunk) -> None:

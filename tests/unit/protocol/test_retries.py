@@ -92,7 +92,7 @@ def test_gives_up_after_the_last_attempt_with_the_last_error() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_as_it_comes_it_outlasts_a_server_that_restarts(seed: int) -> None:
+def test_the_default_budget_outlasts_a_server_that_restarts(seed: int) -> None:
     given, _ = budget(seed=seed)
     back_s = given.runtime.monotonic_s() + 40
 
@@ -197,7 +197,7 @@ def test_a_target_may_ask_for_a_wait_but_for_no_longer_than_the_budget_lasts(ask
     assert waits == [waited_s]
 
 
-def test_one_that_asks_for_nothing_is_asked_again_soon() -> None:
+def test_a_target_that_asks_for_no_wait_gets_its_next_attempt_soon() -> None:
     assert AttemptFailedError("failed").retry_after_s == 0
 
 

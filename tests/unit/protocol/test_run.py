@@ -89,21 +89,21 @@ def test_opening_probes_the_store_as_the_settings_say(monkeypatch: pytest.Monkey
     assert asked == [(place.wal, runtime, True), (place.wal, runtime, False)]
 
 
-def test_every_run_has_an_id_of_its_own() -> None:
+def test_two_runs_have_different_ids() -> None:
     place, runtime = Place(), simulated_runtime()
     runs = [Run(place.wal, place.checkpoint, Settings(), runtime=runtime) for _ in range(2)]
 
     assert runs[0].log.run_id != runs[1].log.run_id
 
 
-def test_each_sink_has_a_committer_of_its_own_role() -> None:
+def test_each_sink_has_a_committer_with_a_separate_role() -> None:
     run = Place().open({"a": Recorder(), "b": Recorder()})
 
     assert [committer.name for committer in run.committers] == ["a", "b"]
     assert [committer.term.role for committer in run.committers] == ["committer-a", "committer-b"]
 
 
-def test_what_is_registered_is_what_is_served() -> None:
+def test_a_registration_names_the_sink_its_kind_its_guarantee_and_its_identity() -> None:
     place = Place()
     run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime())
     given = replace(served_sink(run, "a", Delivery(Recorder(), guarantee="at_most_once")), identity="the target")
@@ -125,7 +125,7 @@ def test_everything_complete_is_delivered_to_one_sink_after_the_other() -> None:
     assert order == ["a", "a", "b", "b"]
 
 
-def test_a_step_tells_whether_there_was_something_to_do() -> None:
+def test_advance_returns_whether_it_delivered_a_batch() -> None:
     place = Place()
     run = place.open({"a": Recorder()})
     list(place.query().batches(run, 1))
@@ -174,7 +174,7 @@ def test_a_sink_that_goes_on_after_it_gave_up_holds_manifests_again() -> None:
     assert run.history.staged(1) is not None
 
 
-def test_where_every_sink_gave_up_no_manifest_is_forgotten() -> None:
+def test_manifests_of_pending_batches_are_kept_where_every_sink_gave_up() -> None:
     place = Place()
     flaky = Recorder(lambda chunk: failing(chunk) if chunk.batch_id else None)
     run = place.open({"a": Delivery(flaky, retry=Retry(attempts=1))})
@@ -200,7 +200,7 @@ def test_the_decisions_of_batches_that_every_sink_has_are_forgotten() -> None:
     assert sorted(run.shared.releaser._released) == [1]
 
 
-def test_without_a_way_to_be_ended_a_run_just_sleeps() -> None:
+def test_a_run_without_a_pause_just_sleeps() -> None:
     place, runtime = Place(), simulated_runtime()
     run = Run(place.wal, place.checkpoint, Settings(), runtime=runtime)
 
@@ -263,7 +263,7 @@ def test_a_renamed_sink_that_prepares_nothing_is_served_under_its_first_name() -
     assert (committer.name, committer.served_sink.preparation) == ("a", None)
 
 
-def test_whether_a_sink_is_retired_is_read_once_though_another_one_is() -> None:
+def test_a_start_reads_once_whether_a_sink_is_retired_although_another_one_is() -> None:
     place = Place()
     retire(ended_with(place, {"a": Recorder(), "b": Recorder()}), "b", drop_pending=0, take_over=TakeOver.IF_GONE)
     place.requests.clear()
@@ -300,7 +300,7 @@ def test_a_sink_that_is_retired_while_its_term_is_claimed_is_refused_by_its_name
         place.open({"a": Recorder()})
 
 
-def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
+def test_a_stager_claims_the_next_term_each_time_a_query_starts() -> None:
     place = Place()
     run = place.open({})
 
@@ -346,7 +346,7 @@ def test_a_start_that_fails_leaves_no_term_that_looks_served() -> None:
     assert holder_of(log, paths.committer_role("a"), 2).state is Holding.ENDED
 
 
-def test_a_start_takes_over_as_it_is_told() -> None:
+def test_a_start_takes_over_from_a_process_that_runs_only_with_always() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 0)
 
@@ -355,7 +355,7 @@ def test_a_start_takes_over_as_it_is_told() -> None:
     assert opened_or_ended(place, "a", take_over=TakeOver.ALWAYS).committers[0].term.number == 2
 
 
-def test_a_start_takes_over_an_unknown_process_only_where_it_is_told_to() -> None:
+def test_a_start_takes_over_from_an_unknown_process_only_with_unless_running() -> None:
     place = Place()
     log, role = ended_with(place, {"a": Recorder()}), paths.committer_role("a")
     place.wal.delete([paths.term(role, 1), paths.ended(role, 1)])
@@ -380,7 +380,7 @@ def test_a_start_that_one_sinks_process_refuses_claims_the_term_of_no_other_sink
     assert paths.term(paths.committer_role("a"), 2) not in place.wal.list("", recursive=True)
 
 
-def test_a_start_opens_a_wal_that_was_moved_as_it_is_told() -> None:
+def test_a_start_opens_a_moved_wal_only_with_moved_from() -> None:
     place = Place()
     ended_with(place, {"a": Recorder()})
     copy = Place(checkpoint=place.checkpoint)
@@ -445,7 +445,7 @@ def test_a_newest_batch_that_names_no_term_asks_for_no_higher_one() -> None:
     assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
 
 
-def test_what_is_due_is_collected_under_the_term_of_the_committer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collection_that_is_due_runs_under_the_term_of_the_committer(monkeypatch: pytest.MonkeyPatch) -> None:
     collected: list[Term] = []
     place = Place()
     run = place.open({"a": Recorder()})

@@ -87,7 +87,7 @@ def test_a_term_that_was_just_checked_is_not_checked_for_the_first_chunk() -> No
     assert checks == [0, 1, 2]
 
 
-def test_who_was_succeeded_sends_nothing_more() -> None:
+def test_a_superseded_process_sends_nothing_more() -> None:
     stage = Stage()
 
     def overtaken(_: Chunk) -> None:
@@ -113,7 +113,7 @@ def test_a_run_that_ends_sends_nothing_more() -> None:
     assert (result.rows, result.chunks, sink.tries) == (2, 1, 1)
 
 
-def test_a_record_that_is_there_already_stops_the_delivery_whoever_made_it() -> None:
+def test_a_record_that_is_there_already_stops_the_delivery() -> None:
     stage, sink = Stage(), Recorder()
     stage.place.wal.create(paths.progress("a", 0, 0, 2), b"another attempt's")
 

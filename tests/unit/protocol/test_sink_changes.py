@@ -498,7 +498,7 @@ def test_of_a_rename_and_a_registration_that_see_each_other_the_first_to_say_so_
 
 
 @pytest.mark.usefixtures("collects_often")
-def test_nor_does_a_new_sink_begin_under_a_name_that_was_given_and_its_registration_holds_nothing_back() -> None:
+def test_no_new_sink_begins_under_a_name_that_was_given_and_its_registration_holds_nothing_back() -> None:
     place = two_sinks()
     before_create(place, paths.sink("c"), lambda: renamed(place, "b", "c"))
 
@@ -554,7 +554,7 @@ def test_a_rename_that_was_interrupted_leaves_the_old_name_and_is_repeated(missi
     assert sink.batches == [3]
 
 
-def test_beside_a_process_that_serves_it_a_sink_is_not_renamed() -> None:
+def test_a_sink_is_not_renamed_while_a_process_serves_it() -> None:
     """Its next start would be refused for its old name, when nobody thinks of it any more."""
     place = two_sinks()
     place.open({"b": Recorder()})

@@ -264,7 +264,7 @@ def release_of_another_plan() -> bytes:
     return other.wal.read(paths.release(0))
 
 
-def test_of_collected_batches_a_succeeded_query_is_told_that_it_was_succeeded() -> None:
+def test_a_superseded_query_is_told_so_if_its_batch_was_collected() -> None:
     where = Place()
     sleeping = where.open({})
     run = where.open({"a": Recorder()})
@@ -353,7 +353,7 @@ def test_the_same_number_of_rows_is_not_worth_a_word(caplog: pytest.LogCaptureFi
     assert said_here(caplog) == []
 
 
-def test_nor_are_the_rows_of_another_input(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_number_of_rows_of_another_input_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
     place = Place()
     place.query().start_batch(0, 0)
     place.query().stage(place.open({}), 0)
@@ -365,7 +365,7 @@ def test_nor_are_the_rows_of_another_input(caplog: pytest.LogCaptureFixture) -> 
     assert said_here(caplog) == []
 
 
-def test_nor_is_an_earlier_attempt_whose_manifest_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_earlier_attempt_whose_manifest_is_gone_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """Only its folder is left: nothing tells how many rows it had."""
     place = Place()
     staged_twice(place, [2])

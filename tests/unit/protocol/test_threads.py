@@ -164,7 +164,7 @@ def test_only_at_the_end_the_target_is_asked_whether_it_still_has_what_is_marked
     assert "batch 0 was delivered and marked, but the target holds nothing" in str(thread.error)
 
 
-def test_having_caught_up_it_ends_and_a_new_batch_wakes_it_again() -> None:
+def test_a_thread_that_has_caught_up_ends_and_a_new_batch_wakes_it_again() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
     query = place.query()
@@ -320,7 +320,7 @@ def test_a_commit_that_spark_deleted_is_found_through_a_later_one(monkeypatch: p
     ended(thread)
 
 
-def test_it_is_a_daemon_and_does_not_run_on_the_callers_thread() -> None:
+def test_a_committer_runs_on_a_daemon_thread_and_not_on_the_callers() -> None:
     threads: list[threading.Thread] = []
     place = Place()
     sink = Recorder(lambda _: threads.append(threading.current_thread()))
@@ -342,7 +342,7 @@ def test_who_was_never_started_has_ended() -> None:
     assert thread.join(0)
 
 
-def test_following_a_wal_without_batches_it_finds_the_first_that_another_process_stages() -> None:
+def test_a_thread_that_follows_a_wal_without_batches_finds_the_first_that_another_process_stages() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
     thread = committing(run)
@@ -356,7 +356,7 @@ def test_following_a_wal_without_batches_it_finds_the_first_that_another_process
     ended(thread)
 
 
-def test_it_says_in_its_name_whose_it_is() -> None:
+def test_a_thread_is_named_after_its_sink() -> None:
     names: list[str] = []
     place, sink = Place(), Recorder(lambda _: names.append(threading.current_thread().name))
     run = place.open({"a": sink}, runtime=replace(SYSTEM, new_timed_call=DirectCall))
@@ -367,7 +367,7 @@ def test_it_says_in_its_name_whose_it_is() -> None:
     assert names == ["wal-sink-committer-a"]
 
 
-def test_each_time_it_is_asked_to_catch_up_it_looks_for_what_is_new() -> None:
+def test_a_thread_looks_for_new_batches_at_every_call_of_catch_up() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
     other = place.open({}, runtime=SYSTEM)

@@ -145,7 +145,7 @@ def test_for_an_hour_a_drain_that_has_everything_reads_one_small_object_a_poll()
     ended(thread)
 
 
-def test_for_three_hours_it_searches_twice_besides() -> None:
+def test_an_idle_thread_searches_twice_in_three_hours() -> None:
     here = Waiting(hours=Hours(3))
     thread = waited_with_everything_delivered(here)
 
@@ -218,7 +218,7 @@ def test_however_fast_spark_forgets_a_drain_has_what_is_complete_a_few_polls_lat
     ended(thread)
 
 
-def test_if_spark_died_while_it_deleted_the_search_that_comes_in_any_case_finds_what_it_completed() -> None:
+def test_a_batch_is_found_by_search_if_spark_died_while_it_deleted_older_entries() -> None:
     """The entry before the one that is waited for was left, so that it seems that Spark has not come that far."""
     here = Waiting(hours=Hours(2))
     spark = SparkThatForgets(here, 100)

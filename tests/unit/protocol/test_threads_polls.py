@@ -38,7 +38,7 @@ def polls_of(thread: CommitterThread, count: int) -> list[float | None]:
     return polls
 
 
-def test_waiting_for_a_batch_of_its_own_it_asks_ever_less_often_up_to_each_second() -> None:
+def test_a_thread_that_waits_for_a_batch_of_this_run_asks_ever_less_often_up_to_each_second() -> None:
     assert polls_of(waiting(pending=True), 9) == [0.03, 0.06, 0.12, 0.24, 0.48, 0.96, 1.0, 1.0, 1.0]
 
 
@@ -54,7 +54,7 @@ def test_before_the_wal_has_a_batch_it_does_not_ask() -> None:
     assert polls_of(waiting(bound=False), 1) == [None]
 
 
-def test_once_woken_it_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_was_woken_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = waiting(pending=True)
     thread._polls = 5
     monkeypatch.setattr(thread, "_rouse", lambda: None)
@@ -64,7 +64,7 @@ def test_once_woken_it_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert thread._poll_s() == 0.03
 
 
-def test_having_delivered_a_batch_it_asks_soon_for_the_next() -> None:
+def test_a_thread_that_delivered_a_batch_asks_soon_for_the_next() -> None:
     thread = waiting(follow=True, pending=True)
     thread._polls = 5
     FakeQuery(thread._run.checkpoint._files, lambda *_: []).complete_batch(1)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def searching(thread: CommitterThread, polls: range) -> list[int]:
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_it_searches_only_where_the_entry_before_is_gone_too_and_asks_that_every_eighth_time(follow: bool) -> None:
+def test_a_thread_searches_only_if_the_entry_before_is_gone_too_which_every_eighth_poll_reads(follow: bool) -> None:
     thread = waiting(follow=follow)
     assert searching(thread, range(16)) == []
 
@@ -109,7 +109,7 @@ def test_it_searches_only_where_the_entry_before_is_gone_too_and_asks_that_every
     assert searching(thread, range(16)) == [7, 15]
 
 
-def test_it_searches_now_and_then_whatever_the_entry_before_says() -> None:
+def test_a_thread_searches_now_and_then_whatever_the_entry_before_says() -> None:
     """Spark may have died while it deleted."""
     assert searching(waiting(follow=True), range(2048)) == [1023, 2047]
 

@@ -98,7 +98,9 @@ def test_what_cannot_be_aborted_is_left_for_the_next_start(vault: Vault, caplog:
     assert vault.held == {}
 
 
-def test_what_was_aborted_before_one_failed_is_tidied_away(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_of_transactions_aborted_before_a_failure_are_deleted(
+    vault: Vault, caplog: pytest.LogCaptureFixture
+) -> None:
     class FailingLater(VaultSink):
         def abort(self, transaction: Transaction, token: str) -> None:
             if vault.aborts:

@@ -75,7 +75,9 @@ def test_a_chunk_says_where_its_rows_stand_while_they_are_prepared(vault: Vault)
 
 
 @pytest.mark.parametrize("on_executor", [True, False])
-def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> None:
+def test_the_context_of_a_sink_names_the_batch_columns_and_place_it_prepares_for(
+    vault: Vault, on_executor: bool
+) -> None:
     where, sink = place(5), VaultSink(vault)
     where.open({"b": Recorder()})
     run = where.open({"a": sink})
@@ -95,7 +97,7 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
     ]
 
 
-def test_what_is_committed_is_named_as_it_was_begun(vault: Vault) -> None:
+def test_commit_gets_the_transaction_that_begin_got(vault: Vault) -> None:
     where, sink = place(0, 3), Noting(vault)
     run = where.open({"a": sink}, settings=Settings(chunk_rows=2, segment_bytes=1))
     where.stream(run, 0)
@@ -103,7 +105,7 @@ def test_what_is_committed_is_named_as_it_was_begun(vault: Vault) -> None:
     assert [(given.sink, given.partition, given.file_index) for given in sink.begun] == [("a", 1, 0), ("a", 1, 1)]
 
 
-def test_what_is_prepared_when_it_is_delivered_is_named_alike(vault: Vault) -> None:
+def test_commit_gets_the_transaction_of_begin_if_rows_are_prepared_at_delivery(vault: Vault) -> None:
     where, sink = place(0, 5), Noting(vault)
     run = where.open({"a": Delivery(sink, where="driver")})
     where.stream(run, 0)
@@ -112,7 +114,7 @@ def test_what_is_prepared_when_it_is_delivered_is_named_alike(vault: Vault) -> N
     assert given == Transaction(given.id, wal_id_of(run), "a", 0, partition=1, file_index=0)
 
 
-def test_who_takes_over_begins_nothing_where_a_predecessor_had_prepared(vault: Vault) -> None:
+def test_a_takeover_begins_no_transaction_that_a_predecessor_prepared(vault: Vault) -> None:
     where = place(5)
     failing = Delivery(Failing(vault, "commit", times=99), where="driver", retry=Retry(attempts=1))
     with pytest.raises(DeliveryError, match="unreachable"):
@@ -129,7 +131,7 @@ def test_each_of_several_segments_is_recorded_once_it_is_committed(vault: Vault)
     assert len(recorded) == 2
 
 
-def test_who_is_succeeded_between_two_segments_commits_no_other(vault: Vault) -> None:
+def test_a_process_superseded_between_two_segments_commits_no_other(vault: Vault) -> None:
     where = place(2, 2)
 
     class SucceededAfter(VaultSink):
@@ -147,7 +149,7 @@ def test_who_is_succeeded_between_two_segments_commits_no_other(vault: Vault) ->
 # How long it may take.
 
 
-def test_every_call_is_limited_in_time(vault: Vault) -> None:
+def test_every_call_of_staging_is_limited_in_time(vault: Vault) -> None:
     limits: dict[str, set[float]] = {}
 
     where = place(5)
@@ -187,7 +189,7 @@ def test_a_failure_while_rows_are_staged_names_the_transaction_and_the_call(
     assert f"{told}; the rows of this transaction are prepared when they are delivered" in caplog.text
 
 
-def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None:
+def test_a_failure_while_rows_are_committed_names_the_transaction_and_the_call(vault: Vault) -> None:
     where, sink = place(5), Failing(vault, "commit")
     run = where.open({"a": Delivery(sink, retry=Retry(attempts=1))})
     staged(where, run)
@@ -236,7 +238,7 @@ def test_an_answer_that_is_no_handle_stops_a_delivery_at_once(
     assert len(asked) == 1
 
 
-def test_what_is_no_two_phase_sink_fails_for_good() -> None:
+def test_a_plain_sink_in_place_of_a_two_phase_sink_fails_for_good() -> None:
     class Plain(Sink):
         def write(self, chunk: object) -> None: ...
 

@@ -95,9 +95,7 @@ def test_what_may_have_been_committed_and_is_gone_stops_delivery_until_somebody_
 
 
 @pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
-def test_who_was_succeeded_prepares_nothing_again_for_its_successor_to_find(
-    vault: Vault, on_gone: Literal["halt", "prepare_again"]
-) -> None:
+def test_a_superseded_process_prepares_nothing_again(vault: Vault, on_gone: Literal["halt", "prepare_again"]) -> None:
     """Found by TLC: the newer process, whose answer was lost, would take that transaction for the one to commit."""
     vault.remembers_commits = False
     where = place(5)

@@ -269,7 +269,7 @@ def test_absence_is_no_proof_unless_a_person_names_the_place(tmp_path: Path) -> 
     assert place.wal.list("", recursive=True) == []
 
 
-def test_so_it_is_with_a_place_on_another_kind_of_store_and_with_another_wal() -> None:
+def test_absence_is_no_proof_at_a_place_on_another_kind_of_store_or_with_another_wal() -> None:
     place = streamed()
     for said, why in (
         ("s3://lake/wal", "another kind of store"),

@@ -127,7 +127,7 @@ def test_a_plain_target_gets_the_rows_of_both_copies_and_nobody_notices() -> Non
 
 
 @pytest.mark.s3
-def test_so_is_one_on_s3(s3_server: S3Server, s3_url: str) -> None:
+def test_a_copy_on_s3_is_refused(s3_server: S3Server, s3_url: str) -> None:
     original = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/one", s3_server.storage_options))))
     original.stream(original.open({"a": Recorder()}), 0)
     other = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/two", s3_server.storage_options))))

@@ -179,7 +179,7 @@ class Whole(Plain):
 
 
 @pytest.mark.parametrize("to", [Segments(), Batches(), Whole()])
-def test_whoever_names_no_rows_cannot_have_them_kept_aside(to: Sink | BatchSink) -> None:
+def test_a_sink_that_names_no_refused_rows_cannot_have_dead_letters(to: Sink | BatchSink) -> None:
     with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' needs a sink that is called chunk"):
         promise(to, Delivery(to, on_rejected="dead_letter"), "orders")
 
@@ -190,7 +190,7 @@ def test_a_policy_for_segments_is_refused_where_a_batch_is_written_in_one_call()
     promise(Segments(), Delivery(Segments(), max_concurrency=1), "orders")
 
 
-def test_that_refused_rows_are_kept_aside_is_said() -> None:
+def test_the_guarantee_says_that_refused_rows_are_kept_as_dead_letters() -> None:
     halting = promise(Plain(), Delivery(Plain()), "orders").sentence
     keeping = promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders").sentence
     assert keeping == f"{halting}; rows that it refuses are kept as dead letters and are not in the target"

@@ -79,7 +79,7 @@ def test_the_term_alone_is_checked_without_a_look_at_the_rows() -> None:
     assert faults == []
 
 
-def test_what_was_stored_with_a_chunk_knows_it_again() -> None:
+def test_an_entry_knows_the_chunk_that_it_was_made_of() -> None:
     faults = []
     for case in CASES:
         if case.verdict == "new":
@@ -95,5 +95,5 @@ def test_what_was_stored_with_a_chunk_knows_it_again() -> None:
     assert faults == []
 
 
-def test_an_entry_travels() -> None:
+def test_an_entry_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(STORED)) == STORED  # noqa: S301 - as Spark does

@@ -108,7 +108,7 @@ URLS = [
 
 
 @pytest.mark.parametrize(("make", "url"), URLS, ids=[url.partition(":")[0] for _, url in URLS])
-def test_by_url(make: Any, url: str) -> None:
+def test_a_url_says_how_maps_are_written(make: Any, url: str) -> None:
     sink = make(f"{url}entries")
     made = sink._format.maps if isinstance(sink, KafkaSink) else sink._maps
     assert made == "entries"

@@ -95,7 +95,7 @@ def test_an_unreadable_object_is_an_unknown_outcome(runtime: Runtime) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own bytes
 
 
-def test_what_no_repetition_mends_passes_through(runtime: Runtime, pauses: list[float]) -> None:
+def test_an_error_that_no_repetition_repairs_passes_through(runtime: Runtime, pauses: list[float]) -> None:
     with pytest.raises(ConfigError):
         create_once(Scripted("failed", error=ConfigError), "a", b"mine", runtime=runtime)
     assert pauses == []

@@ -139,7 +139,7 @@ def test_without_a_meter_it_is_the_store_itself(inner: Store) -> None:
     assert measured(inner, None) is inner
 
 
-def test_it_passes_everything_on_and_counts_it(inner: Store, counts: RequestCounts) -> None:
+def test_a_measured_store_passes_everything_on_and_counts_it(inner: Store, counts: RequestCounts) -> None:
     store = measured(inner, counts)
     store.begin()
     store.create("a/b", b"rows")

@@ -62,7 +62,7 @@ def test_threads_lose_no_count() -> None:
     assert counts.counted()[0].times.count == 8_000
 
 
-def test_they_travel_as_pickle_and_as_json() -> None:
+def test_counts_of_requests_can_be_pickled_and_encoded_as_json() -> None:
     counts = RequestCounts()
     counts.note("list", "error", 0.1)
     counted = counts.counted()

@@ -118,7 +118,7 @@ def test_a_run_that_ends_does_not_wait_for_the_rate() -> None:
     assert run.log.runtime.monotonic_s() <= 1.0
 
 
-def test_who_was_succeeded_while_it_waited_for_the_rate_sends_nothing_more() -> None:
+def test_a_process_superseded_while_it_waits_for_the_rate_sends_nothing_more() -> None:
     place, to = Place(rows=lambda _: [4]), Clocked()
     run = clocked(place, to, rows_per_s=1)
     place.stream(run, 0)
@@ -168,7 +168,7 @@ def test_the_longest_wait_that_any_segment_was_asked_for_counts() -> None:
     assert run.log.runtime.monotonic_s() == 60.0
 
 
-def test_one_that_asks_for_more_than_the_budget_is_asked_once_more_when_that_ends() -> None:
+def test_a_target_that_asks_for_a_longer_wait_than_the_budget_gets_one_more_attempt_at_its_end() -> None:
     def closed(_: Chunk) -> None:
         raise RetryLaterError("closed for the night", after_s=1e9)
 
@@ -205,7 +205,7 @@ def test_a_target_that_took_nothing_is_asked_with_one_segment_first() -> None:
     assert carrying.starts == [[(0, 0), (1, 0), (2, 0)], [(0, 0)], [(0, 0)], [(1, 0), (2, 0)]]
 
 
-def test_one_that_took_something_is_given_all_the_rest_at_once() -> None:
+def test_a_target_that_took_some_rows_is_given_all_the_rest_at_once() -> None:
     carrying = Carrying(failed(*[FailureKind.RETRIABLE] * 3, rows=1, chunks=1), done)
     _, run = carried_by(carrying, rows=(2, 3, 2))
     run.deliver_all()

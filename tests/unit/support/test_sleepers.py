@@ -75,7 +75,9 @@ def test_a_release_that_is_made_once_more_after_its_collection_releases_nothing(
 
 
 @pytest.mark.parametrize("planned_anew", [True, False])
-def test_nor_does_it_commit_what_was_prepared_for_it(planned_anew: bool, vault: Vault) -> None:
+def test_a_release_that_is_made_once_more_after_its_collection_commits_nothing_prepared(
+    planned_anew: bool, vault: Vault
+) -> None:
     """A two-phase sink reads no segment, so that it does not notice that it is gone."""
     place = Sleepy(before="release.json", rows=lambda _: [5])
     sleeper = place.open({"a": VaultSink(vault)}, settings=lower_retention(1))

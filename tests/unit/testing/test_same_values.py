@@ -80,7 +80,7 @@ DIFFERENT: list[tuple[Any, Any]] = [
 ]
 
 
-def test_what_was_cut_rounded_or_lost_is_not() -> None:
+def test_a_cut_rounded_or_lost_value_is_another_value() -> None:
     assert [(sent, found) for sent, found in DIFFERENT if same_value(sent, found)] == []
 
 
@@ -102,7 +102,7 @@ def test_source_code_of_python_is_not_the_value() -> None:
     assert [(sent, found) for sent, found in SOURCE_CODE if same_value(sent, found)] == []
 
 
-def test_its_text_is() -> None:
+def test_the_text_of_a_value_is_the_same_value() -> None:
     values = [Decimal("1.50"), dt.date(2023, 11, 14), INSTANT, dt.time(1, 2, 3), 1.5, "text"]
     assert [sent for sent in values if not same_value(sent, str(sent))] == []
 

@@ -57,7 +57,7 @@ def written(folder: Path, some: Chunk, format: Any) -> bytes:  # noqa: A002 - th
     return data
 
 
-def test_it_is_idempotent() -> None:
+def test_a_files_sink_is_idempotent() -> None:
     assert FilesSink("memory://x").idempotent
 
 

@@ -62,7 +62,7 @@ def test_a_chunk_is_not_written_to_the_disk_below(folder: Path) -> None:
     assert len(list(folder.rglob("*.jsonl"))) == 2
 
 
-def test_nor_to_an_empty_mount_point(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_is_not_written_to_an_empty_mount_point(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = files_sink(folder)
     another_disk(monkeypatch)
     with pytest.raises(StoreError, match=LOST):
@@ -80,7 +80,7 @@ def test_an_attempt_that_opens_the_sink_anew_does_not_take_the_disk_below(
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_the_sink_made_is_known_from_then_on(tmp_path: Path) -> None:
+def test_a_folder_that_the_sink_made_is_not_made_again_once_it_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "later"
     sink = files_sink(folder)
     sink.write(chunk(ids(1)))

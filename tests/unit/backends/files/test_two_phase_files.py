@@ -395,14 +395,14 @@ def test_a_new_transaction_leaves_the_old_one_for_abort(tmp_path: Path) -> None:
     assert READERS["jsonl"](shown(tmp_path)["0-0-0.jsonl"]) == TABLE.to_pylist()
 
 
-def test_it_is_exactly_once_and_travels(tmp_path: Path) -> None:
+def test_the_sink_is_exactly_once_and_can_be_pickled(tmp_path: Path) -> None:
     sink = make_sink(tmp_path, storage_options={"auto_mkdir": True})
     assert promise(sink, Delivery(sink), "default").guarantee == "exactly_once"
     assert repr(pickle.loads(pickle.dumps(sink))) == repr(sink) == sink.describe()  # noqa: S301
     assert repr(sink) == f"TwoPhaseFilesSink('file://{tmp_path}', format='jsonl')"
 
 
-def test_by_url(tmp_path: Path) -> None:
+def test_a_url_with_two_phase_commit_makes_this_sink(tmp_path: Path) -> None:
     sink = sink_from_url(
         f"files://{tmp_path}?format=csv&commit=two-phase&part_bytes=6000000"
         "&name_template=dt={date:%25Y}/{batch_id}-{partition}-{file_index}.{ext}"

@@ -84,7 +84,7 @@ def test_rows_that_are_taken_one_after_the_other_are_not_refused() -> None:
     assert refused_rows([7], lambda *_: Apart("not twice")) == {7: "not twice"}
 
 
-def test_nor_does_that_hide_what_is_refused_as_a_whole() -> None:
+def test_a_chunk_that_is_refused_as_a_whole_is_an_error_although_its_rows_are_taken_alone() -> None:
     def attempt(first: int, end: int) -> str | None:
         return Apart("not twice") if end - first > 2 else "too many" if end - first > 1 else None
 
