@@ -46,8 +46,8 @@ class Log:
         return Stamp(id=self.runtime.new_id(), created=self.runtime.timestamp())
 
     def create(self, path: str, record: Record) -> bool:
-        """Create a record. Returns True if it exists now, False if another writer's record exists. Raises
-        `OutcomeUnknownError` if this cannot be determined.
+        """Create a record. Returns True if it exists now, False if another writer's record exists. If an answer was
+        lost, the object is read back: each record names its writer. Raises `OutcomeUnknownError` if that cannot be done.
         """
         return create_once(self.store, path, encode(record), runtime=self.runtime)
 

@@ -1,7 +1,11 @@
 """Collection: deleting objects that no run needs any more. Low water moves first, then objects below it are deleted.
 
 A sink may be registered while low water moves. It is registered before it looks at low water, and the sinks are listed
-once more after low water moved. One of the two sees the other, so that every batch which a sink needs stays.
+once more after low water moved. So one of the two sees the other: either nothing of its batches is deleted, or it
+begins with the oldest batch that is held (`progress.first_due`).
+
+Three more kinds of objects are deleted elsewhere: records of transactions that were begun (`two_phase`), superseded
+error records (`retry`), and probes of the store (`Run`).
 """
 
 from __future__ import annotations
@@ -111,8 +115,8 @@ class Collector:
         return record is not None and record.folder != name
 
     def _delete_through(self, batch_id: int) -> None:
-        """Delete the objects of batches up to this one: batches, then progress and markers of each sink. After a crash
-        the next collection deletes the rest.
+        """Delete the objects of batches up to this one: batches, then progress and markers of each sink, then old
+        low-water records. After a crash the next collection deletes the rest.
 
         They are listed and deleted in groups, so that a collection of many batches makes progress.
         """

@@ -1,9 +1,9 @@
 """The committer of one sink: gate, release, deliver, mark, in batch order. Runs in the driver or a draining process.
 
 `Committer.deliver_next` is the protocol, from top to bottom. Nothing here waits for a gate or knows Spark: all that can
-be done now is done, and the caller decides when to call again.
+be done now is done, and the caller decides when to call again. The last step, collection, is `Run.advance`.
 
-An idempotent sink that is behind is served in groups of batches, see `markers.Group`.
+An idempotent sink that is behind is served in groups of batches, see `progress.Group`.
 """
 
 from __future__ import annotations
@@ -299,8 +299,9 @@ class Committer:
             )
 
     def abort_abandoned(self) -> None:
-        """Abort transactions that a two-phase sink began and that no process will commit: at the start, then once every
-        few batches. A failure is only logged as a warning, since they are found again.
+        """Abort transactions that a two-phase sink began and that no process will commit, since their batch is marked:
+        at the start, then whenever `ABORT_EVERY_BATCHES` more are marked. A failure is only logged as a warning, since
+        they are found again.
         """
         if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
             return

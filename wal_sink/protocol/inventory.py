@@ -199,7 +199,8 @@ def refuse_left(log: Log, wal: WalRecord | None, claims: Iterable[tuple[Term, Se
     """Make sure that the WAL was not moved since `wal` was read. `claims`: each claimed term, and the terms of its role
     that were listed before that read. At most one read; none for a WAL without a record yet. Raises `CorruptError`.
 
-    A move removes `wal.json` at the earlier place, and then claims every role there that has terms. So a claim of the
+    For a move, a person removes `wal.json` at the earlier place. Then the first start at the new place claims every
+    role there that has terms. So a claim of the
     term right after those that were listed precedes the move's, which fences it. Any other claim may follow the move:
     then the record is gone.
     """
@@ -283,7 +284,8 @@ def marked_through(log: Log, name: str) -> int:
 def newest_marker(log: Log, name: str) -> Marker | None:
     """The newest marker of a sink, from any process; None if there is none. One listing and one read.
 
-    Collection keeps the newest marker: a listed one is gone only if a newer one exists. Raises `CorruptError`.
+    Collection keeps the newest marker of a sink that is not retired, as it stays `retention_batches` behind the lowest
+    of them: a listed one is gone only if a newer one exists. Raises `CorruptError`.
     """
     newest = NOTHING
     for _ in range(_LOOKS):

@@ -213,7 +213,7 @@ class Run:
         stager = self._required_stager()
         with logging_about(wal=self.log.store.root, batch=batch_id):
             if not self.committers:
-                stager.refuse_superseded()  # without committers, nothing else in this process looks for a newer one
+                stager.refuse_superseded()  # with committers, their terms tell of a newer run
             return stager.begin(batch_id, planned_ms=planned_ms)
 
     def end_staging(self, attempt: Attempt, staged: Staged) -> Manifest:

@@ -1,8 +1,16 @@
 """Delivering one segment to a sink, chunk by chunk. The same code runs on executors and in the driver.
 
-Between two chunks come a look at the term and a record of progress. For most targets both happen for every chunk. A
-target that ignores repeats, or refuses them, does not need that. Then a look at the term is good for a second, and
-progress is recorded once a second.
+Between two chunks come a look at the term and a record of progress:
+
+| sink | look at the term | record of progress |
+|---|---|---|
+| plain | before every chunk | after every chunk |
+| at most once | before every chunk, and after its record | before every chunk |
+| idempotent | once a second | once a second |
+| transactional | once a second | none: the position goes with the rows |
+| two-phase, a writer of segments | once a segment | once a segment |
+
+The marker stands for the last chunk of a batch with one segment.
 """
 
 from __future__ import annotations

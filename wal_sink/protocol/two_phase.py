@@ -1,13 +1,14 @@
 """Two-phase sinks: rows are prepared in the target while they are staged, and committed after the release.
 
-A transaction is recorded before it is begun. So a transaction that a crash leaves in a target is found and aborted
-(`abort_abandoned`). The handle to commit is the one in the manifest, or in the newest `PreparedRecord`.
+A transaction is recorded before it is begun. So a transaction that a crash leaves in a target is found, and aborted
+once its batch is marked (`abort_abandoned`). The handle to commit is the one in the manifest, or in the newest
+`PreparedRecord`.
 
 Usually the rows of a segment were prepared while they were staged, and the manifest has the handle. If they were not,
 or if the target has lost them since, they are prepared now from the rows in the WAL. A record of the new transaction is
 created before it is committed, so that two processes which do this at the same time commit the same transaction.
 
-Only transactions of batches that the sink has are aborted, since any other could still be committed.
+No other transaction is aborted: until the sink has the batch, it could still be committed.
 """
 
 from __future__ import annotations
@@ -394,7 +395,7 @@ def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, thro
     so, and the next call tries again: such a transaction only takes room in the target. Raises what the store raises.
     """
     begun = [name for name in _begun(log, sink) if name.batch_id <= through]
-    committed = {batch_id: _committed(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
+    committed = {batch_id: _maybe_committed(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
     done = [name for name in begun if name.transaction_id in committed[name.batch_id]]
     abandoned = [name for name in begun if name.transaction_id not in committed[name.batch_id]]
     if abandoned:
@@ -410,7 +411,7 @@ def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
     return (name for name in parsed if name is not None)
 
 
-def _committed(log: Log, sink: str, batch_id: int) -> set[str]:
+def _maybe_committed(log: Log, sink: str, batch_id: int) -> set[str]:
     """Ids of the transactions of a batch that may have been committed; empty if the batch was collected.
 
     Then the target decides: `abort` leaves a committed transaction as it is.
