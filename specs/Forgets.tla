@@ -148,7 +148,7 @@ Superseded(r) == term > r
 Left(c, where) == [c EXCEPT !.pc = where, !.b = -1, !.rows = NoRows, !.far = NoRows, !.over = FALSE, !.again = FALSE]
 Go(r, where) == C' = [C EXCEPT ![r] = IF where \in {"gone", "alarm", "closed", "idle"} THEN Left(@, where) ELSE [@ EXCEPT !.pc = where]]
 
-\* lifecycle.run.Run.open: the term, then the newest marker
+\* protocol.run.Run.open: the term, then the newest marker
 Open(r) ==
     /\ C[r].pc = "off" /\ term = r - 1
     /\ term' = r
@@ -174,7 +174,7 @@ ReadLastDelivered(r) ==
 Tasks(b, rows) ==
     [g \in Slots |-> IF g \in Segs(b) /\ rows[g] < Size(b, g) THEN [NoTask EXCEPT !.pc = "read", !.k = rows[g]] ELSE NoTask]
 
-\* committer.committer.Committer.deliver_next: the term, the release, and of another's release the marker
+\* protocol.committer.Committer.deliver_next: the term, the release, and of another's release the marker
 Begin(r) ==
     LET c == C[r]
         b == c.marked + 1
@@ -347,7 +347,7 @@ Question(r) ==
     /\ G' = IF isBehind THEN G ELSE [G EXCEPT !.asked = @ \cup {r}]
     /\ UNCHANGED <<target, wal, T, budgets>>
 
-\* committer.committer.Committer._mark
+\* protocol.committer.Committer._mark
 CreateMarker(r) ==
     LET c == C[r]
         isNew == marked < c.b
@@ -360,7 +360,7 @@ CreateMarker(r) ==
     /\ G' = [G EXCEPT !.asked = @ \ {r}, !.lost = @ \/ AnyMissing(log, marked'), !.bad = IF isBad THEN @ \cup {"marked"} ELSE @]
     /\ UNCHANGED <<target, letters, rel, term, T, budgets>>
 
-\* The work of a newer process looks like damage to a superseded one: committer.committer.Committer.deliver_with_retries
+\* The work of a newer process looks like damage to a superseded one: protocol.committer.Committer.deliver_with_retries
 Suspect(r) ==
     /\ C[r].pc = "suspect"
     /\ Go(r, IF Superseded(r) THEN "gone" ELSE "alarm")

@@ -107,7 +107,7 @@ Blame(g) == IF losses = 0 THEN [g EXCEPT !.bad = @ \cup {"alarm"}] ELSE g
 \* Roles that an older process may hold.
 Before == [x \in Roles |-> [NoClaim EXCEPT !.held = BUG # "new_role_never_held"]]
 
-\* recovery.inventory.take: wal.json, then what is there, then wal.json again before it is an error
+\* protocol.inventory.take: wal.json, then what is there, then wal.json again before it is an error
 Open(r) ==
     /\ R[r].pc = "off"
     /\ r > 1 => R[r - 1].pc # "off" /\ (AtOnce \/ ~Starts(r - 1))
@@ -131,7 +131,7 @@ LookAgain(r) ==
        ELSE R' = [R EXCEPT ![r].pc = "register"] /\ UNCHANGED G
     /\ UNCHANGED <<made, done, K, losses>>
 
-\* recovery.registration.register
+\* protocol.registration.register
 Register(r) ==
     /\ R[r].pc = "register"
     /\ R' = IF Of("sink") # {} THEN [R EXCEPT ![r].pc = "on", ![r].sink = First("sink"), ![r].cm = "claim", ![r].batches = FALSE]
@@ -155,7 +155,7 @@ NewSink(r) ==
     /\ UNCHANGED <<done, losses>>
 
 -----------------------------------------------------------------------------
-(* Claiming a term: wal.fencing.claim *)
+(* Claiming a term: log.terms.claim *)
 
 Thread(role) == IF role = "stager" THEN "st" ELSE "cm"
 Pc(r, role) == IF role = "stager" THEN R[r].st ELSE R[r].cm
@@ -221,7 +221,7 @@ Compare(r, role) ==
 -----------------------------------------------------------------------------
 (* Staging and delivering *)
 
-\* recovery.history.History.bind: before wal.json is made, the inventory is taken once more
+\* protocol.history.History.bind: before wal.json is made, the inventory is taken once more
 Bind(r) ==
     LET wal == IF Of("wal") # {} THEN First("wal") ELSE done IN
     /\ R[r].pc = "on" /\ R[r].st = "idle" /\ R[r].wal = -1 /\ done < NB

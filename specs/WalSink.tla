@@ -125,11 +125,11 @@ ByTime(s) == Kind[s] \in {"idempotent", "transactional"}
 
 (* One read or listing of the store *)
 
-Superseded(role, term) == (term + 1) \in terms[role]            \* wal.fencing.Term.check
-NextTerm(role) == Max({0} \cup terms[role]) + 1                \* wal.fencing.claim
+Superseded(role, term) == (term + 1) \in terms[role]            \* log.terms.Term.check
+NextTerm(role) == Max({0} \cup terms[role]) + 1                \* log.terms.claim
 Marked(s, b) == \E m \in mark : m.s = s /\ m.b = b
-NewestMarker(s) == Max({-1} \cup {m.b : m \in {x \in mark : x.s = s}})     \* recovery.inventory.newest_marker
-Recorded(s, b, g) == Max({0} \cup {p.k : p \in {x \in prog : x.s = s /\ x.b = b /\ x.g = g}})  \* delivery.progress.recorded_rows
+NewestMarker(s) == Max({-1} \cup {m.b : m \in {x \in mark : x.s = s}})     \* protocol.inventory.newest_marker
+Recorded(s, b, g) == Max({0} \cup {p.k : p \in {x \in prog : x.s = s /\ x.b = b /\ x.g = g}})  \* protocol.progress.recorded_rows
 Traces == {m.b : m \in man} \cup {b \in Batches : rel[b] # NoAtt}
 HasOffsets(b) == Len(ck.off) > b
 ManifestOf(b, att) == \E m \in man : m.b = b /\ m.t = att.t /\ m.n = att.n
@@ -174,7 +174,7 @@ OtherQuery ==
 -----------------------------------------------------------------------------
 (* Opening a run *)
 
-\* lifecycle.run.Run.open: recovery.history.History.load_owner, load_batches, checkpoint.reader.Gate.search
+\* protocol.run.Run.open: protocol.history.History.load_owner, load_batches, protocol.checkpoint.Gate.search
 Open(r) ==
     /\ R[r].phase = "new"
     /\ r > 1 => R[r - 1].phase # "new"
@@ -185,22 +185,22 @@ Open(r) ==
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, S, C, T>>
 
-\* lifecycle.run.Run._committer: wal.fencing.claim
+\* protocol.run.Run._committer: log.terms.claim
 Claim(r, s) ==
     /\ R[r].phase = "open" /\ C[r][s].pc = "claim"
     /\ terms' = [terms EXCEPT ![s] = @ \cup {NextTerm(s)}]
     /\ C' = [C EXCEPT ![r][s].pc = "load", ![r][s].term = NextTerm(s)]
     /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, R, S, T, G>>
 
-\* committer.committer.Committer.load
+\* protocol.committer.Committer.load
 Load(r, s) ==
     /\ C[r][s].pc = "load"
     /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].marked = NewestMarker(s), ![r][s].upto = NewestMarker(s)]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* lifecycle.run.Run.become_stager, once the committers have caught up
-\* (lifecycle.committer_pool.CommitterPool.wait_caught_up): recovery.history.History.ask_owner_again, then
-\* wal.fencing.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
+\* protocol.run.Run.become_stager, once the committers have caught up
+\* (protocol.committer_pool.CommitterPool.wait_caught_up): protocol.history.History.ask_owner_again, then
+\* log.terms.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
 \* `WalSink.stage` (Chains), Spark has chosen and planned the batch before.
 BecomeStager(r) ==
     /\ R[r].phase = "open" /\ S[r].pc = IF r \in Chains THEN "claim" ELSE "off"
@@ -217,7 +217,7 @@ BecomeStager(r) ==
     /\ R' = IF wal # 0 THEN [R EXCEPT ![r].own = wal] ELSE R
     /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, C, T>>
 
-\* recovery.history.History.load_batches, once the term is claimed.  The repair "known_at_query_start": at every start of a query.
+\* protocol.history.History.load_batches, once the term is claimed.  The repair "known_at_query_start": at every start of a query.
 LoadBatches(r) ==
     /\ S[r].pc = "known"
     /\ R' = IF Fixed("known_at_query_start") \/ R[r].known = -1
@@ -260,7 +260,7 @@ LooksUp(r, b) == b <= R[r].known \/ (Fixed("first_batch_looked_up") /\ S[r].n = 
 Write(r, b) == IF R[r].known > -1 /\ b > R[r].known + 1 THEN "gap" ELSE "write"
 AfterBegin(r, b) == IF LooksUp(r, b) THEN "release" ELSE Write(r, b)
 
-\* staging.stager.Stager.begin: checkpoint.reader.Checkpoint.require_offsets, recovery.history.History.bind
+\* protocol.stage.Stager.begin: protocol.checkpoint.Checkpoint.require_offsets, protocol.history.History.bind
 StageBegin(r) ==
     /\ S[r].pc = "stage"
     /\ LET b == S[r].b
@@ -293,7 +293,7 @@ StageTerm(r) ==
     /\ S' = [S EXCEPT ![r].pc = IF Superseded("stager", S[r].t) THEN "dead" ELSE AfterBegin(r, S[r].b)]
     /\ UNCHANGED <<ck, store, R, C, T, G>>
 
-\* staging.stager.Stager._is_replay: what the release says counts once low water was read
+\* protocol.stage.Stager._is_replay: what the release says counts once low water was read
 StageRelease(r) ==
     /\ S[r].pc = "release"
     /\ LET b == S[r].b
@@ -302,7 +302,7 @@ StageRelease(r) ==
        IN S' = [S EXCEPT ![r].pc = found]
     /\ UNCHANGED <<ck, store, R, C, T, G>>
 
-\* staging.stager.Stager._refuse_collected, after the release was looked for
+\* protocol.stage.Stager._refuse_collected, after the release was looked for
 StageLowWater(r) ==
     /\ S[r].pc \in {"no release", "another plan", "replay"}
     /\ LET b == S[r].b IN
@@ -325,7 +325,7 @@ StageCollected(r) ==
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, R, C, T>>
 
-\* staging.stager.Stager._refuse_gap: an older process may have staged since
+\* protocol.stage.Stager._refuse_gap: an older process may have staged since
 StageGap(r) ==
     /\ S[r].pc = "gap"
     /\ LET known == Max({R[r].known, low} \cup {b \in Traces : b > low}) IN
@@ -333,8 +333,8 @@ StageGap(r) ==
        /\ IF S[r].b > known + 1 THEN StageFails(r, "missing") ELSE S' = [S EXCEPT ![r].pc = "write"] /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, C, T>>
 
-\* staging.stager.Stager.end: the Spark job, then the manifest (its name is nobody else's: an ambiguous answer reads
-\* back as its own); recovery.history.History.note_staged
+\* protocol.stage.Stager.end: the Spark job, then the manifest (its name is nobody else's: an ambiguous answer reads
+\* back as its own); protocol.history.History.note_staged
 StageManifest(r) ==
     /\ S[r].pc = "write"
     /\ LET b == S[r].b
@@ -372,7 +372,7 @@ Restart(r) ==
 
 CommitterFails(r, s, why) == C' = [C EXCEPT ![r][s].pc = "fail", ![r][s].why = why]
 
-\* committer.committer.Committer.deliver_with_retries: the work of a newer process looks like damage to a superseded one
+\* protocol.committer.Committer.deliver_with_retries: the work of a newer process looks like damage to a superseded one
 Fail(r, s) ==
     /\ C[r][s].pc = "fail"
     /\ LET c == C[r][s] IN
@@ -382,7 +382,7 @@ Fail(r, s) ==
             /\ G' = Shout(G, c.b, c.why, FalseAlarm(c.why))
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* A release is known: begin to deliver it, or look first at the work of an older process.  committer.committer.Committer.deliver_next
+\* A release is known: begin to deliver it, or look first at the work of an older process.  protocol.committer.Committer.deliver_next
 Taken(r, s, c, b, att) ==
     LET over == att.r # r \/ c.began = b
         last == BUG = "group_marked_before_its_last" /\ c.upto > c.marked /\ b - c.marked = Longest
@@ -390,7 +390,7 @@ Taken(r, s, c, b, att) ==
     IN [c EXCEPT !.b = b, !.att = att, !.began = b, !.rows = NoRows, !.pc = next, !.fresh = ~over,
                  !.seen = ~over /\ G.marked[<<s, b>>] # 0]
 
-\* committer.committer.Committer.deliver_next: a batch that was released waits, too, while a checkpoint that was rolled back has not
+\* protocol.committer.Committer.deliver_next: a batch that was released waits, too, while a checkpoint that was rolled back has not
 \* completed it again.  rec: what earlier runs left is not delivered yet.
 AskGate(r, s) ==
     /\ R[r].phase = "open" /\ C[r][s].pc = "idle" /\ wal # 0
@@ -410,7 +410,7 @@ AskGate(r, s) ==
     /\ UNCHANGED <<ck, store, S, T, G>>
 
 \* The repair "fresh_gate" also takes what this run staged before it asks the gate, not after (att in AskGate).
-\* committer.committer.Committer.deliver_next: a superseded committer decides nothing; then committer.release.Releaser.release and ._decide
+\* protocol.committer.Committer.deliver_next: a superseded committer decides nothing; then protocol.release.Releaser.release and ._decide
 \* as far as memory goes
 CheckOffice(r, s) ==
     /\ C[r][s].pc = "office"
@@ -439,7 +439,7 @@ Adopt(r, s, b) ==
     ELSE /\ R' = [R EXCEPT ![r].relm[b] = rel[b]]
          /\ C' = [C EXCEPT ![r][s] = Taken(r, s, @, b, rel[b])]
 
-\* committer.release.Releaser._decide: find the release
+\* protocol.release.Releaser._decide: find the release
 FindRelease(r, s) ==
     /\ C[r][s].pc = "find"
     /\ LET b == C[r][s].b IN
@@ -447,7 +447,7 @@ FindRelease(r, s) ==
        ELSE C' = [C EXCEPT ![r][s].pc = "pick"] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* committer.release.Releaser._highest_manifest
+\* protocol.release.Releaser._highest_manifest
 PickManifest(r, s) ==
     /\ C[r][s].pc = "pick"
     /\ LET b == C[r][s].b
@@ -466,7 +466,7 @@ PickManifest(r, s) ==
                THEN [G EXCEPT !.bad = @ \cup {"I7"}] ELSE G
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* committer.release.Releaser._check_against_checkpoint
+\* protocol.release.Releaser._check_against_checkpoint
 Verify(r, s) ==
     /\ C[r][s].pc = "verify"
     /\ LET b == C[r][s].b IN
@@ -484,7 +484,7 @@ GateAgain(r, s) ==
             /\ R' = [R EXCEPT ![r].gate = Max({Min({@, C[r][s].b - 1}), ck.done - 1})]
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* committer.release.Releaser._decide: create the release, stores.create_once.create_once; the second process adopts it
+\* protocol.release.Releaser._decide: create the release, stores.creation.create_once; the second process adopts it
 CreateRelease(r, s) ==
     /\ C[r][s].pc = "create"
     /\ LET b == C[r][s].b
@@ -523,7 +523,7 @@ Confirm(r, s) ==
 -----------------------------------------------------------------------------
 (* A committer: taking over, delivering, marking *)
 
-\* What a run need not remember of batches that all its sinks have: lifecycle.run.Run._forget_delivered
+\* What a run need not remember of batches that all its sinks have: protocol.run.Run._forget_delivered
 Forget(r, marked) ==
     [R EXCEPT ![r].staged = [b \in Batches |-> IF b <= marked THEN NoAtt ELSE @[b]],
               ![r].relm = [b \in Batches |-> IF b <= marked THEN NoAtt ELSE @[b]]]
@@ -533,7 +533,7 @@ Passed(r, s, b) ==
                                           !.seen = FALSE, !.fresh = FALSE, !.tgt = -1]]
     /\ R' = Forget(r, Min({b} \cup {C[r][x].marked : x \in Serves[r] \ {s}}))
 
-\* What an at-most-once delivery finds recorded and did not send itself may be lost: delivery.progress.keep_last_recorded
+\* What an at-most-once delivery finds recorded and did not send itself may be lost: protocol.progress.keep_last_recorded
 Kept(s, b, rows) ==
     IF Kind[s] # "at_most_once" THEN {}
     ELSE {<<s, b, g, Recorded(s, b, g)>> : g \in {x \in Segs(b) : Recorded(s, b, x) > rows[x]}}
@@ -541,7 +541,7 @@ Kept(s, b, rows) ==
 Reloaded(s, b, rows) ==
     [g \in 1..MaxSegs |-> IF g \in Segs(b) /\ Kind[s] # "transactional" THEN Max({rows[g], Recorded(s, b, g)}) ELSE rows[g]]
 
-\* delivery.batch.BatchDelivery.reload_progress, called by committer.committer.Committer._read_progress
+\* protocol.batch_delivery.BatchDelivery.reload_progress, called by protocol.committer.Committer._read_progress
 ReadProgress(r, s) ==
     /\ C[r][s].pc \in {"progress", "progress again"}
     /\ LET b == C[r][s].b
@@ -553,7 +553,7 @@ ReadProgress(r, s) ==
           /\ G' = IF ignored THEN G ELSE [G EXCEPT !.dead = @ \cup Kept(s, b, C[r][s].rows)]
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* committer.committer.Committer._find_marked: the marker, after progress
+\* protocol.committer.Committer._find_marked: the marker, after progress
 ReadMarker(r, s) ==
     /\ C[r][s].pc = "marker"
     /\ LET b == C[r][s].b IN
@@ -575,7 +575,7 @@ ReadNewest(r, s) ==
        ELSE C' = [C EXCEPT ![r][s].pc = "deliver", ![r][s].tgt = -1] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* delivery.batch.BatchDelivery._attempt: tasks for the open segments go to the dispatcher
+\* protocol.batch_delivery.BatchDelivery._attempt: tasks for the open segments go to the dispatcher
 StartTasks(r, s) ==
     /\ C[r][s].pc = "deliver"
     /\ LET c == C[r][s] IN
@@ -591,7 +591,7 @@ StartTasks(r, s) ==
 Live(r, s) == {x \in Slots \ {0} : T[r][s][x].pc # "none"}
 Ended == {"done", "failed", "fenced", "corrupt"}
 
-\* Give up this attempt and begin the next: delivery.batch.BatchDelivery._fail and ._settle
+\* Give up this attempt and begin the next: protocol.batch_delivery.BatchDelivery._fail and ._settle
 Again(r, s, tasks) ==
     LET c == C[r][s]
         settled == [g \in 1..MaxSegs |-> IF g \in Live(r, s) THEN Max({c.rows[g], T[r][s][g].k}) ELSE c.rows[g]]
@@ -614,7 +614,7 @@ CloseGroup(r, s) ==
        C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "mark", !.b = b, !.att = R[r].relm[b]]]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* delivery.batch.BatchDelivery._attempt: all results are there.
+\* protocol.batch_delivery.BatchDelivery._attempt: all results are there.
 Join(r, s) ==
     /\ C[r][s].pc = "wait"
     /\ \A x \in Live(r, s) : T[r][s][x].pc \in Ended
@@ -631,7 +631,7 @@ Join(r, s) ==
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, R, S>>
 
-\* delivery.served_sink.DispatcherLostError: the delivery job is given up, a task of it goes on unseen (an executor that was cut off).
+\* protocol.dispatch.DispatcherLostError: the delivery job is given up, a task of it goes on unseen (an executor that was cut off).
 \* With the repair "renew_term" the committer claims its next term before it sends again.
 LoseDispatcher(r, s) ==
     /\ C[r][s].pc = "wait" /\ G.lost < MaxLost /\ T[r][s][0].pc = "none"
@@ -653,7 +653,7 @@ RenewTerm(r, s) ==
             /\ C' = [C EXCEPT ![r][s].pc = "progress again", ![r][s].term = @ + 1]
     /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, R, S, T, G>>
 
-\* committer.committer.Committer._mark
+\* protocol.committer.Committer._mark
 CreateMarker(r, s) ==
     /\ C[r][s].pc = "mark"
     /\ LET c == C[r][s]
@@ -687,7 +687,7 @@ NextChunk(s, t) == [t EXCEPT !.k = @ + 1, !.pc = IF t.k + 1 = Size(t.b, t.g) THE
 MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* Records.marker_follows
 
 \* SegmentTask.term_checked: the first chunk of a batch of one segment needs only the check before the release.
-\* wal.segment_reader.load_segment (collected with its manifest), delivery.positions.Positions.begin: a target that is ahead of the batch
+\* log.segment_reader.load_segment (collected with its manifest), protocol.positions.Positions.begin: a target that is ahead of the batch
 \* belongs to a newer WAL
 TaskLoad(r, s, x) ==
     /\ T[r][s][x].pc = "load"
@@ -700,7 +700,7 @@ TaskLoad(r, s, x) ==
                                              ELSE IF t.fresh THEN AfterCheck(s) ELSE FirstStep(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
 
-\* wal.fencing.Term.check, before a send (Looks.look), or "again" between record and send (_send_at_most_once)
+\* log.terms.Term.check, before a send (Looks.look), or "again" between record and send (_send_at_most_once)
 TaskCheck(r, s, x) ==
     /\ T[r][s][x].pc \in {"check", "check again"}
     /\ \E skip \in {FALSE, MaySkipTerm(s) \/ ByTime(s)} :
@@ -754,7 +754,7 @@ Sent(r, s, x, t) ==
     IN [G EXCEPT !.cnt = cnt, !.tags[t.b] = @ \cup {tag}, !.bad = @ \cup broken,
                  !.ledger[<<s, t.g>>] = IF Kind[s] = "transactional" /\ ~ignored THEN [term |-> t.term, b |-> t.b, k |-> t.k + 1] ELSE @]
 
-\* SegmentDelivery._write: success, or a failure with or without effect (runtime.timed_calls.TimedCall, SinkFailedError)
+\* SegmentDelivery._write: success, or a failure with or without effect (support.calls.TimedCall, SinkFailedError)
 TaskSend(r, s, x) ==
     /\ T[r][s][x].pc = "send"
     /\ LET t0 == T[r][s][x]
@@ -772,7 +772,7 @@ TaskSend(r, s, x) ==
                      \/ G' = [G EXCEPT !.fails = @ + 1, !.dead = @ \cup letter]
     /\ UNCHANGED <<ck, store, R, S, C>>
 
-\* Records.create, stores.create_once.create_once.  Another's record: this one stops.  A record by time may be left out.
+\* Records.create, stores.creation.create_once.  Another's record: this one stops.  A record by time may be left out.
 TaskRecord(r, s, x) ==
     /\ T[r][s][x].pc = "record"
     /\ LET t == T[r][s][x]
@@ -794,7 +794,7 @@ TaskRecord(r, s, x) ==
     /\ UNCHANGED <<ck, wal, terms, man, rel, mark, low, R, S, C>>
 
 -----------------------------------------------------------------------------
-(* Collecting: committer.collection.Collector *)
+(* Collecting: protocol.collect.Collector *)
 
 \* Collector.is_due and the reads of .collect; COLLECT_EVERY_BATCHES only makes it rarer
 CollectTarget(r, s) ==
@@ -805,14 +805,14 @@ CollectTarget(r, s) ==
        IN C' = [C EXCEPT ![r][s].pc = IF target > low THEN "collect" ELSE "idle", ![r][s].tgt = IF target > low THEN target ELSE -1]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* committer.collection.Collector.collect: wal.fencing.Term.check
+\* protocol.collect.Collector.collect: log.terms.Term.check
 CollectCheck(r, s) ==
     /\ C[r][s].pc = "collect"
     /\ C' = [C EXCEPT ![r][s].pc = IF Superseded(s, C[r][s].term) THEN "fenced"
                                    ELSE IF BUG = "low_water_after_deletion" THEN "delete 1" ELSE "raise"]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* wal.log.Log.raise_low_water: one more created object; the highest counts (wal.log.Log.low_water)
+\* log.log.Log.raise_low_water: one more created object; the highest counts (log.log.Log.low_water)
 RaiseLowWater(r, s) ==
     /\ C[r][s].pc = "raise"
     /\ low' = IF BUG = "low_water_replaced_not_created" THEN C[r][s].tgt ELSE Max({low, C[r][s].tgt})

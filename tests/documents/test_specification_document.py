@@ -74,6 +74,11 @@ def test_the_functions_that_the_table_names_exist() -> None:
     gone = [name for name in named if name.split(".")[-1] not in defined | {"tla", "Chains"}]
     assert len(named) > 40
     assert gone == []
+    modules = {f"{room}.{module}" for room, module, *_ in (name.split(".") for name in named if name.count(".") > 1)}
+    lacking = [
+        each for each in modules if not (CHECKOUT / "wal_sink" / each.replace(".", "/")).with_suffix(".py").is_file()
+    ]
+    assert lacking == []
 
 
 def test_every_planted_bug_is_in_the_module_of_its_model() -> None:

@@ -47,7 +47,7 @@ class Log:
 
     def create(self, path: str, record: Record) -> bool:
         """Create a record. Returns True if it exists now, False if another writer's record exists. If an answer was
-        lost, the object is read back: each record names its writer. Raises `OutcomeUnknownError` if that cannot be done.
+        lost, the object is read back: each record names its writer. Raises `OutcomeUnknownError` if that is impossible.
         """
         return create_once(self.store, path, encode(record), runtime=self.runtime)
 
