@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +11,6 @@ import pytest
 
 from tests.chaos import __main__ as frame
 from tests.chaos import connect
-from tests.chaos.report import code_version
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.support.streams import Home
 
@@ -71,44 +69,6 @@ def test_a_failing_scenario_ends_with_1_and_names_the_seed_but_no_path(run: Runn
     assert str(tmp_path.parent) not in report
 
 
-def test_what_held_is_not_run_again_and_tells_of_which_commit_it_is(
-    run: Runner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(FINE, LOSSY)
-    capsys.readouterr()
-    monkeypatch.setattr(frame, "code_version", lambda: "def5678")
-    code, report = run(FINE, LOSSY, args="--resume --share 0.05")
-    assert code == 1
-    assert "fine: …" not in (told := capsys.readouterr().out)
-    assert "lossy: …" in told
-    assert "Scenarios: 2 of 2 run, 1 failed" in report
-    assert "seed 7" in told
-    assert [line.split(" | ")[-1] for line in report.splitlines() if line.startswith(("| fine", "| lossy"))] == [
-        "abc1234 |",
-        "def5678 |",
-    ]
-
-
-def test_time_that_is_over_begins_nothing_and_the_report_says_so(run: Runner) -> None:
-    code, report = run(FINE, args="--minutes 0")
-    assert code == 0
-    assert "**Not run:** fine." in report
-
-
-def test_an_unknown_name_is_bad_use(run: Runner) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run(FINE, args="--only nothing")
-
-
-def test_names_are_told_apart() -> None:
-    names = [scenario.name for scenario in frame.all_scenarios()]
-    assert len(set(names)) == len(names)
-
-
-def test_the_code_is_named_by_its_commit() -> None:
-    assert re.fullmatch(r"([0-9a-f]{7,40}\+?)?", code_version())
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -127,15 +87,3 @@ def test_kills_of_connect_servers_count_only_if_they_met_something(
     connect._judge(outcome, kills, Counter(range(5)), range(5))
     assert outcome.violations == said
     assert (outcome.lost, outcome.repeated) == (0, 0)
-
-
-def test_a_planned_batch_is_one_without_a_commit(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    assert connect.planned(home) is None
-    for entry in ("offsets/9", "offsets/10", "commits/9", "offsets/.10.crc"):
-        path = home.checkpoint / entry
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    assert connect.planned(home) == 10
-    (home.checkpoint / "commits/10").touch()
-    assert connect.planned(home) is None

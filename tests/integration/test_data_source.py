@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
-from pyspark.errors import StreamingQueryException
 
-from tests.house.cli import main
 from tests.house.log import Log, TermRecord, paths
-from tests.house.operate import WalFacts, read_batches, read_status
+from tests.house.operate import WalFacts, read_batches
 from tests.house.spark import REPEAT_CHECKS
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, ProcessIdentity
-from tests.support.streams import Home, restore
+from tests.support.streams import Home
 from wal_sink import Delivery
-from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,119 +101,6 @@ def test_a_batch_that_is_not_released_is_not_read(spark: SparkSession, home: Hom
     assert spark.read.format("wal_sink").load(str(home.wal)).count() == 10
 
 
-def test_a_replay_of_a_released_batch_is_not_staged_again(spark: SparkSession, home: Home) -> None:
-    home.feed.add(range(10), range(10, 20))
-    stage(spark, home)
-    drain(home)
-    for name in ("commits/1", "commits/.1.crc"):
-        (home.checkpoint / name).unlink()
-    stage(spark, home)
-    drain(home)
-    assert home.lines.ids() == list(range(20))
-    assert [batch.attempts for batch in read_batches(WalFacts(open_store(StoreSpec(str(home.wal)))))] == [1, 1]
-
-
-def test_other_input_under_the_same_batch_id_is_refused(spark: SparkSession, home: Home) -> None:
-    home.feed.add(range(10))
-    stage(spark, home)
-    saved = home.checkpoint.with_name("saved")
-    shutil.copytree(home.checkpoint, saved)
-    home.feed.add(range(10, 20))
-    stage(spark, home)
-    drain(home)
-    restore(saved, home.checkpoint)
-    (home.feed.folder / "000001.json").unlink()
-    home.feed.add(range(50, 60), name="other")
-    assert "under the same id" in error_of(spark, home)
-    drain(home)
-    assert home.lines.ids() == list(range(20))
-
-
-def test_status_tells_that_batches_are_staged_and_nothing_drains_them(spark: SparkSession, home: Home) -> None:
-    home.feed.add(range(10))
-    stage(spark, home)
-    assert "no sink is registered" in str(read_status(open_store(StoreSpec(str(home.wal)))))
-    said = CliRunner().invoke(main, ["status", str(home.wal)]).output
-    assert "batches are staged here, but no process drains them yet" in " ".join(said.split())
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"wall": "x"}, "unknown option 'wall'. Did you mean wal?"),
-        ({"checkpointLocation": None}, "option checkpointLocation is missing"),
-        ({"wal": None}, "option wal is missing"),
-        ({"storageOptions": '{"key": "AKIAVERYSECRET"}'}, "'key' may hold a secret"),
-        ({"storageOptions": "anon"}, "expected one JSON object"),
-        ({"chunkRows": "many"}, "option chunkRows: expected a whole number, found 'many'"),
-        ({"chunkRows": "0"}, "chunk_rows=0"),
-    ],
-)
-def test_an_option_that_is_wrong_is_named(
-    spark: SparkSession, home: Home, options: dict[str, str | None], expected: str
-) -> None:
-    home.feed.add(range(3))
-    spark.conf.set("spark.sql.streaming.checkpointLocation", str(home.checkpoint))
-    try:
-        found = error_of(spark, home, None, **options)
-    finally:
-        spark.conf.unset("spark.sql.streaming.checkpointLocation")
-    assert expected in found
-    assert "AKIAVERYSECRET" not in found
-    assert not home.wal.exists()
-
-
-def test_a_schema_that_cannot_be_staged_is_refused(spark: SparkSession, home: Home) -> None:
-    home.feed.add(range(3))
-    assert "cannot be staged" in error_of(spark, home, home.feed.stream(spark).selectExpr("make_interval(1) AS i"))
-
-
-def test_a_shuffle_that_spark_does_not_check_is_refused(spark: SparkSession, home: Home) -> None:
-    home.feed.add(range(3))
-    key = "spark.sql.shuffle.orderIndependentChecksum.enabled"
-    spark.conf.set(key, "false")
-    try:
-        found = error_of(spark, home)
-    finally:
-        spark.conf.unset(key)
-    assert key in found
-    assert staged_rows(home) == []
-
-
-def fenced(spark: SparkSession, tmp_path: Path) -> tuple[Home, str]:
-    """Let one worker plan two batches, between which another run claims the term; return its WAL and its error.
-
-    Spark takes idle workers in turn, and earlier tests leave several. So other queries take a turn in between, one more
-    with each attempt, until the worker that planned the first batch also plans the second one.
-    """
-    for others in range(8):
-        home = Home(tmp_path / str(others))
-        home.feed.add(range(3))
-        stage(spark, home)
-        sink = home.sink(None)
-        sink._open().run.become_stager()
-        sink.close()
-        for number in range(others):
-            other = Home(tmp_path / f"{others}-{number}")
-            other.feed.add([number])
-            stage(spark, other)
-        home.feed.add(range(3, 6))
-        try:
-            stage(spark, home)
-        except StreamingQueryException as error:
-            return home, str(error)
-    raise AssertionError("no worker planned both batches")
-
-
-def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, tmp_path: Path) -> None:
-    """A worker of Spark keeps its run of the WAL; a term that another run claimed since ends it."""
-    home, found = fenced(spark, tmp_path)
-    assert "FencedError" in found
-    stage(spark, home)  # a query that is started again stages under the next term
-    drain(home)
-    assert home.lines.ids() == list(range(6))
-
-
 def test_workers_that_plan_the_batches_of_one_driver_have_one_parent(spark: SparkSession, tmp_path: Path) -> None:
     """By that a worker knows that its own driver plans a batch again elsewhere: see `ProcessIdentity.is_sibling_of`.
 
@@ -264,18 +146,6 @@ def test_spark_finds_the_source_only_in_a_thread_with_a_session(spark: SparkSess
     stage(spark, home)
     drain(home)
     assert home.lines.ids() == [0, 1, 2]
-
-
-def test_reading_no_wal_is_an_error(spark: SparkSession, home: Home) -> None:
-    with pytest.raises(Exception, match="holds no WAL"):
-        spark.read.format("wal_sink").load(str(home.wal))
-
-
-def test_the_kind_of_error_is_ours() -> None:
-    from wal_sink.spark.source_options import write_options  # noqa: PLC0415
-
-    with pytest.raises(WalSinkError):
-        write_options({})
 
 
 def test_spark_compares_repeated_shuffles_by_default(spark: SparkSession) -> None:

@@ -265,26 +265,6 @@ def test_a_process_that_stood_still_finds_that_it_is_superseded(kafka: KafkaBrok
     assert stored_ids(kafka, topic) == ids_of(*range(count))
 
 
-def test_processes_that_compete_for_a_slot_lose_and_double_nothing(
-    kafka: KafkaBroker, topic: str, tmp_path: Path
-) -> None:
-    """Two segments, each with two senders of the same term, of which one or both may be fenced by the other."""
-    with contextlib.ExitStack() as stack:
-        children = [
-            stack.enter_context(
-                writer(kafka, topic, tmp_path / f"{number}.txt", 1, ordinal=number % 2, count=15, rivals=True)
-            )
-            for number in range(4)
-        ]
-        for child in children:
-            child.wait()
-    for ordinal in range(2):
-        with opened(sink := sink_of(kafka.address, topic)):
-            for number in range(15):
-                sink.write(batch(number, ordinal=ordinal))
-        assert stored_ids(kafka, topic, ordinal=ordinal) == ids_of(*range(15), ordinal=ordinal)
-
-
 # A ledger whose leader lost what it acknowledged.
 
 

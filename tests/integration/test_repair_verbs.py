@@ -1,4 +1,4 @@
-"""Each verb that repairs, on a local WAL and on S3 (moto's server), as text and as JSON."""
+"""Verbs that repair, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.house.cli import main
 from tests.house.log import paths
 from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
-from tests.support.servers.s3_server import S3Server
 from wal_sink.settings import Settings
 from wal_sink.testing import FakeQuery
 
@@ -47,10 +46,9 @@ class Wal:
     url: str
     store: Store
     checkpoint: Store
-    options: tuple[str, ...] = ()
 
     def run(self, *verb: str, args: tuple[str, ...] = (), code: int = 0) -> Result:
-        result = CliRunner().invoke(main, [*verb, self.url, *args, *self.options])
+        result = CliRunner().invoke(main, [*verb, self.url, *args])
         assert result.exit_code == code, (result.output, result.exception)
         return result
 
@@ -67,8 +65,7 @@ class Wal:
     def drain(self, to: str = "repair_targets:take", *more: str, name: str = "default", code: int = 0) -> Result:
         known = name in {folder.rstrip("/") for folder in self.store.list(paths.SINKS)}
         start = () if known else ("--start-from", "earliest")
-        where = () if "://" not in self.url else ("--checkpoint", self.checkpoint.root)
-        args = ("--to", to, "--name", name, *start, *where, *more)
+        args = ("--to", to, "--name", name, *start, *more)
         return self.run("drain", args=args, code=code)
 
     @property
@@ -76,22 +73,14 @@ class Wal:
         return self.store.list("", recursive=True)
 
 
-@pytest.fixture(params=["local", "s3"])
-def wal(
-    request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Wal:
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wal:
     """A WAL of three complete batches."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     (tmp_path / "repair_targets.py").write_text(MODULE)
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    if request.param == "local":
-        place = Wal(str(tmp_path / "wal"), open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint)
-    else:
-        options = s3_server.storage_options
-        text = json.dumps(options)
-        store = open_store(StoreSpec(f"{s3_url}/wal", options))
-        place = Wal(f"{s3_url}/wal", store, checkpoint, ("--storage-options", text))
+    store, checkpoint = (open_store(StoreSpec(str(tmp_path / name))) for name in ("wal", "checkpoint"))
+    place = Wal(str(tmp_path / "wal"), store, checkpoint)
     place.stage(BATCHES)
     return place
 
@@ -127,24 +116,6 @@ def test_a_poison_batch_is_skipped(wal: Wal) -> None:
     assert "wal-sink skip WAL 1 --name default" in wal.run("sinks", "list").stdout
 
 
-def test_a_skip_needs_a_reason(wal: Wal) -> None:
-    assert "--why" in wal.run("skip", args=("1", "--yes"), code=2).stderr
-    assert "is empty: expected the reason" in wal.run("skip", args=("1", "--yes", "--why", " "), code=2).stderr
-
-
-def test_a_lost_batch_is_skipped_though_the_wal_cannot_be_opened(wal: Wal) -> None:
-    wal.drain("repair_targets:picky", code=1)
-    wal.store.delete(f"{paths.batch(0)}/{name}" for name in wal.store.list(paths.batch(0), recursive=True))
-    assert "is gone" in wal.run("status", code=1).stderr
-
-    text = wal.run("skip", args=("0", "--why", "life-cycle rule", "--yes")).stdout
-
-    assert "batch 0 has an unknown number of rows: its manifest is lost" in text
-    assert "passes over batch 0: its next delivery begins with batch 1" in text
-    wal.drain()
-    assert set(taken()) == {1, 2}
-
-
 def test_dead_letters_are_deleted_and_chosen_ones_sent_again(wal: Wal) -> None:
     wal.drain("repair_targets:picky", "--on-rejected", "dead_letter")
     assert wal.json("letters", "list")[0]["rows"] == 1
@@ -169,40 +140,6 @@ def test_dead_letters_are_deleted_and_chosen_ones_sent_again(wal: Wal) -> None:
     done = wal.json("letters", "delete", args=("--all", "--yes"))
     assert (done["letters"], done["files"]) == (4, 6)
     assert wal.json("letters", "list") == []
-
-
-def test_sinks_are_renamed_and_retired_with_a_look_before(wal: Wal) -> None:
-    wal.drain()
-    wal.stage(BATCHES + 1)
-    before = wal.objects
-
-    retire = ("sinks", "retire")
-    text = wal.run(*retire, args=("default", "--dry-run")).stdout
-    assert "it would never get 1 batch, from 3 on: add --drop-pending 1" in text
-    assert wal.json(*retire, args=("default", "--dry-run"))["pending"] == [3]
-    assert wal.objects == before
-
-    wal.run("sinks", "rename", args=("default", "b", "--why", "a better name"))
-    wal.run(*retire, args=("b", "--drop-pending", "1", "--why", "not needed"))
-    [sink] = wal.json("sinks", "list")
-    assert [(change["outcome"], change["why"]) for change in sink["changes"]] == [
-        ("done", "a better name"),
-        ("done", "not needed"),
-    ]
-
-
-def test_on_forty_columns_no_line_is_longer(wal: Wal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    wal.drain("repair_targets:picky", "--on-rejected", "dead_letter")
-    wal.run("sinks", "rename", args=("default", "other", "--why", "it has a better name now, as we think"))
-    wal.run("sinks", "rename", args=("other", "default"))
-    looks = [
-        wal.run("letters", "delete", args=("--all", "--dry-run")),
-        wal.run("sinks", "list"),
-        wal.run("sinks", "retire", args=("default", "--dry-run")),
-    ]
-
-    assert [line for look in looks for line in look.stdout.splitlines() if len(line) > 40] == []
 
 
 def test_a_skip_of_a_transactional_sink_reads_its_ledger(wal: Wal) -> None:

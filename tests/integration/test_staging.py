@@ -17,12 +17,12 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as t
 from pyspark.sql.functions import rand
 
-from tests.house.log import SegmentLimits, load_segment
+from tests.house.log import SegmentLimits
 from tests.house.protocol import StagingContext
-from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, staging, surfaced_errors
-from tests.house.stores import StoreSpec, open_store
+from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, staging
+from tests.house.stores import StoreSpec
 from tests.support.fixtures.spark import processes_of
-from wal_sink.errors import ConfigError, CorruptError, StoreError
+from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.private import changed
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.whole_batch import read_segments
@@ -89,26 +89,11 @@ def test_every_row_is_staged_and_read_in_order_of_partition_and_file_index(spark
     assert back.count() == 10_000
 
 
-def test_partitions_without_rows_make_no_segment(spark: SparkSession, tmp_path: Path) -> None:
-    refs = stage(spark.range(0, 4, 1, 4).where("id = 2"), tmp_path)
-    assert [(Path(ref.path).name[:6], ref.rows) for ref in refs] == [("000002", 1)]
-    assert stage(spark.range(0), tmp_path) == []
-
-
 def test_nothing_staged_reads_as_an_empty_dataframe_of_the_schema(spark: SparkSession, tmp_path: Path) -> None:
     schema = t.StructType([t.StructField("a.b", t.LongType(), nullable=False, metadata={"k": 1})] * 2)
     back = read(spark, tmp_path, [], schema)
     assert back.schema == schema
     assert back.collect() == []
-
-
-def test_staging_twice_uses_other_names(spark: SparkSession, tmp_path: Path) -> None:
-    df = spark.range(0, 10, 1, 2)
-    first, second = stage(df, tmp_path), stage(df, tmp_path)
-    assert not {ref.path for ref in first} & {ref.path for ref in second}
-    assert not {ref.id for ref in first} & {ref.id for ref in second}
-    store = open_store(StoreSpec(url=tmp_path.as_uri()))
-    assert all(load_segment(store, ref) for ref in [*first, *second])
 
 
 def test_the_dataframe_is_evaluated_once_and_fully(spark: SparkSession, tmp_path: Path) -> None:
@@ -207,18 +192,6 @@ def test_a_wrong_not_null_is_explained(spark: SparkSession, tmp_path: Path) -> N
         ConfigError, match=r"null in a column that the schema declares.*'not null', including nested ones: name\."
     ):
         stage(spark.range(1).mapInArrow(wrong, schema), tmp_path)
-
-
-@pytest.mark.parametrize("damage", [b"", None])
-def test_a_damaged_segment_is_corruption_for_its_reader(
-    spark: SparkSession, tmp_path: Path, damage: bytes | None
-) -> None:
-    df = spark.range(10)
-    refs = stage(df, tmp_path)
-    file = tmp_path / refs[0].path
-    file.unlink() if damage is None else file.write_bytes(damage)
-    with pytest.raises(CorruptError, match=f"{refs[0].id}.*expected"), surfaced_errors("reading"):
-        read(spark, tmp_path, refs, df.schema).collect()
 
 
 def test_the_optimizer_never_takes_a_batch_for_small(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,18 +13,16 @@ import pytest
 
 from tests.house.spark import version_of
 from tests.support.servers.s3_server import S3Server
-from tests.support.streams import Home, Lines
+from tests.support.streams import Home
 from tests.support.waiting import PATIENCE_S
-from tests.support.writers import Notes, NotingForeachWriter, noting
+from tests.support.writers import Notes, NotingForeachWriter
 from wal_sink import (
     Chunk,
     ConfigError,
     Delivery,
     DeliveryError,
-    PermanentError,
     Retry,
     Settings,
-    UndeliveredError,
     WalSinkError,
     idempotent,
     wrap,
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 pytestmark = pytest.mark.spark
-
-Seen = list[tuple[int, list[tuple[Any, ...]]]]
 
 
 @pytest.fixture
@@ -84,21 +80,6 @@ def test_foreach_batch_gets_every_batch_as_an_ordinary_dataframe(
 
     run(spark, place, wrap.foreach_batch(write), "uuid() AS `u.v`", **options)
     assert seen == {0: list(range(5)), 1: list(range(5, 8))}
-
-
-def test_a_function_that_fails_twice_gets_the_same_rows_each_time(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(20), range(20, 25))
-    seen: Seen = []
-
-    def write(df: DataFrame, batch_id: int) -> None:
-        seen.append((batch_id, sorted(tuple(row) for row in df.collect())))
-        if len(seen) < 3:
-            raise OSError("the target is down")
-
-    run(spark, place, wrap.foreach_batch(write), "uuid()")
-    assert [batch_id for batch_id, _ in seen] == [0, 0, 0, 1]
-    assert seen[0] == seen[1] == seen[2]
-    assert len(seen[0][1]) == 20
 
 
 @pytest.mark.parametrize("on_failure", ["stop", "park"])
@@ -150,19 +131,6 @@ def test_the_jobs_of_a_call_that_outlived_its_time_are_cancelled(spark: SparkSes
     assert ended.wait(20)
 
 
-def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(3))
-    calls: list[int] = []
-
-    def write(_: DataFrame, batch_id: int) -> None:
-        calls.append(batch_id)
-        raise PermanentError("no such table")
-
-    with pytest.raises(DeliveryError, match=r"wrap.foreach_batch\(.*write\) refused permanently: no such table"):
-        run(spark, place, wrap.foreach_batch(write))
-    assert calls == [0]
-
-
 @pytest.mark.parametrize("kind", ["rows", "chunks"])
 def test_a_broadcast_variable_reaches_a_writer_with_every_batch(
     spark: SparkSession, place: Home, notes: Notes, kind: str
@@ -203,18 +171,6 @@ def test_a_foreach_writer_is_opened_fed_and_closed_for_each_segment(
     assert here == (runs == "driver")
     if runs != "driver":
         assert all(note["fresh"] for note in notes.all("open"))
-
-
-def test_a_failed_segment_is_closed_with_the_error_and_repeated_whole(
-    spark: SparkSession, place: Home, notes: Notes
-) -> None:
-    place.feed.add(range(4))
-    notes.plan_trouble("process-2")
-    run(spark, place, Delivery(wrap.foreach_writer(NotingForeachWriter(notes)), where="executors"), "uuid() AS u")
-    assert [note["error"] for note in notes.all("close")] == ["trouble at process-2", None]
-    processed = [(note["row"]["id"], note["row"]["u"]) for note in notes.all("process")]
-    assert [number for number, _ in processed] == [0, 1, 2, 0, 1, 2, 3]
-    assert len(set(processed)) == 4
 
 
 def test_rows_are_those_pysparks_own_foreach_gives(spark: SparkSession, place: Home, notes: Notes) -> None:
@@ -308,58 +264,3 @@ def test_sparks_jdbc_writer_writes_every_row_once_and_shows_no_password(
     wal = "".join(path.read_text(errors="replace") for path in place.wal.rglob("*.json"))
     assert "wrap.spark_writer('jdbc', mode='append')" in wal
     assert "hunter-2" not in wal
-
-
-def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(3))
-    options = {"url": "jdbc:nothing://db/x?user=me&password=hunter-2", "dbtable": "orders"}
-    with pytest.raises(DeliveryError) as caught:
-        run(spark, place, Delivery(wrap.spark_writer("jdbc", options), retry=Retry(attempts=1)))
-    assert "spark_writer('jdbc'" in str(caught.value)
-    assert "hunter-2" not in str(caught.value)
-
-
-def test_a_batch_that_was_given_up_comes_to_the_next_run_with_the_same_rows(
-    spark: SparkSession, place: Home, notes: Notes
-) -> None:
-    place.feed.add(range(4))
-    notes.plan_trouble("batch", times=1)
-    note = noting(notes)
-
-    def write(df: DataFrame, batch_id: int) -> None:
-        note(df, batch_id)
-        notes.trouble("batch")
-
-    with pytest.raises(WalSinkError):
-        run(spark, place, Delivery(wrap.foreach_batch(write), retry=Retry(attempts=1)), "uuid()")
-    run(spark, place, wrap.foreach_batch(write), "uuid()")
-    first, again = notes.all()
-    assert first["rows"] == again["rows"]
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["chunk by chunk", "as whole batches"])
-def test_a_sink_whose_batch_lost_a_segment_is_parked_and_the_other_goes_on(
-    spark: SparkSession, place: Home, whole: bool
-) -> None:
-    target = place.troubled()
-
-    def collected(batch: DataFrame, _: int) -> None:
-        batch.collect()
-        if place.trouble.exists():
-            raise OSError("down")
-
-    def run() -> None:
-        lost = Delivery(wrap.foreach_batch(collected) if whole else target, on_failure="park", retry=Retry(attempts=1))
-        place.run(spark, {"a": Lines(place.root / "a.jsonl"), "b": lost})
-
-    place.feed.add([1, 2])
-    with pytest.raises(UndeliveredError, match=r"sink 'b' of .* is parked"):
-        run()
-    place.trouble.unlink()
-    place.object("batches/*/*/*.parquet").unlink()
-    place.feed.add([3])
-
-    with pytest.raises(UndeliveredError, match=r"sink 'b' of .* is parked, .*parquet"):
-        run()
-
-    assert [number for sent in Lines(place.root / "a.jsonl").sent() for number in sent.ids] == [1, 2, 3]

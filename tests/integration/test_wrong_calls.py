@@ -84,23 +84,6 @@ def test_a_column_that_the_table_lacks_is_refused_before_the_first_batch(spark: 
     assert not place.checkpoint.exists()
 
 
-def test_a_batch_id_in_place_of_the_dataframe_is_told(place: Home) -> None:
-    swapped: Any = 0
-    with pytest.raises(ConfigError, match=r"stage got a int.*stage\(df, batch_id\)"):
-        place.sink().stage(swapped, swapped)
-
-
-def test_a_function_of_a_dataframe_is_not_tried_again_and_again(spark: SparkSession, place: Home) -> None:
-    def write_batch(df: DataFrame, batch_id: int) -> None:
-        raise AssertionError((df, batch_id))
-
-    began_s = time.monotonic()
-    with pytest.raises(ConfigError, match=r"wrap\.foreach_batch\(.*write_batch\)"):
-        place.run(spark, write_batch)
-
-    assert time.monotonic() - began_s < 5
-
-
 def counts(spark: SparkSession, place: Home) -> DataFrame:
     return place.feed.stream(spark).groupBy("id").count()
 

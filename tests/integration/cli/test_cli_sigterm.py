@@ -26,7 +26,6 @@ from tests.support.small_run import served_sink
 from tests.support.waiting import wait_until
 from wal_sink.cli.exits import ENDED_BY_CTRL_C, ENDED_BY_SIGTERM, in_order
 from wal_sink.errors import StoreError
-from wal_sink.operate.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import FakeQuery
 from wal_sink.walsink import WalSink
@@ -106,41 +105,16 @@ def ended(wal: str, role: str) -> bool:
 OTHER = paths.committer_role("other")
 
 
-def test_a_drain_finishes_the_chunk_in_hand_and_leaves_its_end_record(wal: str) -> None:
+@pytest.mark.parametrize(("by", "told"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_a_drain_finishes_the_chunk_in_hand_and_leaves_its_end_record(wal: str, by: signal.Signals, told: str) -> None:
     with command(*drain(wal)) as process:
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=LIMIT_S)
+        process.send_signal(by)
+        shown, said = process.communicate(timeout=LIMIT_S)
 
-    assert process.returncode == ENDED_BY_SIGTERM == 128 + signal.SIGTERM
+    assert process.returncode == 128 + by
     assert lines() == ["begun", "done"]
     assert ended(wal, OTHER)
-    assert said == "ended by SIGTERM: 3 batches pending, delivered at the next start\n"
-
-
-def test_ctrl_c_ends_a_drain_in_the_same_way(wal: str) -> None:
-    with command(*drain(wal)) as process:
-        process.send_signal(signal.SIGINT)
-        told, said = process.communicate(timeout=LIMIT_S)
-
-    assert process.returncode == ENDED_BY_CTRL_C == 128 + signal.SIGINT
-    assert lines() == ["begun", "done"]
-    assert ended(wal, OTHER)
-    assert (told, said) == ("", "ended by Ctrl-C: 3 batches pending, delivered at the next start\n")
-
-
-def test_where_the_store_does_not_answer_any_more_the_line_says_so(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(WalSink, "status", refused)
-        raise KeyboardInterrupt
-
-    def refused(*_: object) -> None:
-        raise StoreError("no route")
-
-    monkeypatch.setattr(WalSink, "drain", interrupted)
-    result = CliRunner().invoke(main, [*drain(wal), "--to", "slow_targets:take"])
-
-    assert result.exit_code == ENDED_BY_CTRL_C
-    assert "it is not known how many batches are pending (StoreError: no route)" in result.stderr
+    assert (shown, said) == ("", f"ended by {told}: 3 batches pending, delivered at the next start\n")
 
 
 def test_a_drain_that_follows_ends_as_by_ctrl_c(wal: str) -> None:
@@ -194,19 +168,6 @@ def test_a_drain_that_is_ended_while_it_opens_the_wal_records_its_end(
 
     assert result.exit_code == ENDED_BY_CTRL_C
     assert ended(wal, OTHER)
-
-
-def test_a_replay_that_is_ended_before_its_first_dead_letter_records_its_end(
-    wal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: DeadLetters) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(DeadLetters, "_has_replayed", interrupted)
-    result = CliRunner().invoke(main, ["letters", "replay", wal, "--to", "slow_targets:take"])
-
-    assert result.exit_code == ENDED_BY_CTRL_C
-    assert ended(wal, paths.replayer_role("default"))
 
 
 def test_the_handler_of_before_is_back_afterwards() -> None:

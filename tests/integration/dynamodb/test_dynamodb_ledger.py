@@ -28,15 +28,6 @@ def test_the_ledger_is_made_once(server: DynamoDbServer) -> None:
     assert [operation for operation, _ in server.requests].count("CreateTable") == 2, "the table's, and one"
 
 
-def test_the_position_outlives_the_connection(server: DynamoDbServer) -> None:
-    table = server.new_table()
-    for _ in range(2):
-        with opened(server, table) as sink:
-            sink.write(chunk(ids(1, 2), batch=5))
-            assert sink.last(SLOT) == Position(SLOT, 5, 2, "a")
-    assert server.ids(table) == [1, 2]
-
-
 def test_positions_are_read_consistently_a_hundred_in_a_request(server: DynamoDbServer) -> None:
     slots = [f"wal/default/{number}" for number in range(250)]
     with opened(server, server.new_table()) as sink:
@@ -105,43 +96,6 @@ def test_a_table_that_forgot_is_found_out_between_two_chunks(server: DynamoDbSer
         ):
             sink.write(chunk(ids(3), first=2))
     assert server.ids(table) == [1, 2]
-
-
-def test_what_is_known_writes_nothing(server: DynamoDbServer) -> None:
-    table = server.new_table()
-    with opened(server, table) as sink:
-        sink.write(chunk(ids(1), batch=1, segment="b"))
-        sink.write(chunk(ids(2, 3)))
-        sink.write(chunk(ids(1), batch=1, segment="b"))
-    assert server.ids(table) == [1]
-    assert [operation for operation, _ in server.requests].count("TransactWriteItems") == 1
-
-
-def test_even_a_repeat_of_a_lower_term_is_refused(server: DynamoDbServer) -> None:
-    with opened(server, server.new_table()) as sink:
-        sink.write(chunk(ids(1), term=7))
-        with pytest.raises(
-            FencedError,
-            match="a process with term 7 has already written to this slot, but the term of this process is 6",
-        ):
-            sink.write(chunk(ids(1), term=6))
-
-
-def test_other_histories_are_refused(server: DynamoDbServer) -> None:
-    table = server.new_table()
-    with opened(server, table) as sink:
-        sink.write(chunk(ids(1, 2)))
-        with pytest.raises(HistoryError, match="segment a, but the chunk is of segment b"):
-            sink.write(chunk(ids(3), segment="b"))
-        with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
-            sink.write(chunk(ids(2, 3), first=1))
-    assert server.ids(table) == [1, 2]
-
-
-def test_a_chunk_without_rows_moves_the_ledger(server: DynamoDbServer) -> None:
-    with opened(server, server.new_table()) as sink:
-        sink.write(chunk(ids(1)).without([0]))
-        assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
 
 
 def test_who_is_overtaken_between_reading_and_writing_looks_again(server: DynamoDbServer) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import sqlite3
 import ssl
-import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,50 +135,6 @@ def test_what_is_refused_stops_the_delivery_with_the_reason(keyed: Collection) -
 
 
 # Killed processes.
-
-WRITER = textwrap.dedent(
-    """
-    import sys
-    import pyarrow as pa
-    from wal_sink.sinks.base import SinkContext
-    from wal_sink.testing.contract.calls import chunks_of
-    from wal_sink_backends.http.urls import http_sink
-
-    url, done = sys.argv[1], sys.argv[2]
-    sink = http_sink(url)
-    sink.open(SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=True))
-    start = int(open(done).read() or 0)
-    pa.table({"id": [1]})
-    print("ready", flush=True)
-    for batch in range(start, 10**6):
-        ids = range(batch * 20, batch * 20 + 20)
-        for chunk in chunks_of(pa.table({"id": ids}), batch_id=batch, chunk_rows=5):
-            assert sink.write(chunk) is None
-        open(done, "w").write(str(batch + 1))
-    """
-)
-
-
-@pytest.mark.parametrize("body", ["json", "rows"])
-def test_a_writer_killed_at_any_moment_leaves_every_row_once(keyed: Collection, tmp_path: Path, body: str) -> None:
-    seed = random.randrange(10**6)
-    moments = random.Random(seed)
-    done = tmp_path / "done"
-    done.write_text("0")
-    for number in range(3):
-        arguments = (f"{keyed.url}#idempotent=true&body={body}", str(done))
-        with Child.python(WRITER, *arguments, log=tmp_path / f"{number}.log") as writer:
-            writer.wait_for_output("ready")
-            time.sleep(moments.uniform(0.02, 0.3))
-            if number == 2:  # on a busy machine the others may have been killed before they wrote
-                writer.wait_until(lambda: int(done.read_text() or 0) > 0, "a batch was written")
-            assert writer.running, writer.output
-            writer.kill()
-    keyed.server.wait_until_alone()
-    ids = keyed.ids
-    assert len(ids) == len(set(ids)), f"seed {seed}"
-    assert set(range(int(done.read_text() or 0) * 20)) <= set(ids), f"seed {seed}"
-    assert len(ids) >= 20, f"seed {seed}"
 
 
 def test_an_api_killed_in_mid_chunk_and_started_again_has_every_row_once(tmp_path: Path) -> None:

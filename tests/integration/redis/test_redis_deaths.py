@@ -19,21 +19,7 @@ from tests.support.processes import Child
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids, wait_until_alone
 from tests.support.servers.ports import listening
 from tests.support.servers.redis_server import PASSWORD, RedisServer
-from tests.support.side_by_side import side_by_side
 from wal_sink_backends.redis.sink import RedisSink
-
-
-def test_a_server_that_vanishes_and_comes_back(new_redis: Callable[..., RedisServer]) -> None:
-    server = new_redis()
-    with opened(server, kind="stream", key="orders") as sink:
-        sink.write(chunk(ids(1)))
-        server.kill()
-        with pytest.raises(redis.ConnectionError):
-            sink.write(chunk(ids(2), first=1))
-        server.start()
-        sink.write(chunk(ids(2), first=1))
-        sink.write(chunk(ids(2), first=1))
-    assert stream_ids(server) == [1, 2]
 
 
 class LossyProxy:
@@ -188,14 +174,3 @@ def test_a_server_that_shortens_a_torn_file_itself_is_warned_of_for_streams(
         assert "aof-load-truncated" not in caplog.text
     with opened(server, kind="stream", key="orders"):
         assert f"{server.url} has aof-load-truncated yes" in caplog.text
-
-
-def test_two_senders_of_one_chunk_write_it_once(server: RedisServer) -> None:
-    def send() -> None:
-        with opened(server, kind="stream", key="orders") as sink:
-            for batch in range(20):
-                before = Position(SLOT, batch - 1, 1, f"s{batch - 1}") if batch else None
-                sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}", after=before))
-
-    side_by_side(4, send)
-    assert stream_ids(server) == list(range(20))

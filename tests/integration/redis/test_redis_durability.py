@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.chunks import CONTEXT
 from tests.support.logged import said_here
-from tests.support.redis_tools import VARIABLE, opened
+from tests.support.redis_tools import opened
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.waiting import wait_until
 from wal_sink_backends.common.durability import warn_once
-from wal_sink_backends.redis.sink import RedisSink
 
 NEITHER = ("--appendonly", "no", "--save", "")
 
@@ -66,12 +64,3 @@ def test_replicas_that_are_not_waited_for_are_warned_of(
         assert "replica(s)" not in caplog.text
     with opened(server):
         assert "the server has 1 replica(s), but acknowledges a write before the replicas have it" in caplog.text
-
-
-def test_config_get_may_be_forbidden(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "limited", "reset", "on", f">{PASSWORD}", "~*", "+@all", "-config")
-    sink = RedisSink(f"redis://limited@127.0.0.1:{server.port}/0", key="orders:{id}", password_env=VARIABLE)
-    sink.open(CONTEXT)
-    sink.close()
-    assert "CONFIG GET is refused" in caplog.text

@@ -11,7 +11,7 @@ from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
 from tests.support.servers.redis_server import RedisServer
-from wal_sink.errors import FencedError, HistoryError, PermanentError
+from wal_sink.errors import FencedError, HistoryError
 from wal_sink.testing import query_into
 from wal_sink_backends.redis.rows import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
@@ -51,47 +51,9 @@ def test_positions_are_one_round_trip(server: RedisServer) -> None:
         assert client.info("stats")["total_connections_received"] == connections
 
 
-@pytest.mark.parametrize("kind", ["stream", "set", "hash"])
-def test_what_is_known_changes_nothing(server: RedisServer, kind: Any) -> None:
-    with opened(server, kind=kind) as sink:
-        following = chunk(ids(4), batch=1, segment="b", after=Position(SLOT, 0, 3, "a"))
-        for some in (chunk(ids(1, 2)), chunk(ids(3), first=2), following):
-            sink.write(some)
-        before = everything(server)
-        sink.write(chunk(ids(1, 2)))
-        sink.write(chunk(ids(9, 9), batch=0, segment="z"))
-        assert everything(server) == before
-
-
 def everything(server: RedisServer) -> dict[str, bytes]:
     with server.client() as client, server.client(decode_responses=False) as raw:
         return {key: raw.dump(key) for key in client.keys("*")}
-
-
-def test_even_a_repeat_of_a_lower_term_is_refused(server: RedisServer) -> None:
-    with opened(server) as sink:
-        sink.write(chunk(ids(1), term=7))
-        with pytest.raises(
-            FencedError,
-            match="a process with term 7 has already written to this slot, but the term of this process is 6",
-        ):
-            sink.write(chunk(ids(1), term=6))
-
-
-def test_another_segment_of_the_same_batch_is_another_history(server: RedisServer) -> None:
-    with opened(server, kind="stream", key="orders") as sink:
-        sink.write(chunk(ids(1)))
-        with pytest.raises(HistoryError, match="segment a, but the chunk is of segment b"):
-            sink.write(chunk(ids(2), segment="b"))
-    assert stream_ids(server) == [1]
-
-
-def test_a_chunk_cut_in_two_by_the_ledger_is_refused(server: RedisServer) -> None:
-    with opened(server, kind="stream", key="orders") as sink:
-        sink.write(chunk(ids(1, 2)))
-        with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
-            sink.write(chunk(ids(2, 3), first=1))
-    assert stream_ids(server) == [1, 2]
 
 
 @pytest.mark.parametrize("term", [4, 5, 6])
@@ -127,12 +89,6 @@ def test_a_term_without_a_position_refuses_lower_ones_alone(server: RedisServer)
             sink.write(chunk(ids(1), term=4))
         assert sink.write(chunk(ids(2), term=5)) is None
     assert stream_ids(server) == [2]
-
-
-def test_an_answer_that_nobody_expects_is_no_success(server: RedisServer) -> None:
-    new = next(case for case in CASES if case.verdict == "new")
-    with opened(server) as sink, pytest.raises(PermanentError, match=r"the script answered .*, expected DONE or KNOWN"):
-        sink._check_verdict("REFUSED", ["5", "7", "4", "m"], new.chunk(), "batch 0")
 
 
 def test_a_chunk_less_its_rows_still_moves_the_ledger(server: RedisServer) -> None:

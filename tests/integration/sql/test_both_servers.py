@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.sinks import LedgerEntry, Position, Rejected
+from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
@@ -66,21 +66,6 @@ def test_positions_of_many_slots_are_as_few_statements_as_the_server_takes(
         statements.clear()
         assert sink.positions([]) == {}
         assert statements == []
-
-
-def test_rows_are_not_committed_without_their_position(server: DatabaseServer, database: str) -> None:
-    """As where the ledger's row cannot be seen: an update that meets nothing is no error to a database."""
-    with opened(sink_to(server, database)) as sink:
-        connection, dialect = sink._connected(), sink._dialect
-        entry = LedgerEntry(1, Position(SLOT, 0, 2, "a"))
-        told = f"slot '{SLOT}' of wal_sink_ledger: 0 rows moved, expected 1"
-        with pytest.raises(PermanentError, match=told), dialect.transaction(connection):
-            dialect.move_ledger(connection, entry)
-        with dialect.transaction(connection):
-            dialect.lock(connection, SLOT, 1)
-            dialect.move_ledger(connection, entry)
-            dialect.move_ledger(connection, entry)
-        assert sink.last(SLOT) == entry.position
 
 
 def test_upsert_replaces_rows_of_the_same_key_and_the_last_one_wins(server: DatabaseServer, database: str) -> None:

@@ -8,12 +8,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from tests.support.programs.sql_writers import BATCH_ROWS, FENCED, writer
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, DatabaseServer, PostgresqlServer
-from wal_sink.testing import crash_matrix
-from wal_sink_backends.sql.sink import SqlSink
+from tests.support.servers.databases import DatabaseServer, PostgresqlServer
 
 
 def check(server: DatabaseServer, database: str, story: str) -> int:
@@ -87,28 +83,3 @@ def test_four_processes_write_side_by_side(server: DatabaseServer, database: str
         assert [one.wait() for one in all_of_them] == [0] * 4, [one.output[-500:] for one in all_of_them]
         assert not any("again" in one.output for one in all_of_them)
     assert check(server, database, "side by side") == 4 * 4 * BATCH_ROWS
-
-
-def test_crash_matrix(server: DatabaseServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upserts, which the contract's tests leave out."""
-    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
-
-    def make_sink(target: str) -> SqlSink:
-        return SqlSink(server.url(target), "flights", mode="upsert", key="id", password_env=PASSWORD_VARIABLE)
-
-    def new_target() -> str:
-        for table in ("flights", "wal_sink_ledger"):
-            server.query(database, f"DROP TABLE IF EXISTS {table}")
-        return database
-
-    def rows_in(target: str) -> list[dict[str, object]]:
-        tables = server.query(
-            target,
-            "SELECT 1 FROM information_schema.tables WHERE table_name = 'flights' "
-            f"AND '{target}' IN (table_schema, table_catalog)",
-        )
-        rows = server.query(target, "SELECT id, name FROM flights") if tables else []
-        return [{"id": number, "name": name} for number, name in rows]
-
-    matrix = crash_matrix(make_sink, rows_in, new_target, each_line=False, every=25).check()
-    assert matrix.crashes
