@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-import pytest
-
 from tests.support import taken_for_granted
 from tests.support.documents import check_exists, is_test, places
 from tests.support.processes import CHECKOUT
@@ -107,15 +105,6 @@ def test_whatever_the_sources_rely_on_has_an_entry() -> None:
     assert not missing, f"{DOCUMENT} has no entry that covers {sorted(missing)}"
 
 
-def test_the_search_of_the_sources_finds_what_is_there() -> None:
-    """It would otherwise be satisfied by any document."""
-    assert "wal_sink/spark/identity.py::_hadoop_conf" in taken_for_granted.reliances()
-    assert "wal_sink/spark/private.py::_GROUP" in taken_for_granted.reliances()
-    assert "wal_sink/stores/local.py::LocalSegment.commit" in taken_for_granted.store_primitives()
-    assert "backends/wal_sink_backends/http/sink.py::HttpLookupSink" in taken_for_granted.sinks()
-    assert "wal_sink/spark/schema.py::check_schema" not in taken_for_granted.reliances()
-
-
 ENTRY = f"""# Title
 
 ## {SECTIONS[0]}
@@ -126,27 +115,6 @@ Water falls.
 - check: `wal_sink/protocol/run.py::Run.open`
 - shown false: `tests/documents/test_assumptions_document.py::test_no_two_entries_have_one_title`
 """ + "".join(f"\n## {name}\n" for name in SECTIONS[1:])
-
-
-def test_a_line_of_no_known_kind_is_an_error() -> None:
-    for old, new in [
-        ("- check:", "- checked:"),
-        ("- check:", "check:"),
-        ("- check:", "    - check:"),
-        ("Water falls.", "- Water falls."),
-        ("Water falls.", "Text: Water falls."),
-        ("Water falls.\n", ""),
-        (_FALSE, ""),
-        ("### It rains\n", ""),
-        ("## Targets", "## Sinks"),
-        ("\n## Targets\n", ""),
-    ]:
-        assert old in ENTRY
-        try:
-            parsed(ENTRY.replace(old, new))
-        except AssertionError:
-            continue
-        pytest.fail(f"{new!r} in the place of {old!r} was accepted")
 
 
 def test_what_does_not_exist_or_is_left_out_is_noticed() -> None:

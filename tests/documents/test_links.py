@@ -126,25 +126,6 @@ def test_every_link_leads_somewhere() -> None:
     assert [f"{document}: {each}" for document, text in texts.items() for each in faults(document, text)] == []
 
 
-def test_links_are_found_wherever_they_stand() -> None:
-    text = """
-# A [title](a.md)
-
-| a | b |
-|---|---|
-| [one](b.md#x) | ![two](c.svg) |
-
-- [three][3] and <img src="d.svg">
-
-<a href="e.md">five</a>
-
-[3]: f.md
-
-`[no](link.md)`
-"""
-    assert links(text) == ["a.md", "b.md#x", "c.svg", "f.md", "d.svg", "e.md"]
-
-
 def test_a_link_that_leads_nowhere_is_a_fault() -> None:
     for link, why in [
         ("GLOSSARY.md", ""),
@@ -163,8 +144,3 @@ def test_a_link_that_leads_nowhere_is_a_fault() -> None:
     ]:
         text = f"# What a page says\n\n[here]({link})\n"
         assert faults("docs/a-page.md", text) == ([f"{link}: {why}"] if why else [])
-
-
-def test_a_heading_has_a_fragment_where_code_host_and_site_agree() -> None:
-    text = "# The *first* `wal-sink` word, twice\n\n## Files: JSON, CSV\n\n## A - b\n\n### Ü\n"
-    assert anchors(text) == {"the-first-wal-sink-word-twice", "files-json-csv"}

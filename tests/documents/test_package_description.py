@@ -15,7 +15,6 @@ from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
-from trove_classifiers import classifiers, deprecated_classifiers
 
 from tests.packaging.archives import Archives, metadata_bytes, metadata_of
 from tests.packaging.description import Repository, code_of, links_of
@@ -73,32 +72,12 @@ def test_the_metadata_is_complete_and_valid(archives: Archives, metadata: Messag
     assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(read.project_urls)
 
 
-def test_the_classifiers_are_known() -> None:
-    ours = PYPROJECT["project"]["classifiers"]
-    assert set(ours) - (classifiers - deprecated_classifiers.keys()) == set()
-    assert ours == sorted(set(ours))
-    assert "Typing :: Typed" in ours
-
-
-def test_every_url_begins_with_that_of_the_repository() -> None:
-    substitutions = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
-    named = [*URLS.values(), *(url for one in substitutions for url in re.findall(r"https://\S+", one["replacement"]))]
-    assert len(named) == len(URLS) + len(substitutions)
-    assert [url for url in named if not re.match(re.escape(repository().url) + "(?:[/#]|$)", url)] == []
-
-
 @pytest.mark.processes
 def test_users_see_no_group_of_developers(metadata: Message) -> None:
     groups = PYPROJECT["dependency-groups"]
     assert {"bench", "dev", "mutation"} <= set(groups)
     assert set(metadata.get_all("Provides-Extra", [])) & set(groups) == set()
     assert set(metadata.get_all("Provides-Extra", [])) == set(PYPROJECT["project"]["optional-dependencies"])
-
-
-def test_developers_have_every_extra() -> None:
-    """In the same range, so that the tests run what users get. boto3 comes with moto."""
-    extras = {text for some in PYPROJECT["project"]["optional-dependencies"].values() for text in some}
-    assert extras - set(PYPROJECT["dependency-groups"]["dev"]) == {"boto3>=1.35"}
 
 
 def test_constraints_pin_every_direct_requirement() -> None:

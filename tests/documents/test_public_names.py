@@ -156,14 +156,6 @@ def test_the_code_of_the_documents_imports_public_names_only() -> None:
 # --- the demo, Spark, the version
 
 
-def test_the_demo_is_in_neither_wheel_nor_source_archive() -> None:
-    build = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    packed = [path.strip("/") for path in (*build["wheel"]["packages"], *build["sdist"]["include"])]
-    assert build.keys() == {"wheel", "sdist"}
-    assert all(path.startswith("/") for path in build["sdist"]["include"])  # without it a name matches in any folder
-    assert [path for path in packed if "examples".startswith(path) or path.startswith("examples")] == []
-
-
 @pytest.mark.processes
 def test_importing_wal_sink_spark_does_not_import_pyspark() -> None:
     program = """

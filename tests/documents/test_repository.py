@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.components import require
 from tests.support.documents import tracked_files
 from tests.support.processes import CHECKOUT, python_environment
 
@@ -40,23 +38,6 @@ def _forbidden(file: str, text: str) -> Iterator[str]:
         for match in re.finditer(rf"(?<![\w./:}}-])(?:{names})" if "path" in what else names, text):
             line = text.count("\n", 0, match.start())
             yield f"{file}:{line + 1}: {what}: {text.splitlines()[line].strip()[:120]}"
-
-
-def test_a_forbidden_name_is_found_with_its_line() -> None:
-    home, registry = "home", "pypi"  # whole, they would be found here
-    text = f"fine\n/{home}/me\nat {registry}.org\n"
-    found = [fault.split(": ")[:2] for fault in _forbidden("a.md", text)]
-    assert found == [["a.md:3", "the host of a package registry"], ["a.md:2", "a path of one machine"]]
-
-
-@pytest.mark.processes
-def test_the_tracked_files_are_those_that_git_lists() -> None:
-    require(bool(shutil.which("git")) and (CHECKOUT / ".git").exists(), "git and its folder are missing")
-    git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
-    listed = subprocess.run(git, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.split("\0")
-    assert sorted(path.relative_to(CHECKOUT).as_posix() for path in tracked_files()) == sorted(
-        {name for name in listed if name and (CHECKOUT / name).is_file()}
-    )
 
 
 OWN_DEFAULT = re.compile(r"\.conf\.get\(\s*[^(),]+,|\bconf\.get\(\s*[^(),]+,\s*None")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tests.support.processes import CHECKOUT
 from tests.support.rooms import (
-    Declared,
     Graph,
     Sources,
     declaration,
@@ -29,12 +28,6 @@ TOWN = {
     "backends/wal_sink_backends/__init__.py": '"""Ready."""\n',
     "backends/wal_sink_backends/db/__init__.py": '"""A database."""\n',
     "backends/wal_sink_backends/db/sink.py": "from wal_sink import top\n",
-}
-DECLARED: Declared = {
-    "floor-1": {"ground.py": []},
-    "floor-2": {"store": ["ground.py"]},
-    "floor-3": {"roof.py": ["store"]},
-    "floor-4": {"backends/db": ["roof.py"]},
 }
 
 
@@ -77,31 +70,6 @@ def test_every_form_of_import_makes_an_arrow(tmp_path: Path) -> None:
     ]
     made = {text: _graph(tmp_path, {"extra": text}).arrows.get(("extra.py", "roof.py")) for text in forms}
     assert made == {text: ["wal_sink.extra > wal_sink.roof"] for text in forms}
-
-
-def test_a_name_of_a_package_makes_an_arrow_to_the_module_it_comes_from_alone(tmp_path: Path) -> None:
-    names = '"""Names."""\nfrom wal_sink.roof import top\nfrom wal_sink.ground import low\n__version__ = "1"\n'
-    graph = Sources(_build(tmp_path, {**TOWN, "wal_sink/__init__.py": names})).graph()
-    assert graph.imported_by("backends/db") == ["roof.py"]
-    named = _build(tmp_path, {"wal_sink/extra.py": "from wal_sink import low, __version__\n"})
-    assert Sources(named).graph().imported_by("extra.py") == ["ground.py"]
-
-
-def test_an_arrow_that_is_not_declared_or_that_no_import_makes_is_told(tmp_path: Path) -> None:
-    assert differences(DECLARED, _graph(tmp_path)) == []
-    unused: Declared = {**DECLARED, "floor-3": {"roof.py": ["store", "ground.py"]}}
-    assert differences(unused, _graph(tmp_path)) == ["arrow roof.py -> ground.py is declared and not used"]
-    found = differences(
-        DECLARED, _graph(tmp_path, {"roof": "from wal_sink.store import kept as top\nimport wal_sink.ground\n"})
-    )
-    assert found == ["arrow roof.py -> ground.py is not declared: wal_sink.roof > wal_sink.ground"]
-
-
-def test_a_room_that_is_not_declared_or_does_not_exist_is_told(tmp_path: Path) -> None:
-    absent: Declared = {**DECLARED, "floor-1": {"ground.py": [], "hut": []}}
-    assert differences(absent, _graph(tmp_path)) == ["room hut is declared and does not exist"]
-    found = differences(DECLARED, _graph(tmp_path, {"hut": "", "shed/tool": ""}))
-    assert found == ["room hut.py is not declared", "room shed is not declared"]
 
 
 def test_a_circle_is_told_with_the_imports_that_make_it_even_if_it_is_declared(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.messages import FEWEST_LETTERS, OTHERS, UNKNOWN, Sources, read_sources
+from tests.support.messages import FEWEST_LETTERS, OTHERS, Sources, read_sources
 from tests.support.troubleshooting import (
     COMMAND,
     PAGE,
@@ -123,27 +123,6 @@ def _file(
         f'[warnings]\nmeaning = "It goes on."\n[[warnings.cause]]\ntitle = "Tidied"\nmessages = ["{warnings}"]\n'
         'why = ""\ndo = "Nothing."\n[not_met]\n'
     )
-
-
-def test_texts_are_computed_from_the_syntax_tree(made_up: Sources) -> None:
-    found = {site.line: site.texts for site in made_up.sites}
-    assert list(found.values()) == [
-        (f"{UNKNOWN} is not there any more; restore the object by hand",),
-        (f"path {UNKNOWN}: it is too late now", f"path {UNKNOWN}: nobody wrote it at all"),
-        (f"{UNKNOWN}: a text that a function makes",),
-        ("no answer for minutes",),
-        (f"{UNKNOWN}: {UNKNOWN}",),
-        (f"{UNKNOWN} was tidied after {UNKNOWN} s: {UNKNOWN}",),
-    ]
-    assert made_up.classes == dict.fromkeys(["WalSinkError", "LostError", "TimedError"], "wal_sink/one.py")
-
-
-def test_a_docstring_is_no_message_and_an_ellipsis_stands_for_anything_within_one_text(made_up: Sources) -> None:
-    assert not_in_the_sources(["never a message of ours"], made_up) == ["never a message of ours"]
-    assert not_in_the_sources(["restore the object by hand"], made_up) == []
-    assert not_in_the_sources(["path …: it is too late", "is not there…by hand"], made_up) == []
-    across = "is not there any more…a text that a function makes"
-    assert not_in_the_sources([across], made_up) == [across]
 
 
 def test_a_message_without_an_entry_is_noticed_also_if_it_is_one_side_of_a_condition(made_up: Sources) -> None:

@@ -5,10 +5,8 @@ Small made-up texts show that every word is found in every form.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.support.processes import CHECKOUT
-from tests.support.words import LIST, Allowed, Place, Words
+from tests.support.words import LIST, Words
 
 WORDS = Words((CHECKOUT / LIST).read_text())
 FOUND = {
@@ -55,31 +53,8 @@ FOUND = {
 }
 
 
-def _found(root: Path, text: str, file: str = "wal_sink/room/one.py", words: Words = WORDS) -> list[Place]:
-    path = root / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return words.places(root, [file.partition("/")[0]])
-
-
-def _words(allowed: str = "") -> Words:
-    retired = '[[retired]]\nword = "away"\npattern = "away"\nwrite = "gone"\n'
-    return Words(f"passed_over = []\n{retired}{allowed}")
-
-
 def test_nothing_holds_a_retired_word_and_every_allowed_place_needs_its_entry() -> None:
     everything = WORDS.places(CHECKOUT, ["."])
     left = WORDS.left(everything)
     assert not left, "python -m tests.support.words\n" + "\n".join(map(str, left))
     assert WORDS.unused(everything) == []
-
-
-def test_an_entry_allows_its_word_in_its_files_and_lines_alone(tmp_path: Path) -> None:
-    words = _words('[[allowed]]\nword = "away"\nfiles = "wal_sink/room/*"\nline = "far"\nwhy = "a reason"\n')
-    allowed = _found(tmp_path, "# far away\n", words=words)
-    elsewhere = _found(tmp_path, "# far away\n", "docs/a.md", words)
-    other_line = _found(tmp_path / "b", "# right away\n", words=words)
-    assert words.left([*allowed, *elsewhere, *other_line]) == [*elsewhere, *other_line]
-    assert words.unused(allowed) == []
-    assert words.unused([*elsewhere, *other_line]) == words.allowed
-    assert words.allowed == [Allowed("away", "wal_sink/room/*", "far", "a reason")]

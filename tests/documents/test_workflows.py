@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import workflows
-from tests.support.components import require
 from tests.support.processes import CHECKOUT
 
 TESTS = workflows.FOLDER / "tests.yml"
@@ -24,16 +23,6 @@ RUNS_LIMIT_S = 120.0
 Change = tuple[str, str]
 """A text of the workflow, and another one in its place."""
 
-OF_THE_SCHEMA: dict[str, Change] = {
-    "a key with a typing error": ("runs-on:", "runs-onn:"),
-    "a right that does not exist": ("contents: read", "contents: reed"),
-    "a job without a time limit": ("timeout-minutes: 30", "# no limit"),
-}
-OF_ACTIONLINT: dict[str, Change] = {
-    "a name that no matrix has": ("matrix.python }}", "matrix.pyhton }}"),
-    "an event that does not exist": ("pull_request:", "pull_requests:"),
-    "a host that does not exist": ("ubuntu-24.04", "ubuntu-24.40"),
-}
 OF_THE_RULES: dict[str, Change] = {
     "a target that does not exist": (".ci/run spec demo", "make spec dmeo"),
     "a check that does not exist": (".ci/run spec demo", ".ci/run spec dmeo"),
@@ -68,24 +57,6 @@ def plant(folder: Path, changes: Iterable[Change]) -> Iterator[Path]:
         copy.parent.mkdir(parents=True)
         copy.write_text(text.replace(*change, 1))
         yield copy
-
-
-@pytest.mark.processes
-def test_the_schemas_accept_the_workflows_and_find_each_fault(tmp_path: Path) -> None:
-    assert workflows.schema_problems(workflows.files()) == []
-    planted = list(plant(tmp_path, OF_THE_SCHEMA.values()))
-    said = "\n".join(workflows.schema_problems(planted))
-    assert [what for what, path in zip(OF_THE_SCHEMA, planted, strict=True) if f"{path}::$" not in said] == [], said
-
-
-@pytest.mark.processes
-def test_actionlint_accepts_the_workflows_and_finds_each_fault(tmp_path: Path) -> None:
-    require(workflows.ACTIONLINT.path.is_file(), "actionlint is not built: make workflows")
-    assert workflows.actionlint_problems(workflows.files()) == []
-    planted = list(plant(tmp_path, OF_ACTIONLINT.values()))
-    (said,) = workflows.actionlint_problems(planted)
-    places = [re.search(rf"\b{number}/\.github/workflows/tests\.yml:\d+:\d+", said) for number in range(len(planted))]
-    assert [what for what, place in zip(OF_ACTIONLINT, places, strict=True) if not place] == [], said
 
 
 def test_the_workflows_keep_the_rules_of_the_repository() -> None:

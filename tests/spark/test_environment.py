@@ -63,21 +63,6 @@ def test_the_feature_release_is_read_from_every_style_of_version(text: str, vers
 
 
 @pytest.mark.processes
-def test_java_home_is_preferred_to_path(tmp_path: Path) -> None:
-    home, other = _java(tmp_path / "a b", "21.0.1"), _java(tmp_path / "c", "17.0.2")
-    found = check_java({"JAVA_HOME": str(home), "PATH": f"{other}/bin"})
-    assert (found.executable, found.version, found.version_text) == (home / "bin" / "java", 21, "21.0.1")
-    assert found.named_by == "JAVA_HOME"
-
-
-@pytest.mark.processes
-def test_java_is_found_on_path(tmp_path: Path) -> None:
-    home = _java(tmp_path / "jdk", "17.0.2")
-    found = check_java({"PATH": f"{home}/bin", "JAVA_HOME": ""})
-    assert (found.executable, found.version, found.named_by) == (home / "bin" / "java", 17, "PATH")
-
-
-@pytest.mark.processes
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.20", "16"])
 def test_an_old_java_is_refused(tmp_path: Path, version: str) -> None:
     home = _java(tmp_path / "jdk", version)
@@ -99,50 +84,16 @@ def test_a_wrong_java_home_is_explained_although_path_holds_a_java(tmp_path: Pat
 
 
 @pytest.mark.processes
-def test_a_program_that_is_no_java_is_explained(tmp_path: Path) -> None:
-    program = _java(tmp_path / "jdk", "17") / "bin" / "java"
-    program.write_text("#!/bin/sh\necho Unable to locate a Java Runtime. >&2\nexit 1\n")
-    with pytest.raises(ConfigError, match=r"is not a working Java; it printed: 'Unable to locate a Java Runtime\.'"):
-        check_java({"JAVA_HOME": str(tmp_path / "jdk")})
-
-
-@pytest.mark.processes
 def test_a_java_without_the_vector_module_is_refused(tmp_path: Path) -> None:
     home = _java(tmp_path / "jdk", "21.0.4", modules="java.base java.logging")
     with pytest.raises(ConfigError, match=r"built without the module jdk\.incubator\.vector"):
         check_java({"JAVA_HOME": str(home)})
 
 
-@pytest.mark.processes
-def test_the_modules_are_read_from_the_release_file_where_there_is_one(tmp_path: Path) -> None:
-    home = _java(tmp_path / "jdk", "21.0.4", modules=None)
-    (home / "release").write_text('JAVA_VERSION="21.0.4"\nMODULES="java.base java.logging"\n')
-    with pytest.raises(ConfigError, match=r"built without the module jdk\.incubator\.vector"):
-        check_java({"JAVA_HOME": str(home)})
-
-
-@pytest.mark.processes
-def test_a_java_that_cannot_list_its_modules_is_left_to_spark(tmp_path: Path) -> None:
-    home = _java(tmp_path / "jdk", "21.0.4", modules=None)
-    assert check_java({"JAVA_HOME": str(home)}).version == 21
-
-
-@pytest.mark.processes
-@pytest.mark.spark
-def test_the_java_of_this_machine_serves_spark() -> None:
-    assert check_java().version >= 17
-
-
 def test_workers_get_this_interpreter_unless_the_user_named_one() -> None:
     environ: dict[str, str] = {}
     assert prepare_python(environ) == sys.executable
     assert environ == {"PYSPARK_PYTHON": sys.executable}
-
-
-def test_a_python_that_the_user_named_is_left_alone() -> None:
-    environ = {"PYSPARK_PYTHON": "python3.12", "PYSPARK_DRIVER_PYTHON": "ipython"}
-    assert prepare_python(environ) == "python3.12"
-    assert environ == {"PYSPARK_PYTHON": "python3.12", "PYSPARK_DRIVER_PYTHON": "ipython"}
 
 
 @pytest.fixture(scope="module")

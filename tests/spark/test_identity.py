@@ -10,7 +10,6 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.errors import ConfigError
-from wal_sink.spark import identity as locations
 from wal_sink.spark.identity import BatchRows, Place, QueryIdentity, compare, identity_of, refuse_other_checkpoint
 from wal_sink.spark.query import refuse_leftovers
 from wal_sink.spark.staging import _first_of_the_run
@@ -139,14 +138,6 @@ def test_a_spark_without_a_list_of_queries_is_an_error_that_names_it() -> None:
         identity_of(df, 3)
 
 
-@pytest.mark.parametrize("table", [None, Odd(), Odd(keySet=lambda: None), Odd(keySet=lambda: ["a"])])
-def test_a_spark_whose_list_of_queries_cannot_be_read_is_an_error_that_names_it(table: object) -> None:
-    df = dataframe(execution())
-    df._jdf._known["sparkSession"] = lambda: Odd(sharedState=lambda: Odd(activeStreamingQueries=lambda: table))
-    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not let wal-sink read which query a batch belongs to"):
-        identity_of(df, 3)
-
-
 def test_a_writer_that_cannot_be_read_is_an_error_that_names_it() -> None:
     session = Odd(version="9.9", _jsparkSession=Odd())
     writer: Any = Odd(_spark=session, _jwrite=Odd(getClass=Odd))
@@ -172,16 +163,6 @@ def test_a_dataframe_that_was_kept_from_an_earlier_batch_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"batch 4: .* holds rows of batch 3, and none of this batch"):
         rows.refuse_earlier(batch_frame(8), fourth)
     rows.refuse_earlier(batch_frame(8), replace(fourth, run_id="another"))  # another context numbers anew
-
-
-def test_as_many_batches_are_remembered_as_there_is_room_for() -> None:
-    rows = BatchRows()
-    for number in range(1001):
-        rows.refuse_earlier(batch_frame(), replace(identity("/c"), batch_id=number, rows_id=number))
-    present = replace(identity("/c"), batch_id=1000, rows_id=1000)
-    rows.refuse_earlier(batch_frame(0), present)
-    with pytest.raises(ConfigError, match="holds rows of batch 1,"):
-        rows.refuse_earlier(batch_frame(1), present)
 
 
 def test_a_spark_whose_plans_are_unknown_is_an_error_that_names_it() -> None:
@@ -245,15 +226,6 @@ def test_links_lead_to_the_same_folder_and_a_copy_is_another(tmp_path: Path) -> 
     assert compare(nobody, str(copy), f"file:{folder}") is Place.OTHER, "it does not exist"
     copy.mkdir()
     assert compare(nobody, str(copy), f"file:{folder}") is Place.OTHER
-
-
-@pytest.mark.parametrize(("through_mounts", "verdict"), [("hdfs://one/x", Place.SAME), (None, Place.OTHER)])
-def test_mount_points_of_a_view_are_looked_through(
-    through_mounts: str | None, verdict: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nobody: Any = None
-    monkeypatch.setattr(locations, "_resolved", lambda _, url: through_mounts or url)
-    assert compare(nobody, "viewfs://view/a", "viewfs://view/b") is verdict
 
 
 def test_a_query_on_another_checkpoint_is_refused_with_both_addresses_and_no_secret() -> None:

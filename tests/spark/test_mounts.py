@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.stores import LocalStore, StoreSpec, open_store, probe
+from tests.house.stores import StoreSpec, open_store, probe
 from tests.house.support import SYSTEM
 from wal_sink.errors import ConfigError
 from wal_sink.spark.cluster import _CreateThere
@@ -63,24 +63,6 @@ def test_absence_is_remembered(path: str, found: str) -> None:
     assert found in doubt(path)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/srv/here/wal",
-        "/mnt/nfsother/wal",
-        "/mnt",
-        "/mnt/fresh/wal",
-        "/mnt/noac/wal",
-        "/mnt/disk/wal",
-        "/mnt/merged/wal",
-        "/mnt/nfs/local/wal",
-    ],
-)
-def test_absence_is_seen_at_once(path: str) -> None:
-    assert doubt(path) == ""
-
-
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/mnt/nfs")
     assert REMEMBERS in doubt(str(tmp_path / "link/wal"))
@@ -98,11 +80,6 @@ def test_a_table_that_cannot_be_read_is_a_doubt() -> None:
         raise PermissionError("no")
 
     assert "PermissionError" in doubt_of("/srv/wals", table=forbidden, system="linux")
-
-
-@pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_other_systems_have_no_mount_table_and_no_doubt(system: str) -> None:
-    assert doubt_of("/mnt/nfs/wal", table=lambda: TABLE, system=system) == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's own table")
@@ -133,13 +110,3 @@ def test_an_executor_that_has_it_mounted_so_says_so(monkeypatch: pytest.MonkeyPa
     assert REMEMBERS in _CreateThere(spec)(("probe/2.json", b"{}")).problem
     promised = StoreSpec(spec.url, single_writer=True)
     assert _CreateThere(promised)(("probe/3.json", b"{}")).problem == ""
-
-
-def test_reading_is_not_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A commit in a checkpoint shows later. A process that only reads decides nothing."""
-    store = LocalStore(StoreSpec(str(tmp_path)))
-    store.create("commits/0", b"v1")
-    on_nfs(monkeypatch, tmp_path)
-    assert store.create_doubt != ""
-    assert store.read("commits/0") == b"v1"
-    assert store.list("commits") == ["0"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +12,10 @@ import pytest
 from py4j.protocol import Py4JError
 
 from tests.house.protocol import DispatcherLostError, SegmentTask
-from tests.house.sinks import FailureKind
 from tests.house.spark import ExecutorDispatcher, PickledSink, task_slots
 from tests.house.stores import StoreSpec
 from tests.support.one_segment import Stage
-from wal_sink.settings import Delivery
 from wal_sink.spark import delivery as executors
-from wal_sink.spark.placement import concurrency
 from wal_sink.support.limits import LENT_S, DeliverySlots
 
 WAIT_S = 60
@@ -59,14 +55,6 @@ def test_slots_that_others_hold_are_not_lent_twice() -> None:
     other.end()
 
 
-def test_slots_come_back_after_an_error_too() -> None:
-    slots = DeliverySlots(lambda: 1)
-    with pytest.raises(ValueError, match="x"), slots.taken(1, should_stop=go_on):
-        raise ValueError("x")
-    with slots.taken(1, should_stop=go_on) as granted:
-        assert granted == 1
-
-
 class Waiting(threading.Thread):
     """A job that wants slots while others hold them."""
 
@@ -102,29 +90,6 @@ def test_who_finds_none_free_waits_its_turn() -> None:
         thread.end()
     assert task == [2, 3, 4]
     assert [thread.granted for thread in waiting] == [1, 1, 1]
-
-
-def test_little_work_that_finds_slots_of_staging_free_overtakes_nobody() -> None:
-    slots = DeliverySlots(lambda: 0, lambda: 1)
-    first = Waiting(slots, 1, [])
-    while not slots._waiting:
-        threading.Event().wait(0.001)
-
-    with slots.taken(1, should_stop=lambda: True, work_s=LENT_S) as granted:
-        assert granted == 0
-
-    first.stopping.set()
-    first.end()
-    assert first.granted == 0
-
-
-def test_a_cluster_that_grows_lets_the_next_one_in() -> None:
-    size = [1]
-    slots = DeliverySlots(lambda: size[0])
-    with slots.taken(1, should_stop=go_on):
-        size[0] = 3
-        with slots.taken(9, should_stop=go_on) as granted:
-            assert granted == 2
 
 
 def test_a_run_that_ends_waits_no_longer() -> None:
@@ -211,29 +176,6 @@ def deliver(to: ExecutorDispatcher, given: Any = UNPACED) -> Any:
     return to.deliver(given, manifest, ORDERS, confirm=False)
 
 
-def test_the_jobs_of_all_sinks_together_take_no_more_than_there_are() -> None:
-    context, slots = Context(), DeliverySlots(lambda: 7)
-    threads = [threading.Thread(target=deliver, args=[dispatcher(context, slots)], daemon=True) for _ in range(3)]
-    with ExitStack() as ending:
-        ending.callback(context.go.set)
-        for thread in threads:
-            thread.start()
-        assert all(context.started.acquire(timeout=WAIT_S) for _ in range(2))
-        assert not context.started.acquire(timeout=0.1)
-        # The thread that takes five slots may give its tasks to Spark later than the thread that takes two.
-        assert sorted(context.tasks) == [2, 5]
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert len(context.tasks) == 3
-
-
-def test_a_run_that_ends_before_a_slot_is_free_starts_no_job() -> None:
-    context = Context()
-    results = deliver(dispatcher(context, DeliverySlots(lambda: 0), stopped=True))
-    assert {result.failure.kind for result in results} == {FailureKind.STOPPED}
-    assert context.tasks == []
-
-
 def test_the_slots_of_a_cluster_that_does_not_tell_are_not_known() -> None:
     def fail() -> None:
         raise Py4JError("no such method")
@@ -241,14 +183,6 @@ def test_the_slots_of_a_cluster_that_does_not_tell_are_not_known() -> None:
     context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=fail))
     stopped: Any = SimpleNamespace(_jsc=None)
     assert (task_slots(context), task_slots(stopped)) == (None, None)
-
-
-def test_a_sink_may_be_given_fewer_than_there_are() -> None:
-    context, slots = Context(), DeliverySlots(lambda: 7)
-    context.go.set()
-    deliver(dispatcher(context, slots, max_concurrency=2))
-    deliver(dispatcher(context, slots, max_concurrency=50))
-    assert context.tasks == [2, 5]
 
 
 @pytest.mark.parametrize(
@@ -277,14 +211,6 @@ def test_every_thread_of_every_task_gets_its_part_of_the_rate() -> None:
     deliver(dispatcher(context, DeliverySlots(lambda: 2), threads_per_task=3), replace(Stage().given, rows_per_s=60.0))
     # Five segments of equal size: shares of three and two, so five threads.
     assert context.rates == [12.0]
-
-
-@pytest.mark.parametrize(
-    ("of_sink", "of_user", "most"), [(None, None, None), (3, None, 3), (3, 2, 2), (3, 9, 3), (None, 9, 9)]
-)
-def test_a_user_can_only_lower_what_a_sink_permits(of_sink: int | None, of_user: int | None, most: int | None) -> None:
-    sink: Any = SimpleNamespace(max_concurrency=of_sink)
-    assert concurrency(sink, Delivery(None, max_concurrency=of_user)) == most
 
 
 def test_what_the_last_batch_took_tells_whether_the_next_one_gets_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.house.log import Log, Manifest, Release, paths
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, process_identity
-from wal_sink.errors import ConfigError, CorruptError, FencedError, HistoryError
+from wal_sink.errors import ConfigError, FencedError, HistoryError
 from wal_sink.settings import Settings
 from wal_sink.spark import source_reading as reading
 from wal_sink.spark import source_writing as writing
@@ -110,11 +110,6 @@ def test_a_batch_is_begun_once_written_by_tasks_and_committed_by_another_writer(
     assert (manifest.term, manifest.attempt) == (1, 1)
 
 
-def test_a_batch_without_partitions_is_staged_too(place: Place) -> None:
-    place.writer().commit([], 0)
-    assert [manifest.rows for manifest in place.manifests()] == [0]
-
-
 def test_a_replay_of_a_released_batch_is_counted_and_dropped(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,14 +141,6 @@ def test_a_batch_that_is_complete_already_is_refused(place: Place, monkeypatch: 
     place.complete(0)
     with pytest.raises(FencedError, match="but this batch is running now"):
         place.sent()
-
-
-def test_the_run_of_a_worker_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
-    place.complete(0)
-    place.plan(1)
-    place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch="1"))], 1)
-    assert [(manifest.term, manifest.attempt) for manifest in place.manifests(1)] == [(1, 2)]
 
 
 def as_worker(monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
@@ -189,18 +176,6 @@ def test_a_batch_that_workers_of_one_driver_plan_in_turn_goes_on_under_a_new_ter
     planned_by_another_worker(place, monkeypatch, pid=1)
     place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
     assert sorted(manifest.term for manifest in place.manifests()) == [1, 3]
-
-
-def test_a_worker_whose_batch_is_refused_for_another_reason_does_not_claim_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned_by_another_worker(place, monkeypatch, pid=1)
-    place.complete(0)
-    with pytest.raises(FencedError, match="but this batch is running now"):
-        place.sent()
-    writing._stagers.clear()
-    with pytest.raises(FencedError, match="but this batch is running now"):
-        place.sent()
 
 
 def test_a_query_that_continued_elsewhere_is_a_new_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,14 +341,6 @@ def test_a_batch_that_is_released_while_others_are_read_is_read_too(
     assert [manifest.batch_id for manifest in reading._all_released(place.log, [0, 1])] == [0, 1]
 
 
-def test_a_release_that_is_gone_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged(place, monkeypatch, 2)
-    released(place, 1)
-    with pytest.raises(CorruptError, match="batch 1 is released"):
-        reading._all_released(place.log, [0, 1])
-    assert reading._all_released(place.log, [0]) == []
-
-
 # --- options
 
 
@@ -394,18 +361,6 @@ def test_storage_options_that_another_process_cannot_read_are_refused() -> None:
         options_of(StoreSpec("s3://bucket/wal", {"anon": object()}), "/checkpoint", Settings())
     with pytest.raises(ConfigError, match="'key' may hold a secret"):
         options_of(StoreSpec("s3://bucket/wal", {"key": b"topsecret"}), "/checkpoint", Settings())
-
-
-@pytest.mark.parametrize("wal", ["hdfs://spark@name-node:8020/wal", "webhdfs://etl_user@host/wal"])
-def test_the_user_of_a_hadoop_address_is_no_secret(wal: str) -> None:
-    assert read_options({"wal": wal, "storageOptions": '{"user": "spark"}'}).store.url == wal
-    options = write_options({"wal": wal, "checkpointLocation": "hdfs://spark@name-node:8020/checkpoint"})
-    assert options.store.url == wal
-
-
-def test_the_container_of_an_address_is_no_secret() -> None:
-    url = "abfs://container@account.dfs.core.windows.net/wal"
-    assert read_options({"wal": url}).store.url == url
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import functools
 import pickle
 import subprocess
@@ -131,13 +130,6 @@ def test_rows_that_cannot_be_read_are_told_to_close_too() -> None:
     assert writer.calls[-1] == ("close", "ValueError('broken')")
 
 
-def test_an_open_that_raises_is_not_closed() -> None:
-    writer = Recorder(OSError("closed today"))
-    with pytest.raises(OSError, match="closed today"):
-        deliver(wrap.foreach_writer(writer), chunk(1))
-    assert writer.calls == [("open", 3, 7)]
-
-
 @pytest.mark.parametrize("answer", [False, None, 0])
 def test_an_open_that_is_not_true_skips_the_rows_and_is_closed(
     answer: object, caplog: pytest.LogCaptureFixture
@@ -146,12 +138,6 @@ def test_an_open_that_is_not_true_skips_the_rows_and_is_closed(
     deliver(wrap.foreach_writer(writer), chunk(1))
     assert writer.calls == [("open", 3, 7), ("close", "None")]
     assert ("returned None" in caplog.text) == (answer is None)
-
-
-def test_only_process_is_required() -> None:
-    rows: list[Row] = []
-    deliver(wrap.foreach_writer(SimpleNamespace(process=rows.append)), chunk(1, 2))
-    assert rows == [Row(id=1), Row(id=2)]
 
 
 def test_a_plain_function_gets_every_row() -> None:
@@ -175,41 +161,6 @@ def test_a_travelled_writer_is_a_fresh_copy_for_every_segment() -> None:
         assert (repr(sink), sink.idempotent) == (f"wrap.foreach_writer({Counting.__qualname__})", True)
         deliver(sink, chunk(1, 2))
         deliver(sink, chunk(3, 4))
-
-
-def test_rows_have_the_types_pyspark_gives_its_own_writers() -> None:
-    inner = t.StructType([t.StructField("x", t.IntegerType()), t.StructField("y", t.StringType())])
-    arrow_inner = pa.struct([("x", pa.int32()), ("y", pa.string())])
-    fields: list[tuple[str, t.DataType, pa.DataType, Any, Any]] = [
-        ("a.b", t.StringType(), pa.string(), "x", "x"),
-        ("a.b", t.DecimalType(5, 2), pa.decimal128(5, 2), decimal.Decimal("1.50"), decimal.Decimal("1.50")),
-        ("day", t.DateType(), pa.date32(), dt.date(2024, 2, 29), dt.date(2024, 2, 29)),
-        ("ntz", t.TimestampNTZType(), pa.timestamp("us"), dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1)),  # noqa: DTZ001
-        ("map", t.MapType(t.StringType(), inner), pa.map_(pa.string(), arrow_inner),
-         [("k", {"x": 1, "y": "z"})], {"k": Row(x=1, y="z")}),
-        ("list", t.ArrayType(inner), pa.list_(arrow_inner),
-         [{"x": None, "y": "z"}], [Row(x=None, y="z")]),
-        ("bytes", t.BinaryType(), pa.binary(), b"\0\xff", b"\0\xff"),
-        ("void", t.NullType(), pa.null(), None, None),
-    ]  # fmt: skip
-    schema = t.StructType([t.StructField(name, kind) for name, kind, *_ in fields])
-    table = pa.Table.from_arrays([pa.array([f[3]], f[2]) for f in fields], names=[f[0] for f in fields])
-    rows: list[Row] = []
-    sink = wrap.foreach_writer(rows.append)
-    sink.open(context(schema))
-    sink.write_segment(0, 7, [Chunk.of(table, key="key")])
-    assert rows[0].__fields__ == schema.names
-    assert list(rows[0]) == [f[4] for f in fields]
-
-
-def test_an_instant_is_naive_local_time_as_in_pyspark() -> None:
-    instant = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
-    table = pa.table({"at": pa.array([instant], pa.timestamp("us", "UTC"))})
-    rows: list[Row] = []
-    sink = wrap.foreach_writer(rows.append)
-    sink.open(context(t.StructType([t.StructField("at", t.TimestampType())])))
-    sink.write_segment(0, 7, [Chunk.of(table, key="key")])
-    assert rows[0].at == instant.astimezone().replace(tzinfo=None)
 
 
 def test_a_batch_without_a_spark_schema_is_refused_for_good() -> None:
@@ -275,18 +226,6 @@ def test_what_repeats_is_said() -> None:
         promise(wrap.foreach_writer(print), Delivery(print, guarantee="at_most_once"), "default")
 
 
-def test_what_a_foreach_batch_function_returns_is_ignored() -> None:
-    calls: list[tuple[object, int]] = []
-
-    def write(df: object, batch_id: int) -> str:
-        calls.append((df, batch_id))
-        return "whatever"
-
-    batch = ReleasedBatch(batch_id=7, term=1, spark=cast("Any", None), read=lambda: cast("Any", "rows"))
-    assert wrap.foreach_batch(write).write_batch(batch) is None
-    assert calls == [("rows", 7)]
-
-
 def undecided(function: Callable[..., object]) -> Callable[..., Any]:
     """A decorator that hides what the function is, and so from every check of it."""
     return lambda *arguments: function(*arguments)  # noqa: PLW0108 - it is to hide
@@ -297,16 +236,6 @@ async def later(*_: object) -> None: ...
 
 def lazily(*_: object) -> Iterator[None]:
     yield
-
-
-@pytest.mark.parametrize("function", [later, lazily])
-@pytest.mark.parametrize("method", ["a function", "open", "process", "close"])
-def test_a_row_writer_whose_call_did_not_run_fails_for_good(method: str, function: Callable[..., object]) -> None:
-    recorder = Recorder()
-    vars(recorder)[method] = undecided(function)
-
-    with pytest.raises(PermanentError, match=r"returned a (coroutine|generator), which wal-sink would never run"):
-        deliver(wrap.foreach_writer(recorder if method != "a function" else undecided(function)), chunk(1))
 
 
 @pytest.mark.parametrize("function", [later, lazily])

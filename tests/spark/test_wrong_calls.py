@@ -1,5 +1,5 @@
 # Functions stand for those that users write.
-# ruff: noqa: ARG001, ARG002, ARG005
+# ruff: noqa: ARG002, ARG005
 """The most likely mistakes of users are answered at once, in words that name the right call. Needs no JVM."""
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from tests.house.sinks import Chunk, SegmentSink, Sink, as_sink, sink_from_url
 from wal_sink import (
     BatchSink,
     Delivery,
-    PermanentError,
-    Rejected,
     Retry,
     Settings,
-    TransactionalSink,
     WalSink,
     idempotent,
     wrap,
@@ -375,27 +372,6 @@ def test_a_url_that_names_no_target_is_told_with_the_one_that_was_meant(url: str
     assert "hunter-2" not in str(told.value)
 
 
-def test_refused_rows_that_are_no_mapping_are_not_tried_again() -> None:
-    with pytest.raises(PermanentError, match="mapping from the index"):
-        Rejected(cast("Any", ["bad"]))
-
-
-class Ledger(TransactionalSink):
-    """Its `commit` is its own helper: wal-sink calls only methods of a sink's kind."""
-
-    def write(self, chunk: Chunk) -> None: ...
-
-    def last(self, slot: str) -> None: ...
-
-    def commit(self) -> None: ...
-
-
-def test_helpers_of_a_sink_may_look_as_they_like() -> None:
-    ledger = Ledger()
-
-    assert as_sink(ledger) is ledger
-
-
 class Silent:
     """As a function of an extension module may be."""
 
@@ -411,25 +387,6 @@ def test_a_function_that_does_not_tell_its_arguments_is_tried() -> None:
 
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         cast("Sink", sink).write(cast("Chunk", None))
-
-
-def test_a_type_error_inside_a_function_is_its_own() -> None:
-    def adds(chunk: Chunk) -> None:
-        raise TypeError("can only concatenate str")
-
-    sink = as_sink(adds)
-
-    with pytest.raises(TypeError, match="concatenate"):
-        cast("Sink", sink).write(cast("Chunk", None))
-
-
-def test_every_answer_fits_on_a_few_lines() -> None:
-    calls = [call for call, _ in (*WRONG_VALUES, *WRONG_WRAPS)]
-
-    for call in calls:
-        with pytest.raises(ConfigError) as told:
-            call()
-        assert len(str(told.value)) < 700
 
 
 SAME = "lie in the same folder. Deleting"

@@ -16,11 +16,10 @@ import pytest
 from tests.house.sinks import Rejected
 from tests.support.http_collection import IDS, SECRET, Collection, chunk, write
 from tests.support.servers.http_target import Fault
-from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, PermanentError, RetryLaterError
+from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError, RetryLaterError
 from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import query_into
 from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
-from wal_sink_backends.http.urls import http_sink
 
 MIB = 1 << 20
 PARTIAL = json.dumps({"items": [{"status": 201}, {"status": 422, "error": "bad id"}, {"status": 201}]})
@@ -72,25 +71,6 @@ def test_a_check_names_the_refused_rows_of_a_multi_status(keyed: Collection) -> 
     keyed.server.faults.append(Fault(status=207, body=PARTIAL))
     sink = HttpSink(keyed.url, idempotent=True, check=refused_items)
     assert write(pickle.loads(pickle.dumps(sink)), chunk(1, 2, 3)) == Rejected({1: "bad id"})  # noqa: S301 - its own
-
-
-def test_a_check_that_finds_nothing_wrong_refuses_no_row(keyed: Collection) -> None:
-    assert write(HttpSink(keyed.url, check=refused_items)) is None
-    assert keyed.ids == IDS
-
-
-def test_a_check_of_single_rows_refuses_one_and_lets_the_others_in(keyed: Collection) -> None:
-    partial = json.dumps({"items": [{"status": 400, "error": "bad"}]})
-    keyed.server.faults.append(Fault(status=207, body=partial, meets=lambda _, body: b"4" in body))
-    assert write(HttpSink(keyed.url, body="rows", check=refused_items)) == Rejected({3: "bad"})
-    assert keyed.ids == [1, 2, 3, 5]
-
-
-def test_a_check_is_called_for_the_parts_of_a_halved_chunk(plain: Collection) -> None:
-    plain.server.faults.append(Fault(status=413, times=10**6, meets=lambda _, body: len(body) > 34))
-    partial = json.dumps({"items": [{"status": 201}, {"status": 400, "error": "bad"}]})
-    plain.server.faults.append(Fault(status=207, body=partial, meets=lambda _, body: b"4" in body))
-    assert write(HttpSink(plain.url, check=refused_items)) == Rejected({3: "bad"})
 
 
 def test_a_check_reads_an_ordinary_answer_too(keyed: Collection) -> None:
@@ -147,20 +127,6 @@ def test_a_lookup_that_is_answered_in_parts_is_an_error(plain: Collection) -> No
             query.batch(pa.table({"id": [1]}))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"check": "json"}, "check='json': expected a function"), ({"max_answer_bytes": 0}, "max_answer_bytes=0")],
-)
-def test_arguments_of_a_check_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        HttpSink("https://host/x", **arguments)
-
-
-def test_a_check_in_a_url_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown options check"):
-        http_sink("https://host/x#check=mine")
-
-
 # How much of an answer is read.
 
 
@@ -205,14 +171,6 @@ def test_a_body_of_several_parts_is_read_whole(keyed: Collection) -> None:
     body = gzip.compress(PARTIAL[:20].encode()) + gzip.compress(PARTIAL[20:].encode())
     keyed.server.faults.append(Fault(status=207, body=body, headers={"Content-Encoding": "gzip"}))
     assert write(HttpSink(keyed.url, check=refused_items), chunk(1, 2, 3)) == Rejected({1: "bad id"})
-
-
-def test_a_larger_answer_is_read_where_it_is_permitted(keyed: Collection) -> None:
-    body = PARTIAL + " " * (2 * MIB)
-    keyed.server.faults.append(Fault(status=207, body=body))
-    assert write(HttpSink(keyed.url, check=refused_items, max_answer_bytes=4 * MIB), chunk(1, 2, 3)) == Rejected(
-        {1: "bad id"}
-    )
 
 
 @pytest.mark.parametrize("encoding", ["br", "deflate, gzip"])

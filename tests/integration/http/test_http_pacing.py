@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from dataclasses import replace
 
 import pytest
 
-from tests.house.sinks import Rejected
 from tests.house.support import SYSTEM
-from tests.support.http_collection import IDS, SECRET, Collection, chunk, opened, refuse_3, write
+from tests.support.http_collection import IDS, SECRET, Collection, write
 from tests.support.servers.http_target import Fault
-from wal_sink.errors import OutcomeUnknownError, PermanentError
+from wal_sink.errors import OutcomeUnknownError
 from wal_sink_backends.common import pacing
 from wal_sink_backends.common.pacing import NotNowError
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Pacing, TargetFailedError
+from wal_sink_backends.http.sink import HttpSink, Pacing, TargetFailedError
 
 LONG_S = 45.0
 """Longer than any pause here on a busy machine, and shorter than a sink waits that has no other limit."""
@@ -27,16 +25,6 @@ def test_a_429_is_waited_for_and_sent_again(plain: Collection) -> None:
     write(HttpSink(plain.url))
     assert 1.0 <= time.monotonic() - started_s < LONG_S
     assert plain.ids == IDS
-
-
-def test_a_date_is_waited_for(keyed: Collection) -> None:
-    date = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2)).replace(microsecond=0)
-    keyed.server.faults.append(Fault(status=503, headers={"Retry-After": f"{date:%a, %d %b %Y %H:%M:%S} GMT"}))
-    started_s = time.monotonic()
-    write(HttpSink(keyed.url, idempotent=True))
-    assert dt.datetime.now(dt.UTC) >= date
-    assert time.monotonic() - started_s < LONG_S
-    assert keyed.ids == IDS
 
 
 def test_rows_go_on_where_they_were_told_to_wait(keyed: Collection) -> None:
@@ -63,14 +51,6 @@ def test_pauses_grow_though_the_api_asks_for_none(keyed: Collection, told: str, 
     assert 3 <= len(keyed.server.requests) <= 5
 
 
-def test_pauses_of_a_lookup_grow_too(plain: Collection) -> None:
-    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}", pacing=Pacing(max_wait_s=3))
-    plain.server.faults.append(Fault(status=503, headers={"Retry-After": "0"}, times=10**6))
-    with opened(sink), pytest.raises(TargetFailedError, match="503"):
-        sink.was_applied("k")
-    assert 3 <= len(plain.server.requests) <= 5
-
-
 def test_a_plain_sink_leaves_repeating_what_may_have_taken_effect_to_the_core(plain: Collection) -> None:
     plain.server.faults.append(Fault(status=503, headers={"Retry-After": "0"}))
     with pytest.raises(TargetFailedError, match="503"):
@@ -86,20 +66,6 @@ def test_waiting_is_bounded(plain: Collection) -> None:
     assert caught.value.after_s == 86400
     assert time.monotonic() - started_s < LONG_S
     assert len(plain.server.requests) == 1
-
-
-def test_the_rate_holds_across_tasks(plain: Collection) -> None:
-    sink = HttpSink(plain.url, pacing=Pacing(rows_per_s=10))
-    started_s = time.monotonic()
-    for batch_id in range(3):
-        write(sink, chunk(batch_id=batch_id))  # 15 rows, of which 10 go at once
-    assert 0.5 <= time.monotonic() - started_s < LONG_S
-
-
-def test_a_chunk_too_large_for_the_rate_says_so(plain: Collection) -> None:
-    with pytest.raises(PermanentError, match=r"5 rows take 5 s at rows_per_s=1, more than max_wait_s=2"):
-        write(HttpSink(plain.url, pacing=Pacing(rows_per_s=1, max_wait_s=2)))
-    assert plain.server.requests == []
 
 
 def test_an_open_breaker_asks_nothing_until_its_pause_is_over(plain: Collection) -> None:
@@ -140,9 +106,3 @@ def test_the_address_of_a_pace_shows_no_secret(plain: Collection, caplog: pytest
     with pytest.raises(NotNowError) as caught:
         write(sink)
     assert SECRET not in f"{caught.value} {sink!r} {pacing._paces} {caplog.text}"
-
-
-def test_refused_rows_do_not_open_it(plain: Collection) -> None:
-    sink = HttpSink(plain.url, pacing=Pacing(breaker_failures=1))
-    plain.server.refuse = refuse_3
-    assert isinstance(write(sink), Rejected)

@@ -8,9 +8,7 @@ from tests.house.sinks import Rejected
 from tests.support.http_collection import CONTEXT, IDS, Collection, chunk, opened, refuse_3, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import PermanentError
-from wal_sink.sinks.base import Lookup
 from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Pacing, TargetFailedError
-from wal_sink_backends.http.urls import http_sink
 
 # Rows the API refuses.
 
@@ -46,12 +44,6 @@ def test_a_chunk_too_large_is_halved_where_rows_may_repeat(plain: Collection) ->
     assert plain.ids == IDS
 
 
-def test_a_row_too_large_is_refused(plain: Collection) -> None:
-    plain.server.faults.append(Fault(status=413, body="too large", times=10**6, meets=lambda _, body: b"4" in body))
-    assert write(HttpSink(plain.url)) == Rejected({3: "413 Request Entity Too Large: too large"})
-    assert plain.ids == [1, 2, 3, 5]
-
-
 def test_halving_ends_after_a_hundred_refused_rows(plain: Collection) -> None:
     plain.server.refuse = lambda _row: "all wrong"
     with pytest.raises(PermanentError, match=r"the API refused more than 100 rows\. The last error: 422 .*all wrong"):
@@ -72,26 +64,7 @@ def test_an_idempotent_sink_never_halves(keyed: Collection, status: int) -> None
     assert keyed.ids == []
 
 
-def test_a_sink_with_a_lookup_never_halves(plain: Collection) -> None:
-    plain.server.refuse = refuse_3
-    with pytest.raises(PermanentError, match="all 5 rows were refused"):
-        write(HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}"))
-    assert plain.ids == []
-
-
-def test_a_chunk_of_one_row_has_nothing_to_halve(keyed: Collection) -> None:
-    keyed.server.refuse = refuse_3
-    assert write(HttpSink(keyed.url, idempotent=True), chunk(3)) == Rejected(
-        {0: "422 Unprocessable Entity: id 3 is refused"}
-    )
-
-
 # Lookups.
-
-
-def test_only_a_sink_with_a_lookup_can_be_asked(plain: Collection) -> None:
-    assert not isinstance(HttpSink(plain.url), Lookup)
-    assert isinstance(http_sink(f"{plain.url}#lookup_url={plain.url}/chunks/{{key}}"), Lookup)
 
 
 def test_other_answers_than_yes_and_no_are_errors(plain: Collection) -> None:
@@ -102,14 +75,6 @@ def test_other_answers_than_yes_and_no_are_errors(plain: Collection) -> None:
             with pytest.raises(error, match=f"chunk .*: GET .*/chunks/{CONTEXT.own_key('k')} answered {status}"):
                 sink.was_applied("k")
         assert sink.was_applied("k") is False
-
-
-def test_a_lookup_waits_as_long_as_it_is_told(plain: Collection) -> None:
-    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}")
-    plain.server.faults += [Fault(status=status, headers={"Retry-After": "0"}) for status in (429, 503)]
-    with opened(sink):
-        assert sink.was_applied("k") is False
-    assert len(plain.server.requests) == 3
 
 
 @pytest.mark.parametrize("status", [429, 503])
