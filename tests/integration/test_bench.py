@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -13,7 +11,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.backends import Backends
-from benchmarks.backends.http import body_of
 from benchmarks.contests import (
     OBJECT_KEYS,
     OBJECT_TARGETS,
@@ -24,25 +21,21 @@ from benchmarks.contests import (
 )
 from benchmarks.figures import (
     DOCUMENTS,
-    PLOTS,
     committed_figures,
     figures_in,
 )
 from benchmarks.flink import Flink
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit
 from benchmarks.object_stores.contestants import ObjectContests
-from benchmarks.object_stores.slow_proxy import SlowProxy
 from benchmarks.object_stores.store import ObjectStore
 from benchmarks.ours import Ours
 from benchmarks.report import write_report
 from benchmarks.results import Results
 from benchmarks.sizes import TINY
 from benchmarks.spark_rivals import SparkRivals
-from benchmarks.workloads import table_of, write_workloads
+from benchmarks.workloads import write_workloads
 from tests.support.components import require
 from tests.support.processes import CHECKOUT
-from tests.support.servers.http_server import HttpRequest, HttpServer
-from wal_sink import Chunk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,12 +110,6 @@ def test_the_figures_of_a_document_are_those_of_the_committed_results(document: 
     assert figures_in((CHECKOUT / document).read_text()) == committed_figures(document)
 
 
-def test_every_committed_plot_is_of_a_contest_with_results() -> None:
-    runs = Results.load_all(CHECKOUT / "benchmarks")
-    measured = {key for results in runs for key in results.titles if results.of_contest(key)}
-    assert {path.stem for path in PLOTS.iterdir()} == measured
-
-
 @pytest.mark.spark
 def test_ours_and_spark_rivals_are_measured(spark: SparkSession, backends: Backends, tmp_path: Path) -> None:
     measured = measure_on_spark(lambda: spark, backends, SPARK_CONTESTS, tmp_path)
@@ -143,23 +130,6 @@ def test_a_log_on_s3_is_measured_with_its_requests(spark: SparkSession, backends
     measured = measure_on_spark(lambda: spark, backends, OBJECT_KEYS[:2], tmp_path)
     assert len(measured) == 6
     assert all(one.values[0] > 0 for one in measured.values())
-
-
-class Hello(HttpServer):
-    def handle(self, request: HttpRequest, body: bytes) -> None:
-        request.answer(200, body or b"hello", {})
-
-
-def test_a_slow_proxy_delays_each_answer_and_counts_the_requests() -> None:
-    with Hello() as server, closing(SlowProxy(int(server.url.rpartition(":")[2]), delay_s=0.2)) as proxy:
-        began_s = time.monotonic()
-        connection = HTTPConnection("127.0.0.1", proxy.port, timeout=10)
-        for body in (b"", b"GET x" * (1 << 18), b""):
-            connection.request("PUT", "/", body)
-            assert connection.getresponse().read() == (body or b"hello")
-        connection.close()
-        assert time.monotonic() - began_s >= 0.6
-        assert proxy.requests == 3
 
 
 def measure_on_spark(
@@ -184,13 +154,3 @@ def test_a_backend_and_its_client_are_measured(key: str, backends: Backends, tmp
     for number, contestant in enumerate(contestants):
         (tmp_path / str(number)).mkdir()
         assert contestant.measure(tmp_path / str(number)) > 0, contestant.name
-
-
-def test_rows_that_did_not_arrive_end_the_run(backends: Backends, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="found 0, expected 3"):
-        backends.sqlite.rate(3, lambda _: 1.0, tmp_path)
-
-
-def test_the_rival_posts_the_bodies_that_our_sink_posts() -> None:
-    table = table_of(0, 100)
-    assert body_of(table) == Chunk.of(table, key="k").to_json()

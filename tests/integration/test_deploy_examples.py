@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -12,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +20,6 @@ import pyarrow as pa
 import pytest
 import yaml
 
-import wal_sink
 from tests.house.protocol import Run
 from tests.house.stores import StoreSpec, open_store
 from tests.support.components import require
@@ -98,15 +95,6 @@ def keys(of: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from keys(value, (*path, key))
 
 
-def test_names_that_anybody_may_choose_belong_together() -> None:
-    secret, pods = documents()
-    template = pods["spec"]["template"]
-    assert pods["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
-    assert container()["envFrom"][0]["secretRef"]["name"] == secret["metadata"]["name"]
-    assert {volume["name"] for volume in template["spec"]["volumes"]} == {container()["volumeMounts"][0]["name"]}
-    assert set(container()["resources"]["requests"]) | set(container()["resources"]["limits"]) == {"cpu", "memory"}
-
-
 def test_each_variable_is_one_of_drain() -> None:
     known = {param.envvar for param in drain.params}
     given = [*documents()[0]["stringData"], *(each["name"] for each in container()["env"])]
@@ -129,16 +117,6 @@ def instructions(text: str) -> list[tuple[str, str]]:
     unknown = [name for name, _, _ in found if name not in INSTRUCTIONS]
     assert not unknown, f"no instruction of a container file: {unknown}"
     return [(name, rest) for name, _, rest in found]
-
-
-def test_the_container_file_says_that_it_was_not_built_and_names_what_exists() -> None:
-    text = CONTAINER.read_text()
-    assert text.startswith("# NOT BUILT by any test")
-    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = re.search(r"wal_sink-(.*)-py3-none-any\.whl\[(.*)\]", text)
-    assert named is not None
-    assert named[1] == wal_sink.__version__
-    assert set(named[2].split(",")) <= set(extras)
 
 
 # --- each command line as a plain process
@@ -223,19 +201,6 @@ def test_the_command_line_of_the_unit_serves(local: Local) -> None:
     local.serves(command, {})
 
 
-def test_the_command_line_of_the_pod_serves(local: Local) -> None:
-    names = [*documents()[0]["stringData"], *(each["name"] for each in container()["env"])]
-    values = {
-        **{each["name"]: each["value"] for each in container()["env"]},
-        "WAL_SINK_TO": local.to,
-        "WAL_SINK_STORAGE_OPTIONS": "{}",
-        "WAL_SINK_WAL": local.wal,
-    }
-    assert set(values) == set(names)
-
-    local.serves([*container()["command"], *container()["args"]], values)
-
-
 def test_the_command_line_of_the_container_is_that_of_the_pod() -> None:
     named = dict(instructions(CONTAINER.read_text()))
     command = [*json.loads(named["ENTRYPOINT"]), *json.loads(named["CMD"])]
@@ -250,16 +215,6 @@ def age(file: Path) -> None:
 
 def code_of(command: Sequence[str], **environment: str) -> int:
     return subprocess.run(command, check=False, timeout=LIMIT_S, env={**os.environ, **environment}).returncode
-
-
-def test_the_probe_of_the_pod_looks_at_the_age_of_the_file_alone(local: Local) -> None:
-    probe = container()["livenessProbe"]["exec"]["command"]
-    command = [each.replace("/run/wal-sink", str(local.run)) for each in probe]
-    assert code_of(command) != 0, "there is no file"
-    local.alive.touch()
-    assert code_of(command) == 0
-    age(local.alive)
-    assert code_of(command) != 0, "it is too old"
 
 
 def test_the_watching_unit_restarts_a_drain_whose_file_is_old(local: Local) -> None:

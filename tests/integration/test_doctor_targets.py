@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.sinks import sink_from_url
 from tests.house.support import Finding, Level
 from tests.support.kafka_topics import admin, new_name, new_topic
 from tests.support.servers.databases import DatabaseServer
@@ -99,12 +98,6 @@ def test_a_database_file_is_only_read(tmp_path: Path) -> None:
         sink.examine(SCHEMA)
 
 
-def test_wrong_columns_are_refused_before_a_connection() -> None:
-    sink = SqlSink(f"postgresql://etl@127.0.0.1:{free_port()}/shop", "orders", mode="upsert", key=("day",))
-    with pytest.raises(PermanentError, match="key column 'day'"):
-        sink.examine(SCHEMA)
-
-
 def test_a_topic_is_found_and_the_ledger_is_not_made(kafka: KafkaBroker) -> None:
     topic, ledger = new_topic(kafka.address), new_name()
     shown = words(fine(KafkaSink(kafka.address, topic, ledger_topic=ledger, key="id")))
@@ -187,14 +180,3 @@ def test_a_bucket_of_files_is_listed(s3_server: S3Server, s3_url: str) -> None:
     assert "can be reached" in words(fine(sink))
     with pytest.raises(PermanentError, match="NO_SUCH_VARIABLE"):
         FilesSink(s3_url, format="parquet", options_from_env={"key": "NO_SUCH_VARIABLE"}).examine(SCHEMA)
-
-
-def test_every_sink_by_a_url_can_be_examined() -> None:
-    cases: list[str] = [
-        "sqlite:///x.db?table=orders",
-        "http://host/rows",
-        "redis://host?key=%7Bid%7D",
-        "kafka://host:9092/orders",
-    ]
-    for url in cases:
-        assert isinstance(sink_from_url(url), Examined)

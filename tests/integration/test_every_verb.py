@@ -1,4 +1,4 @@
-"""Every verb of the command line, on a local WAL and on one on S3: for people and for machines, and where it must fail.
+"""Every verb of the command line: for people and for machines, and where it must fail.
 
 `tests/support/verbs.py` has the table. A verb without a row there fails here.
 """
@@ -22,11 +22,8 @@ import wal_sink.walsink
 from tests.house.log import terms
 from tests.house.stores import LocalStore
 from tests.house.support import process_identity
-from tests.support.servers.s3_server import S3Server
 from tests.support.verbs import ROWS, Place, verbs
 from wal_sink.errors import StoreError
-
-pytestmark = pytest.mark.s3
 
 EACH = [pytest.param(name, id=name.replace(" ", "-")) for name in ROWS]
 WITH_WAL = [pytest.param(name, id=name.replace(" ", "-")) for name, row in ROWS.items() if row.needs_wal]
@@ -73,45 +70,6 @@ def local(made: Path, tmp_path: Path) -> Iterator[Place]:
     shutil.copytree(kept, made)
 
 
-@pytest.fixture(scope="module")
-def made_on_s3(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Place:
-    """The same with its WAL on S3. Tests put its objects back."""
-    folder = tmp_path_factory.mktemp("on-s3")
-    place = Place(folder, f"s3://{s3_server.bucket}/every-verb", s3_server.storage_options)
-    for _ in importable(folder):
-        place.make()
-    return place
-
-
-@pytest.fixture
-def on_s3(made_on_s3: Place, tmp_path: Path, s3_server: S3Server) -> Iterator[Place]:
-    client, kept = s3_server.client(), tmp_path / "kept"
-    prefix = made_on_s3.wal.removeprefix(f"s3://{s3_server.bucket}/") + "/"
-
-    def listed() -> dict[str, str]:
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=s3_server.bucket, Prefix=prefix)
-        return {entry["Key"]: entry["ETag"] for page in pages for entry in page.get("Contents", [])}
-
-    before = listed()
-    bodies = {key: client.get_object(Bucket=s3_server.bucket, Key=key)["Body"].read() for key in before}
-    shutil.copytree(made_on_s3.folder, kept)
-    for _ in importable(made_on_s3.folder):
-        yield replace(made_on_s3, copy=tmp_path / "copy")
-    after = listed()
-    for key in after.keys() - before.keys():
-        client.delete_object(Bucket=s3_server.bucket, Key=key)
-    for key in (key for key, tag in before.items() if after.get(key) != tag):
-        client.put_object(Bucket=s3_server.bucket, Key=key, Body=bodies[key])
-    shutil.rmtree(made_on_s3.folder)
-    shutil.copytree(kept, made_on_s3.folder)
-
-
-@pytest.fixture(params=["local", "on_s3"])
-def place(request: pytest.FixtureRequest) -> Place:
-    found: Place = request.getfixturevalue(request.param)
-    return found
-
-
 def arguments(place: Place, verb: str) -> list[str]:
     return [*verb.split(), *ROWS[verb].arguments(place)]
 
@@ -125,8 +83,8 @@ def test_every_verb_has_a_row_and_every_row_a_verb() -> None:
 
 
 @pytest.mark.parametrize("verb", EACH)
-def test_a_verb_speaks_to_machines_with_nothing_but_json(verb: str, place: Place) -> None:
-    done = place.invoke(*arguments(place, verb), "--json")
+def test_a_verb_speaks_to_machines_with_nothing_but_json(verb: str, local: Place) -> None:
+    done = local.invoke(*arguments(local, verb), "--json")
     assert done.exit_code == 0, (done.output, done.exception)
     assert isinstance(json.loads(done.stdout), dict | list), "one document, never a bare text or number"
 
