@@ -71,25 +71,12 @@ def test_a_row_becomes_a_message_with_key_headers_and_partition(kafka: KafkaBrok
     assert found == [(0, b"2", b'{"id":2}', [("trace", None)]), (2, b"1", b'{"id":1}', [("trace", b"x")])]
 
 
-def test_a_tombstone_is_a_message_without_value(kafka: KafkaBroker, topic: str) -> None:
-    table = pa.table({"k": ["a"], "v": pa.array([None], pa.string())})
-    deliver(sink_of(kafka, topic, key="k", value="string:v", tombstones=True), chunks_of(table))
-    assert [(some.key(), some.value()) for some in read(kafka.address, topic)] == [(b"a", None)]
-
-
 def test_keys_find_the_partition_that_java_producers_choose(kafka: KafkaBroker, topic: str) -> None:
     """Known answers of Java's murmur2, made positive, modulo three."""
     hashes = {"21": 1173551340, "foobar": 1357151166, "a-little-bit-long-string": 1161502112}
     deliver(sink_of(kafka, topic, key="k"), chunks_of(pa.table({"k": list(hashes)}), chunk_rows=3))
     found = {some.key().decode(): some.partition() for some in read(kafka.address, topic)}
     assert found == {key: number % 3 for key, number in hashes.items()}
-
-
-def test_a_wide_chunk_goes_through_a_small_queue(kafka: KafkaBroker, topic: str) -> None:
-    chunk = batch(0, rows=5_000)
-    sink = sink_of(kafka, topic, key="id", conf={"queue.buffering.max.messages": 100, "compression.type": "zstd"})
-    assert deliver(sink, [chunk]) == [None]
-    assert sorted(stored_ids(kafka, topic)) == list(range(5_000))
 
 
 # Rows and topics that are refused.
@@ -319,14 +306,6 @@ def test_a_topic_that_vanishes_does_not_come_back_by_itself(tmp_path: Path) -> N
         broker.kill()
 
 
-def test_a_partition_that_is_not_there_is_named(kafka: KafkaBroker, topic: str) -> None:
-    (chunk,) = chunks_of(pa.table({"p": [0, 9]}))
-    (refused,) = deliver(sink_of(kafka, topic, partition="p"), [chunk])
-    assert isinstance(refused, Rejected)
-    assert "has the value 9, but the topic has 3 partitions" in refused.reasons[1]
-    assert read(kafka.address, topic) == []
-
-
 def test_a_topic_that_may_lose_what_it_acknowledged_is_warned_of(
     kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -352,24 +331,6 @@ def test_a_missing_topic_is_not_created(kafka: KafkaBroker) -> None:
     with pytest.raises(PermanentError, match=f"the topic '{name}' does not exist"):
         deliver(sink_of(kafka, name), [batch(0)])
     assert name not in admin(kafka.address).list_topics(timeout=10).topics
-
-
-def test_columns_that_do_not_fit_are_named(kafka: KafkaBroker, topic: str) -> None:
-    with pytest.raises(PermanentError, match=r"batch 0, chunk .* expected one column named 'nix', found 0"):
-        deliver(sink_of(kafka, topic, key="nix"), [batch(0)])
-
-
-def test_a_timeout_the_brokers_do_not_allow_is_told(kafka: KafkaBroker, topic: str) -> None:
-    with pytest.raises(PermanentError, match=r"transaction\.max\.timeout\.ms"):
-        deliver(sink_of(kafka, topic, transaction_timeout_s=121), [batch(0)])
-
-
-def test_nobody_listens(kafka: KafkaBroker) -> None:
-    port = kafka.proxy_ports[0]
-    began = time.monotonic()
-    with pytest.raises(KafkaAttemptError, match="Connection refused"):
-        deliver(sink_of(f"127.0.0.1:{port}", "flights", transaction_timeout_s=3), [batch(0)])
-    assert time.monotonic() - began < 40, "the default is 45 s for each step"
 
 
 # Rights and passwords.
@@ -465,11 +426,6 @@ def test_a_ledger_that_would_forget_is_refused(
         deliver(sink_of(kafka, topic), [batch(0)])
 
 
-def test_too_many_replicas_for_the_ledger_are_told(kafka: KafkaBroker, topic: str) -> None:
-    with pytest.raises(PermanentError, match="ledger_replication"):
-        deliver(sink_of(kafka, topic, ledger_replication=3), [batch(0)])
-
-
 def test_a_position_is_found_however_far_back_it_lies(
     kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -538,18 +494,6 @@ def test_what_is_no_record_concerns_only_its_own_slot(kafka: KafkaBroker, topic:
             sink.last(slot(2))
 
 
-def test_rows_of_another_history_are_refused(kafka: KafkaBroker, topic: str) -> None:
-    sink, chunk = sink_of(kafka, topic), batch(3)
-    deliver(sink, [chunk])
-    position = dataclasses.replace(chunk.position, segment_id="another")
-    with pytest.raises(HistoryError, match="another"):
-        deliver(sink, [dataclasses.replace(chunk, segment_id="another", position=position)])
-    longer = dataclasses.replace(chunk, rows=range(3), position=dataclasses.replace(chunk.position, rows=3))
-    with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
-        deliver(sink, [longer])
-    assert len(read(kafka.address, topic)) == 2
-
-
 def test_a_topic_that_was_created_again_is_refused_or_accepted(kafka: KafkaBroker, topic: str) -> None:
     deliver(sink_of(kafka, topic), [batch(0)])
     delete_topic(kafka.address, topic)
@@ -578,12 +522,6 @@ def test_another_topic_than_that_of_the_ledger_is_refused_or_accepted(kafka: Kaf
 
 
 # A topic that is altered while the sink is open.
-
-
-def more_partitions(kafka: KafkaBroker, topic: str, count: int) -> None:
-    client = admin(kafka.address)
-    client.create_partitions([_ADMIN.NewPartitions(topic, count)])[topic].result(timeout=PATIENCE_S)
-    wait_until(lambda: number_of_partitions(client, topic) == count, "the broker knows the partitions")
 
 
 def refuses(kafka: KafkaBroker, topic: str, value: bytes) -> bool:
@@ -627,18 +565,6 @@ def test_no_row_is_refused_for_a_limit_that_was_lowered_meanwhile(kafka: KafkaBr
         assert list(refused.reasons) == [1]
         assert sink.write(chunk.without([1])) is None
     assert len(read(kafka.address, topic)) == 4
-
-
-def test_no_row_is_refused_for_a_partition_that_was_added_meanwhile(kafka: KafkaBroker) -> None:
-    topic = new_topic(kafka.address, partitions=1)
-    (chunk,) = chunks_of(pa.table({"p": [0, 1]}))
-    sink = sink_of(kafka, topic, partition="p")
-    with opened(sink, chunk):
-        more_partitions(kafka, topic, 2)
-        with pytest.raises(KafkaAttemptError, match="rows were refused while the topic was altered"):
-            sink.write(chunk)
-        assert sink.write(chunk) is None
-    assert [message.partition() for message in read(kafka.address, topic)] == [0, 1]
 
 
 # A ledger that was one that deletes for a while.

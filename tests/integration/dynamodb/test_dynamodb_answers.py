@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import botocore.exceptions
 import pytest
 
 from tests.house.sinks import Rejected
-from tests.support.chunks import CONTEXT, SLOT, chunk, ids
+from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import KINDS, SECRET, opened
-from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer, Fault
+from tests.support.servers.dynamodb_server import DynamoDbServer, Fault
 from wal_sink.errors import PermanentError
-from wal_sink_backends.dynamodb import calls as dynamodb_calls
 from wal_sink_backends.dynamodb import client as dynamodb_clients
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 
@@ -94,20 +92,6 @@ def test_credentials_are_read_anew(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("own_session")
-def test_credentials_are_read_anew_when_opening(
-    server: DynamoDbServer, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dynamodb_clients.session().get_credentials()
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
-    server.faults.append(Fault("DescribeTable", "UnrecognizedClientException"))
-    table = server.new_table()
-    server.signers.clear()
-    with opened(server, table, kind):
-        assert server.signers[:2] == [ACCESS["aws_access_key_id"], "renewed"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("own_session")
 def test_credentials_that_stay_unknown_are_permanent(server: DynamoDbServer, kind: Any) -> None:
     operation = "GetItem" if kind is DynamoDbSink else "BatchWriteItem"
     server.faults.append(Fault(operation, "UnrecognizedClientException", times=9))
@@ -157,21 +141,6 @@ def test_a_ledger_that_others_keep_moving_may_be_tried_again(server: DynamoDbSer
     assert [operation for operation, _ in server.requests].count("TransactWriteItems") == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("no_waiting")
-def test_an_answer_that_got_lost(server: DynamoDbServer, kind: Any) -> None:
-    """Of the first try; botocore repeats it under the same token, and the core would."""
-    table = server.new_table()
-    operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
-    server.faults.append(Fault(operation, lose_answer=True))
-    with opened(server, table, kind) as sink:
-        sink.write(chunk(ids(1, 2)))
-        sink.write(chunk(ids(3), first=2))
-    assert server.ids(table) == [1, 2, 3]
-    tokens = [body.get("ClientRequestToken") for name, body in server.requests if name == "TransactWriteItems"]
-    assert not tokens or tokens[0] == tokens[1]
-
-
 def test_unprocessed_items_are_put_again(server: DynamoDbServer) -> None:
     table = server.new_table()
     server.faults.append(Fault("BatchWriteItem", unprocessed=20, times=1))
@@ -199,15 +168,6 @@ def test_waiting_for_unprocessed_items_is_bounded(server: DynamoDbServer) -> Non
 # Tables and credentials that are not there.
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_table(server: DynamoDbServer, kind: Any) -> None:
-    with (
-        pytest.raises(PermanentError, match=r"'no-such', .* this table does not exist"),
-        opened(server, "no-such", kind),
-    ):
-        pass
-
-
 def test_a_ledger_that_may_not_be_made(server: DynamoDbServer) -> None:
     with (
         pytest.raises(
@@ -228,68 +188,9 @@ def test_a_ledger_that_is_being_made_is_waited_for(server: DynamoDbServer) -> No
     assert server.ids(table) == [1]
 
 
-def test_what_cannot_be_opened_leaves_no_client(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[str] = []
-    close = dynamodb_calls.Calls.close
-
-    def noted(calls: dynamodb_calls.Calls) -> None:
-        closed.append("once")
-        close(calls)
-
-    monkeypatch.setattr(dynamodb_calls.Calls, "close", noted)
-    sink = DynamoDbSink(
-        server.new_table(), region=REGION, endpoint_url=server.endpoint, ledger_table="none", create_ledger=False
-    )
-    with pytest.raises(PermanentError, match="this table does not exist"):
-        sink.open(CONTEXT)
-    assert closed == ["once"]
-
-
-def test_a_ledger_that_is_another_table(server: DynamoDbServer) -> None:
-    with (
-        pytest.raises(PermanentError, match=r"the key of this table is \{'id': 'N'\}, expected only the string 'slot'"),
-        opened(server, server.new_table(), ledger_table=server.new_table()),
-    ):
-        pass
-
-
 def test_a_table_without_that_row_key(server: DynamoDbServer) -> None:
     with (
         pytest.raises(PermanentError, match=r"the key of this table is \{'id': 'N'\}, but row_key='at' needs a table"),
         opened(server, server.new_table(), row_key="at"),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_table_that_vanishes(server: DynamoDbServer, kind: Any) -> None:
-    table = server.new_table()
-    with opened(server, table, kind) as sink:
-        server.client.delete_table(TableName=table)
-        with pytest.raises(PermanentError, match="batch 0, chunk a-0-1"):
-            sink.write(chunk(ids(1)))
-
-
-def test_no_credentials(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    dynamodb_clients.session.cache_clear()
-    for name in ACCESS:
-        monkeypatch.delenv(name.upper())
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    try:
-        with pytest.raises(PermanentError, match="Unable to locate credentials"), opened(server, "orders"):
-            pass
-        with pytest.raises(PermanentError, match="You must specify a region"):
-            DynamoDbSink("orders").open(CONTEXT)
-    finally:
-        dynamodb_clients.session.cache_clear()
-
-
-@pytest.mark.usefixtures("no_waiting")
-def test_nobody_listening(server: DynamoDbServer) -> None:
-    with (
-        pytest.raises(botocore.exceptions.EndpointConnectionError, match=r"127\.0\.0\.1:1"),
-        opened(server, "orders", endpoint_url="http://127.0.0.1:1"),
     ):
         pass

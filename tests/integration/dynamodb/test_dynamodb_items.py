@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tests.house.sinks import Rejected
-from tests.support.chunks import CONTEXT, chunk, ids, raw_texts
+from tests.support.chunks import chunk, ids, raw_texts
 from tests.support.dynamodb_tools import KINDS, opened
-from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault
+from tests.support.servers.dynamodb_server import DynamoDbServer, Fault
 from wal_sink.errors import PermanentError
 from wal_sink.testing.data.tables import COLUMN_TYPES
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
-from wal_sink_backends.dynamodb.urls import dynamodb_sink
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,14 +129,6 @@ def test_a_full_item_collection_is_told_by_row(server: DynamoDbServer) -> None:
     assert server.ids(table) == [2]
 
 
-def test_row_keys_make_every_row_an_item(server: DynamoDbServer) -> None:
-    table = server.new_table(at="S")
-    with opened(server, table, row_key="at") as sink:
-        for first in (0, 2):
-            sink.write(chunk(ids(1, 1), first=first))
-    assert sorted(item["at"]["S"] for item in server.items(table)) == ["a-0", "a-1", "a-2", "a-3"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_no_item_can_hold_are_told(server: DynamoDbServer, kind: Any) -> None:
     table = server.new_table(name="S")
@@ -150,17 +141,6 @@ def test_rows_that_no_item_can_hold_are_told(server: DynamoDbServer, kind: Any) 
     assert refused.reasons[3] == "column 'name' of the row's key has 2049 bytes, expected 1 to 2048"
     assert refused.reasons[4].startswith("the item has about 4100")
     assert [item["name"]["S"] for item in server.items(table)] == ([] if kind is DynamoDbSink else ["a"])
-
-
-def test_an_item_that_only_the_server_refuses_is_told(server: DynamoDbServer) -> None:
-    """moto takes 405,000 bytes, DynamoDB 409,600."""
-    table = server.new_table()
-    rows = pa.table({"id": list(range(26)), "text": ["x" * (409_000 if number == 7 else 9) for number in range(26)]})
-    with opened(server, table, DynamoDbPutSink) as sink:
-        refused = sink.write(chunk(rows))
-    assert list(refused.reasons) == [7]
-    assert "Item size has exceeded the maximum allowed size" in refused.reasons[7]
-    assert server.ids(table) == [number for number in range(26) if number != 7]
 
 
 def test_a_chunk_that_the_server_refuses_writes_nothing(server: DynamoDbServer) -> None:
@@ -194,14 +174,3 @@ def test_a_column_named_as_row_key(server: DynamoDbServer) -> None:
         pytest.raises(PermanentError, match="column 'id' has the name of row_key"),
     ):
         sink.write(chunk(ids(1)))
-
-
-def test_a_url_makes_a_dynamodb_sink_that_writes(server: DynamoDbServer) -> None:
-    table = server.new_table()
-    sink = dynamodb_sink(f"dynamodb://{table}?mode=put&region={REGION}&endpoint_url={server.endpoint}&max_wait_s=5")
-    assert repr(sink) == f"DynamoDbPutSink('{table}', '{server.endpoint}')"
-    sink.open(CONTEXT)
-    sink.write(chunk(ids(1)))
-    sink.close()
-    assert server.ids(table) == [1]
-    assert repr(dynamodb_sink("dynamodb://Orders?region=x")) == "DynamoDbSink('Orders', 'x')"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +10,10 @@ import pytest
 from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import opened
-from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault, create_table
+from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, create_table
 from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError, PermanentError
 from wal_sink.testing import query_into
-from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
+from wal_sink_backends.dynamodb.sink import DynamoDbSink
 from wal_sink_backends.dynamodb.tables import Identity
 
 # The ledger.
@@ -45,35 +44,6 @@ def test_positions_are_read_consistently_a_hundred_in_a_request(server: DynamoDb
     assert list(found) == slots
     held = {slot: position for slot, position in found.items() if position is not None}
     assert held == {slots[number]: Position(slots[number], 0, 1, "a") for number in (0, 99, 100, 249)}
-
-
-def test_slots_that_were_left_unread_are_asked_for_again(server: DynamoDbServer) -> None:
-    slots = [f"wal/default/{number}" for number in range(10)]
-    with opened(server, server.new_table()) as sink:
-        for slot in slots:
-            sink.write(chunk(ids(1), slot=slot))
-        server.requests.clear()
-        server.faults += [Fault("BatchGetItem", unprocessed=10), Fault("BatchGetItem", unprocessed=4)]
-        found = sink.positions(slots)
-    asked = [one["Keys"] for _, body in server.requests[1:] for one in body["RequestItems"].values()]
-    assert [len(keys) for keys in asked] == [10, 10, 4]
-    assert found == {slot: Position(slot, 0, 1, "a") for slot in slots}
-
-
-def test_waiting_for_slots_that_are_left_unread_is_bounded(server: DynamoDbServer) -> None:
-    with opened(server, server.new_table()) as sink:
-        sink._target = replace(sink._target, timeout_s=0.3)  # of its patience, not of its client
-        server.faults.append(Fault("BatchGetItem", unprocessed=1, times=10**6))
-        with pytest.raises(TryAgainError, match="1 slots were not read within timeout_s"):
-            sink.positions([SLOT])
-
-
-def test_a_ledger_that_was_deleted_tells_no_positions(server: DynamoDbServer) -> None:
-    table = server.new_table()
-    with opened(server, table) as sink:
-        server.client.delete_table(TableName=f"{table}-ledger")
-        with pytest.raises(TryAgainError, match=r"the table of the ledger was not found. It was just created"):
-            sink.positions([SLOT])
 
 
 def test_a_table_that_forgot_is_found_out_between_two_chunks(server: DynamoDbServer) -> None:
@@ -175,13 +145,6 @@ def test_4_mb_are_too_much_for_a_transaction(server: DynamoDbServer) -> None:
         with pytest.raises(PermanentError, match=r"11 rows, 42\d+ bytes"):
             sink.write(chunk(wide))
         assert sink.last(SLOT) is None
-
-
-def test_puts_take_chunks_of_any_size(server: DynamoDbServer) -> None:
-    table = server.new_table()
-    with opened(server, table, DynamoDbPutSink) as sink:
-        sink.write(chunk(ids(*range(120))))
-    assert server.ids(table) == list(range(120))
 
 
 # A table that was deleted and created again.

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import socket
-import textwrap
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,121 +11,47 @@ import redis
 from tests.house.sinks import Position
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import Child
+from tests.support.programs.url_writers import BATCH_ROWS, killed_at_any_moment
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids, wait_until_alone
-from tests.support.servers.ports import listening
 from tests.support.servers.redis_server import PASSWORD, RedisServer
+from tests.support.servers.tcp_proxy import TcpProxy
 from wal_sink_backends.redis.sink import RedisSink
 
 
-class LossyProxy:
-    """Passes everything on to a server, until it is told to lose an answer: then it passes the request and hangs up."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self.lose = False
-        self._listener = listening()
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        try:
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-        except OSError:
-            return
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._to)) as server:
-            while request := client.recv(1 << 20):
-                server.sendall(request)
-                answer = server.recv(1 << 20)
-                if self.lose:
-                    self.lose = False
-                    return
-                client.sendall(answer)
-
-
 def test_an_answer_that_got_lost(server: RedisServer) -> None:
-    proxy = LossyProxy(server.port)
-    sink = RedisSink(f"redis://127.0.0.1:{proxy.port}/0", kind="stream", key="orders", password_env=VARIABLE)
-    sink.open(CONTEXT)
-    proxy.lose = True
-    with pytest.raises(redis.ConnectionError):
+    with TcpProxy(server.port) as proxy:
+        sink = RedisSink(f"redis://127.0.0.1:{proxy.port}/0", kind="stream", key="orders", password_env=VARIABLE)
+        sink.open(CONTEXT)
+        proxy.cut(b"EVAL", "after")
+        with pytest.raises(redis.ConnectionError):
+            sink.write(chunk(ids(1)))
+        assert stream_ids(server) == [1]
         sink.write(chunk(ids(1)))
+        sink.close()
     assert stream_ids(server) == [1]
-    sink.write(chunk(ids(1)))
-    sink.close()
-    proxy.close()
-    assert stream_ids(server) == [1]
-
-
-WRITER = textwrap.dedent(
-    """
-    import sys, dataclasses
-    import pyarrow as pa
-    import redis
-    from wal_sink.sinks.chunk import Chunk, Position
-    from wal_sink.sinks.base import SinkContext
-    from wal_sink_backends.redis.urls import redis_sink
-
-    slot = "wal/default/0"
-    sink = redis_sink(sys.argv[1])
-    sink.open(SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=True))
-    last = sink.last(slot)
-    batch, done = (last.batch_id, last.rows) if last else (0, 0)
-    at = last
-    pa.table({"id": [1]})
-    print("ready", flush=True)
-    try:
-        while True:
-            for first in range(done, 600, 200):
-                ids = [batch * 600 + row for row in range(first, first + 200)]
-                chunk = Chunk.of(pa.table({"id": ids, "pad": ["x" * 50] * 200}), key=f"s{batch}-{first}")
-                at, rows = Position(slot, batch, first + 200, f"s{batch}"), range(first, first + 200)
-                whose = dict(batch_id=batch, segment_id=f"s{batch}", position=at, start=first, follows=last)
-                sink.write(dataclasses.replace(chunk, rows=rows, **whose))
-            batch, done, last = batch + 1, 0, at
-    except (redis.ConnectionError, redis.TimeoutError):
-        print("the server is gone", flush=True)
-    """
-)
 
 
 @pytest.mark.parametrize("victim", ["writer", "server"])
 def test_a_kill_at_any_moment_leaves_rows_and_ledger_equal(
     new_redis: Callable[..., RedisServer], tmp_path: Path, victim: str
 ) -> None:
-    seed = random.randrange(10**6)
-    moments = random.Random(seed)
     server = new_redis()
     url = f"{server.url}?kind=stream&key=orders&password_env={VARIABLE}"
-    counts = []
-    for number in range(3):
-        log = tmp_path / f"{number}.log"
-        with Child.python(WRITER, url, log=log, env={VARIABLE: PASSWORD}) as writer:
-            writer.wait_for_output("ready")
-            time.sleep(moments.uniform(0.02, 0.3))
-            if number == 2:  # on a busy machine the others may have been killed before they wrote
-                writer.wait_until(lambda: bool(ledger(server)), "it wrote")
-            if victim == "server":
-                server.kill()
-                writer.wait_for_output("the server is gone")
-                server.start()
-            else:
-                assert writer.running, writer.output
-                writer.kill()
+
+    def held() -> tuple[list[int], int]:
+        at = ledger(server)
+        return stream_ids(server), int(at["batch_id"]) * BATCH_ROWS + int(at["rows"]) if at else 0
+
+    def kill(writer: Child) -> None:
+        if victim == "server":
+            server.kill()
+            assert writer.wait() == 1, writer.output
+            server.start()
+        else:
+            writer.kill()
         wait_until_alone(server)
-        found, at = stream_ids(server), ledger(server)
-        known = int(at["batch_id"]) * 600 + int(at["rows"]) if at else 0
-        assert found == list(range(known)), f"seed {seed}"
-        counts.append(known)
-    assert counts == sorted(counts)
-    assert counts[-1] > 0
+
+    killed_at_any_moment(url, tmp_path, held, env={VARIABLE: PASSWORD}, kill=kill)
 
 
 def tear(server: RedisServer) -> None:

@@ -125,13 +125,6 @@ def test_a_moment_beyond_four_digits_of_a_year_may_not_hold_the_text_between(ser
     assert list(refused.reasons) == [0]
 
 
-def test_a_long_value_is_told_in_part(server: RedisServer) -> None:
-    with opened(server, key="{x}:{y}") as sink:
-        refused = sink.write(chunk(pa.table({"x": [":" * 1000], "y": [1]})))
-    assert refused is not None
-    assert len(refused.reasons[0]) < 300
-
-
 def test_rows_that_cannot_be_written_are_told_and_nothing_is(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,27 +143,11 @@ def test_rows_that_cannot_be_written_are_told_and_nothing_is(
         assert sink.last(SLOT) == Position(SLOT, 0, 4, "a")
 
 
-def test_an_entry_without_any_value_is_told(server: RedisServer) -> None:
-    with opened(server, kind="stream", key="orders") as sink:
-        assert sink.write(chunk(ids(1, None))) == Rejected(
-            {1: "every column is NULL, but an entry of a stream needs a field"}
-        )
-
-
 def test_a_stream_is_trimmed(server: RedisServer) -> None:
     with opened(server, kind="stream", key="orders", maxlen=10) as sink:
         for number in range(50):
             sink.write(chunk(ids(*range(20)), first=number * 20))
     assert 10 <= len(stream_ids(server)) < 300
-
-
-def test_a_row_has_at_most_as_many_columns_as_a_script_takes(server: RedisServer) -> None:
-    names = [f"c{number}" for number in range(redis_rows.MOST_COLUMNS)]
-    table = pa.table({name: [1, None] for name in names[1:]} | {"c0": [1, 2]})
-    with opened(server, key="{c0}") as sink:
-        sink.write(chunk(table))
-        with pytest.raises(PermanentError, match="3001 columns"):
-            sink.write(chunk(table.append_column("one more", pa.array([1, 2])), first=2))
 
 
 @pytest.mark.parametrize("kind", ["hash", "stream", "set"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from tests.house.sinks import Chunk, Position, Rejected
+from tests.house.sinks import Chunk
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import CHECKOUT
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
@@ -19,7 +18,6 @@ from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.servers.tcp_proxy import TcpProxy
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis import sink as redis_backend
 from wal_sink_backends.redis.rows import LEDGER
@@ -34,25 +32,6 @@ def test_a_wrong_password(server: RedisServer, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(PermanentError, match="check user, password and rights") as caught, opened(server):
         pass
     assert "wrong-one" not in str(caught.value)
-
-
-def test_no_password(server: RedisServer) -> None:
-    with pytest.raises(PermanentError, match="check user, password"), opened(server, password_env=None):
-        pass
-
-
-def test_a_variable_that_is_not_set(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE)
-    with pytest.raises(PermanentError, match=f"environment variable {VARIABLE} is not set"), opened(server):
-        pass
-
-
-def test_nobody_listening() -> None:
-    sink = RedisSink("redis://:hunter2@127.0.0.1:1/0", key="orders:{id}")
-    with pytest.raises(redis.ConnectionError, match="Connection refused") as caught:
-        sink.open(CONTEXT)
-    sink.close()
-    assert "hunter2" not in str(caught.value)
 
 
 def test_a_full_redis_may_be_tried_again(server: RedisServer) -> None:
@@ -93,18 +72,6 @@ def test_a_cluster_is_refused(new_redis: Callable[..., RedisServer]) -> None:
         pass
 
 
-def test_a_server_without_an_append_only_file_is_warned_of(
-    new_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
-) -> None:
-    server = new_redis("--appendonly", "no")
-    with caplog.at_level(logging.WARNING, "wal_sink_backends.redis.sink"):
-        for _ in range(2):
-            with opened(server):
-                pass
-    (warned,) = [record.getMessage() for record in caplog.records if "append-only" in record.getMessage()]
-    assert server.url in warned
-
-
 def limited(server: RedisServer, *rights: str) -> RedisSink:
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "limited", "reset", "on", f">{PASSWORD}", "~*", *rights)
@@ -137,16 +104,6 @@ def test_what_cannot_be_opened_leaves_no_connection(new_redis: Callable[..., Red
         wait_until(lambda: len(client.client_list()) == 1, "the server ended the connection")
     with pytest.raises(RuntimeError, match="not open"):
         sink.last(SLOT)
-
-
-def test_info_may_be_forbidden(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
-    sink = limited(server, "+@all", "-info")
-    sink.open(CONTEXT)
-    sink.write(chunk(ids(1)))
-    sink.close()
-    assert "INFO is forbidden" in caplog.text
-    assert stream_ids(server) == [1]
 
 
 @pytest.mark.parametrize("command", ["eval", "xadd", "hset", "hmget", "type"])
@@ -268,84 +225,10 @@ def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
         sink.close()
 
 
-def test_a_chunk_that_is_refused_is_refused_whatever_its_replicas_say(server: RedisServer) -> None:
-    with opened(server, wait_replicas=1, timeout_s=2) as sink, server.client() as client:
-        client.set("orders:1", "a text")
-        assert sink.write(chunk(ids(1))) == Rejected({0: "key 'orders:1' is a string already; expected a hash"})
-        with pytest.raises(OutcomeUnknownError, match="the slot is at nothing, expected it at batch 0, row 2"):
-            sink.write(chunk(ids(3), first=2))
-
-
-def test_a_wait_that_is_forbidden_is_no_assurance(server: RedisServer) -> None:
-    sink = limited(server, "+@all", "-wait")
-    sink._wait_replicas = 1
-    sink.open(CONTEXT)
-    with pytest.raises(PermanentError, match=r"batch 0, chunk a-0-1.*'?wait'?"):
-        sink.write(chunk(ids(1)))
-    sink.close()
-
-
 # A server that is replaced by one with an older state, as by a replica that had not got everything.
 
 
-def test_a_server_replaced_unseen_by_one_with_an_older_state(
-    server: RedisServer, new_redis: Callable[..., RedisServer]
-) -> None:
-    """redis-py connects anew without a word: the chunk is the first to meet the other server."""
-    older = new_redis()
-    for each in (server, older):
-        with opened(each, kind="stream", key="orders") as sink:
-            sink.write(chunk(ids(1)))
-    with TcpProxy(server.port) as proxy:
-        sink = through(proxy)
-        sink.open(CONTEXT)
-        sink.write(chunk(ids(2), first=1))
-        follows = sink.last(SLOT)
-        proxy.lead_to(older.port)
-        with pytest.raises(
-            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
-        ):
-            sink.write(chunk(ids(3), first=2))
-        with pytest.raises(
-            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
-        ):
-            sink.write(chunk(ids(3), batch=1, segment="b", after=follows))
-        assert stream_ids(older) == [1]
-        assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 1, "a")}
-        for first in (1, 2):
-            sink.write(chunk(ids(first + 1), first=first))
-        sink.close()
-    assert stream_ids(older) == [1, 2, 3]
-    assert stream_ids(server) == [1, 2]
-
-
-def test_a_server_that_restarts_without_its_newest_writes(new_redis: Callable[..., RedisServer]) -> None:
-    server = new_redis("--appendonly", "no")
-    with opened(server, kind="stream", key="orders") as sink:
-        sink.write(chunk(ids(1)))
-        with server.client() as client:
-            client.save()
-        sink.write(chunk(ids(2), first=1))
-        server.kill()
-        server.start()
-        with pytest.raises(
-            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
-        ):
-            sink.write(chunk(ids(3), first=2))
-    assert stream_ids(server) == [1]
-
-
-def test_a_url_with_a_password_makes_a_sink_that_writes(server: RedisServer) -> None:
-    sink = redis_sink(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3?kind=stream&key=orders:%7Bid%7D&maxlen=100")
-    assert repr(sink) == f"RedisSink('redis://127.0.0.1:{server.port}/3', kind='stream', key='orders:{{id}}')"
-    sink.open(CONTEXT)
-    sink.write(chunk(ids(1)))
-    sink.close()
-    with server.client(db=3) as raw:
-        assert raw.xlen("orders:1") == 1
-
-
-def test_a_url_with_the_path_of_a_socket_makes_a_sink_that_writes(server: RedisServer) -> None:
+def test_by_the_path_of_a_socket(server: RedisServer) -> None:
     sink = redis_sink(f"redis+unix://{server.folder}/redis.sock?key=orders:{{id}}&password_env={VARIABLE}")
     sink.open(CONTEXT)
     sink.write(chunk(ids(1)))

@@ -95,24 +95,6 @@ def test_a_forked_child_cannot_use_what_its_parent_opened(tmp_path: Path) -> Non
         assert in_child(tried) == "[True, True, True, True]"
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_what_was_made_before_a_fork_is_opened_in_the_child(tmp_path: Path) -> None:
-    sink = WalSink(print, wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint"))
-
-    def opened() -> str:
-        with sink:
-            sink.drain()
-        return "drained"
-
-    assert in_child(opened) == "drained"
-
-
-def test_an_owner_is_here_and_not_in_a_child() -> None:
-    owner = Owner()
-    assert owner.is_here
-    assert in_child(lambda: str(owner.is_here)) == "False"
-
-
 def test_every_hook_is_registered_with_its_process() -> None:
     """The linter bans the others: this fails if a rule is taken out of its settings."""
     settings = (CHECKOUT / "pyproject.toml").read_text()

@@ -12,10 +12,9 @@ import pytest
 
 from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
+from tests.support.servers.databases import PASSWORD_VARIABLE, DatabaseServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import FencedError, HistoryError, PermanentError
-from wal_sink_backends.sql.sink import SqlSink
 
 UTC = dt.UTC
 AT = dt.datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
@@ -126,16 +125,6 @@ def test_a_foreign_key_is_checked_row_by_row(server: DatabaseServer, database: s
     assert stored(server, database) == []
 
 
-def test_every_row_may_be_refused(server: DatabaseServer, database: str) -> None:
-    sink = sink_to(server, database)
-    with opened(sink):
-        sink.write(chunk(ids(1)))
-        server.query(database, "ALTER TABLE flights ADD CONSTRAINT small CHECK (id < 100)")
-        rejected = sink.write(chunk(ids(*range(100, 164)), first=1))
-    assert isinstance(rejected, Rejected)
-    assert set(rejected.reasons) == set(range(64))
-
-
 @pytest.mark.parametrize(
     ("declared", "values"),
     [
@@ -167,22 +156,6 @@ def test_values_that_a_narrower_column_cannot_hold_are_rejected(server: Database
     assert set(rejected.reasons) == {1, 2}
 
 
-def test_text_that_is_no_utf8_is_rejected(server: DatabaseServer, database: str) -> None:
-    """As a Spark string may be: Arrow does not look when it gets the bytes."""
-    offsets = pa.array([0, 2, 5, 6], pa.int32()).buffers()[1]
-    texts: Any = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"ok\xed\xa0\x80\xff")])
-    (rejected,) = write(sink_to(server, database), chunk(pa.table({"name": texts})))
-    assert isinstance(rejected, Rejected)
-    assert set(rejected.reasons) == {1, 2}
-    assert "column 'name' holds bytes that are not UTF-8" in rejected.reasons[1]
-
-
-def test_a_table_with_a_column_that_must_have_a_value(server: DatabaseServer, database: str) -> None:
-    server.query(database, "CREATE TABLE flights (id BIGINT, must INTEGER NOT NULL)")
-    with pytest.raises(PermanentError, match=r"column 'must' .*needs a value, but has no default"):
-        write(sink_to(server, database), chunk(ids(1)))
-
-
 def test_a_missing_column_or_table(server: DatabaseServer, database: str) -> None:
     with pytest.raises(PermanentError, match=r"this table does not exist\. Create it, or pass create_table=True"):
         write(sink_to(server, database, create_table=False), chunk(ids(1)))
@@ -201,18 +174,6 @@ def test_a_wrong_password_is_permanent_and_does_not_show(
     monkeypatch.delenv(PASSWORD_VARIABLE)
     with pytest.raises(PermanentError, match=f"variable {PASSWORD_VARIABLE} is not set"):
         write(sink_to(server, database), chunk(ids(1)))
-
-
-def test_a_missing_database_is_permanent(server: DatabaseServer) -> None:
-    with pytest.raises(PermanentError, match="nowhere"):
-        write(sink_to(server, "nowhere"), chunk(ids(1)))
-
-
-def test_a_password_in_the_url_works_and_does_not_show(server: DatabaseServer, database: str) -> None:
-    sink = SqlSink(server.url(database, password=True), "flights")
-    assert write(sink, chunk(ids(1))) == [None]
-    assert PASSWORD not in repr(sink)
-    assert USER not in repr(sink)
 
 
 # Types.

@@ -44,14 +44,6 @@ def test_a_column_that_would_now_alter_values(server: DatabaseServer, database: 
     assert (0.1,) not in stored(server, database)
 
 
-def test_what_fits_after_the_change_is_written(server: DatabaseServer, database: str) -> None:
-    with opened(sink_to(server, database)) as sink:
-        sink.write(chunk(ids(1)))
-        as_owner(server, database, "ALTER TABLE flights ADD COLUMN more INTEGER DEFAULT 7")
-        assert sink.write(chunk(ids(2), first=1)) is None
-    assert stored(server, database, "id, more") == [(1, 7), (2, 7)]
-
-
 def test_a_table_that_took_the_place_of_another_gets_rows_after_a_start(server: DatabaseServer, database: str) -> None:
     """PostgreSQL gives every table a number. The look before a start learns it, and copies of the sink have it."""
     as_owner(server, database, "CREATE TABLE flights (id BIGINT)")
@@ -66,27 +58,6 @@ def test_a_table_that_took_the_place_of_another_gets_rows_after_a_start(server: 
         with opened(looked) as started:
             assert started.write(chunk(ids(1))) is None
     assert stored(server, database) == [(1,)]
-
-
-def test_a_column_that_now_needs_a_value(server: DatabaseServer, database: str) -> None:
-    with opened(sink_to(server, database)) as sink:
-        sink.write(chunk(ids(1)))
-        as_owner(server, database, "DELETE FROM flights", "ALTER TABLE flights ADD COLUMN must INTEGER NOT NULL")
-        if isinstance(server, MariadbServer):  # which gives such a column a default of its kind
-            as_owner(server, database, "DROP TABLE flights", "CREATE TABLE flights (id BIGINT, must INTEGER NOT NULL)")
-        with pytest.raises(PermanentError, match=r"column 'must' .*needs a value, but has no default"):
-            sink.write(chunk(ids(2), first=1))
-
-
-def test_a_table_that_is_gone_is_not_made_anew(server: DatabaseServer, database: str) -> None:
-    """Its rows are gone, and the ledger says that they are there."""
-    with opened(sink_to(server, database)) as sink:
-        sink.write(chunk(ids(1)))
-        as_owner(server, database, "DROP TABLE flights")
-        with pytest.raises(
-            PermanentError, match="the table no longer exists, and the rows that this process wrote to it are lost"
-        ):
-            sink.write(chunk(ids(2), first=1))
 
 
 def test_a_table_that_is_gone_is_not_made_again_by_a_new_process_unless_it_may(
@@ -214,26 +185,6 @@ def test_a_look_at_the_table_costs_few_statements(
         sink.write(chunk(ids(1), first=1))
     looks = [one for one in statements if "pg_class" in one or "SHOW CREATE" in one or "WHERE FALSE" in one]
     assert len(looks) == (2 if isinstance(server, PostgresqlServer) else 3)
-
-
-def test_a_table_that_is_altered_again_and_again_may_be_tried_again(postgresql: PostgresqlServer, pg: str) -> None:
-    with opened(sink_to(postgresql, pg)) as sink:
-        sink.write(chunk(ids(1)))
-        dialect: Any = sink._dialect
-        insert = type(dialect).insert
-        numbers = iter(range(10))
-
-        def altered_first(*arguments: Any, **named: Any) -> Any:
-            as_owner(postgresql, pg, f"ALTER TABLE flights ADD COLUMN more{next(numbers)} integer")
-            return insert(*arguments, **named)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(dialect), "insert", altered_first)
-            with pytest.raises(TableAltered, match=r"was altered while rows were written to it\. Nothing was written"):
-                sink.write(chunk(ids(2), first=1))
-        assert stored(postgresql, pg) == [(1,)]
-        assert sink.write(chunk(ids(2), first=1)) is None
-    assert stored(postgresql, pg) == [(1,), (2,)]
 
 
 def test_a_table_that_is_altered_while_it_is_described_may_be_tried_again(

@@ -282,12 +282,7 @@ def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
     assert stored(server, database) == [1, 2]
 
 
-def test_nobody_listens(server: DatabaseServer, database: str) -> None:
-    with pytest.raises(PASSING), opened(sink_to(server, database, port=1)):
-        pass
-
-
-def test_too_many_connections_are_an_error_that_may_pass(server: DatabaseServer, database: str) -> None:
+def test_too_many_connections_may_pass(server: DatabaseServer, database: str) -> None:
     # A user that no other test uses: a connection that another test closed still counts until the server has noticed.
     if isinstance(server, PostgresqlServer):
         server.query("postgres", f"CREATE ROLE crowd LOGIN PASSWORD '{PASSWORD}' CONNECTION LIMIT 1 IN ROLE {USER}")
@@ -361,37 +356,6 @@ def test_a_server_replaced_between_two_chunks_by_one_with_an_older_state(
             write_patiently(sink, chunk(ids(first + 1), first=first))
     assert stored(older, database) == [1, 2, 3]
     assert stored(server, database) == [1, 2]
-
-
-def test_a_server_replaced_between_two_batches_by_one_with_an_older_state(
-    server: DatabaseServer, older: DatabaseServer, database: str, proxy: TcpProxy
-) -> None:
-    """The first chunk of a segment follows what the slot held when the segment was begun."""
-    with opened(sink_to(server, database, port=proxy.port)) as sink:
-        sink.write(chunk(ids(2), first=1))
-        follows = sink.last(SLOT)
-        proxy.lead_to(older.port)
-        with pytest.raises(
-            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
-        ):
-            write_patiently(sink, chunk(ids(3), batch=1, segment="b", after=follows))
-    assert stored(older, database) == [1]
-
-
-def test_a_server_replaced_by_one_without_ledger_and_table(
-    server: DatabaseServer, older: DatabaseServer, database: str, proxy: TcpProxy
-) -> None:
-    with opened(sink_to(server, database, port=proxy.port)) as sink:
-        sink.write(chunk(ids(2), first=1))
-        for table in ("flights", "wal_sink_ledger"):
-            older.query(database, f"DROP TABLE {table}")
-        proxy.lead_to(older.port)
-        with pytest.raises(OutcomeUnknownError, match=r"the slot is at nothing, expected it at batch 0, row 2\. "):
-            write_patiently(sink, chunk(ids(3), first=2))
-        assert sink.last(SLOT) is None
-        for first in range(3):
-            write_patiently(sink, chunk(ids(first + 1), first=first))
-    assert stored(older, database) == [1, 2, 3]
 
 
 def test_a_wrong_password_is_refused_before_anything_is_staged(server: DatabaseServer, tmp_path: Path) -> None:

@@ -76,15 +76,6 @@ def test_partitions_that_are_logged_are_written_to(postgresql: PostgresqlServer,
     assert stored(postgresql, pg) == [(1,), (2,)]
 
 
-def test_a_partition_that_becomes_unlogged_is_noticed(postgresql: PostgresqlServer, pg: str) -> None:
-    as_owner(postgresql, pg, PARTED, LOW.format("", ""))
-    with opened(sink_to(postgresql, pg)) as sink:
-        sink.write(chunk(ids(1)))
-        postgresql.query(pg, "ALTER TABLE low SET UNLOGGED")
-        with pytest.raises(PermanentError, match="low, a partition of flights, is UNLOGGED"):
-            sink.write(chunk(ids(2), first=1))
-
-
 def test_an_unlogged_ledger_is_refused(postgresql: PostgresqlServer, pg: str) -> None:
     with opened(sink_to(postgresql, pg)) as sink:
         sink.write(chunk(ids(1)))
@@ -164,10 +155,3 @@ def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(
     own = "" if isinstance(server, PostgresqlServer) else f" AND table_schema = '{database}'"
     named = f"SELECT table_name FROM information_schema.tables WHERE table_name LIKE '%rders%'{own}"
     assert server.query(database, named) == []
-
-
-def test_a_table_of_exactly_such_a_name_is_written_to(server: DatabaseServer, database: str) -> None:
-    quote = '"' if isinstance(server, PostgresqlServer) else "`"
-    as_owner(server, database, f"CREATE TABLE {quote}public.orders{quote} (id BIGINT)")
-    assert write(sink_to(server, database, "public.orders"), chunk(ids(1))) == [None]
-    assert server.query(database, f"SELECT id FROM {quote}public.orders{quote}") == [(1,)]

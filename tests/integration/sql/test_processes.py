@@ -62,18 +62,6 @@ def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(
     assert check(server, database, f"seed {seed}") > 0
 
 
-def test_two_processes_with_different_terms_at_once(server: DatabaseServer, database: str, tmp_path: Path) -> None:
-    """Both begin with the first row of the slot. The lower term ends, in either order, and no row is there twice."""
-    url = server.url(database, password=True)
-    with (
-        writer(url, tmp_path / "lower.log", batches=30, term=1) as lower,
-        writer(url, tmp_path / "higher.log", batches=30, term=2) as higher,
-    ):
-        assert higher.wait() == 0, higher.output[-500:]
-        assert lower.wait() in (0, FENCED), lower.output[-500:]
-    assert check(server, database, "two terms") == 30 * BATCH_ROWS
-
-
 def test_four_processes_write_side_by_side(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     """Segments of one batch, from the creation of ledger and table on."""
     url = server.url(database, password=True)

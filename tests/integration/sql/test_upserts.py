@@ -20,9 +20,8 @@ from tests.support.servers.databases import DatabaseServer, MariadbServer, Postg
 from tests.support.side_by_side import side_by_side
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from tests.support.waiting import PATIENCE_S
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import PermanentError
 from wal_sink_backends.sql.mariadb.order import FOLDED, folded
-from wal_sink_backends.sql.sink import SqlSink
 
 KEYS, CHUNKS = 400, 6
 JANUARY = dt.datetime(2023, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
@@ -229,33 +228,12 @@ def test_an_interval_tells_an_age_in_postgresql_only(server: DatabaseServer, dat
             write(sink, one)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"newer_by": "at"}, "only with mode='upsert'"),
-        ({"mode": "upsert", "key": "at", "newer_by": "at"}, "other than the key"),
-        ({"mode": "upsert", "key": "id", "newer_by": ""}, "expected the name of a column"),
-    ],
-)
-def test_arguments_of_newer_by_that_cannot_work(server: DatabaseServer, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        SqlSink(server.url("db"), "flights", **options)
-
-
 def test_refused_rows_of_an_ordered_chunk_are_named_by_their_own_numbers(server: DatabaseServer, database: str) -> None:
     as_owner(server, database, "CREATE TABLE flights (id BIGINT PRIMARY KEY, late BIGINT CHECK (late < 100))")
     rows = pa.table({"id": [9, 8, 7, 6, 5, 4, 3, 2, 1], "late": [1, 1, 200, 1, 1, 1, 1, 300, 1]})
     (rejected,) = write(sink_to(server, database, mode="upsert", key="id"), chunk(rows))
     assert isinstance(rejected, Rejected)
     assert set(rejected.reasons) == {2, 7}
-
-
-def test_positions_move_with_an_upsert_that_replaced_nothing(server: DatabaseServer, database: str) -> None:
-    with opened(sink_to(server, database, mode="upsert", key="id", newer_by="at")) as sink:
-        sink.write(chunk(pa.table({"id": [1], "at": [2]})))
-        sink.write(chunk(pa.table({"id": [1], "at": [1]}), first=1))
-        assert sink.last(SLOT) == Position(SLOT, 0, 2, "a")
-    assert stored(server, database, "id, at") == [(1, 2)]
 
 
 WIDER = {
