@@ -96,7 +96,7 @@ def test_hole_3_keys_are_the_same_after_a_resubmission() -> None:
     assert first.keys + second.keys == [f"{first.chunks[0].segment_id}-{a}-{b}" for a, b in ((0, 2), (2, 4), (4, 5))]
 
 
-def test_hole_7_what_is_complete_is_delivered_on_restore_without_a_new_batch() -> None:
+def test_hole_7_complete_batches_are_delivered_on_restore_without_a_new_one() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": Recorder(lambda _: raises())})
     for _ in place.query().batches(run, 3):

@@ -103,7 +103,9 @@ def test_a_command_is_refused_while_a_process_on_this_host_serves_the_sink(
     assert living.poll() is None
 
 
-def test_after_a_process_that_was_killed_here_it_goes_on(wal: str, living: subprocess.Popen[bytes]) -> None:
+def test_a_command_goes_on_after_a_process_that_was_killed_on_this_host(
+    wal: str, living: subprocess.Popen[bytes]
+) -> None:
     living.kill()
     living.wait(60)
 

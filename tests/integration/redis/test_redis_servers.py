@@ -228,7 +228,7 @@ def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
 # A server that is replaced by one with an older state, as by a replica that had not got everything.
 
 
-def test_by_the_path_of_a_socket(server: RedisServer) -> None:
+def test_a_url_with_the_path_of_a_socket_makes_a_sink_that_writes(server: RedisServer) -> None:
     sink = redis_sink(f"redis+unix://{server.folder}/redis.sock?key=orders:{{id}}&password_env={VARIABLE}")
     sink.open(CONTEXT)
     sink.write(chunk(ids(1)))

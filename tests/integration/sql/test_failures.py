@@ -282,7 +282,7 @@ def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
     assert stored(server, database) == [1, 2]
 
 
-def test_too_many_connections_may_pass(server: DatabaseServer, database: str) -> None:
+def test_too_many_connections_are_an_error_that_may_pass(server: DatabaseServer, database: str) -> None:
     # A user that no other test uses: a connection that another test closed still counts until the server has noticed.
     if isinstance(server, PostgresqlServer):
         server.query("postgres", f"CREATE ROLE crowd LOGIN PASSWORD '{PASSWORD}' CONNECTION LIMIT 1 IN ROLE {USER}")
