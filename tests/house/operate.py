@@ -10,7 +10,7 @@ from wal_sink.operate.findings import Fault, Finding
 from wal_sink.operate.health import read_health
 from wal_sink.operate.kinds import KINDS
 from wal_sink.operate.look import WalFacts
-from wal_sink.operate.sinks import changes_of, rename, retire, retire_as_ordered
+from wal_sink.operate.sinks import changes_of, rename, retire
 from wal_sink.operate.skip import plan_skip, skip, skip_order
 from wal_sink.operate.status import SparkCommit, read_commit, read_status
 from wal_sink.operate.verify import Check
@@ -36,7 +36,6 @@ __all__ = [
     "read_status",
     "rename",
     "retire",
-    "retire_as_ordered",
     "skip",
     "skip_order",
     "write_down",

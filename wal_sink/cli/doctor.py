@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.exits import FOUND_SOMETHING
 from wal_sink.cli.opened import Wal, target
 from wal_sink.cli.printer import Answer
 from wal_sink.cli.sources import checkpoint_options
-from wal_sink.cli.working import working
+from wal_sink.cli.working import FOUND_SOMETHING, working
 from wal_sink.errors import WalSinkError
 from wal_sink.operate.doctor import (
     NO_ROWS,

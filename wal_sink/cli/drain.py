@@ -10,11 +10,10 @@ from typing import Any, get_args
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.exits import signal_of
 from wal_sink.cli.opened import NoWal, Wal, checkpoint_url, no_wal, target
 from wal_sink.cli.printer import Answer, batch_text
 from wal_sink.cli.sources import StoreOptions, config_option
-from wal_sink.cli.working import Work, say, without_raised_errors, working
+from wal_sink.cli.working import Work, say, signal_of, without_raised_errors, working
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.operate.status import SinkStatus, Status
@@ -139,7 +138,12 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
                 "where the sink is made"
             ) from None
     _check_start(before, name, more["start_from"])
-    refused = _Refused()
+    refused: list[int] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Rejected):
+            refused.append(event.rows)
+
     with _metrics(more["metrics"]) as metrics:
         sink = WalSink(
             {name: _delivery(to_there, more)},
@@ -152,38 +156,18 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
             moved_from_gone=more["moved_from_gone"],
             take_over=more["take_over"],
             metrics=metrics,
-            on_event=refused,
+            on_event=note,
         )
         what = f"delivering to sink {name!r}"
         with without_raised_errors(), working(what, look=lambda work: _look(sink, name, work)):
-            stopped = _deliver(sink, name, more)
-    after = stopped.status if stopped else sink.status()
-    done = _drained(sink, before, after, name, refused.rows, is_stopped=stopped is not None)
+            after, is_stopped = _deliver(sink, name, more)
+    done = _drained(sink, before, after, name, sum(refused), is_stopped=is_stopped)
     return Answer(done, _lines(done))
 
 
 def _delivery(to: Any, more: Mapping[str, Any]) -> Delivery:
     given = {each: more[each] for each in ("guarantee", "start_from", "through")}
     return Delivery(to, **given, same_target=more["yes"], where="driver", **options.policies(more))
-
-
-class _Refused:
-    """Counts the rows that the target refused and that were kept as dead letters."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Rejected):
-            self.rows += event.rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Stopped:
-    """Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
-
-    status: Status | None
-    """None: the store did not answer."""
 
 
 def _check_start(before: Status, name: str, start_from: str | int | None) -> None:
@@ -214,8 +198,10 @@ def _metrics(address: str | None) -> Iterator[Metrics | None]:
         yield metrics
 
 
-def _deliver(sink: WalSink, name: str, more: Mapping[str, Any]) -> _Stopped | None:
-    """Serve the sink. None unless a signal ended it."""
+def _deliver(sink: WalSink, name: str, more: Mapping[str, Any]) -> tuple[Status | None, bool]:
+    """Serve the sink. The state of the WAL afterwards, None if the store did not answer, and whether a signal ended it,
+    which is the normal end with --follow.
+    """
     timeout_s = more["timeout"]
     try:
         with contextlib.ExitStack() as stack:
@@ -228,8 +214,8 @@ def _deliver(sink: WalSink, name: str, more: Mapping[str, Any]) -> _Stopped | No
         if not more["follow"]:
             raise type(error)(pending) from error
         say(f"ended by {signal_of(error)}: {pending}")
-        return _Stopped(status)
-    return None
+        return status, True
+    return sink.status(), False
 
 
 def _pending(sink: WalSink, name: str) -> tuple[str, Status | None]:

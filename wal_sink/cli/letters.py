@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from wal_sink.cli import options, repairing
-from wal_sink.cli.exits import FOUND_SOMETHING
+from wal_sink.cli import options
 from wal_sink.cli.opened import Wal, target
 from wal_sink.cli.printer import INDENT, Answer, fields_of, pairs, table, value_text
-from wal_sink.cli.working import Work, working
+from wal_sink.cli.working import FOUND_SOMETHING, Work, working
 from wal_sink.errors import ConfigError
 from wal_sink.log.holders import TakeOver
 from wal_sink.operate.batches import plain_rows
@@ -47,15 +46,6 @@ class Listed:
         letter, reasons = kept.letter, sorted(set(kept.reasons))
         of_chunk = (letter.chunk.batch_id, letter.kept, len(kept.own), letter.chunk.key)
         return cls(sink, letter.path, *of_chunk, kept.replayed, letter.replay_of, reasons)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of a dead letter."""
-
-    key: str
-    reason: str
-    values: tuple[Any, ...]
 
 
 def _choosing(verb: options.F) -> options.F:
@@ -108,26 +98,25 @@ def show(*, wal: Wal, batch: int, name: str) -> Answer:
     with working(f"reading the dead letters of batch {batch}") as work:
         found = list(filter(_telling(work), kept_letters.all(batch_id=batch)))
     columns = found[0].letter.chunk.table.column_names if found else []
-    rows = [row for kept in found for row in _rows(kept)]
+    rows = [
+        {"key": key, "reason": reason, "values": values}
+        for kept in found
+        for key, reason, values in zip(kept.chunk.row_keys(), kept.reasons, plain_rows(kept.chunk.table), strict=True)
+    ]
     return Answer({"columns": columns, "rows": rows}, _shown(columns, rows))
 
 
-def _rows(kept: KeptLetter) -> Iterator[Row]:
-    chunk = kept.chunk
-    return map(Row, chunk.row_keys(), kept.reasons, plain_rows(chunk.table))
-
-
-def _shown(columns: list[str], rows: list[Row]) -> Iterator[str]:
+def _shown(columns: list[str], rows: list[dict[str, Any]]) -> Iterator[str]:
     for number, row in enumerate(rows):
         yield f"row {number}"
-        values = zip(columns, map(value_text, row.values), strict=True)
-        yield from pairs([("key", row.key), ("reason", row.reason), *values], INDENT)
+        values = zip(columns, map(value_text, row["values"]), strict=True)
+        yield from pairs([("key", row["key"]), ("reason", row["reason"]), *values], INDENT)
     yield counted(len(rows), "row")
 
 
 @options.verb("replay", "Send dead letters again.", delivers=True)
 @options.to()
-@click.option("--dry-run", is_flag=True, help="Only print the number of letters and rows that would be sent.")
+@options.dry_run
 @_choosing
 @click.option(
     "--unknown",
@@ -170,19 +159,18 @@ def replay(
     "--older-than", "older_than_s", type=options.duration, metavar="TIME", help="Only those kept before, such as 30d."
 )
 @click.option("--all", "every", is_flag=True, help="Delete every dead letter of the sink.")
-@repairing.asks
+@options.asks
 @options.take_over
 @options.name
-def delete(
-    *, wal: Wal, name: str, every: bool, dry_run: bool, yes: bool, take_over: TakeOver, **conditions: Any
-) -> Answer:
+def delete(*, wal: Wal, name: str, every: bool, dry_run: bool, yes: bool, take_over: TakeOver, **more: Any) -> Answer:
     """Delete dead letters that nobody needs any more: rows that were sent again, or that must be forgotten.
 
     Several conditions must all hold. All dead letters of a chunk are deleted together. Those of a batch that the sink
     does not have yet stay.
     """
+    del dry_run, yes  # of `carry_out`
     log = wal.require_log()
-    chosen = _chosen(wal, **conditions)
+    chosen = _chosen(wal, **more)
     if chosen.is_all and not every:
         raise ConfigError("name the dead letters: --batch, --file, --reason or --older-than; or --all for every one")
     with working("reading dead letters"):
@@ -199,8 +187,7 @@ def delete(
         return Answer({"dry_run": False, "files": done.files, "stayed": done.stayed, **told}, text)
 
     question = f"Delete {counted(plan.letters, 'dead letter')} of sink {name!r} for ever?" if plan.chunks else ""
-    shown = repairing.Planned({"dry_run": True, **told}, _planned(plan), question, act)
-    return repairing.carry_out(shown, dry_run=dry_run, yes=yes)
+    return options.carry_out({"dry_run": True, **told}, _planned(plan), question, act)
 
 
 def _planned(plan: DeletePlan) -> Iterator[str]:

@@ -14,21 +14,15 @@ from typing import Any, get_args
 import click
 
 import wal_sink
-from wal_sink.cli.batches import batches
-from wal_sink.cli.catch_up import catch_up_verb
+from wal_sink.cli.change import catch_up_verb, settle_verb, skip_verb
 from wal_sink.cli.doctor import doctor
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
-from wal_sink.cli.exits import BAD_USE, FOUND_SOMETHING
 from wal_sink.cli.letters import letters
-from wal_sink.cli.report import report
-from wal_sink.cli.settle import settle_verb
-from wal_sink.cli.show import show
+from wal_sink.cli.look import batches, report, show, status
 from wal_sink.cli.sinks import sinks
-from wal_sink.cli.skip import skip_verb
-from wal_sink.cli.status import status
 from wal_sink.cli.verify import verify
-from wal_sink.cli.working import LogFormat, begin_logging, say
+from wal_sink.cli.working import BAD_USE, FOUND_SOMETHING, LogFormat, begin_logging, say
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.support.texts import told
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, TypeVar
 
 import click
 
-from wal_sink.cli.exits import in_order
 from wal_sink.cli.opened import Wal
-from wal_sink.cli.printer import Answer, print_answer
+from wal_sink.cli.printer import Answer, print_answer, print_lines
 from wal_sink.cli.sources import STORAGE_VARIABLE, StoreOptions
+from wal_sink.cli.working import FOUND_SOMETHING, in_order, say
+from wal_sink.errors import ConfigError
 from wal_sink.log.holders import TakeOver
 from wal_sink.settings import Retry
 
@@ -67,7 +69,11 @@ def _storage_options() -> click.Option:
 
 def is_json() -> bool:
     """Whether the command that runs prints JSON."""
-    return bool(click.get_current_context().params["as_json"])
+    return _given("as_json")
+
+
+def _given(flag: str) -> bool:
+    return bool(click.get_current_context().params[flag])
 
 
 def duration(text: str) -> float:
@@ -146,3 +152,50 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
 }
 POLICIES = tuple(_POLICIES)
 _RETRY = tuple(field.name for field in fields(Retry))
+
+
+def _has_a_reason(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("is empty: expected the reason of the change, in words")
+    return value
+
+
+_WHY = "The reason. It is kept in the WAL; see wal-sink sinks list."
+why = click.option("--why", required=True, metavar="TEXT", callback=_has_a_reason, help=_WHY)
+optional_why = click.option("--why", default="", metavar="TEXT", help=_WHY)
+dry_run = click.option("--dry-run", is_flag=True, help="Only show what the command would do. Changes nothing.")
+
+
+def asks(function: F) -> F:
+    """Add `--dry-run` and `--yes`, which `carry_out` obeys."""
+    return dry_run(click.option("--yes", is_flag=True, help="Do not ask before the command acts.")(function))
+
+
+def carry_out(document: object, text: Iterable[str], question: str, act: Callable[[], Answer]) -> Answer:
+    """Show a plan to people, ask, and act. With `--dry-run`, or without a question, nothing is changed.
+
+    `document`: what `--json` prints if nothing is changed. `question`: empty if there is nothing to do.
+    """
+    if not is_json():
+        print_lines(text)
+    if _given("dry_run") or not question:
+        return Answer(document)
+    confirm(question, yes=_given("yes"))
+    return act()
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a repair acts, unless `yes`. Ends the command with exit code 1 if the answer is no.
+
+    Raises `ConfigError` where nobody can answer.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{question} This command asks before it acts, and there is no terminal. Add --yes to go on without the "
+            "question, or --dry-run to see only what it would do. Nothing was changed"
+        )
+    if not click.confirm(question, err=True):
+        say("Nothing was changed")
+        sys.exit(FOUND_SOMETHING)

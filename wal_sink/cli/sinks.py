@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from wal_sink.cli import options, repairing
+from wal_sink.cli import options
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer, batch_text, fields_of, table
 from wal_sink.cli.working import working
 from wal_sink.log.holders import TakeOver
-from wal_sink.operate.sinks import Change, RetirePlan, changes_of, plan_retire, rename_as_ordered, retire_as_ordered
+from wal_sink.operate.sinks import Change, RetirePlan, changes_of, plan_retire, rename, retire
 from wal_sink.operate.status import SinkStatus
 from wal_sink.support.texts import counted
 
@@ -44,8 +44,8 @@ def list_sinks(*, wal: Wal) -> Answer:
     help="Skip at most N batches that the sink has not delivered. Without this option, the command names them and "
     "fails.",
 )
-@repairing.dry_run_option
-@repairing.optional_why
+@options.dry_run
+@options.optional_why
 @options.take_over
 def retire_verb(*, wal: Wal, name: str, drop_pending: int, take_over: TakeOver, dry_run: bool, why: str) -> Answer:
     """Retire a sink permanently: the WAL no longer keeps batches for it, and no process can serve it again.
@@ -57,7 +57,7 @@ def retire_verb(*, wal: Wal, name: str, drop_pending: int, take_over: TakeOver, 
         plan = plan_retire(wal.log, name)
         return Answer({"dry_run": True, **fields_of(plan)}, _planned(plan))
     with working(f"retiring sink {name!r}"):
-        done = retire_as_ordered(wal.log, name, drop_pending=drop_pending, take_over=take_over, why=why)
+        done = retire(wal.log, name, drop_pending=drop_pending, take_over=take_over, why=why)
     many = counted(len(done.dropped), "batch")
     dropped = f"; this sink skips {many}, from {done.dropped[0]} on" if done.dropped else ""
     return Answer(done, [f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}"])
@@ -66,7 +66,7 @@ def retire_verb(*, wal: Wal, name: str, drop_pending: int, take_over: TakeOver, 
 @options.verb("rename", "Give a sink another name.")
 @click.argument("old")
 @click.argument("new")
-@repairing.optional_why
+@options.optional_why
 @options.take_over
 def rename_verb(*, wal: Wal, old: str, new: str, take_over: TakeOver, why: str) -> Answer:
     """Rename a sink. Under the new name it continues where it is, and nothing is delivered twice.
@@ -75,7 +75,7 @@ def rename_verb(*, wal: Wal, old: str, new: str, take_over: TakeOver, why: str) 
     """
     wal.require()
     with working(f"renaming sink {old!r}"):
-        rename_as_ordered(wal.log, old, new, take_over=take_over, why=why)
+        rename(wal.log, old, new, take_over=take_over, why=why)
     said = f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name"
     return Answer({"sink": new, "renamed_from": old}, [said])
 

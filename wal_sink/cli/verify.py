@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.exits import ENDED_BY_CTRL_C, FOUND_SOMETHING
 from wal_sink.cli.opened import NoWal, Wal, target
 from wal_sink.cli.printer import INDENT, Answer, batch_text, size
-from wal_sink.cli.working import Work, say, working
+from wal_sink.cli.working import ENDED_BY_CTRL_C, FOUND_SOMETHING, Work, say, working
 from wal_sink.errors import WalSinkError
 from wal_sink.operate.against import AgainstCheckpoint, AgainstTarget
 from wal_sink.operate.findings import Finding, Findings

@@ -18,12 +18,12 @@ from wal_sink.log.log import NOTHING
 from wal_sink.log.records import Manifest, Marker
 from wal_sink.log.segment_reader import chunk_ends
 from wal_sink.operate.findings import Fault, Finding
+from wal_sink.operate.ledgers import Ledger, opened, owed_slots
 from wal_sink.operate.look import Look, SinkFacts
 from wal_sink.operate.verify_batch import BatchFacts, is_passed_over
 from wal_sink.protocol.checkpoint import Checkpoint
 from wal_sink.protocol.checkpoint_formats import CheckpointFiles
 from wal_sink.protocol.inventory import newest_marked, newest_marker
-from wal_sink.protocol.messages import LastDelivered
 from wal_sink.protocol.registration import described_elsewhere
 from wal_sink.protocol.sinks import read_names
 from wal_sink.sinks.base import BatchSink, Lookup, Sink, SinkContext, TransactionalSink
@@ -252,8 +252,7 @@ class _Slots:
         self._target = target
         self._marker = marker
         self._timeout_s = timeout_s
-        owed = LastDelivered.of(marker)
-        self._owed = owed.slots if owed else ()
+        self._owed = owed_slots(marker)
 
     def compare(self) -> None:
         look, folder = self._look, self._facts.folder
@@ -265,25 +264,18 @@ class _Slots:
             self._fault(Fault.TARGET_OTHER, f"the target gave no answer: {redacted(error.failure.message)}")
             return
         through = max(newest_marked(look.log, folder), self._first() - 1)
-        for number in range(count):
-            position = found[number]
-            self._check_owed(number, position)
+        behind = Ledger(tuple(found), self._owed).behind
+        for number, position in enumerate(found):
+            if number in behind:
+                batch_id, rows = self._owed[number]
+                marked = f"{rows} rows of batch {batch_id} were delivered and marked"
+                self._fault(Fault.TARGET_BEHIND, f"slot {number} is at {described(position)}, but {marked}", batch_id)
             if position is not None:
                 self._check_known(number, position, through)
 
     def _first(self) -> int:
         wal = self._look.known.wal
         return max(self._facts.first_batch, wal.first_batch if wal else 0)
-
-    def _check_owed(self, number: int, found: Position | None) -> None:
-        if number >= len(self._owed):
-            return
-        batch_id, rows = self._owed[number]
-        if found is None or (found.batch_id, found.rows) < (batch_id, rows):
-            what = (
-                f"slot {number} is at {described(found)}, but {rows} rows of batch {batch_id} were delivered and marked"
-            )
-            self._fault(Fault.TARGET_BEHIND, what, batch_id)
 
     def _check_known(self, number: int, found: Position, through: int) -> None:
         """Compare a position with what the WAL says of its batch."""
@@ -378,8 +370,9 @@ def _chunks(look: Look, folder: str, manifest: Manifest) -> list[str]:
 
 @contextmanager
 def _opened(look: Look, facts: SinkFacts, sink: Sink, timeout_s: float) -> Iterator[SinkSession]:
-    """A session with an open sink. Its calls raise `SinkFailedError`, and so does opening it."""
+    """A session with the target, as a delivery opens it."""
     wal, terms = look.known.wal, look.terms_of(paths.committer_role(facts.folder))
+    what = f"the check of sink {facts.folder!r} of {look.log.store.root}"
     context = SinkContext(
         wal_id=wal.wal_id if wal else "",
         sink=facts.folder,
@@ -388,10 +381,5 @@ def _opened(look: Look, facts: SinkFacts, sink: Sink, timeout_s: float) -> Itera
         columns=(),
         on_executor=False,
     )
-    with holding(sink, f"the check of sink {facts.folder!r} of {look.log.store.root}"):
-        session = SinkSession(sink, look.log.runtime.new_timed_call(), context, timeout_s=timeout_s)
-        try:
-            session.open()
-            yield session
-        finally:
-            session.close()
+    with holding(sink, what), opened(look.log, sink, context, timeout_s) as session:
+        yield session

@@ -87,19 +87,6 @@ class Timeline:
     sinks: tuple[SinkTimeline, ...]
 
 
-def whole_timeline(manifest: Manifest, release: Release | None, sinks: tuple[SinkTimeline, ...]) -> Timeline:
-    """The timeline of a batch, with those of its sinks."""
-    timing = manifest.timing
-    return Timeline(
-        staged_at=manifest.created,
-        staging_s=seconds_between(timing.began if timing else None, manifest.created),
-        tasks=timing,
-        released_at=release.created if release else None,
-        release_s=seconds_between(manifest.created, release.created) if release else None,
-        sinks=sinks,
-    )
-
-
 def timeline_of(sink: str, staged_at: str, marker: Marker | None, batch_id: int) -> SinkTimeline:
     """The timeline of a batch that was staged at this time, by the first marker that stands for it."""
     timings = marker.timings if marker else ()
@@ -256,14 +243,17 @@ def read_batch(facts: WalFacts, batch_id: int) -> BatchDetail | None:
     manifest = staged.manifest
     if manifest is None:
         return None
+    timing, released_at = manifest.timing, staged.release.created if staged.release else None
     sinks = [_of_sink(facts.log, sink, manifest) for sink in facts.every_sink]
-    return BatchDetail(
-        manifest=manifest,
-        attempts=staged.attempts,
-        release=staged.release,
-        delivered=tuple(delivered for delivered, _ in sinks),
-        timeline=whole_timeline(manifest, staged.release, tuple(times for _, times in sinks)),
+    timeline = Timeline(
+        staged_at=manifest.created,
+        staging_s=seconds_between(timing.began if timing else None, manifest.created),
+        tasks=timing,
+        released_at=released_at,
+        release_s=seconds_between(manifest.created, released_at),
+        sinks=tuple(times for _, times in sinks),
     )
+    return BatchDetail(manifest, staged.attempts, staged.release, tuple(has for has, _ in sinks), timeline)
 
 
 def _marked(sink: SinkOfWal) -> range:

@@ -20,7 +20,7 @@ from wal_sink.log.records import Manifest, Marker, Release, TermRecord
 from wal_sink.log.terms import Term
 from wal_sink.protocol.inventory import Lost, require
 from wal_sink.protocol.messages import LastDelivered
-from wal_sink.sinks.base import SinkContext, TransactionalSink
+from wal_sink.sinks.base import Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.calls import SinkSession
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import SinkFailedError, failure_error
@@ -54,23 +54,18 @@ def rows_in_ledger(
     Raises `DeliveryError` if the target gives no answer, `HistoryError` if its slots are ahead of the batch or behind
     the marker: then it is another target, or one of another history.
     """
-    last = LastDelivered.of(before)
-    owed = last.slots if last is not None else ()
-    slots = [slot_name(wal_id, sink, number) for number in range(max(len(manifest.segments), len(owed)))]
+    owed = owed_slots(before)
     with asked(log, to, manifest, wal_id=wal_id, sink=sink) as session:
-        positions = positions_of(session, to, sink, wal_id, len(slots))
-    for slot, position, (batch_id, rows) in zip(slots, positions, owed, strict=False):
-        if position is None or (position.batch_id, position.rows) < (batch_id, rows):
-            raise HistoryError(
-                f"batch {batch_id} was delivered and marked, but {name_of(to)} holds {described(position)} in slot "
-                f"{slot!r}. Either --to does not name the target of this sink, or the target was restored to an older "
-                "state. Nothing was skipped"
-            )
-    if not owed and not any(positions):
+        found = positions_of(session, to, sink, wal_id, max(len(manifest.segments), len(owed)))
+    for number in Ledger(tuple(found), owed).behind:
+        raise HistoryError(
+            f"batch {owed[number][0]} was delivered and marked, but {name_of(to)} holds {described(found[number])} in "
+            f"slot {slot_name(wal_id, sink, number)!r}. Either --to does not name the target of this sink, or the "
+            "target was restored to an older state. Nothing was skipped"
+        )
+    if not owed and not any(found):
         return None
-    return tuple(
-        _rows(to, manifest, ordinal, position) for ordinal, position in enumerate(positions[: len(manifest.segments)])
-    )
+    return tuple(_rows(to, manifest, number, found[number]) for number in range(len(manifest.segments)))
 
 
 def have_ended(log: Log, term: Term, *, since: int) -> bool:
@@ -108,12 +103,20 @@ def asked(
         on_executor=False,
         spark_schema=manifest.spark_schema,
     )
+    try:
+        with opened(log, to, context, limit_s) as session:
+            yield session
+    except SinkFailedError as error:
+        raise failure_error(error.failure, f"batch {manifest.batch_id}: {name_of(to)}") from error
+
+
+@contextmanager
+def opened(log: Log, to: Sink, context: SinkContext, limit_s: float) -> Iterator[SinkSession]:
+    """A session with an open sink. Its calls raise `SinkFailedError`, and so does opening it."""
     session = SinkSession(to, log.runtime.new_timed_call(), context, timeout_s=limit_s)
     try:
         session.open()
         yield session
-    except SinkFailedError as error:
-        raise failure_error(error.failure, f"batch {manifest.batch_id}: {name_of(to)}") from error
     finally:
         session.close()
 

@@ -54,6 +54,7 @@ R = TypeVar("R", bound=Record)
 OfATerm: TypeAlias = Manifest | Marker | PreparedRecord | Progress | Replayed
 """A record that names the term and the run under which it was written."""
 
+T = TypeVar("T", Manifest, Marker, PreparedRecord, Progress, Replayed)
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
 
@@ -383,6 +384,13 @@ class Look:
         elif found not in {"", record.run_id}:
             what = f"run {record.run_id} wrote it under term {record.term}, but {term} says that run {found} held it"
             self.fault(Fault.FOREIGN, path, what)
+
+    def of_term(self, kind: type[T], path: str, role: str) -> T | None:
+        """The same as `listed`, of a record whose term and run are compared with the role's terms."""
+        record = self.listed(kind, path)
+        if record is not None:
+            self.check_term(role, record, path)
+        return record
 
     def run_of(self, role: str, term: int) -> str | None:
         """The run that claimed a term, empty if that is not certain; None if there is no such term.

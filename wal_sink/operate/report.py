@@ -47,19 +47,10 @@ class PastBatch:
     """Its segments by size, see `size_powers`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The newest batches of a WAL that have a manifest, oldest first."""
-
-    held: int
-    """Batches in the WAL."""
-    batches: tuple[PastBatch, ...]
-
-
 def read_past(
     facts: WalFacts, *, newest: int = NEWEST, on_batch: Callable[[int, int], None] = lambda _done, _all: None
-) -> Past:
-    """Read the newest batches: up to three requests a batch, several batches at once."""
+) -> list[PastBatch]:
+    """Read the newest batches that have a manifest, oldest first: up to three requests a batch, several at once."""
     wanted, done = facts.batches[-newest:], 0
 
     def look(batch_id: int) -> PastBatch | None:
@@ -67,24 +58,17 @@ def read_past(
         found = find_staged(facts.log, batch_id)
         done += 1
         on_batch(done, len(wanted))
-        return None if found.manifest is None else _past_batch(found, found.manifest)
+        if (manifest := found.manifest) is None:
+            return None
+        sizes = size_powers(ref.bytes for ref in manifest.segments if ref.kept)
+        return PastBatch(_batch_data(found, manifest), batch_id, manifest.created, sizes)
 
-    batches = facts.log.runtime.side_by_side(look, wanted)
-    return Past(len(facts.batches), tuple(each for each in batches if each is not None))
-
-
-def _past_batch(found: StagedBatch, manifest: Manifest) -> PastBatch:
-    return PastBatch(
-        shown=_batch_data(found, manifest),
-        batch_id=manifest.batch_id,
-        created=manifest.created,
-        sizes=size_powers(ref.bytes for ref in manifest.segments if ref.kept),
-    )
+    return [each for each in facts.log.runtime.side_by_side(look, wanted) if each is not None]
 
 
-def read_deliveries(log: Log, sink: SinkOfWal, past: Past) -> list[Data]:
+def read_deliveries(log: Log, sink: SinkOfWal, past: Sequence[PastBatch]) -> list[Data]:
     """The delivery of each batch to one sink. A read for each marker of these batches."""
-    covered = _by_marker(sink.markers, past.batches)
+    covered = _by_marker(sink.markers, past)
 
     def look(number: int | None) -> list[Data]:
         # A marker that was collected meanwhile is None.
@@ -205,13 +189,13 @@ def read_report(
         "looked_at": health.looked_at,
         "spark": health.spark.newest,
         "spark_note": redacted(health.spark.unknown_because),
-        "held": past.held,
-        "shown": len(past.batches),
+        "held": len(facts.batches),
+        "shown": len(past),
         "sinks": sink_data(status, health),
-        "batches": [each.shown for each in past.batches],
+        "batches": [each.shown for each in past],
         "deliveries": {sink.name: read_deliveries(facts.log, sink, past) for sink in facts.sinks},
         "letters": {sink.name: letter_batches(sink) for sink in facts.sinks},
-        "sizes": size_table(each.sizes for each in past.batches),
+        "sizes": size_table(each.sizes for each in past),
     }
 
 

@@ -36,6 +36,7 @@ from wal_sink.log import paths
 from wal_sink.log.holders import TakeOver, refuse_served
 from wal_sink.log.log import NOTHING, Log
 from wal_sink.log.records import Manifest, Release, WalRecord
+from wal_sink.operate.look import find_staged
 from wal_sink.protocol.checkpoint import Checkpoint
 from wal_sink.protocol.checkpoint_formats import DRAINS_ONLY
 from wal_sink.protocol.inventory import held_batches, marked_through, require_wal
@@ -124,16 +125,8 @@ def _unclear(ran: Sequence[_Ran], term: int) -> Iterator[int]:
 
 
 def manifest_of(log: Log, batch_id: int) -> Manifest | None:
-    """The manifest that is delivered, or would be; None if there is none. A listing and one or two reads.
-
-    Raises `CorruptError`.
-    """
-    release = log.find(Release, paths.release(batch_id))
-    if release is not None:
-        return log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
-    names = map(paths.parse_manifest, log.store.list(paths.batch(batch_id)))
-    highest = max((name for name in names if name is not None), default=None)
-    return None if highest is None else log.find(Manifest, paths.manifest(batch_id, *highest))
+    """The manifest that is delivered, or would be; None if there is none. Raises `CorruptError` and `ConfigError`."""
+    return find_staged(log, batch_id).whole().manifest
 
 
 def _newest_released(log: Log, marked: int) -> tuple[int, int]:

@@ -51,27 +51,48 @@ class Retirement:
     """Batches that it will not get."""
 
 
-def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver) -> Retirement:
-    """Retire a sink: it no longer keeps batches from being deleted, and no process may serve it.
+def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver, why: str = "") -> Retirement:
+    """Retire a sink: it no longer keeps batches from being deleted, and no process may serve it. Repeat a retirement
+    that was interrupted.
 
     Raises `ConfigError` if the WAL is a copy, if there is no such sink, or if the WAL holds more than `drop_pending`
     batches that the sink lacks. Raises `HeldError` if a process serves it, or may serve it, that `take_over` does not
     allow to fence.
     """
-    plan = plan_retire(log, name)
-    folder = plan.folder
-    refuse_pending(log, name, plan.pending, drop_pending)
+    folder = _folder_of_any_name(log, name)
+    order = Order("sinks retire", folder, {"--drop-pending": drop_pending} if drop_pending else {}, why)
+    is_begun = _is_begun(log, order)
+    record = log.find(RetiredRecord, paths.retired(folder)) if is_begun else None
+    if record is None:
+        refuse_pending(log, name, plan_retire(log, name).pending, drop_pending)
     role = paths.committer_role(folder)
-    term = claim(log, role, was_held=True, take_over=take_over)
-    refuse_copy(log)  # again: it may have been moved before the claim
-    pending = pending_batches(log, folder)  # again: the earlier holder of the term may have delivered since
-    refuse_pending(log, name, pending, drop_pending)
-    through = marked_through(log, folder)
-    record = RetiredRecord(through=through, dropped=tuple(pending), run_id=log.run_id, **log.stamp())
-    log.create(paths.retired(folder), record)
-    term.check(log.store)  # raises if a process began meanwhile: it did not see the record
-    note_end(log, role, term.number)
-    return Retirement(name, through, tuple(pending))
+    refuse_held(log, role, take_over=take_over)
+    if not is_begun:
+        write_down(log, order, {})
+    if record is None:  # else the earlier call came so far
+        term = claim(log, role, was_held=True, take_over=take_over)
+        refuse_copy(log)  # again: it may have been moved before the claim
+        pending = pending_batches(log, folder)  # again: the earlier holder of the term may have delivered since
+        refuse_pending(log, name, pending, drop_pending)
+        through = marked_through(log, folder)
+        record = RetiredRecord(through=through, dropped=tuple(pending), run_id=log.run_id, **log.stamp())
+        log.create(paths.retired(folder), record)
+        term.check(log.store)  # raises if a process began meanwhile: it did not see the record
+        note_end(log, role, term.number)
+    _leave_in_order(log, name, folder, record)
+    return Retirement(name, record.through, record.dropped)
+
+
+def _leave_in_order(log: Log, name: str, folder: str, record: RetiredRecord) -> None:
+    """Keep what the sink may lack of the batch that it had begun, and tell of transactions that stay open."""
+    role = paths.committer_role(folder)
+    for batch_id in record.dropped[:1]:  # a sink gets batches in order
+        newest = max(log.numbers(paths.terms(role)), default=0)  # lost terms do no harm: nobody serves the sink again
+        keep_in_flight(log, folder, batch_id, Term(role, newest))
+    begun = paths.begun_folder(folder)
+    if count := len([file for file in log.store.list(begun) if paths.parse_begun(begun, file)]):
+        text = "sink %s: up to %d transactions may be open in its target, and no start aborts them any more: see %s"
+        _logger.warning(text, name, count, log.store.url_of(begun))
 
 
 def plan_retire(log: Log, name: str) -> RetirePlan:
@@ -95,14 +116,21 @@ def refuse_pending(log: Log, name: str, pending: Sequence[int], drop_pending: in
         )
 
 
-def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
+def rename(log: Log, old: str, new: str, *, take_over: TakeOver, why: str = "") -> None:
     """Give a sink another name. Its progress stays. Repeat a rename that was interrupted.
 
     Raises `ConfigError` if the WAL is a copy, if there is no such sink or if the name is taken, and `HeldError` as
     `retire` does.
     """
-    folder = check_rename(log, old, new)
+    folder = _folder_of_any_name(log, old)
+    order = Order("sinks rename", folder, {"(old)": old, "new": new}, why)
+    is_begun = _is_begun(log, order)
+    if is_begun and any(sink.folder == folder and sink.name == new for sink in read_names(log).sinks):
+        return  # the earlier call came so far
+    _refuse_rename(log, old, new)
     refuse_held(log, paths.committer_role(folder), take_over=take_over)
+    if not is_begun:
+        write_down(log, order, {})
     if new != folder:
         _take_name(log, folder, new)
     number = max(log.numbers(paths.sink_names(folder)), default=0) + 1
@@ -113,14 +141,12 @@ def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
         )
 
 
-def check_rename(log: Log, old: str, new: str) -> str:
-    """The folder of a sink that is to be renamed. Creates nothing. Raises `ConfigError` as `rename` does."""
+def _refuse_rename(log: Log, old: str, new: str) -> None:
     _refuse_elsewhere(log)
     names = read_names(log)
     folder = names.require(old, log.store.root)
     refuse_retired(log, folder, old)
     _refuse_taken(log, names, folder, new)
-    return folder
 
 
 def _refuse_elsewhere(log: Log) -> None:
@@ -156,46 +182,6 @@ def _take_name(log: Log, folder: str, new: str) -> None:
 
 def _taken(log: Log, name: str) -> ConfigError:
     return ConfigError(f"{log.store.root}: another sink has, or had, the name {name!r}; choose another name")
-
-
-def retire_as_ordered(log: Log, name: str, *, drop_pending: int, take_over: TakeOver, why: str) -> Retirement:
-    """`retire`, or the completion of one that was interrupted."""
-    folder = _folder_of_any_name(log, name)
-    order = Order("sinks retire", folder, {"--drop-pending": drop_pending} if drop_pending else {}, why)
-    is_begun = _is_begun(log, order)
-    record = log.find(RetiredRecord, paths.retired(folder)) if is_begun else None
-    if record is None:
-        refuse_pending(log, name, plan_retire(log, name).pending, drop_pending)
-    role = paths.committer_role(folder)
-    refuse_held(log, role, take_over=take_over)
-    if not is_begun:
-        write_down(log, order, {})
-    if record is not None:  # the earlier call came so far
-        done = Retirement(name, record.through, record.dropped)
-    else:
-        done = retire(log, name, drop_pending=drop_pending, take_over=take_over)
-    for batch_id in done.dropped[:1]:  # a sink gets batches in order
-        newest = max(log.numbers(paths.terms(role)), default=0)  # lost terms do no harm: nobody serves the sink again
-        keep_in_flight(log, folder, batch_id, Term(role, newest))
-    begun = paths.begun_folder(folder)
-    if count := len([file for file in log.store.list(begun) if paths.parse_begun(begun, file)]):
-        text = "sink %s: up to %d transactions may be open in its target, and no start aborts them any more: see %s"
-        _logger.warning(text, name, count, log.store.url_of(begun))
-    return done
-
-
-def rename_as_ordered(log: Log, old: str, new: str, *, take_over: TakeOver, why: str) -> None:
-    """`rename`, or the completion of one that was interrupted."""
-    folder = _folder_of_any_name(log, old)
-    order = Order("sinks rename", folder, {"(old)": old, "new": new}, why)
-    is_begun = _is_begun(log, order)
-    if is_begun and any(sink.folder == folder and sink.name == new for sink in read_names(log).sinks):
-        return  # the earlier call came so far
-    check_rename(log, old, new)
-    refuse_held(log, paths.committer_role(folder), take_over=take_over)
-    if not is_begun:
-        write_down(log, order, {})
-    rename(log, old, new, take_over=take_over)
 
 
 def _folder_of_any_name(log: Log, name: str) -> str:

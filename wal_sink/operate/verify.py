@@ -256,9 +256,7 @@ def _check_newest_marker(look: Look, sink: SinkFacts) -> None:
     if low is not None and (known := low.marked.get(sink.folder, NOTHING)) > NOTHING:
         _require_marked(look, sink, known, paths.low_water(low.batch_id))
     for number in sorted(sink.markers - look.known.held):  # the others were checked with their batches
-        path = paths.marker(sink.folder, number)
-        if (marker := look.listed(Marker, path)) is not None:
-            look.check_term(paths.committer_role(sink.folder), marker, path)
+        look.of_term(Marker, paths.marker(sink.folder, number), paths.committer_role(sink.folder))
     if sink.marked_through > max([look.known.low_water, *look.known.batches[-1:]]):
         _require_batch(look, sink.marked_through, paths.marker(sink.folder, sink.marked_through))
     for batch_id in sorted(sink.progress - look.known.held):

@@ -245,10 +245,9 @@ def check_progress(look: Look, sink: SinkFacts, batch_id: int, manifest: Manifes
 
 
 def _check_progress(look: Look, sink: SinkFacts, path: str, manifest: Manifest | None) -> None:
-    record = look.listed(Progress, path)
+    record = look.of_term(Progress, path, paths.committer_role(sink.folder))
     if record is None:
         return
-    look.check_term(paths.committer_role(sink.folder), record, path)
     segment = _segment(look, path, record.ordinal, record.segment_id, manifest)
     if segment is None or manifest is None:
         return
@@ -261,10 +260,9 @@ def _check_progress(look: Look, sink: SinkFacts, path: str, manifest: Manifest |
 
 
 def _check_prepared(look: Look, sink: SinkFacts, path: str, manifest: Manifest | None) -> None:
-    record = look.listed(PreparedRecord, path)
+    record = look.of_term(PreparedRecord, path, paths.committer_role(sink.folder))
     if record is None:
         return
-    look.check_term(paths.committer_role(sink.folder), record, path)
     _segment(look, path, record.ordinal, record.segment_id, manifest)
     number = record.number - 1
     if number > 0:
@@ -292,9 +290,8 @@ def _check_marker(look: Look, sink: SinkFacts, facts: BatchFacts) -> str | None:
     batch_id, path = facts.batch_id, paths.marker(sink.folder, facts.batch_id)
     if batch_id not in sink.markers:
         return _unmarked(look, sink, batch_id)
-    marker = look.listed(Marker, path)
+    marker = look.of_term(Marker, path, paths.committer_role(sink.folder))
     if marker is not None:
-        look.check_term(paths.committer_role(sink.folder), marker, path)
         look.seen.skipped_batches += marker.skipped
         if facts.manifest is not None:
             _compare(look, sink, marker, facts.manifest)
@@ -360,10 +357,8 @@ def check_letters(look: Look, folder: str, batch_id: int) -> None:
 
 def _check_replayed(look: Look, sink: str, path: str, files: Sequence[str]) -> None:
     """Check the record that a dead letter was sent again. The letter itself may have been deleted since."""
-    record = look.listed(Replayed, path)
-    if record is None:
+    if look.of_term(Replayed, path, paths.replayer_role(sink)) is None:
         return
-    look.check_term(paths.replayer_role(sink), record, path)
     letter = path.replace(paths.REPLAYED, ".parquet")
     folder, _, file = letter.rpartition("/")
     if file in files:

@@ -24,7 +24,7 @@ from tests.house.stores import StoreSpec, open_store
 from tests.support.processes import python_environment
 from tests.support.small_run import served_sink
 from tests.support.waiting import wait_until
-from wal_sink.cli.exits import ENDED_BY_CTRL_C, ENDED_BY_SIGTERM, in_order
+from wal_sink.cli.working import ENDED_BY_CTRL_C, ENDED_BY_SIGTERM, in_order
 from wal_sink.errors import StoreError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import FakeQuery

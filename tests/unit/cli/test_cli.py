@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-import wal_sink.walsink
 from tests.house.cli import main
 from tests.house.log import WalRecord, decode, encode
 from tests.house.protocol import CommitterPool
+from tests.support.command import invoke, invoke_json
 from tests.support.staged_log import stage
 from tests.support.verbs import verbs
 from wal_sink.cli import options
@@ -67,12 +67,6 @@ def rows_of(batch_id: int, _end: int) -> list[pa.Table]:
     return [pa.table({"id": [batch_id * 100 + row for row in range(ROWS)], "name": ["a", None, "[b]", "c", "d"]})]
 
 
-@pytest.fixture(autouse=True)
-def _no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command is a separate process. Here it would find the session that another test made."""
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-
-
 @pytest.fixture
 def wal(tmp_path: Path) -> str:
     """A WAL of three complete batches that nobody has drained."""
@@ -80,21 +74,8 @@ def wal(tmp_path: Path) -> str:
     return str(tmp_path / "wal")
 
 
-def invoke(*args: str, exit_code: int = 0, env: dict[str, str] | None = None) -> Result:
-    result = CliRunner(env=env).invoke(main, args)
-    assert result.exit_code == exit_code, (result.output, result.exception)
-    assert "Traceback" not in result.output
-    assert SECRET not in result.output
-    return result
-
-
-def invoke_json(*args: str, exit_code: int = 0) -> Any:
-    """Nothing but JSON may stand on stdout."""
-    return json.loads(invoke(*args, "--json", exit_code=exit_code).stdout)
-
-
-def drained(wal: str, target: str, *more: str, exit_code: int = 0) -> Result:
-    return invoke("drain", wal, "--to", target, "--start-from", "earliest", *more, exit_code=exit_code)
+def drained(wal: str, target: str, *more: str, code: int = 0) -> Result:
+    return invoke("drain", wal, "--to", target, "--start-from", "earliest", *more, code=code)
 
 
 def table_of(path: Path) -> list[tuple[int, str | None]]:
@@ -132,9 +113,9 @@ def test_a_folder_without_a_wal_is_told_in_a_line(tmp_path: Path) -> None:
         ("status", "--max-lag", "1d"),
     )
     for verb, *more in verbs:
-        assert "holds no wal.json" in invoke(*verb.split(), str(folder), *more, exit_code=1).output, verb
+        assert "holds no wal.json" in invoke(*verb.split(), str(folder), *more, code=1).output, verb
         assert not folder.exists(), verb
-    found = invoke_json("status", str(folder), exit_code=1)
+    found = invoke_json("status", str(folder), code=1)
     assert (found["exists"], found["wal_id"]) == (False, None)
 
 
@@ -184,7 +165,7 @@ def test_show_tells_which_sinks_have_the_batch(wal: str, tmp_path: Path) -> None
 
 
 def test_show_of_a_batch_that_is_not_there_names_those_that_are(wal: str) -> None:
-    assert "holds batches 0 to 2" in invoke("show", wal, "9", exit_code=1).output
+    assert "holds batches 0 to 2" in invoke("show", wal, "9", code=1).output
 
 
 def test_drain_into_a_table_delivers_everything_once(wal: str, tmp_path: Path) -> None:
@@ -209,7 +190,7 @@ def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_pa
     for recorded in strange:
         changed = msgspec.structs.replace(decode(WalRecord, file.read_bytes(), "wal.json"), checkpoint=recorded)
         file.write_bytes(encode(changed))
-        result = invoke("drain", wal, *into, exit_code=2)
+        result = invoke("drain", wal, *into, code=2)
         assert f"records the checkpoint {recorded}" in " ".join(result.output.split())
         assert "Pass this kind of address yourself with --checkpoint" in result.output
     invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
@@ -254,7 +235,7 @@ def test_a_timeout_holds_for_the_backlog_too(wal: str, tmp_path: Path, monkeypat
         return stop(pool, grace_s)
 
     monkeypatch.setattr(CommitterPool, "stop", stopping)
-    result = drained(wal, f"{module}:slow", "--timeout", "0.5", exit_code=1)
+    result = drained(wal, f"{module}:slow", "--timeout", "0.5", code=1)
     (sink,) = invoke_json("status", wal)["sinks"]
     assert "the time of 0.5 s is over" in result.stderr
     assert f"{sink['pending_batches']} pending" in result.stderr
@@ -264,7 +245,7 @@ def test_a_timeout_holds_for_the_backlog_too(wal: str, tmp_path: Path, monkeypat
 
 def test_a_target_that_gave_up_is_exit_code_1(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = own_module(tmp_path, monkeypatch)
-    result = drained(wal, f"{module}:fail", exit_code=1)
+    result = drained(wal, f"{module}:fail", code=1)
     assert "the target is gone" in result.stderr
     assert "DeliveryError" in result.stderr
     assert result.stdout == ""
@@ -274,7 +255,7 @@ def test_what_the_target_refuses_is_kept_if_asked_for(
     wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = own_module(tmp_path, monkeypatch)
-    assert "not this one" in drained(wal, f"{module}:refuse", exit_code=1).stderr
+    assert "not this one" in drained(wal, f"{module}:refuse", code=1).stderr
     drained(wal, f"{module}:refuse", "--on-rejected", "dead_letter")
     assert invoke_json("status", wal)["sinks"][0]["delivered_through"] == BATCHES - 1
     assert invoke_json("letters", "list", wal)
@@ -306,16 +287,16 @@ def test_a_target_that_cannot_be_is_exit_code_2(wal: str, tmp_path: Path, monkey
         "json:__name__": "cannot be delivered to",
     }
     for target, told in refused.items():
-        assert told in drained(wal, target, exit_code=2).stderr
+        assert told in drained(wal, target, code=2).stderr
     take = f"{own_module(tmp_path, monkeypatch)}:take"
-    fixed = drained(wal, take.replace("take", "fixed"), "--on-gone", "prepare_again", exit_code=2).stderr
+    fixed = drained(wal, take.replace("take", "fixed"), "--on-gone", "prepare_again", code=2).stderr
     assert "--on-gone: Fixed does not let its on_gone be set" in fixed
-    beyond = drained(wal, take, "--guarantee", "exactly_once", exit_code=2).stderr
+    beyond = drained(wal, take, "--guarantee", "exactly_once", code=2).stderr
     assert "a plain sink does not support exactly_once" in beyond
 
 
 def test_a_new_name_must_say_where_it_starts(wal: str, tmp_path: Path) -> None:
-    result = invoke("drain", wal, "--to", f"sqlite:///{tmp_path}/t.db?table=t", exit_code=2)
+    result = invoke("drain", wal, "--to", f"sqlite:///{tmp_path}/t.db?table=t", code=2)
     assert "is new to" in result.stderr
     assert "--start-from earliest" in result.stderr
     assert invoke_json("status", wal)["sinks"] == []
@@ -323,8 +304,8 @@ def test_a_new_name_must_say_where_it_starts(wal: str, tmp_path: Path) -> None:
 
 def test_usage_errors_are_exit_code_2() -> None:
     for args in ("drain", "show", "status", "no-such-verb", "status x --no-such", "status x --max-lag soon"):
-        assert "Usage: " in invoke(*args.split(), exit_code=2).stderr
-    former = invoke("dead-letters", "list", exit_code=2).stderr
+        assert "Usage: " in invoke(*args.split(), code=2).stderr
+    former = invoke("dead-letters", "list", code=2).stderr
     assert "No such command 'dead-letters'. Did you mean 'letters'?" in former
 
 
@@ -355,11 +336,11 @@ def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str
     shutil.copytree(wal, moved)
     target = ("--to", f"sqlite:///{tmp_path}/rows.db?table=rows", "--start-from", "earliest")
 
-    refused = invoke("drain", str(moved), *target, exit_code=2)
+    refused = invoke("drain", str(moved), *target, code=2)
     seen_before = invoke("status", str(moved)).output
-    two_places = invoke("drain", str(moved), *target, "--moved-from", wal, exit_code=2)
+    two_places = invoke("drain", str(moved), *target, "--moved-from", wal, code=2)
     shutil.rmtree(wal)
-    out_of_sight = invoke("drain", str(moved), *target, "--moved-from", wal, exit_code=2)
+    out_of_sight = invoke("drain", str(moved), *target, "--moved-from", wal, code=2)
     invoke("drain", str(moved), *target, "--moved-from-gone", wal)
 
     assert "that folder exists too, and holds the same WAL" in refused.stderr
@@ -379,4 +360,4 @@ def test_secrets_of_options_are_never_shown(wal: str) -> None:
         assert SECRET not in CliRunner(env=env).invoke(main, args).output
     retries = {"config_kwargs": {"retries": {"max_attempts": 0}, "connect_timeout": 1}}
     more = {"key": SECRET, "secret": SECRET, "endpoint_url": "http://127.0.0.1:9", **retries}
-    invoke("status", "s3://bucket/wal", "--storage-options", json.dumps(more), exit_code=1)
+    assert SECRET not in invoke("status", "s3://bucket/wal", "--storage-options", json.dumps(more), code=1).output

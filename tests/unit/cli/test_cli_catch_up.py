@@ -12,10 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-import wal_sink.walsink
-from tests.house.cli import main
+from tests.support.command import invoke, invoke_json
 from tests.support.staged_log import stage as stage_log
 
 SHOP = "sqlite:///shop.db?table=orders"
@@ -26,7 +25,6 @@ WHY = ("--why", "the disk failed")
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
     """Stage batches of two rows up to a number of them."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
 
     def stage(batches: int) -> str:
         stage_log(tmp_path, batches, lambda id_, _: [pa.table({"id": [id_, 100 + id_]})], is_over=True)
@@ -46,18 +44,19 @@ def restored(stage: Callable[[int], str], earlier: int, later: int) -> str:
     return wal
 
 
-def invoke(*args: str, code: int = 0, columns: int = 1000) -> Result:
-    result = CliRunner().invoke(main, args, env={"COLUMNS": str(columns)})
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
-
-
 def drain(wal: str, code: int = 0) -> Result:
     return invoke("drain", wal, "--to", SHOP, "--name", "a", "--start-from", "earliest", code=code)
 
 
 def catch_up(wal: str, *more: str, code: int = 0, to: str = SHOP, **how: Any) -> Result:
     return invoke("catch-up", wal, "--name", "a", "--to", to, *WHY, *more, code=code, **how)
+
+
+def refuse_row_102() -> None:
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute(
+            "CREATE TRIGGER picky BEFORE INSERT ON orders WHEN NEW.id = 102 BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
 
 
 def count() -> int:
@@ -79,7 +78,7 @@ def test_the_command_shows_each_batch_asks_and_says_what_it_did(stage: Callable[
     assert "It has everything that sink 'a' delivered, up to batch 3. Start the query or drain again" in done
     assert count() == 8
     assert "the target lacks no batch" in catch_up(wal, "--yes").stdout
-    found = {sink["name"]: sink["changes"] for sink in json.loads(invoke("sinks", "list", wal, "--json").stdout)}
+    found = {sink["name"]: sink["changes"] for sink in invoke_json("sinks", "list", wal)}
     [entry] = found["a"]
     assert entry["command"] == f"wal-sink catch-up WAL --name a --to '{SHOP}' --why 'the disk failed'"
     stage(5)
@@ -104,7 +103,7 @@ def test_many_batches_are_shown_as_ranges_and_each_in_json(stage: Callable[[int]
 def test_on_forty_columns_no_line_is_longer(stage: Callable[[int], str], tmp_path: Path) -> None:
     wal = restored(stage, 1, 3)
 
-    text = catch_up(wal, "--yes", columns=40).stdout.replace(str(tmp_path), "")
+    text = catch_up(wal, "--yes", env={"COLUMNS": "40"}).stdout.replace(str(tmp_path), "")
     assert [line for line in text.splitlines() if len(line) > 40 and " " in line.strip()] == []
 
 
@@ -129,25 +128,19 @@ def test_a_wrong_range_and_a_reason_that_is_empty_are_refused(stage: Callable[[i
 
 def test_refused_rows_end_it_with_the_exit_code_of_a_finding(stage: Callable[[int], str]) -> None:
     wal = restored(stage, 1, 3)
-    with closing(sqlite3.connect("shop.db")) as database:
-        database.execute(
-            "CREATE TRIGGER picky BEFORE INSERT ON orders WHEN NEW.id = 102 BEGIN SELECT RAISE(ABORT, 'no'); END"
-        )
+    refuse_row_102()
 
     done = catch_up(wal, "--yes", "--on-rejected", "dead_letter", code=1)
 
     assert "not sent, since in dead letters: 1 row of these batches" in done.stdout
     assert count() == 5
-    assert json.loads(invoke("letters", "list", wal, "--name", "a", "--json").stdout)[0]["rows"] == 1
+    assert invoke_json("letters", "list", wal, "--name", "a")[0]["rows"] == 1
 
 
 def test_dead_letters_that_the_backup_lacks_are_due_again(stage: Callable[[int], str]) -> None:
     wal = stage(1)
     drain(wal)
-    with closing(sqlite3.connect("shop.db")) as database:
-        database.execute(
-            "CREATE TRIGGER picky BEFORE INSERT ON orders WHEN NEW.id = 102 BEGIN SELECT RAISE(ABORT, 'no'); END"
-        )
+    refuse_row_102()
     stage(3)
     invoke("drain", wal, "--to", SHOP, "--name", "a", "--on-rejected", "dead_letter")
     with closing(sqlite3.connect("shop.db")) as database:
@@ -170,10 +163,7 @@ def test_dead_letters_that_the_backup_lacks_are_due_again(stage: Callable[[int],
 
 def test_letters_that_were_sent_elsewhere_are_told(stage: Callable[[int], str]) -> None:
     wal = restored(stage, 1, 3)
-    with closing(sqlite3.connect("shop.db")) as database:
-        database.execute(
-            "CREATE TRIGGER picky BEFORE INSERT ON orders WHEN NEW.id = 102 BEGIN SELECT RAISE(ABORT, 'no'); END"
-        )
+    refuse_row_102()
     catch_up(wal, "--yes", "--on-rejected", "dead_letter", code=1)
     invoke("letters", "replay", wal, "--name", "a", "--to", SHOP.replace("shop", "other"))
     shutil.copy("backup.db", "shop.db")

@@ -10,22 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from tests.house.cli import main
 from tests.house.operate import Plan
+from tests.support.command import invoke
 from tests.support.processes import CHECKOUT
 from wal_sink.cli.options import duration
 from wal_sink.operate.estimate import Estimate, Prices
 
 PAGES = ["docs/cost.md", "docs/guide/command-line.md"]
 COMMAND = re.compile(r"^    \$ wal-sink (estimate.*)\n((?:    .*\n)+)", re.MULTILINE)
-
-
-def shown(*args: str, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(main, ["estimate", *args])
-    assert result.exit_code == exit_code, (result.output, result.exception)
-    return result.output
 
 
 def test_every_option_reaches_the_calculation() -> None:
@@ -44,7 +37,7 @@ def test_every_option_reaches_the_calculation() -> None:
     )
     expected = Estimate(plan, Prices(1, 2, 3))
 
-    found: dict[str, Any] = json.loads(shown(*args.split()))
+    found: dict[str, Any] = json.loads(invoke("estimate", *args.split()).output)
 
     assert found["plan"] == json.loads(json.dumps(asdict(plan)))
     assert found["prices"] == asdict(expected.prices)
@@ -70,7 +63,7 @@ def test_what_cannot_be_is_exit_code_2() -> None:
         "--retention-batches 50",
         "--sink tape",
     ):
-        assert "Traceback" not in shown(*args.split(), exit_code=2)
+        assert "Traceback" not in invoke("estimate", *args.split(), code=2).output
 
 
 def test_durations() -> None:
@@ -80,10 +73,10 @@ def test_durations() -> None:
 def test_the_pages_show_what_their_commands_print() -> None:
     for page in PAGES:
         [(command, printed)] = COMMAND.findall((CHECKOUT / Path(page)).read_text())
-        lines = [f"    {line}".rstrip() for line in shown(*shlex.split(command)[1:]).splitlines()]
+        lines = [f"    {line}".rstrip() for line in invoke("estimate", *shlex.split(command)[1:]).output.splitlines()]
         assert lines == printed.rstrip("\n").splitlines(), "put this there:\n" + "\n".join(lines)
     page = (CHECKOUT / "docs/guide/s3.md").read_text()
     [(command, dollars)] = re.findall(
         r"^    wal-sink (estimate .*)\n\nThis example costs \$([\d.]+)", page, re.MULTILINE
     )
-    assert f" {dollars} requests" in shown(*shlex.split(command)[1:])
+    assert f" {dollars} requests" in invoke("estimate", *shlex.split(command)[1:]).output

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import wal_sink.walsink
 from tests.house.cli import main, working
+from tests.support.command import invoke
 from tests.support.noted_reports import noting_reports
 from tests.support.processes import python_environment
 from tests.support.staged_log import stage
@@ -39,22 +39,16 @@ def held(chunk):
     Path("begun").touch()
     wait_for_the_end()
 """
+JSON = ("--log-format", "json")
 FIELDS = ["time", "level", "logger", "message", "wal", "sink", "batch", "segment"]
 
 
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     assert stage(tmp_path, 2) == [0, 1]
     (tmp_path / "logged_targets.py").write_text(MODULE)
     return str(tmp_path / "wal")
-
-
-def invoke(*args: str, exit_code: int = 0) -> Result:
-    result = CliRunner().invoke(main, ["--log-format", "json", *args])
-    assert result.exit_code == exit_code, (result.output, result.exception)
-    return result
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
@@ -63,7 +57,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
 
 def test_records_and_the_final_error_are_json_with_their_fields(wal: str) -> None:
     more = ("--start-from", "earliest", "--max-attempts", "2")
-    result = invoke("drain", wal, "--to", "logged_targets:fail", "--name", "api", *more, exit_code=1)
+    result = invoke(*JSON, "drain", wal, "--to", "logged_targets:fail", "--name", "api", *more, code=1)
     found = lines(result)
     assert all(list(line) == FIELDS for line in found)
     (failed,) = [line for line in found if "attempt 1 of 2" in line["message"]]
@@ -78,14 +72,23 @@ def test_records_and_the_final_error_are_json_with_their_fields(wal: str) -> Non
 
 def test_stdout_and_exit_codes_stay_the_same(wal: str) -> None:
     args = ("drain", wal, "--to", "sqlite:///t.db?table=t", "--start-from", "earliest", "--json")
-    result = invoke(*args)
+    result = invoke(*JSON, *args)
     assert json.loads(result.stdout)["batches"] == 2
     assert {line["level"] for line in lines(result)} <= {"INFO"}
 
 
 def test_a_wrong_use_is_json_too(tmp_path: Path) -> None:
     (line,) = lines(
-        invoke("drain", str(tmp_path), "--to", "sqlite:///x?table=t", "--storage-options", "k", exit_code=2)
+        invoke(
+            *JSON,
+            "drain",
+            str(tmp_path),
+            "--to",
+            "sqlite:///x?table=t",
+            "--storage-options",
+            "k",
+            code=2,
+        )
     )
     assert "expected one JSON object" in line["message"]
 
@@ -93,7 +96,7 @@ def test_a_wrong_use_is_json_too(tmp_path: Path) -> None:
 def test_a_long_work_reports_json(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "PLAIN_S", 0.05)
     monkeypatch.setattr(working, "wait_for_reports", noting_reports(monkeypatch), raising=False)
-    found = lines(invoke("drain", wal, "--to", "logged_targets:slow", "--start-from", "earliest"))
+    found = lines(invoke(*JSON, "drain", wal, "--to", "logged_targets:slow", "--start-from", "earliest"))
     assert [line for line in found if line["message"].startswith("wal-sink: delivering to sink 'default'")]
 
 
@@ -108,14 +111,14 @@ def test_an_error_that_ends_a_drain_is_told_once(wal: str, caplog: pytest.LogCap
     result = CliRunner().invoke(main, args)
     assert result.stderr.count("delivery stopped after 1 attempts") == 1
     assert "the delivery to sink" not in caplog.text
-    again = invoke("drain", wal, "--to", "logged_targets:fail", "--max-attempts", "1", exit_code=1)
+    again = invoke(*JSON, "drain", wal, "--to", "logged_targets:fail", "--max-attempts", "1", code=1)
     assert [line for line in lines(again) if line["message"].startswith("the delivery to sink default failed")]
 
 
 def test_the_logging_of_the_program_is_as_before_afterwards(wal: str) -> None:
     root, own = logging.getLogger(), logging.getLogger("wal_sink")
     before = list(root.handlers), own.level
-    invoke("status", wal)
+    invoke(*JSON, "status", wal)
     assert (list(root.handlers), own.level) == before
 
 
@@ -142,7 +145,7 @@ def test_a_field_is_masked_too() -> None:
 
 @pytest.mark.processes
 def test_an_end_by_sigterm_is_json(wal: str) -> None:
-    args = ("--log-format", "json", "drain", wal, "--to", "logged_targets:held", "--start-from", "earliest")
+    args = (*JSON, "drain", wal, "--to", "logged_targets:held", "--start-from", "earliest")
     process = subprocess.Popen(
         [sys.executable, "-m", "wal_sink.cli", *args],
         env=python_environment(),

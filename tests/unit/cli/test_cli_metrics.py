@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import wal_sink.walsink
 from tests.house.cli import main
 from tests.support.processes import python_environment
 from tests.support.staged_log import stage
@@ -22,7 +21,6 @@ from tests.support.waiting import wait_until
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     assert stage(tmp_path, 2) == [0, 1]
     return str(tmp_path / "wal")
 

@@ -15,22 +15,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from rich.cells import cell_len
 
-import wal_sink.walsink
-from tests.house.cli import main
-from tests.house.protocol import Run
-from tests.house.stores import StoreSpec, open_store
+from tests.support.command import invoke
 from tests.support.processes import python_environment
+from tests.support.staged_log import stage
 from wal_sink import Chunk, Delivery, Rejected, WalSink
-from wal_sink.cli.batches import lines as lines_of_batches
+from wal_sink.cli.look import lines_of_batches, lines_of_status
 from wal_sink.cli.printer import print_lines
-from wal_sink.cli.status import lines as lines_of_status
 from wal_sink.operate.batches import BatchView
 from wal_sink.operate.status import SinkStatus, Status
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 WIDTH = 80
 LONG = "orders-warehouse-postgresql-eu-central-1"
@@ -47,35 +41,24 @@ def refuse(_chunk: Chunk) -> Rejected:
 @pytest.fixture(autouse=True)
 def _a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
 
 
 @pytest.fixture(scope="module")
 def wal(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A WAL at a long path with three sinks: a database, files, and an API that refuses a row of each chunk."""
     base = tmp_path_factory.mktemp("lake") / FOLDER
-    wal, checkpoint = str(base / "wal"), str(base / "checkpoint")
-    run = Run(open_store(StoreSpec(wal)), open_store(StoreSpec(checkpoint)), Settings(chunk_rows=2))
-    run.open()
-    run.become_stager()
     table = pa.table(
         {"id": [1, 2], "customer": [f"{n} long names {'of a customer ' * 6}" for n in "ab"], "amount": [-1, 2]}
     )
-    assert list(FakeQuery(open_store(StoreSpec(checkpoint)), lambda *_: [table]).batches(run, 2)) == [0, 1]
+    assert stage(base, 2, lambda *_: [table], chunk_rows=2) == [0, 1]
     to = {
         LONG: Delivery(f"sqlite:///{base}/t.db?table=orders_of_all_countries", start_from="earliest"),
         "files": Delivery(f"files://{base}/out?format=csv", start_from="earliest"),
         "api": Delivery(refuse, on_rejected="dead_letter", start_from="earliest"),
     }
-    with WalSink(to, wal=wal, checkpoint=checkpoint):
+    with WalSink(to, wal=str(base / "wal"), checkpoint=str(base / "checkpoint")):
         pass
-    return wal
-
-
-def shown(*args: str) -> str:
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout
+    return str(base / "wal")
 
 
 def fits(output: str) -> str:
@@ -91,11 +74,11 @@ def flat(output: str) -> str:
 def test_no_line_is_longer_than_the_terminal(wal: str) -> None:
     verbs = (("status",), ("batches",), ("show", "1"), ("sinks list",), ("letters list",))
     for verb, *more in (*verbs, ("letters show", "1", "--name", "api")):
-        fits(shown(*verb.split(), wal, *more))
+        fits(invoke(*verb.split(), wal, *more).stdout)
 
 
 def test_status_keeps_each_sink_on_a_line_and_every_value_in_the_output(wal: str) -> None:
-    output = shown("status", wal)
+    output = invoke("status", wal).stdout
     assert {f"sink {name}" for name in (LONG, "files", "api")} <= {*output.splitlines()}
     whole = flat(fits(output))
     assert f"{FOLDER}/wal" in whole
@@ -106,10 +89,12 @@ def test_status_keeps_each_sink_on_a_line_and_every_value_in_the_output(wal: str
 def test_a_wider_terminal_shows_one_line_a_sink(monkeypatch: pytest.MonkeyPatch, wal: str) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     assert re.search(
-        rf"^{LONG} +transactional +ended +1 +0 +1 +\S+ +SqlSink\(", shown("status", wal), flags=re.MULTILINE
+        rf"^{LONG} +transactional +ended +1 +0 +1 +\S+ +SqlSink\(", invoke("status", wal).stdout, flags=re.MULTILINE
     )
     monkeypatch.delenv("COLUMNS")  # a pipe: nothing is broken
-    assert re.search(rf"^{LONG} +transactional +ended .* mode='append'\)$", shown("status", wal), flags=re.MULTILINE)
+    assert re.search(
+        rf"^{LONG} +transactional +ended .* mode='append'\)$", invoke("status", wal).stdout, flags=re.MULTILINE
+    )
 
 
 def test_the_longest_name_gets_a_line_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +120,7 @@ def test_the_longest_name_gets_a_line_for_itself(capsys: pytest.CaptureFixture[s
 
 
 def test_batches_count_the_sinks_if_all_have_a_batch_and_name_them_otherwise(wal: str) -> None:
-    lines = [line for line in shown("batches", wal).splitlines() if re.match(r" +\d", line)]
+    lines = [line for line in invoke("batches", wal).stdout.splitlines() if re.match(r" +\d", line)]
     assert [line.split("yes")[1].strip() for line in lines] == ["all 3 sinks"] * 2
     found = BatchView(7, 1, released=True, rows=2, bytes=10, segments=1, delivered_to=("api", "files"))
     assert re.search(r" yes +api, files *$", "\n".join(lines_of_batches([found], {"api", "files", LONG})), re.MULTILINE)
@@ -144,16 +129,16 @@ def test_batches_count_the_sinks_if_all_have_a_batch_and_name_them_otherwise(wal
 
 
 def test_show_gives_the_whole_path_of_each_segment_and_a_value_on_a_line(wal: str) -> None:
-    output = fits(shown("show", wal, "1"))
+    output = fits(invoke("show", wal, "1").stdout)
     assert re.search(r"segment: batches/0{18}1/\d{10}-\d{10}/\d{6}-\d{4}-[0-9a-f]{32}\.parquet", flat(output))
     assert 'row 1\n    id        2\n    customer  "b long names' in output
 
 
 def test_a_dead_letter_shows_its_reason_and_its_file(wal: str) -> None:
-    output = shown("letters", "list", wal)
+    output = invoke("letters", "list", wal).stdout
     assert f"first reason: {REASON}" in flat(output)
     assert re.search(r" file: \S+\.parquet ?", flat(fits(output)))
-    assert f"reason {REASON}" in flat(shown("letters", "show", wal, "1", "--name", "api"))
+    assert f"reason {REASON}" in flat(invoke("letters", "show", wal, "1", "--name", "api").stdout)
 
 
 def ageless(output: str) -> str:
@@ -182,7 +167,7 @@ def test_a_real_terminal_of_80_columns(wal: str) -> None:
         process.wait(30)
         os.close(leader)
     seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()).replace("\r\n", "\n").replace("\r", "")
-    assert ageless(flat(fits(seen))) == ageless(flat(fits(shown("status", wal))))
+    assert ageless(flat(fits(seen))) == ageless(flat(fits(invoke("status", wal).stdout)))
 
 
 def _read(leader: int) -> bytes:

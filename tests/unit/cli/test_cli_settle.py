@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,16 +9,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-import wal_sink.walsink
 from tests.house.cli import main
 from tests.house.stores import Store, StoreSpec, open_store
+from tests.support.cli_targets import taken
+from tests.support.command import invoke, invoke_json
 from tests.support.staged_log import stage
-
-MODULE = """
-def take(chunk):
-    with open("taken.txt", "a") as file:
-        file.write(f"{chunk.batch_id}\\n")
-"""
 
 
 def _two_rows(*_: int) -> list[pa.Table]:
@@ -30,26 +24,14 @@ def _two_rows(*_: int) -> list[pa.Table]:
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A WAL of three batches of two rows, of which the sink `default` has the first. Its query ended."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-    (tmp_path / "settling_targets.py").write_text(MODULE)
     stage(tmp_path, 1, _two_rows, is_over=True)
     drain(tmp_path / "wal")
     stage(tmp_path, 3, _two_rows, is_over=True)
     return tmp_path / "wal"
 
 
-def invoke(*args: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, [*map(str, args)])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
-
-
 def drain(wal: Path | str, *more: object, code: int = 0) -> Result:
-    return invoke("drain", wal, "--to", "settling_targets:take", "--start-from", "earliest", *more, code=code)
-
-
-def taken(folder: Path) -> list[int]:
-    return [int(line) for line in (folder / "taken.txt").read_text().split()]
+    return invoke("drain", wal, "--to", "tests.support.cli_targets:take", "--start-from", "earliest", *more, code=code)
 
 
 def objects(folder: Path) -> dict[str, bytes]:
@@ -73,15 +55,15 @@ def test_a_wal_whose_checkpoint_was_deleted_is_settled_with_the_words_that_the_c
 
     assert f"wal-sink drain file://{wal} --checkpoint file://{tmp_path}/rest --name SINK --to TARGET" in done
     assert 'source 0: {"end": 2}' in done
-    told = json.loads(invoke("settle", wal, "rest", "--newest", "complete", "--json").stdout)
+    told = invoke_json("settle", wal, "rest", "--newest", "complete")
     assert (told["folder"], told["through"], told["offsets"]) == (f"file://{tmp_path}/rest", 2, ['{"end": 2}'])
     assert objects(wal) == before
     assert "another query" not in invoke("status", wal, "--checkpoint", "rest").output
     drain(f"file://{wal}", "--checkpoint", f"file://{tmp_path}/rest")
-    assert taken(tmp_path) == [0, 1, 2]
+    assert taken() == [0, 1, 2]
     assert "delivers every batch up to 2" in invoke("settle", wal, "rest").stdout, "for a new sink"
     drain(f"file://{wal}", "--checkpoint", f"file://{tmp_path}/rest", "--name", "new", "--start-from", "earliest")
-    assert taken(tmp_path)[-1] == 2
+    assert taken()[-1] == 2
 
 
 def test_the_folder_has_the_options_of_the_checkpoint(
@@ -100,14 +82,11 @@ def test_the_folder_has_the_options_of_the_checkpoint(
     assert specs[-1] == StoreSpec("rest", {"a": "b"})
 
 
-def test_wrong_folders_and_the_record_of_a_wal_chooses_no_code(
-    wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_folders_are_refused(wal: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "checkpoint")
-    for folder, said in (("wal/rest", "one lies inside the other"), ("settling_targets.py", "settling_targets.py")):
+    (tmp_path / "a-file").touch()
+    for folder, said in (("wal/rest", "one lies inside the other"), ("a-file", "a-file")):
         result = CliRunner().invoke(main, ["settle", str(wal), folder, "--newest", "complete"])
         assert result.exit_code in {1, 2}
         assert said in result.output
         assert "Traceback" not in result.output
-    monkeypatch.setattr("wal_sink.cli.opened.is_plain", lambda url: not url.endswith("/checkpoint"))
-    assert "Pass this kind of address yourself with --checkpoint" in invoke("settle", wal, "rest", code=2).output

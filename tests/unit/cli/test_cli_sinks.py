@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-import wal_sink.walsink
-from tests.house.cli import main
 from tests.house.log import paths
 from tests.house.stores import StoreSpec, open_store
+from tests.support.cli_targets import taken
+from tests.support.command import invoke, invoke_json
 from tests.support.staged_log import stage
-
-MODULE = """
-def take(chunk):
-    with open("taken.txt", "a") as file:
-        file.write(f"{chunk.batch_id}\\n")
-"""
 
 
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A WAL of three batches: sink `a` has them all, sink `b` two."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
-    (tmp_path / "listed_targets.py").write_text(MODULE)
     stage(tmp_path, 2)
     drain(str(tmp_path / "wal"), "a", "--start-from", "earliest")
     drain(str(tmp_path / "wal"), "b", "--start-from", "earliest")
@@ -37,18 +28,12 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "wal")
 
 
-def invoke(*args: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
-
-
 def drain(wal: str, name: str, *more: str, code: int = 0) -> Result:
-    return invoke("drain", wal, "--to", "listed_targets:take", "--name", name, *more, code=code)
+    return invoke("drain", wal, "--to", "tests.support.cli_targets:take", "--name", name, *more, code=code)
 
 
 def listed(wal: str) -> Any:
-    return json.loads(invoke("sinks", "list", wal, "--json").stdout)
+    return invoke_json("sinks", "list", wal)
 
 
 def test_a_sink_that_holds_everything_back_is_marked(wal: str) -> None:
@@ -79,22 +64,22 @@ def test_retiring_asks_before_it_gives_batches_up(wal: str) -> None:
         assert "nothing after batch" not in invoke(*verb).stdout
     assert "sink 'b'" in drain(wal, "b", code=2).stderr
     assert "was retired at" in drain(wal, "b", code=2).stderr
-    done = json.loads(invoke("sinks", "retire", wal, "a", "--json").stdout)
+    done = invoke_json("sinks", "retire", wal, "a")
     assert done == {"name": "a", "through": 2, "dropped": []}
 
 
-def test_a_renamed_sink_is_drained_under_its_new_name(wal: str, tmp_path: Path) -> None:
+def test_a_renamed_sink_is_drained_under_its_new_name(wal: str) -> None:
     assert "sink 'b' is called 'c' from now on" in invoke("sinks", "rename", wal, "b", "c").stdout
 
     drain(wal, "c")
 
-    assert (tmp_path / "taken.txt").read_text().split() == ["2"]
+    assert taken() == [2]
     assert "sink 'b' was renamed to 'c'" in drain(wal, "b", code=2).stderr
     assert [(sink["name"], sink["folder"]) for sink in listed(wal)] == [("a", "a"), ("c", "b")]
-    assert json.loads(invoke("sinks", "rename", wal, "c", "d", "--json").stdout) == {"sink": "d", "renamed_from": "c"}
+    assert invoke_json("sinks", "rename", wal, "c", "d") == {"sink": "d", "renamed_from": "c"}
 
 
-def test_a_new_sink_begins_and_ends_with_the_batches_that_are_named(wal: str, tmp_path: Path) -> None:
+def test_a_new_sink_begins_and_ends_with_the_batches_that_are_named(wal: str) -> None:
     said = drain(wal, "c", code=2).stderr  # an old one that stays registered keeps every batch for ever
     assert "wal-sink sinks rename WAL OLD c" in said
     assert "wal-sink sinks retire WAL OLD" in said
@@ -106,7 +91,7 @@ def test_a_new_sink_begins_and_ends_with_the_batches_that_are_named(wal: str, tm
 
     drain(wal, "c", "--start-from", "1", "--through", "1", "--yes")
 
-    assert (tmp_path / "taken.txt").read_text().split() == ["1"]
+    assert taken() == [1]
     assert [(sink["name"], sink["state"]) for sink in listed(wal)][2] == ("c", "retired")
 
 

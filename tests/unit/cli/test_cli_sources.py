@@ -13,7 +13,6 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-import wal_sink.walsink
 from tests.house.cli import main
 from tests.support.processes import python_environment
 from tests.support.staged_log import stage
@@ -247,11 +246,8 @@ def take(chunk):
 
 
 @pytest.mark.processes
-def test_a_drain_with_a_secret_has_it_neither_among_its_arguments_nor_in_its_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_with_a_secret_has_it_neither_among_its_arguments_nor_in_its_output(tmp_path: Path) -> None:
     """The whole way: a real process whose target, WAL and password come from a file and the environment."""
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     Path("file_targets.py").write_text(MODULE)
     stage(tmp_path, 2)
     told = {"wal": "wal", "to": "file_targets:take", "start-from": "earliest", "follow": True}

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import wal_sink.cli.opened
 import wal_sink.operate.batches
@@ -22,6 +22,7 @@ import wal_sink.operate.look
 import wal_sink.walsink
 from tests.house.cli import main, working
 from tests.house.stores import StoreSpec, open_store
+from tests.support.command import invoke
 from tests.support.noted_reports import noting_reports
 from tests.support.staged_log import stage
 from tests.support.waiting import wait_until
@@ -58,7 +59,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     assert stage(tmp_path, BATCHES) == [0, 1, 2]
     (tmp_path / f"targets_{tmp_path.name.replace('-', '_')}.py").write_text(MODULE)
     return str(tmp_path / "wal")
@@ -76,12 +76,6 @@ class Told:
         assert out == ""
         self._text += err
         return self._text
-
-
-def invoke(*args: str) -> Result:
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result
 
 
 def slowly(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,6 @@ from tests.house.operate import (
     read_health,
     rename,
     retire,
-    retire_as_ordered,
 )
 from tests.house.protocol import read_names
 from tests.house.sinks import LedgerEntry, TransactionalSink, as_sink
@@ -100,7 +99,7 @@ def ended(place: Place) -> str:
     """End the newest catch-up. Returns the name of its sink."""
     name = holder(place)
     end_roles(place.wal)
-    retire_as_ordered(log_on(place.wal), name, drop_pending=0, take_over=TakeOver.IF_GONE, why="")
+    retire(log_on(place.wal), name, drop_pending=0, take_over=TakeOver.IF_GONE, why="")
     end_roles(place.wal)
     return name
 
@@ -189,18 +188,6 @@ def test_a_sink_that_has_delivered_nothing_has_an_empty_plan() -> None:
     assert (plan.batches, plan.through, plan.position) == ((), -1, "nothing")
     end_roles(place.wal)
     assert caught_up(place, Forgetful(Target())).batches == 0
-
-
-def test_an_empty_batch_and_a_wider_one_are_no_obstacle() -> None:
-    target = Target()
-    rows = [[2], [2, 1, 4], [], [3]]
-    place = delivered(target, rows=lambda batch: rows[min(batch, 3)])
-    target.commits = target.commits[:1]
-
-    assert planned(place, Forgetful(target)).batches == ((1, 7), (3, 3))
-    caught_up(place, Forgetful(target))
-
-    goes_on(place, target, 4, rows=lambda batch: rows[min(batch, 3)])
 
 
 def test_a_renamed_sink_is_caught_up_under_its_present_name() -> None:

@@ -19,6 +19,7 @@ from tests.house.sinks import Chunk, Sink, as_sink
 from tests.house.stores import MeasuredStore, MemoryStore, Store, StoreSpec, open_store
 from tests.house.support import SYSTEM, Finding, Level
 from tests.support.counted_store import CountedStore
+from tests.support.staged_log import stage
 from wal_sink.errors import PermanentError, StoreError
 from wal_sink.operate.doctor import (
     PERMISSION,
@@ -46,11 +47,7 @@ def opened(folder: Path) -> Store:
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     """A folder with a WAL of two batches and its checkpoint."""
-    run = Run(opened(tmp_path / "wal"), opened(tmp_path / "checkpoint"), Settings())
-    run.open()
-    run.become_stager()
-    query = FakeQuery(opened(tmp_path / "checkpoint"), lambda _batch, _end: [pa.table({"id": [1]})])
-    assert list(query.batches(run, 2)) == [0, 1]
+    assert stage(tmp_path, 2) == [0, 1]
     return tmp_path
 
 

@@ -226,21 +226,6 @@ def test_a_long_backlog_costs_a_listing_a_batch() -> None:
         place.open({"a": Recorder()})  # a later run that staged nothing
 
 
-@pytest.mark.parametrize("is_released", [True, False])
-def test_the_manifest_that_counts(is_released: bool) -> None:
-    place = a_place()
-    run = place.open({"a": Recorder()})
-    staged(place, run, complete=0)
-    if is_released:
-        run.deliver_all()
-    log = log_on(place.wal)
-    assert (log.find(Release, paths.release(0)) is not None) is is_released
-    manifest = manifest_of(log, 0)
-    assert manifest is not None
-    assert (manifest.batch_id, manifest.rows) == (0, 2)
-    assert manifest_of(log, 7) is None
-
-
 class _Life:
     """A query whose checkpoint is rolled back now and then, and may come back later, and whose runs die in the middle
     of a batch.

@@ -198,15 +198,6 @@ def test_a_retired_sink_is_never_late_and_keeps_nothing_back() -> None:
     assert not sink.is_late(1.0)
 
 
-def test_dead_letters_count_until_they_are_sent_again() -> None:
-    place = Place(rows=lambda _: [2])
-    place.stream(place.open({"a": Delivery(refuse, on_rejected="dead_letter")}), 2)
-    assert only(place).dead_letters == 3
-    (name, *_) = place.wal.list(paths.dead_letter_folder("a", 1))
-    place.wal.create(paths.replayed(f"{paths.dead_letter_folder('a', 1)}/{name}"), b"it was sent again")
-    assert only(place).dead_letters == 2
-
-
 def test_a_look_reads_no_dead_letter_of_a_retired_sink() -> None:
     place = Place(rows=lambda _: [2])
     place.stream(place.open({"a": Delivery(refuse, on_rejected="dead_letter")}), 2)

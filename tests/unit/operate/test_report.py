@@ -12,19 +12,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from playwright.sync_api import Browser
 
 from docs_site.browser import ChromiumMissingError, Tab, browser, chromium
 from docs_site.check import HEIGHT, WIDTHS
 from docs_site.server import served
-from tests.house.cli import main
 from tests.house.log import Log, Manifest, encode, paths
 from tests.house.operate import SparkCommit, WalFacts, read_commit, read_health, read_status
-from tests.house.protocol import Run
-from tests.house.stores import Store, StoreSpec, open_store
+from tests.house.stores import Store
+from tests.support.command import invoke
 from tests.support.components import require
-from tests.support.small_run import Place, Recorder, numbers
+from tests.support.small_run import Place, Recorder
+from tests.support.staged_log import stage
 from wal_sink import Chunk, Delivery, PermanentError, Rejected
 from wal_sink.errors import DeliveryError
 from wal_sink.operate.report import (
@@ -37,8 +36,7 @@ from wal_sink.operate.report import (
     size_powers,
     size_table,
 )
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.testing import FaultyStore, simulated_runtime
 
 NOW = datetime(2026, 1, 1, 0, 20, tzinfo=UTC)
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -134,32 +132,18 @@ def test_no_text_of_a_wal_ends_the_script() -> None:
 
 
 def test_the_command_writes_a_page_the_data_or_an_error(tmp_path: Path) -> None:
-    wal = _on_disk(tmp_path)
+    stage(tmp_path, 2)
+    wal = str(tmp_path / "wal")
     target = tmp_path / "report.html"
-    told = _invoke("report", wal, "-o", str(target))
+    told = invoke("report", wal, "-o", str(target)).output
     assert re.search(r"report\.html: 2 batches of 2, [\d,]+ bytes", told)
     assert target.read_text().startswith("<!doctype html>")
-    assert _invoke("report", wal, "-o", "-").startswith("<!doctype html>")
-    assert '"shown": 2' in _invoke("report", wal, "--json")
-    assert "--output" in _invoke("report", wal, code=2)
-    assert "cannot be written" in _invoke("report", wal, "-o", str(tmp_path / "no" / "folder.html"), code=2)
-    assert "holds no wal.json" in _invoke("report", str(tmp_path), "-o", str(target), code=1)
+    assert invoke("report", wal, "-o", "-").output.startswith("<!doctype html>")
+    assert '"shown": 2' in invoke("report", wal, "--json").output
+    assert "--output" in invoke("report", wal, code=2).output
+    assert "cannot be written" in invoke("report", wal, "-o", str(tmp_path / "no" / "folder.html"), code=2).output
+    assert "holds no wal.json" in invoke("report", str(tmp_path), "-o", str(target), code=1).output
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
-
-
-def _on_disk(folder: Path) -> str:
-    checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    list(FakeQuery(checkpoint, lambda batch, _: [numbers(batch, 2)]).batches(run, 2))
-    return str(folder / "wal")
-
-
-def _invoke(*args: str, code: int = 0) -> str:
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
 
 
 def test_a_report_of_every_batch_keeps_no_manifest_and_reads_each_marker_once() -> None:

@@ -8,14 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.house.log import Log, TakeOver, paths
-from tests.house.operate import changes_of, read_changes, retire_as_ordered, write_down
+from tests.house.operate import changes_of, read_changes, rename, retire, write_down
 from tests.house.protocol import read_names
 from tests.support.repairs import end_roles, killed_everywhere, log_on
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, CorruptError, HeldError
 from wal_sink.operate.changes import Order, command_of, who
-from wal_sink.operate.sinks import rename_as_ordered
 
 
 def two_sinks() -> Place:
@@ -27,13 +26,13 @@ def two_sinks() -> Place:
 
 def retired(place: Place, *, log: Log | None = None, name: str = "b", drop_pending: int = 0) -> tuple[int, ...]:
     log = log or log_on(place.wal)
-    done = retire_as_ordered(log, name, drop_pending=drop_pending, take_over=TakeOver.IF_GONE, why="old")
+    done = retire(log, name, drop_pending=drop_pending, take_over=TakeOver.IF_GONE, why="old")
     assert done.name == name
     return (done.through, *done.dropped)
 
 
 def renamed(place: Place, *, log: Log | None = None, old: str = "b", new: str = "c") -> None:
-    rename_as_ordered(log or log_on(place.wal), old, new, take_over=TakeOver.IF_GONE, why="new name")
+    rename(log or log_on(place.wal), old, new, take_over=TakeOver.IF_GONE, why="new name")
 
 
 def outcomes(place: Place) -> list[str]:
@@ -87,7 +86,7 @@ def test_a_rename_beside_a_live_process_is_made_if_it_may_be_ended() -> None:
     place = two_sinks()
     place.open({"b": Recorder()})
 
-    rename_as_ordered(log_on(place.wal), "b", "c", take_over=TakeOver.ALWAYS, why="")
+    rename(log_on(place.wal), "b", "c", take_over=TakeOver.ALWAYS, why="")
 
     assert [sink.name for sink in read_names(log_on(place.wal)).sinks] == ["a", "c"]
 

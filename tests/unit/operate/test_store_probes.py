@@ -23,6 +23,7 @@ from tests.house.stores import (
 from tests.house.support import SYSTEM, Finding, Level
 from wal_sink.errors import StoreError
 from wal_sink.operate.doctor import probe_store
+from wal_sink.testing import FaultyStore
 
 _numbers = itertools.count()
 
@@ -38,15 +39,6 @@ def found(store: Store, *, single_writer: bool = False) -> dict[str, Finding]:
 
 def left(store: Store) -> list[str]:
     return store.list("", recursive=True)
-
-
-def failing(store: Store, check: str, memory: Store) -> Finding:
-    """The finding about `check`, which must be the only error, with a next step; and nothing may be left."""
-    results = found(store)
-    assert {one.check for one in results.values() if one.level is Level.ERROR} == {check}
-    assert results[check].next_step
-    assert left(memory) == []
-    return results[check]
 
 
 def test_a_healthy_store_has_no_finding_but_good_ones(memory: MemoryStore) -> None:
@@ -66,22 +58,8 @@ def test_a_healthy_store_has_no_finding_but_good_ones(memory: MemoryStore) -> No
 
 def test_the_number_of_requests_is_bounded(memory: MemoryStore) -> None:
     calls: list[str] = []
-
-    class Counted(MeasuredStore):
-        def create(self, path: str, data: bytes) -> None:
-            calls.append(path)
-            super().create(path, data)
-
-        def read(self, path: str) -> bytes:
-            calls.append(path)
-            return super().read(path)
-
-        def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-            calls.append(prefix)
-            return super().list(prefix, after=after, recursive=recursive)
-
-    probe_store(Counted(memory), SYSTEM)
-    assert len(calls) == 35
+    probe_store(FaultyStore(memory, lambda what, _: calls.append(what)), SYSTEM)
+    assert len([what for what in calls if what in {"before create", "before read", "before list"}]) == 35
 
 
 def test_a_local_folder_is_fine_and_left_as_it_was(tmp_path: Path) -> None:
@@ -189,6 +167,14 @@ class AltersPieces(MeasuredStore):
 @pytest.mark.parametrize(
     ("kind", "check", "says"),
     [
+        (
+            Overwrites,
+            "store.create",
+            "a second create of the same object was accepted, so writers overwrite each other",
+        ),
+        (Overwrites, "store.race", "of 8 threads that created one object at once, "),
+        (Forgets, "store.read", "an object that was just created cannot be found"),
+        (ListsLate, "store.list", "an object that was just created is missing in the listing"),
         (Alters, "store.read", "an object of "),
         (TellsTwoThatTheyWon, "store.race", "of 8 threads that created one object at once, 2 were told"),
         (ChecksFirst, "store.race", "of 8 threads that created one object at once, "),
@@ -204,36 +190,14 @@ class AltersPieces(MeasuredStore):
     ],
 )
 def test_a_broken_promise_is_an_error_of_its_line(
-    kind: type[MeasuredStore], check: str, says: str, memory: MemoryStore, request: pytest.FixtureRequest
+    kind: type[MeasuredStore], check: str, says: str, memory: MemoryStore
 ) -> None:
-    del request
     results = found(kind(memory))
     assert results[check].level is Level.ERROR
     assert results[check].found.startswith(says)
     assert results[check].next_step
     memory.delete([name for name in left(memory) if name.endswith("-whole")])
     assert left(memory) == []
-
-
-def test_a_store_that_overwrites_fails(memory: MemoryStore) -> None:
-    results = found(Overwrites(memory))
-    assert results["store.create"].found == (
-        "a second create of the same object was accepted, so writers overwrite each other"
-    )
-    assert results["store.create"].level is results["store.race"].level is Level.ERROR
-    assert left(memory) == []
-
-
-def test_an_object_that_cannot_be_found_again_is_an_error(memory: MemoryStore) -> None:
-    results = found(Forgets(memory))
-    assert results["store.read"].level is Level.ERROR
-    assert results["store.read"].found == "an object that was just created cannot be found"
-    assert left(memory) == []
-
-
-def test_a_listing_that_comes_late_is_an_error(memory: MemoryStore) -> None:
-    late = failing(ListsLate(memory), "store.list", memory).found
-    assert late == "an object that was just created is missing in the listing"
 
 
 DOUBT = "it checks first and writes then"
@@ -293,8 +257,9 @@ def test_a_lost_answer_in_a_race_is_no_broken_promise_but_told(memory: MemorySto
             if b'"writer"' in data:
                 raise StoreError("no answer")
 
-    race = failing(Loses(memory), "store.race", memory)
-    assert "no answer" in race.found
+    [race] = [one for one in found(Loses(memory)).values() if one.level is Level.ERROR]
+    assert (race.check, "no answer" in race.found) == ("store.race", True)
+    assert left(memory) == []
 
 
 def test_an_error_that_no_store_should_raise_is_not_swallowed(memory: MemoryStore) -> None:
@@ -311,23 +276,11 @@ def test_an_error_that_no_store_should_raise_is_not_swallowed(memory: MemoryStor
 def test_ctrl_c_at_any_request_leaves_no_probe(at: int, memory: MemoryStore) -> None:
     calls = itertools.count(1)
 
-    def call() -> None:
-        if next(calls) >= at and threading.current_thread() is threading.main_thread():
+    def interrupt(what: str, _path: str) -> None:
+        is_one = what in {"after create", "before read", "before list"}
+        if is_one and next(calls) >= at and threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
 
-    class Interrupted(MeasuredStore):
-        def create(self, path: str, data: bytes) -> None:
-            super().create(path, data)
-            call()
-
-        def read(self, path: str) -> bytes:
-            call()
-            return super().read(path)
-
-        def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-            call()
-            return super().list(prefix, after=after, recursive=recursive)
-
     with pytest.raises(KeyboardInterrupt):
-        probe_store(Interrupted(memory), SYSTEM)
+        probe_store(FaultyStore(memory, interrupt), SYSTEM)
     assert left(memory) == []

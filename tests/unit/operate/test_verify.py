@@ -140,26 +140,22 @@ def _segment() -> bytes:
     return buffer.getvalue().to_pybytes()
 
 
-def _put(store: MemoryStore, path: str, data: bytes) -> None:
-    store.create(path, data)
-
-
 @pytest.fixture(scope="module")
 def backlog() -> tuple[MemoryStore, MemoryStore]:
     """A WAL of complete batches that nobody delivered, and its checkpoint."""
     wal, checkpoint = (MemoryStore(StoreSpec(f"memory://checks/backlog/{name}")) for name in ("wal", "checkpoint"))
     stamp: Any = {"id": RUN, "created": "2026-01-01T00:00:00.000+00:00"}
-    _put(
-        wal, paths.WAL, encode(WalRecord(wal_id=RUN, query_id="q", checkpoint="c", first_batch=0, location="", **stamp))
+    wal.create(
+        paths.WAL, encode(WalRecord(wal_id=RUN, query_id="q", checkpoint="c", first_batch=0, location="", **stamp))
     )
     term = TermRecord(role="stager", term=1, run_id=RUN, process="p", holder=process_identity(), **stamp)
-    _put(wal, paths.term("stager", 1), encode(term))
-    _put(checkpoint, "metadata", b'{"id":"q"}')
+    wal.create(paths.term("stager", 1), encode(term))
+    checkpoint.create("metadata", b'{"id":"q"}')
     data = _segment()
     for number in range(BACKLOG):
         folder = paths.attempt_folder(number, 1, number + 1)
         path = paths.segment(folder, 0, 0, f"{number:032x}")
-        _put(wal, path, data)
+        wal.create(path, data)
         ref = SegmentRef(path=path, id=f"{number:032x}", rows=2, bytes=len(data), crc32=zlib.crc32(data))
         offsets = f'v1\n{{"batchTimestampMs":{number}}}\n{{"end":{number}}}'
         manifest = Manifest(
@@ -175,9 +171,9 @@ def backlog() -> tuple[MemoryStore, MemoryStore]:
             segments=(ref,),
             **stamp,
         )
-        _put(wal, paths.manifest(number, 1, number + 1), encode(manifest))
-        _put(checkpoint, f"offsets/{number}", offsets.encode())
-        _put(checkpoint, f"commits/{number}", b"v1\n{}")
+        wal.create(paths.manifest(number, 1, number + 1), encode(manifest))
+        checkpoint.create(f"offsets/{number}", offsets.encode())
+        checkpoint.create(f"commits/{number}", b"v1\n{}")
     return wal, checkpoint
 
 

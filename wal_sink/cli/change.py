@@ -1,4 +1,4 @@
-"""`wal-sink catch-up`: the target of a sink that was restored to an older state gets what it lost since."""
+"""The verbs that change a WAL, its sinks or a target by a person's order: `skip`, `catch-up` and `settle`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,70 @@ from typing import Any
 
 import click
 
-from wal_sink.cli import options, repairing
-from wal_sink.cli.exits import FOUND_SOMETHING
+from wal_sink.cli import options
 from wal_sink.cli.opened import Wal, target
 from wal_sink.cli.printer import Answer, fields_of, size
-from wal_sink.cli.working import working
+from wal_sink.cli.sources import checkpoint_options
+from wal_sink.cli.working import FOUND_SOMETHING, working
+from wal_sink.log.holders import TakeOver
 from wal_sink.operate.catch_up import CaughtUp, catch_up
-from wal_sink.operate.catch_up_plan import (
-    CatchUpPlan,
-    catch_up_order,
-    find_unfinished,
-    plan_catch_up,
-    planned_catch_up,
-)
+from wal_sink.operate.catch_up_plan import CatchUpPlan, catch_up_order, find_unfinished, plan_catch_up, planned_catch_up
+from wal_sink.operate.changes import find_same
+from wal_sink.operate.settle import Settled, settle
+from wal_sink.operate.skip import SkipPlan, plan_skip, planned, skip, skip_order
+from wal_sink.protocol.checkpoint import Checkpoint
+from wal_sink.protocol.inventory import require_wal
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.held import holding
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.support.texts import counted, in_ranges
+
+_OUTCOMES = {
+    "skipped": "sink {name!r} passes over batch {batch}: its next delivery begins with batch {next}",
+    "delivered": "batch {batch} was not skipped: another process delivered it to sink {name!r} meanwhile",
+    "passed": "sink {name!r} is already behind batch {batch}. The record of how it got there was deleted since",
+}
+
+
+@options.verb("skip", "Let one sink pass over a batch that can never be delivered.")
+@options.batch
+@options.name
+@options.to("The target of a transactional sink: its ledger tells which rows it has.", required=False)
+@options.asks
+@options.why
+@options.take_over
+def skip_verb(*, wal: Wal, batch: int, name: str, to: str | None, why: str, take_over: TakeOver, **_: bool) -> Answer:
+    """Let a sink pass over the next batch, because its rows can never be delivered or its objects are lost.
+
+    The rest of its rows never reaches this sink. Other sinks are not concerned. Stop the process that serves the sink
+    first. If the command is interrupted, repeat it.
+    """
+    log, there = wal.require_log(), target(to) if to else None
+    with working(f"looking at batch {batch}"):
+        order = skip_order(log, name, batch, why=why)
+        begun = find_same(log, order)
+        plan = planned(begun) if begun else plan_skip(log, name, batch, to=there)
+
+    def act() -> Answer:
+        with working(f"skipping batch {batch}"):
+            done = skip(log, order, plan, take_over=take_over, to=there)
+        said = _OUTCOMES[done.outcome].format(name=name, batch=batch, next=batch + 1)
+        return Answer({"dry_run": False, "outcome": done.outcome, **fields_of(done.plan)}, [said])
+
+    question = f"Skip batch {batch} for sink {name!r}?"
+    return options.carry_out({"dry_run": True, **fields_of(plan)}, _of_skip(plan), question, act)
+
+
+def _of_skip(plan: SkipPlan) -> Iterator[str]:
+    rows = "an unknown number of rows: its manifest is lost" if plan.rows is None else counted(plan.rows, "row")
+    yield f"batch {plan.batch_id} has {rows}"
+    more = f", {plan.may_have}" if plan.may_have else ""
+    source = "the records of the WAL" if plan.target_rows is None else "the ledger of the target"
+    yield f"sink {plan.name!r} ({plan.kind}) has {counted(plan.sent_rows, 'row')} of it by {source}{more}"
+    if plan.dead_letter_rows:
+        yield f"{counted(plan.dead_letter_rows, 'row')} of it stay in dead letters; see wal-sink letters"
+
 
 MOST_SHOWN = 20
 """Batches that are shown one a line. More are shown as ranges; `--json` has each."""
@@ -61,8 +108,8 @@ class BatchRange(click.ParamType[range]):
 @click.option(
     "--empty", "is_empty", is_flag=True, help="The target has no row of this sink: its ledger may hold nothing."
 )
-@repairing.asks
-@repairing.why
+@options.asks
+@options.why
 @options.take_over
 @options.delivery_policies("on_rejected", "order", "rows_per_s", "attempt_timeout_s")
 def catch_up_verb(*, wal: Wal, name: str, to: str, leave_out: tuple[range, ...], is_empty: bool, **more: Any) -> Answer:
@@ -95,11 +142,10 @@ def catch_up_verb(*, wal: Wal, name: str, to: str, leave_out: tuple[range, ...],
     again = f", and let {counted(plan.lost_letters, 'dead letter')} be due again" if plan.lost_letters else ""
     question = f"Send {counted(len(plan.batches), 'batch')} to {plan.target} as sink {name!r}{again}?"
     document = {"dry_run": more["dry_run"], **fields_of(plan)}
-    shown = repairing.Planned(document, _lines(plan), question if is_needed else "", act)
-    return repairing.carry_out(shown, dry_run=more["dry_run"], yes=more["yes"])
+    return options.carry_out(document, _of_catch_up(plan), question if is_needed else "", act)
 
 
-def _lines(plan: CatchUpPlan) -> Iterator[str]:
+def _of_catch_up(plan: CatchUpPlan) -> Iterator[str]:
     """The plan for people."""
     yield f"sink {plan.name!r} has every batch up to {plan.through}; {plan.target} is at {plan.position}"
     if not plan.target_is_registered:
@@ -166,3 +212,52 @@ def _done(done: CaughtUp, plan: CatchUpPlan) -> Iterator[str]:
             f"it may lack rows of {counted(done.letters_unknown, 'dead letter')} that were sent again: nobody recorded "
             f"whether to this target; see wal-sink letters list WAL --name {done.name}"
         )
+
+
+@options.verb("settle", "Make a checkpoint for drains, where the query's own one is lost.")
+@click.argument("folder")
+@options.checkpoint
+@click.option(
+    "--newest",
+    type=click.Choice(["complete", "incomplete"]),
+    help="Whether the newest batch is delivered, if nobody knows whether Spark completed it.",
+)
+@options.take_over
+def settle_verb(*, wal: Wal, folder: str, checkpoint: str | None, newest: str | None, take_over: TakeOver) -> Answer:
+    """Make a checkpoint in FOLDER, which is new or empty, from what WAL records. With it, wal-sink drain delivers every
+    complete batch that WAL still holds. No query goes on from it.
+
+    A WAL whose checkpoint is lost goes on with no other query: batch ids of another query mean other rows. The new
+    query gets a new WAL. Stop the query and every drain first. WAL is not changed. If the command is interrupted,
+    repeat it.
+
+    \b
+        wal-sink settle wal/orders checkpoint/rest
+        wal-sink settle wal/orders checkpoint/rest --newest complete
+    """
+    log = wal.require_log()
+    lost = Checkpoint(wal.checkpoint(require_wal(log, "the WAL").checkpoint, checkpoint))
+    there = _folder(folder, wal)
+    with working(f"writing {there.store.root}"):
+        done = settle(log, lost, there.store, newest, take_over=take_over)
+    through, offsets = (None, ()) if done is None else (done.through, done.offsets)
+    document = {"wal": log.store.root, "folder": there.store.root, "through": through, "offsets": offsets}
+    return Answer(document, _settled(log.store.root, there.store.root, done))
+
+
+def _folder(folder: str, wal: Wal) -> Wal:
+    """The store of the checkpoint. By default it has the options of the WAL, if it is on the same kind of store."""
+    given, of_wal = checkpoint_options(), wal.spec.options
+    return Wal(folder, given if given is not None else of_wal if StoreSpec(folder).scheme == wal.spec.scheme else {})
+
+
+def _settled(wal: str, folder: str, done: Settled | None) -> Iterator[str]:
+    if done is None:
+        yield "no batch of this WAL counts: there is nothing to settle. Begin with a new WAL"
+        return
+    yield (
+        f"{folder} is a checkpoint for drains. With it, a drain delivers every batch up to {done.through}. For each "
+        f"sink: wal-sink drain {wal} --checkpoint {folder} --name SINK --to TARGET"
+    )
+    yield f"the new query begins behind batch {done.through}, with a new WAL and a new checkpoint:"
+    yield from (f"  source {number}: {line}" for number, line in enumerate(done.offsets))

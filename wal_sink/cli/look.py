@@ -1,19 +1,45 @@
-"""`wal-sink status`: the state of a WAL and of its sinks, how far each is behind, and why."""
+"""The verbs that look: `wal-sink status`, `batches`, `show` and `report`. They write nothing to a WAL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.exits import FOUND_SOMETHING
-from wal_sink.cli.opened import Wal, no_wal
-from wal_sink.cli.printer import Answer, age_text, batch_text, facts, fields_of, size, table
+from wal_sink.cli.opened import NoWal, Wal, no_wal
+from wal_sink.cli.printer import (
+    INDENT,
+    Answer,
+    age_text,
+    batch_text,
+    facts,
+    fields_of,
+    pairs,
+    seconds_text,
+    size,
+    table,
+    value_text,
+)
 from wal_sink.cli.sinks import held_back, pending
-from wal_sink.cli.working import working
+from wal_sink.cli.working import FOUND_SOMETHING, working
+from wal_sink.errors import ConfigError
+from wal_sink.log.log import NOTHING
+from wal_sink.operate.batches import (
+    BatchDetail,
+    BatchView,
+    Delivered,
+    SinkTimeline,
+    StagedRows,
+    read_batch,
+    read_batches,
+    read_rows,
+)
 from wal_sink.operate.health import LOOKED_AT, Health, SinkHealth, read_health
+from wal_sink.operate.report import NEWEST, page_of, read_report
 from wal_sink.operate.status import Status, status_of
 from wal_sink.protocol.location import canonical
 from wal_sink.support.texts import counted
@@ -57,11 +83,11 @@ def status(*, wal: Wal, max_lag: float | None, max_letters: int | None, checkpoi
     sinks = [{**fields_of(sink), **fields_of(its)} for sink, its in both]
     document = {"exists": True, **fields_of(found), **fields_of(health), "sinks": sinks}
     is_bad = told or (max_lag is not None and health.checkpoint_fault)
-    text = [*lines(found), *_of_health(health), *told]
+    text = [*lines_of_status(found), *_of_health(health), *told]
     return Answer(document, text, FOUND_SOMETHING if is_bad else 0)
 
 
-def lines(found: Status) -> Iterator[str]:
+def lines_of_status(found: Status) -> Iterator[str]:
     """The WAL and its sinks, for people."""
     elsewhere = ["lies at=location"] if found.location not in {None, canonical(found.wal)} else []
     numbers = ("newest_batch", "deleted through=low_water", "runs that staged=stager_term")
@@ -176,3 +202,149 @@ def _refusing(health: Health, max_letters: int | None) -> Iterator[str]:
     for sink in health.sinks:
         if max_letters is not None and sink.refuses_too_much(max_letters):
             yield f"REFUSED: {_letters_of(sink)}; allowed are {counted(max_letters, 'dead letter')}"
+
+
+@options.verb("batches", "Every batch a WAL still holds.")
+@click.option("--after", type=int, default=NOTHING, metavar="BATCH", help="Only batches after this one.")
+def batches(*, wal: Wal, after: int) -> Answer:
+    """Every batch the WAL still holds, oldest first.
+
+    Each line shows rows, segments and size, the number of staging attempts, whether the batch is released for delivery,
+    and the sinks that have it.
+    """
+    sinks = {sink.name for sink in wal.require().sinks}
+    with working(f"reading the batches of {wal.store.root}") as work:
+        found = read_batches(wal.facts, after=after, on_batch=work.count)
+    return Answer(found, lines_of_batches(found, sinks))
+
+
+def lines_of_batches(found: Sequence[BatchView], sinks: set[str]) -> Iterator[str]:
+    """The batches for people. `sinks`: the names of all sinks. If all of several have a batch, their number is told."""
+
+    def delivered(view: BatchView) -> object:
+        has_all = len(sinks) > 1 and sinks <= set(view.delivered_to)
+        return f"all {len(sinks)} sinks" if has_all else view.delivered_to
+
+    numbers = ("batch=batch_id", "rows", "segments", "size=bytes", "attempts")
+    yield from table(found, *numbers, "released", ("delivered to", delivered))
+    yield f"{counted(len(found), 'batch')}, {counted(sum(view.rows for view in found), 'row')}"
+
+
+LONGEST_VALUE = 40
+
+
+@options.verb("show", "One batch, with its first rows.")
+@options.batch
+@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="How many rows to show.")
+def show(*, wal: Wal, batch: int, rows: int) -> Answer:
+    """One batch: manifest, release and segments, where its time went, the sinks that have it, and its first rows."""
+    status = wal.require()
+    with working(f"reading batch {batch} of {wal.store.root}"):
+        detail = read_batch(wal.facts, batch)
+    if detail is None:
+        held = f"the WAL holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
+        raise NoWal(f"{status.wal} holds no manifest of batch {batch}; {held}")
+    with working(f"reading rows of batch {batch}"):
+        staged = read_rows(wal.store, detail.manifest, rows)
+    return Answer({**fields_of(detail), "rows": staged}, _of_batch(detail, staged))
+
+
+def _of_batch(detail: BatchDetail, staged: StagedRows) -> Iterator[str]:
+    manifest, timeline, release = detail.manifest, detail.timeline, detail.release
+    yield from facts(
+        detail,
+        "batch=manifest.batch_id",
+        "rows=manifest.rows",
+        "size=manifest.bytes",
+        ("staged", lambda _: f"{manifest.created}, term {manifest.term}, attempt {manifest.attempt}"),
+        "attempts",
+        ("released", lambda _: f"{release.created} by run {release.run_id}" if release else "no"),
+        "rows per chunk=manifest.chunk_rows",
+        "fingerprint=manifest.fingerprint",
+        ("offsets", lambda _: "\n".join(manifest.offsets.splitlines()[2:])),
+    )
+    yield ""
+    yield f"staging took {seconds_text(timeline.staging_s)}{_slowest_task(detail)}"
+    if release is not None:
+        yield f"the release came {seconds_text(timeline.release_s)} after it"
+    yield ""
+    times = ("queue=queue_s", "checkpoint=checkpoint_s", "delivery=delivery_s", "fetch=fetch_s", "send=send_s")
+    more = ("retries", "marker=marker_s", ("slowest segment", _slowest_segment))
+    yield from table(timeline.sinks, "sink", *times, *more)
+    yield ""
+    checksum = ("CRC-32", lambda segment: f"{segment.crc32:08x}")
+    yield from table(manifest.segments, "rows", "size=bytes", checksum, "segment=path")
+    yield ""
+    yield from table(detail.delivered, "sink", ("has it", _has_it), "rows", "progress records=chunks")
+    if staged.rows:
+        yield ""
+    for number, row in enumerate(staged.rows):
+        yield f"row {number}"
+        values = (value_text(value, longest=LONGEST_VALUE) for value in row)
+        yield from pairs(zip(staged.columns, values, strict=True), INDENT)
+
+
+def _slowest_task(detail: BatchDetail) -> str:
+    tasks = detail.timeline.tasks
+    if tasks is None or tasks.slowest is None:
+        return ""
+    slowest, host = tasks.slowest, f" on {tasks.slowest.host}" if tasks.slowest.host else ""
+    told = f"partition {slowest.partition}{host}, {seconds_text(slowest.seconds)}"
+    return f"; tasks: {tasks.tasks:,}; the slowest: {told}"
+
+
+def _slowest_segment(each: SinkTimeline) -> str:
+    if each.slowest is None:
+        return ""
+    slowest, host = each.slowest, f" on {each.slowest.host}" if each.slowest.host else ""
+    fetch, send = seconds_text(slowest.fetch_seconds), seconds_text(slowest.send_seconds)
+    return f"{slowest.ordinal}{host}: fetch {fetch}, send {send}"
+
+
+def _has_it(sink: Delivered) -> str:
+    if sink.skipped:
+        return "skipped"
+    return "all of it" if sink.complete else "a part" if sink.rows else "no"
+
+
+_NEWEST = click.IntRange(min=1, max=10_000)
+
+
+@options.verb("report", "A page about the recent past of a WAL.")
+@click.option("-o", "--output", metavar="FILE", help="The HTML file to write; - is stdout.")
+@click.option("--newest", type=_NEWEST, default=NEWEST, show_default=True, help="How many batches to read.")
+@options.checkpoint
+def report(*, wal: Wal, output: str | None, newest: int, checkpoint: str | None) -> Answer:
+    """Write one HTML page: lag over time, where the time of each batch went, rows, sizes of segments, retries, and
+    dead letters.
+
+    The page needs no network, and can be sent as it is. Nothing is written to the WAL. --json writes the data of the
+    page instead.
+    """
+    as_json = options.is_json()
+    if output is None and not as_json:
+        raise click.UsageError("Missing option '-o' / '--output': the HTML file to write, or - for stdout")
+    spark = wal.commit(wal.require_record(), checkpoint)
+    with working(f"reading the newest batches of {wal.store.root}") as work:
+        data = read_report(wal.facts, read_health(wal.facts, spark), newest=newest, on_batch=work.count)
+    if as_json or output is None:
+        return Answer(data)
+    page = page_of(data)
+    if output == "-":
+        click.echo(page, nl=False)
+        return Answer(data)
+    _write(Path(output), page)
+    shown = f"{counted(data['shown'], 'batch')} of {data['held']:,}, {len(page.encode()):,} bytes"
+    return Answer(data, [f"{output}: {shown}"])
+
+
+def _write(path: Path, page: str) -> None:
+    """Write the file whole or not at all: a page that is open in a browser is never half of one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        why = error.strerror or error
+        raise ConfigError(f"--output {path}: cannot be written: {why}. Choose another file") from error
