@@ -144,7 +144,10 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
         if isinstance(event, Rejected):
             refused.append(event.rows)
 
-    with _metrics(more["metrics"]) as metrics:
+    address = more["metrics"]
+    with contextlib.nullcontext() if address is None else Metrics() as metrics:
+        if metrics is not None:
+            say(f"metrics: http://{metrics.serve(address)}/metrics")
         sink = WalSink(
             {name: _delivery(to_there, more)},
             wal=wal.spec.url,
@@ -185,17 +188,6 @@ def _check_start(before: Status, name: str, start_from: str | int | None) -> Non
         f"OLD {name}. If the new sink replaces an old sink, retire the old sink (wal-sink sinks retire WAL OLD). "
         "Otherwise the WAL never deletes the batches that the old sink does not have"
     )
-
-
-@contextlib.contextmanager
-def _metrics(address: str | None) -> Iterator[Metrics | None]:
-    """Metrics that are served while the block runs; None without an address."""
-    if address is None:
-        yield None
-        return
-    with Metrics() as metrics:
-        say(f"metrics: http://{metrics.serve(address)}/metrics")
-        yield metrics
 
 
 def _deliver(sink: WalSink, name: str, more: Mapping[str, Any]) -> tuple[Status | None, bool]:

@@ -11,7 +11,7 @@ and `letters replay` sends them. Of all others nobody knows whether their rows w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -72,14 +72,6 @@ class LostLetters:
 NO_LETTERS = LostLetters()
 
 
-@dataclass(frozen=True, slots=True)
-class _SentAgain:
-    record: str
-    slot: str
-    is_there: bool
-    """Whether the dead letter is still there."""
-
-
 def find_lost_letters(log: Log, session: SinkSession, to: TransactionalSink, folder: str, wal_id: str) -> LostLetters:
     """The dead letters of a sink that the target lacks although they were sent again. Raises `SinkFailedError`.
 
@@ -94,19 +86,24 @@ def find_lost_letters(log: Log, session: SinkSession, to: TransactionalSink, fol
     due: list[str] = []
     rows = unknown = 0
     for first in range(0, len(sent), _ASKED_AT_ONCE):
-        for each in _lacking(session, to, sent[first : first + _ASKED_AT_ONCE]):
-            record = log.find(Replayed, each.record)
+        asked_for = sent[first : first + _ASKED_AT_ONCE]
+        found = session.call("positions of dead letters", to.positions, [slot for _, slot, _ in asked_for])
+        for path, slot, is_there in asked_for:
+            if stored_position(f"last({slot!r})", slot, found.get(slot)) is not None:
+                continue
+            record = log.find(Replayed, path)
             if record is None or record.rows == 0:
                 continue  # it is due again already, or the target refused all of it
-            if each.is_there and record.target == redacted(name_of(to)):
-                due.append(each.record)
+            if is_there and record.target == redacted(name_of(to)):
+                due.append(path)
                 rows += record.rows
             else:
                 unknown += 1
     return LostLetters(tuple(due), rows, unknown)
 
 
-def _sent(log: Log, folder: str, batch_id: int, wal_id: str) -> Iterator[_SentAgain]:
+def _sent(log: Log, folder: str, batch_id: int, wal_id: str) -> Iterator[tuple[str, str, bool]]:
+    """For each dead letter that was sent again: its record, its slot, and whether the letter is still there."""
     root = paths.dead_letter_folder(folder, batch_id)
     names = frozenset(log.store.list(root))
     for name in sorted(names):
@@ -114,14 +111,7 @@ def _sent(log: Log, folder: str, batch_id: int, wal_id: str) -> Iterator[_SentAg
         letter = paths.parse_dead_letter(file) if name.endswith(paths.REPLAYED) else None
         if letter is not None:
             slot = letter_slot(slot_name(wal_id, folder, letter.ordinal), batch_id, file)
-            yield _SentAgain(f"{root}/{name}", slot, file in names)
-
-
-def _lacking(session: SinkSession, to: TransactionalSink, sent: Sequence[_SentAgain]) -> Iterator[_SentAgain]:
-    found: Mapping[str, object] = session.call("positions of dead letters", to.positions, [each.slot for each in sent])
-    for each in sent:
-        if stored_position(f"last({each.slot!r})", each.slot, found.get(each.slot)) is None:
-            yield each
+            yield f"{root}/{name}", slot, file in names
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +238,10 @@ def plan_catch_up(
         return _plan(log, of, target, Ledger((), owed=()), Due(), is_empty=is_empty, leave_out=leave_out)
     folder, newest = of.record.name, last_with_rows(of.marker)
     with asked(log, target, newest, wal_id=of.wal_id, sink=folder) as session:
-        ledger = _read(session, target, of, len(owed), owed)
-        due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
-        if due.slots > len(ledger.found):
-            ledger = _read(session, target, of, due.slots, owed)
+        due = Due(slots=len(owed))
+        ledger = Ledger((), owed)
+        while due.slots > len(ledger.found):  # an older batch may have more segments than the marker names
+            ledger = Ledger(tuple(positions_of(session, target, folder, of.wal_id, due.slots)), owed)
             due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
         _refuse_ahead(log, of, target, ledger)
         _refuse_nothing(log, of, target, ledger, is_empty=is_empty)
@@ -349,12 +339,6 @@ def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink
 def last_with_rows(marker: Marker) -> Manifest:
     """A manifest for questions: only its number matters, since no row is sent."""
     return without_segments(marker.last_delivered_batch)
-
-
-def _read(
-    session: SinkSession, to: TransactionalSink, of: _Of, count: int, owed: tuple[tuple[int, int], ...]
-) -> Ledger:
-    return Ledger(tuple(positions_of(session, to, of.record.name, of.wal_id, count)), owed=owed)
 
 
 def _refuse_ahead(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger) -> None:
