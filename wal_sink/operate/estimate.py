@@ -38,11 +38,6 @@ class Requests:
         """These requests, multiplied by a factor."""
         return Requests(*(getattr(self, each.name) * factor for each in fields(self)))
 
-    @property
-    def total(self) -> float:
-        """Number of requests of all kinds."""
-        return self.puts + self.gets + self.lists + self.deletes
-
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
@@ -208,16 +203,11 @@ class Estimate:
         return kept * self.plan.rows * self.plan.row_bytes
 
     @property
-    def dollars_of_batch(self) -> float:
-        """Dollars for the requests of a batch."""
-        requests, prices = self.requests, self.prices
-        puts = (requests.puts + requests.lists) * prices.per_1000_puts
-        return (puts + requests.gets * prices.per_1000_gets) / 1000
-
-    @property
     def request_dollars(self) -> float:
         """Dollars of a month for requests."""
-        return self.dollars_of_batch * self.batches_a_month
+        requests, prices = self.requests, self.prices
+        puts = (requests.puts + requests.lists) * prices.per_1000_puts
+        return (puts + requests.gets * prices.per_1000_gets) / 1000 * self.batches_a_month
 
     @property
     def storage_dollars(self) -> float:

@@ -92,13 +92,6 @@ def test_status_of_a_wal_without_sinks(wal: str) -> None:
     assert "no sink is registered" in invoke("status", wal).stdout
 
 
-def test_status_shows_how_far_each_sink_is(wal: str, tmp_path: Path) -> None:
-    drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table")
-    (sink,) = invoke_json("status", wal)["sinks"]
-    assert (sink["name"], sink["delivered_through"], sink["pending_batches"]) == ("table", 2, 0)
-    assert "transactional" in invoke("status", wal).stdout
-
-
 def test_a_folder_without_a_wal_is_told_in_a_line(tmp_path: Path) -> None:
     folder = tmp_path / "nothing"
     verbs = (
@@ -119,13 +112,16 @@ def test_a_folder_without_a_wal_is_told_in_a_line(tmp_path: Path) -> None:
     assert (found["exists"], found["wal_id"]) == (False, None)
 
 
-def test_batches(wal: str, tmp_path: Path) -> None:
+def test_batches_and_show_tell_which_sinks_have_each_batch(wal: str, tmp_path: Path) -> None:
     drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table")
     found = invoke_json("batches", wal)
     assert [(view["batch_id"], view["rows"], view["attempts"]) for view in found] == [(n, ROWS, 1) for n in range(3)]
     assert all(view["released"] and view["delivered_to"] == ["table"] for view in found)
     assert f"{BATCHES} batches, {BATCHES * ROWS} rows" in invoke("batches", wal).stdout
     assert [view["batch_id"] for view in invoke_json("batches", wal, "--after", "1")] == [2]
+    (sink,) = invoke_json("show", wal, "0")["delivered"]
+    assert (sink["sink"], sink["complete"], sink["rows"]) == ("table", True, ROWS)
+    assert "transactional" in invoke("status", wal).stdout
 
 
 def test_show_gives_records_segments_and_rows(wal: str) -> None:
@@ -156,12 +152,6 @@ def test_show_keeps_nested_names_and_tells_null_from_a_text_that_says_so(tmp_pat
     assert [line for line in lines if line.startswith("e ")] == ['e  ""', 'e  " x"']
     assert '{"name": "a", "' in text
     assert "b'x'" in text
-
-
-def test_show_tells_which_sinks_have_the_batch(wal: str, tmp_path: Path) -> None:
-    drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table")
-    (sink,) = invoke_json("show", wal, "0")["delivered"]
-    assert (sink["sink"], sink["complete"], sink["rows"]) == ("table", True, ROWS)
 
 
 def test_show_of_a_batch_that_is_not_there_names_those_that_are(wal: str) -> None:

@@ -40,6 +40,14 @@ def kept(through: int = 1, rows: int = 4) -> Place:
     return place
 
 
+def both_rows_refused() -> Place:
+    """A WAL with one dead letter of two rows."""
+    place = Place(rows=lambda _: [2])
+    place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
+    end_roles(place.wal)
+    return place
+
+
 def files(place: Place) -> list[str]:
     return place.wal.list(paths.dead_letter_batches("a"), recursive=True)
 
@@ -148,9 +156,7 @@ def test_letters_that_were_refused_again_go_together_with_the_records() -> None:
 
 def test_rows_of_a_chunk_whose_other_rows_are_not_chosen_stay() -> None:
     """The second row of a chunk was refused again for another reason: both letters have rows of it."""
-    place = Place(rows=lambda _: [2])
-    place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
-    end_roles(place.wal)
+    place = both_rows_refused()
     replayed(place, lambda _: Rejected({1: "worse"}))
 
     plan = deleted(place, Chosen(reason="worse"))
@@ -242,9 +248,7 @@ def test_a_letter_that_came_after_the_plan_stays_with_its_chunk() -> None:
 
 def test_a_letter_that_came_meanwhile_under_an_old_name_stays() -> None:
     """While a person reads the question, another command deletes the letters, and a replay is refused again."""
-    place = Place(rows=lambda _: [2])
-    place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
-    end_roles(place.wal)
+    place = both_rows_refused()
     replayed(place, lambda _: Rejected({0: "again", 1: "again"}))
     end_roles(place.wal)
     [newest] = [name for name in files(place) if "-000001.parquet" in name]
@@ -279,9 +283,7 @@ def without_records() -> Place:
 
 def sent_and_refused_again() -> Place:
     """One row was taken by a replay, one was refused again."""
-    place = Place(rows=lambda _: [2])
-    place.stream(place.open({"a": Recorder(lambda _: Rejected({0: "bad", 1: "bad"}))}, on_rejected="dead_letter"), 0)
-    end_roles(place.wal)
+    place = both_rows_refused()
     replayed(place, lambda _: Rejected({1: "worse"}))
     replayed(place, Recorder())
     end_roles(place.wal)
