@@ -110,7 +110,7 @@ def _of_store(wal: Wal, given: Mapping[str, Any]) -> Generator[Finding, None, St
 
 def _of_checkpoint(wal: Wal, status: Status | None, given: str | None) -> Sequence[Finding]:
     check = "checkpoint"
-    recorded, why_not = recorded_checkpoint(wal.store, status, SYSTEM)
+    recorded, why_not = recorded_checkpoint(wal.facts, status)
     if given is None and recorded is None:
         return [risk(check, f"unknown: {why_not}", "give --checkpoint")]
     if given is None and not is_plain(str(recorded)):

@@ -38,6 +38,7 @@ from wal_sink.support.texts import name_of
 
 MOST_CHUNKS = 1000
 """Most chunks that are looked up: one request each."""
+_UNREADABLE = "it cannot be read"
 
 
 class AgainstCheckpoint:
@@ -45,8 +46,8 @@ class AgainstCheckpoint:
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._checkpoint = Checkpoint(files)
-        self._is_comparable = False
-        self._why_not = ""
+        self._why_not = _UNREADABLE
+        """Why nothing can be compared; empty if it can."""
         self._committed = NOTHING
         self._planned = NOTHING
         """The newest batch of the checkpoint, when it was read first."""
@@ -57,7 +58,7 @@ class AgainstCheckpoint:
 
     def whole(self, look: Look) -> None:
         """Compare the query, and the newest batches. Three requests, and a listing of the WAL's batches."""
-        self._is_comparable, self._why_not = False, ""
+        self._why_not = _UNREADABLE
         wal = look.known.wal
         if wal is None:
             self._why_not = "the WAL has no wal.json, which names its query"
@@ -73,13 +74,13 @@ class AgainstCheckpoint:
                        f"query {wal.query_id}")  # fmt: skip
             self._why_not = "the checkpoint belongs to another query"
             return
-        self._is_comparable = True
+        self._why_not = ""
         self._refuse_later(look)
         self._refuse_missing(look, wal.first_batch)
 
     def batch(self, look: Look, facts: BatchFacts) -> None:
         """Compare one batch: Spark completed it if it is released, and its input is the same. One or two reads."""
-        if not self._is_comparable:
+        if self._why_not:
             return
         batch_id, manifest = facts.batch_id, facts.manifest
         is_complete = self._is_complete(batch_id)
@@ -93,8 +94,8 @@ class AgainstCheckpoint:
 
     def left_out(self) -> list[str]:
         """Parts that could not be compared, each with the reason."""
-        if not self._is_comparable:
-            return [f"the checkpoint {self._checkpoint.root}: {self._why_not or 'it cannot be read'}"]
+        if self._why_not:
+            return [f"the checkpoint {self._checkpoint.root}: {self._why_not}"]
         lines = []
         if self._forgotten:
             which = _described(self._forgotten)

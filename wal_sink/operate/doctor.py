@@ -12,7 +12,7 @@ from typing import Any
 
 from wal_sink.errors import StoreError, WalSinkError
 from wal_sink.log import paths
-from wal_sink.log.log import NOTHING, Log
+from wal_sink.log.log import NOTHING
 from wal_sink.log.records import Manifest, WalRecord
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.operate.look import WalFacts, find_staged
@@ -376,7 +376,7 @@ def _location(facts: WalFacts, wal: WalRecord) -> Finding:
     return risk(check, f"the WAL lies at {here}, and records {facts.location}", step)
 
 
-def recorded_checkpoint(store: Store, status: Status | None, runtime: Runtime) -> tuple[str | None, str]:
+def recorded_checkpoint(facts: WalFacts, status: Status | None) -> tuple[str | None, str]:
     """The address that the WAL records; if it is not known, None and the reason. One read if there is no status.
 
     The record itself may be readable where the WAL as a whole is not.
@@ -384,11 +384,11 @@ def recorded_checkpoint(store: Store, status: Status | None, runtime: Runtime) -
     if status is not None:
         return status.checkpoint, "the WAL records none yet"
     try:
-        record = Log(store, runtime, run_id="").find(WalRecord, paths.WAL)
+        record = facts.log.find(WalRecord, paths.WAL)
     except WalSinkError:
         return None, "the WAL, which records its address, could not be read"
     if record is None:
-        return None, f"{store.url_of(paths.WAL)}, which records its address, does not exist"
+        return None, f"{facts.log.store.url_of(paths.WAL)}, which records its address, does not exist"
     return record.checkpoint, ""
 
 

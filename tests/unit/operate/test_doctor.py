@@ -147,13 +147,13 @@ def test_the_recorded_checkpoint_is_known_wherever_the_record_can_be_read(base: 
     """A WAL that cannot be read as a whole says nothing about whether it records a checkpoint."""
     wal = opened(base / "wal")
     location = opened(base / "checkpoint").root
-    assert recorded_checkpoint(wal, read_status(wal), SYSTEM)[0] == location
-    assert recorded_checkpoint(wal, None, SYSTEM) == (location, "")
+    assert recorded_checkpoint(WalFacts(wal), read_status(wal))[0] == location
+    assert recorded_checkpoint(WalFacts(wal), None) == (location, "")
     nothing = opened(base / "nothing")
-    assert recorded_checkpoint(nothing, read_status(nothing), SYSTEM) == (None, "the WAL records none yet")
-    assert "wal.json, which records its address, does not exist" in recorded_checkpoint(nothing, None, SYSTEM)[1]
+    assert recorded_checkpoint(WalFacts(nothing), read_status(nothing)) == (None, "the WAL records none yet")
+    assert "wal.json, which records its address, does not exist" in recorded_checkpoint(WalFacts(nothing), None)[1]
     (base / "wal" / "wal.json").write_bytes(b"{}")
-    assert recorded_checkpoint(wal, None, SYSTEM) == (None, "the WAL, which records its address, could not be read")
+    assert recorded_checkpoint(WalFacts(wal), None) == (None, "the WAL, which records its address, could not be read")
 
 
 def test_sinks_and_a_wal_without_batches_are_named(base: Path) -> None:
