@@ -240,13 +240,6 @@ def test_the_sinks_share_the_manifests_that_are_read() -> None:
     assert len([each for each in requests if "/manifest-" in each]) == MOST_READ // 8
 
 
-def test_nothing_is_written_and_no_term_is_claimed() -> None:
-    place = staged(3, drained=1)
-    before = place.wal.list("", recursive=True)
-    health(place)
-    assert place.wal.list("", recursive=True) == before
-
-
 # --- Spark's newest commit
 
 

@@ -111,23 +111,6 @@ def test_chosen_ones_are_sent_again() -> None:
     assert due(place) == 2
 
 
-def test_a_replay_that_is_killed_anywhere_is_completed() -> None:
-    targets: dict[int, Recorder] = {}
-
-    def make() -> Place:
-        place = kept(0)
-        targets[id(place)] = Recorder()
-        return place
-
-    def act(log: Log, place: Place) -> None:
-        replayed(place, targets[id(place)], log=log)
-
-    for place in killed_everywhere(make, lambda place: place.wal, act):
-        replayed(place, targets[id(place)])
-        assert due(place) == 0
-        assert len(set(targets[id(place)].keys)) == 2
-
-
 # --- deleting
 
 

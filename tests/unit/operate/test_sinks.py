@@ -82,15 +82,6 @@ def test_a_rename_is_written_down_each_time() -> None:
     assert [sink.name for sink in read_names(log_on(place.wal)).sinks] == ["a", "c"]
 
 
-def test_a_rename_beside_a_live_process_is_made_if_it_may_be_ended() -> None:
-    place = two_sinks()
-    place.open({"b": Recorder()})
-
-    rename(log_on(place.wal), "b", "c", take_over=TakeOver.ALWAYS, why="")
-
-    assert [sink.name for sink in read_names(log_on(place.wal)).sinks] == ["a", "c"]
-
-
 def test_a_change_that_is_refused_leaves_no_record() -> None:
     place = two_sinks()
     run = place.open({"b": Recorder()})

@@ -148,18 +148,6 @@ def test_the_timing_of_tasks_together_names_the_slowest() -> None:
     assert combined([StagingTiming(tasks=0, task_seconds=0.0)]) == StagingTiming(tasks=0, task_seconds=0.0)
 
 
-def test_a_healthy_batch_costs_the_same_requests_as_before() -> None:
-    place, runtime = Place(), simulated_runtime(seed=507)
-    run = run_of(place, runtime, a=Recorder())
-    query = place.query()
-    for batch_id in query.batches(run, 3):
-        run.deliver_all()
-        if batch_id == 1:
-            place.requests.clear()
-    kinds = [request.partition(" ")[0] for request in place.requests]
-    assert kinds == ["segment", "create", "read", "create", "read", "create"]
-
-
 def test_a_batch_that_no_task_staged_still_tells_how_long_staging_took() -> None:
     place, runtime = Place(rows=lambda _: []), simulated_runtime(seed=508)
     run = run_of(place, runtime, a=Recorder())
