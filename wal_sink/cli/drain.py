@@ -144,10 +144,9 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
         if isinstance(event, Rejected):
             refused.append(event.rows)
 
-    address = more["metrics"]
-    with contextlib.nullcontext() if address is None else Metrics() as metrics:
+    with contextlib.nullcontext() if more["metrics"] is None else Metrics() as metrics:
         if metrics is not None:
-            say(f"metrics: http://{metrics.serve(address)}/metrics")
+            say(f"metrics: http://{metrics.serve(more['metrics'])}/metrics")
         sink = WalSink(
             {name: _delivery(to_there, more)},
             wal=wal.spec.url,
