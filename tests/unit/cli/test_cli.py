@@ -186,20 +186,6 @@ def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_pa
     invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
 
 
-def test_drain_into_files(wal: str, tmp_path: Path) -> None:
-    result = drained(wal, f"files://{tmp_path}/out?format=csv")
-    assert f"{BATCHES} batches delivered, through batch 2" in result.stdout
-    assert len(list((tmp_path / "out").rglob("*.csv"))) == BATCHES * 3
-
-
-def test_drain_into_files_that_appear_at_once(wal: str, tmp_path: Path) -> None:
-    """Rows that were staged without this sink are prepared at delivery."""
-    result = drained(wal, f"files://{tmp_path}/out?format=csv&commit=two-phase")
-    assert "exactly once: rows stay invisible" in result.stdout
-    assert len(list((tmp_path / "out").rglob("*.csv"))) == BATCHES
-    assert not list((tmp_path / "out" / ".wal-sink-held").iterdir())
-
-
 def test_drain_to_an_object_of_a_module_in_the_current_directory(
     wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

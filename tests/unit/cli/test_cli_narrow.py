@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +11,6 @@ import pytest
 from rich.cells import cell_len
 
 from tests.support.command import invoke
-from tests.support.processes import python_environment
 from tests.support.staged_log import stage
 from wal_sink import Chunk, Delivery, Rejected, WalSink
 from wal_sink.cli.look import lines_of_batches, lines_of_status
@@ -139,39 +131,3 @@ def test_a_dead_letter_shows_its_reason_and_its_file(wal: str) -> None:
     assert f"first reason: {REASON}" in flat(output)
     assert re.search(r" file: \S+\.parquet ?", flat(fits(output)))
     assert f"reason {REASON}" in flat(invoke("letters", "show", wal, "1", "--name", "api").stdout)
-
-
-def ageless(output: str) -> str:
-    """The output without the ages, which grow from one look to the next."""
-    return re.sub(r"[0-9.]+ (s|min) ago", "an age ago", output)
-
-
-@pytest.mark.processes
-def test_a_real_terminal_of_80_columns(wal: str) -> None:
-    """rich reads the width of the terminal itself."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, WIDTH, 0, 0))
-    environment = {name: value for name, value in python_environment().items() if name != "COLUMNS"}
-    command = [sys.executable, "-m", "wal_sink.cli", "--quiet", "status", wal]  # a slow machine would show a spinner
-    process = subprocess.Popen(
-        command, stdin=follower, stdout=follower, stderr=follower, env={**environment, "TERM": "xterm"}
-    )
-    os.close(follower)
-    output = b""
-    try:
-        while part := _read(leader):
-            output += part
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait(30)
-        os.close(leader)
-    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()).replace("\r\n", "\n").replace("\r", "")
-    assert ageless(flat(fits(seen))) == ageless(flat(fits(invoke("status", wal).stdout)))
-
-
-def _read(leader: int) -> bytes:
-    try:
-        return os.read(leader, 65536)
-    except OSError:  # Linux answers so once the process has closed its end
-        return b""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -19,6 +22,7 @@ from wal_sink.cli.printer import (
     size,
     table,
     value_text,
+    width,
 )
 
 
@@ -113,6 +117,19 @@ def test_a_sentence_is_wrapped_on_a_terminal_and_whole_in_a_pipe(
     print_lines(["a sentence of some words" * 20])
     assert capsys.readouterr().out.splitlines() == ["a sentence of some words" * 20]
     assert list(pairs([("offsets", "one\ntwo")], "  ")) == ["  offsets  one", "           two"]
+
+
+def test_a_terminal_tells_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    assert width() == sys.maxsize
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((90, 24)))
+    assert width() == 90
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_a_line_breaks_between_words_and_after_slashes() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.house.cli import main
-from tests.support.processes import python_environment
-from tests.support.staged_log import stage
-from tests.support.waiting import wait_until
 from wal_sink.cli.drain import drain
 from wal_sink.cli.sources import CHECKPOINT_VARIABLE, MOST_BYTES, PREFIX, checkpoint_options
 from wal_sink.errors import ConfigError
@@ -232,42 +227,3 @@ def test_what_click_refuses_is_refused_as_ever() -> None:
 def test_the_completion_of_a_shell_reads_no_file() -> None:
     context = drain.make_context("drain", ["--config", "missing.toml"], resilient_parsing=True)
     assert isinstance(context, click.Context)
-
-
-MODULE = """
-import wal_sink.cli.drain
-
-wal_sink.cli.drain.STATUS_S = 60.0
-
-def take(chunk):
-    with open("taken.txt", "a") as file:
-        file.write(f"{chunk.batch_id}\\n")
-"""
-
-
-@pytest.mark.processes
-def test_a_drain_with_a_secret_has_it_neither_among_its_arguments_nor_in_its_output(tmp_path: Path) -> None:
-    """The whole way: a real process whose target, WAL and password come from a file and the environment."""
-    Path("file_targets.py").write_text(MODULE)
-    stage(tmp_path, 2)
-    told = {"wal": "wal", "to": "file_targets:take", "start-from": "earliest", "follow": True}
-    written(toml(told) + f"[storage-options]\nauto_mkdir = true\n# {PLANTED}\n")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "wal_sink.cli", "drain"],
-        env=python_environment({f"{PREFIX}CONFIG": "drain.toml", f"{PREFIX}NAME": "orders", "PASSWORD": PLANTED}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_until(lambda: Path("taken.txt").exists() and Path("taken.txt").read_text() == "0\n1\n")
-        arguments = Path(f"/proc/{process.pid}/cmdline").read_text()
-        process.terminate()
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait(30)
-    assert process.returncode == 0, err
-    assert arguments.rstrip("\0").split("\0")[-1] == "drain"
-    assert "sink 'orders': 2 batches delivered" in out
-    assert PLANTED not in out + err + arguments
