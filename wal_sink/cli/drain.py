@@ -146,7 +146,7 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
 
     with contextlib.nullcontext() if more["metrics"] is None else Metrics() as metrics:
         if metrics is not None:
-            say(f"metrics: http://{metrics.serve(more['metrics'])}/metrics")
+            say(f"metrics: http://{metrics.serve(str(more['metrics']))}/metrics")
         sink = WalSink(
             {name: _delivery(to_there, more)},
             wal=wal.spec.url,

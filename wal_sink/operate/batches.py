@@ -156,26 +156,18 @@ def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
+_PLAIN: Any = {"builtin_types": (bytes,), "enc_hook": lambda raw: bytes(raw).decode()}
+"""Nested values get the names of their fields. What msgspec does not know is `Raw`: a decimal as text."""
+
+
 def _plain_column(column: Any, name: str) -> list[Any]:
     """Values of one column. A type that JSON rows cannot hold is printed by Python, so that looking always works."""
     if pa.types.is_decimal(column.type):
         return [text for part in column.chunks for text in decimal_texts(part)]
     try:
-        return [_named(value) for value in plain_values(column, name)]
+        return [msgspec.to_builtins(value, **_PLAIN) for value in plain_values(column, name)]
     except ConfigError:
         return [str(value) if value.is_valid else None for value in column]
-
-
-def _named(value: Any) -> Any:
-    """A nested value with the names of its fields."""
-    if isinstance(value, msgspec.Struct):
-        fields = msgspec.structs.fields(value)
-        return {field.encode_name: _named(getattr(value, field.name)) for field in fields}
-    if isinstance(value, msgspec.Raw):
-        return bytes(value).decode()
-    if isinstance(value, dict):
-        return {name: _named(item) for name, item in value.items()}
-    return [_named(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
