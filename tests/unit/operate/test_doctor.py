@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,34 +105,29 @@ def test_a_copy_is_an_error_and_another_path_a_warning(base: Path) -> None:
     assert of_wal(base / "copy")["wal.location"].level is Level.WARNING
 
 
-def test_no_checkpoint_is_a_warning(base: Path) -> None:
-    assert of_checkpoint(base, "nothing")["checkpoint"].level is Level.WARNING
+@pytest.mark.parametrize(
+    ("change", "checkpoint", "level", "said"),
+    [
+        (lambda _: None, "nothing", Level.WARNING, "holds no checkpoint yet"),
+        (lambda base: shutil.copytree(base / "wal", base / "copy"), "copy", Level.ERROR, "cannot be a checkpoint"),
+        (lambda _: None, "wal", Level.ERROR, "same folder"),
+        (lambda base: (base / "checkpoint/offsets/1").write_text("v9\n{}\n{}"), "checkpoint", Level.ERROR, "v9"),
+        (lambda base: rewrite(base, query_id="another"), "checkpoint", Level.ERROR, "query another"),
+        (lambda base: empty(base / "checkpoint"), "checkpoint", Level.OK, "no batch is complete"),
+    ],
+)
+def test_a_checkpoint_that_is_none_or_is_not_that_of_the_wal_is_told(
+    change: Callable[[Path], object], checkpoint: str, level: Level, said: str, base: Path
+) -> None:
+    change(base)
+    found = of_checkpoint(base, checkpoint).values()
+    assert level in [one.level for one in found if said in one.found]
 
 
-def test_a_wal_in_place_of_the_checkpoint_is_an_error(base: Path) -> None:
-    shutil.copytree(base / "wal", base / "copy")
-    assert "cannot be a checkpoint" in of_checkpoint(base, "copy")["checkpoint"].found
-    assert "same folder" in of_checkpoint(base, "wal")["checkpoint"].found
-
-
-def test_a_checkpoint_of_an_unknown_format_is_an_error(base: Path) -> None:
-    (base / "checkpoint" / "offsets" / "1").write_text("v9\n{}\n{}")
-    finding = of_checkpoint(base)["checkpoint"]
-    assert finding.level is Level.ERROR
-    assert "v9" in finding.found
-
-
-def test_the_checkpoint_of_another_query_is_an_error(base: Path) -> None:
-    rewrite(base, query_id="another")
-    finding = of_checkpoint(base)["checkpoint.query"]
-    assert finding.level is Level.ERROR
-    assert "query another" in finding.found
-
-
-def test_a_checkpoint_before_its_first_batch_can_be_read(base: Path) -> None:
-    shutil.rmtree(base / "checkpoint" / "offsets")
-    shutil.rmtree(base / "checkpoint" / "commits")
-    assert "no batch is complete" in of_checkpoint(base)["checkpoint"].found
+def empty(checkpoint: Path) -> None:
+    """As it is before its first batch."""
+    for folder in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / folder)
 
 
 def test_without_a_wal_it_is_unknown_whose_the_checkpoint_is(base: Path) -> None:

@@ -299,38 +299,27 @@ def test_with_its_own_checkpoint_it_is_drained_as_always() -> None:
         settled(place, memory(), checkpoint=place.checkpoint)
 
 
-def test_where_no_batch_was_staged_there_is_nothing_to_settle() -> None:
-    place = Place()
+def test_where_no_batch_was_staged_or_none_is_complete_there_is_nothing_to_settle() -> None:
+    place = Place(rows=lambda _: ROWS)
     run = place.open({"a": Recorder()})
     query = place.query()
     query.start_batch(0, 0)
     run.begin_staging(0, planned_ms=query.planned_ms(0))  # killed before its manifest
     end_roles(place.wal)
     assert settled_or_not(place, memory()) is None
-
-
-def test_without_any_complete_batch_there_is_nothing_to_deliver() -> None:
-    place = Place(rows=lambda _: ROWS)
-    run = place.open({"a": Recorder()})
-    query = place.query()
-    query.start_batch(0, 0)
-    query.stage(run, 0)
+    query.stage(place.open({"a": Recorder()}), 0)
     end_roles(place.wal)
     with pytest.raises(ConfigError, match="no batch of this WAL is certainly complete"):
         settled(place, memory(), "incomplete")
 
 
 @pytest.mark.parametrize("path", ["metadata", "offsets/1", "state/0", "commits/2"])
-def test_a_folder_that_holds_anything_else_is_refused(path: str) -> None:
+def test_a_folder_that_holds_anything_else_is_refused_and_so_is_the_wal(path: str) -> None:
     place, folder = pending(), memory()
     folder.create(path, b"{}")
     with pytest.raises(ConfigError, match="this folder is not empty"):
         settled(place, folder, "complete")
     assert folder.list("", recursive=True) == [path]
-
-
-def test_a_folder_within_the_wal_is_refused() -> None:
-    place = pending()
     with pytest.raises(ConfigError, match="one lies inside the other"):
         settled(place, place.wal, "complete")
 
