@@ -157,7 +157,7 @@ def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 _PLAIN: Any = {"builtin_types": (bytes,), "enc_hook": lambda raw: bytes(raw).decode()}
-"""Nested values get the names of their fields. What msgspec does not know is `Raw`: a decimal as text."""
+"""Nested values get the names of their fields. A `Raw`, which msgspec leaves to the hook, is a decimal as text."""
 
 
 def _plain_column(column: Any, name: str) -> list[Any]:
