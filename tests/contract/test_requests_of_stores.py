@@ -94,7 +94,9 @@ def test_the_requests_of_a_start_and_of_a_steady_batch_are_those_in_cost_md(
     counted: tuple[str, StoreSpec, Counting],
 ) -> None:
     name, spec, counting = counted
-    place = Place(rows=lambda _: [1], wal=cast("MemoryStore", open_store(spec)))  # other tests look into it
+    place = Place(
+        rows=lambda _: [1], wal=cast("MemoryStore", open_store(spec))
+    )  # only other tests need a `MemoryStore`
     target = Recorder()
     first = place.open({"a": target})
     place.stream(first, BEFORE)
@@ -107,8 +109,7 @@ def test_the_requests_of_a_start_and_of_a_steady_batch_are_those_in_cost_md(
         place.stream(run, BEFORE + 2)
 
     assert int(place.wal.list(paths.markers("a"))[-1].removesuffix(".json")) == BEFORE + 2
-    said = [f"{told(of_a_batch)}", f"{told(of_a_start)}"]
-    assert said == rows_of_page().get(name), f"{of_a_batch}\n{of_a_start}"
+    assert [told(of_a_batch), told(of_a_start)] == rows_of_page().get(name), f"{of_a_batch}\n{of_a_start}"
 
 
 def told(requests: list[str]) -> str:

@@ -1,6 +1,6 @@
 """`TwoPhaseFilesSink` keeps the contract of its kind on a local file system and on S3, which hold files in two ways.
 
-Of formats and of other servers, the checks are run that depend on them.
+For other formats and other servers, only the checks that depend on them run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TwoPhaseFilesContract(FoldedContract):
         return [row for name in store.list("", recursive=True) for row in READERS[self.format](store.read(name))]
 
     def another(self, target: StoreSpec) -> StoreSpec:
-        """Names are lasting: batch 0 of another query would have the same ones."""
+        """Another folder, since batch 0 of another query has the same file names."""
         return StoreSpec(f"{target.url}/{next(_numbers)}", target.options)
 
 
@@ -105,7 +105,7 @@ class TestOnS3(TwoPhaseFilesContract):
 @pytest.mark.processes
 @pytest.mark.parametrize("server", ["seaweedfs", "minio"])
 def test_servers_of_other_makers_commit_once_and_only_what_is_held(server: str, request: pytest.FixtureRequest) -> None:
-    """The sink is the same. Servers differ in how they answer a second commit, and one of an upload that is gone."""
+    """Servers differ in their answers to a second commit, and to the commit of an upload that is gone."""
     product: S3Product = request.getfixturevalue(server)
     contract = TwoPhaseFilesContract()
     contract.format = "csv"

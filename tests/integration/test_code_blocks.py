@@ -19,7 +19,7 @@ def has_blocks_that_run(page: str) -> bool:
     try:
         return any(block.runs for block in blocks_of(page))
     except ValueError:
-        return False  # a wrong comment, which is told below
+        return False  # a wrong comment: the second test reports it
 
 
 RUNNING = [page for page in PAGES if has_blocks_that_run(page)]
@@ -32,9 +32,7 @@ def test_the_blocks_of_a_page_run(page: str, run_page: Callable[[str], str]) -> 
     run_page(page)
 
 
-def test_every_block_of_the_other_pages_says_why_it_does_not_run(
-    request: pytest.FixtureRequest,
-) -> None:
+def test_every_block_of_the_other_pages_says_why_it_does_not_run(request: pytest.FixtureRequest) -> None:
     others, faults = [page for page in PAGES if page not in RUNNING], []
     for page in others:
         try:

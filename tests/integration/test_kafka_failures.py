@@ -101,7 +101,7 @@ def test_a_transaction_that_took_too_long_is_not_committed_and_comes_again(
         if not was_slow.is_set():
             was_slow.set()
             assert stored_ids(kafka, topic) == []  # returns once the broker has ended the transaction
-            self._cluster.timeout_s = PATIENCE_S  # in which it tells so, also where it is slow
+            self._cluster.timeout_s = PATIENCE_S  # a slow broker needs longer to answer that it has ended it
         commit(self, *args)
 
     monkeypatch.setattr(SlotProducer, "commit", slow)
@@ -130,7 +130,7 @@ def test_a_commit_whose_outcome_nobody_told_is_looked_up(
     commit, begun = SlotProducer.commit, threading.Event()
 
     def cut_off(self: SlotProducer, *args: Any) -> None:
-        """Commit over a connection that is cut, and not abort so: a slow machine may abort attempts before."""
+        """Cut the connection only when a commit is sent: on a slow machine, earlier attempts may be aborted."""
         proxy.arm(END_TXN, fault, then_refuse=True)
         begun.set()
         commit(self, *args)
@@ -229,7 +229,7 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topi
 
 
 class Logs:
-    """The partitions of a topic and its ledger as they are at some moment, to take them back to it.
+    """The partitions of a topic and its ledger at one moment, to take them back to it.
 
     An unclean election of a leader does so to its partitions; so does a loss of power to a broker without replicas.
     """
@@ -254,7 +254,7 @@ class Logs:
 
 
 def test_a_producer_that_outlives_the_loss_of_its_record_writes_nothing_more(mortal_kafka: KafkaBroker) -> None:
-    """It still knows its position, which the ledger does not have any more: rows before it are gone as well."""
+    """The producer still knows its position. The ledger has lost it, and the rows before it are gone as well."""
     topic = new_topic(mortal_kafka.address)
     with opened(sink := sink_of(mortal_kafka.address, topic)):
         persistently(lambda: sink.write(batch(0)))
@@ -274,7 +274,7 @@ def test_a_producer_that_outlives_the_loss_of_its_record_writes_nothing_more(mor
 def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_commit(
     mortal_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The producer is new, so that no number of its messages tells the brokers that something is missing."""
+    """The producer is new, so the numbers of its messages do not show the brokers that a message is missing."""
     topic, send, end = new_topic(mortal_kafka.address), SlotProducer.send, Cluster.high_watermark
     with opened(sink := sink_of(mortal_kafka.address, topic)):
         persistently(lambda: sink.write(batch(0)))
@@ -288,7 +288,7 @@ def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_
         return send(self, *given)
 
     def found(self: Cluster, topic: str) -> int:
-        """A client that asked the broker before it knew its topics again does so once more."""
+        """The end, asked again if the broker did not yet know its topics after the restart."""
         return persistently(lambda: end(self, topic))
 
     monkeypatch.setattr(SlotProducer, "send", late)
@@ -323,6 +323,9 @@ def test_a_sink_tells_no_position_that_the_ledger_has_lost(mortal_kafka: KafkaBr
         assert found == {slots[0]: batch(0).position, slots[1]: batch(2, ordinal=1).position}
 
 
+# What a call of `positions` costs.
+
+
 def test_positions_are_read_from_the_ledger_once_a_call(
     kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,13 +345,16 @@ def test_positions_are_read_from_the_ledger_once_a_call(
     with opened(writer := sink_of(kafka.address, topic)):
         for ordinal in range(3):
             writer.write(batch(0, ordinal=ordinal))
-    slots = [batch(0, ordinal=ordinal).position.slot for ordinal in (2, 0, 7, 1)]
+    ordinals = (2, 0, 7, 1)
+    slots = [batch(0, ordinal=ordinal).position.slot for ordinal in ordinals]
     requests.clear()
     with opened(reader := sink_of(kafka.address, topic)):
         found = reader.positions(slots)
         assert requests == ["high_watermark", "_read"]
-        assert found == {slot: None if slot == slots[2] else found[slot] for slot in slots}
-        assert [position and position.slot for position in found.values()] == [slots[0], slots[1], None, slots[3]]
+        assert found == {
+            slot: None if ordinal == 7 else batch(0, ordinal=ordinal).position
+            for slot, ordinal in zip(slots, ordinals, strict=True)
+        }
         reader.positions(slots)
-        assert requests == ["high_watermark", "_read"] * 2, "what is known is looked for again"
+        assert requests == ["high_watermark", "_read"] * 2, "a second call reads the ledger again"
         assert reader.positions([]) == {}

@@ -46,7 +46,7 @@ def notes(tmp_path: Path) -> Notes:
 
 @pytest.fixture(params=["local", "s3"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Home, dict[str, Any]]:
-    """A place with its WAL on disk or on S3, which Spark itself has no connector for, and the options of its store."""
+    """A place with its WAL on disk or on S3, and the options of its store. This Spark has no connector for S3."""
     if request.param == "local":
         return Home(tmp_path), {}
     server: S3Server = request.getfixturevalue("s3_server")
@@ -87,7 +87,7 @@ def test_foreach_batch_gets_every_batch_as_an_ordinary_dataframe(
 def test_a_call_that_outlived_its_time_is_waited_for_by_the_next_run_of_this_process(
     spark: SparkSession, place: Home, kind: str, on_failure: Literal["stop", "park"]
 ) -> None:
-    """A cell of a notebook that is run again makes a new function for the same sink."""
+    """A notebook cell that is run again makes a new function for the same sink."""
     place.feed.add([0], [1])
     wrote, let_go, entered = list[int](), threading.Event(), threading.Event()
 
@@ -112,7 +112,7 @@ def test_a_call_that_outlived_its_time_is_waited_for_by_the_next_run_of_this_pro
     threading.Timer(2, let_go.set).start()
     cell(PATIENCE_S, is_slow=False)
 
-    assert wrote[-2:] == [0, 1]  # nothing comes after what is newer
+    assert wrote[-2:] == [0, 1]  # the older call writes nothing after the newer one
     assert set(wrote[:-2]) <= {0}
 
 

@@ -86,12 +86,12 @@ def fields_of(found: Any) -> dict[str, Any]:
 
 
 def facts(found: object, *columns: Column) -> Iterator[str]:
-    """Names and values of a dataclass, one below the other."""
+    """A line for each of these fields of a dataclass: its heading and its value."""
     return pairs((heading, _text(name, get(found))) for heading, name, get in map(_parsed, columns))
 
 
 def pairs(told: Iterable[tuple[str, str]], indent: str = "") -> Iterator[str]:
-    """Names and texts, one below the other."""
+    """A line for each name with its text. The texts are aligned, and broken where a line would be too wide."""
     shown = [(clean(name), clean(value)) for name, value in told]
     left = max((cell_len(name) for name, _ in shown), default=0)
     for name, value in shown:

@@ -148,8 +148,8 @@ def renew(log: Log, term: Term) -> Term:
 
 
 def _claim_from(log: Log, role: str, listed: Sequence[int], number: int, take_over: TakeOver = TakeOver.ALWAYS) -> Term:
-    """Claim a term from `number` on. Missing terms below are created first, so that no holder of a lower one continues
-    meanwhile.
+    """Claim the first free term from `number` on. Missing terms below are created first, so that no holder of a lower
+    one continues meanwhile.
     """
     for missing in _missing(listed, number):
         log.create(paths.term(role, missing), _record(log, role, missing))

@@ -202,26 +202,18 @@ class AgainstTarget:
 
     def whole(self, look: Look) -> None:
         """Compare every position. A few reads, and one call of the target. Raises `ConfigError` for an unknown name."""
-        self._why_not = ""
-        sink = self._facts(look)
-        if sink is None or look.known.wal is None:
-            self._why_not = self._why_not or "the WAL has no wal.json, which names its slots"
-            return
-        if isinstance(self._sink, Sink) and isinstance(self._sink, Lookup):
-            self._why_not = _compare_keys(look, sink, self._sink, self._sink, timeout_s=self._timeout_s)
-            return
-        if not isinstance(self._sink, TransactionalSink):
-            kind = ability_of(self._sink).value
-            self._why_not = f"a {kind} target cannot tell which rows it has. Transactional and lookup targets can"
-            return
         try:
-            marker = newest_marker(look.log, sink.folder)
+            names = read_names(look.log)
         except CorruptError as error:
-            self._why_not = f"its newest marker cannot be read: {error}"  # the marker itself is a finding
+            self._why_not = f"the names of the sinks cannot be read: {error}"
             return
-        _Slots(look, sink, self._sink, marker, self._timeout_s).compare()
-        if sink.record and (said := described_elsewhere(sink.record, name_of(self._sink), self._sink)):
-            self._why_not = f"only its ledger was compared, not whether its rows are there: the sink {said}"
+        sink = look.known.sinks.get(names.require(self._name, look.log.store.root))
+        if sink is None:
+            self._why_not = "the sink was forgotten, or registered a moment ago"
+        elif look.known.wal is None:
+            self._why_not = "the WAL has no wal.json, which names its slots"
+        else:
+            self._why_not = self._compare(look, sink)
 
     def batch(self, look: Look, facts: BatchFacts) -> None:
         """Do nothing: a slot holds only the newest position."""
@@ -230,16 +222,21 @@ class AgainstTarget:
         """A line if the target could not be compared, with the reason."""
         return [f"the target of sink {self._name!r} ({name_of(self._sink)}): {self._why_not}"] if self._why_not else []
 
-    def _facts(self, look: Look) -> SinkFacts | None:
+    def _compare(self, look: Look, sink: SinkFacts) -> str:
+        """Compare the target with the WAL. Returns why it was not compared, or not as a whole; else ""."""
+        if isinstance(self._sink, Sink) and isinstance(self._sink, Lookup):
+            return _compare_keys(look, sink, self._sink, self._sink, timeout_s=self._timeout_s)
+        if not isinstance(self._sink, TransactionalSink):
+            kind = ability_of(self._sink).value
+            return f"a {kind} target cannot tell which rows it has. Transactional and lookup targets can"
         try:
-            names = read_names(look.log)
+            marker = newest_marker(look.log, sink.folder)
         except CorruptError as error:
-            self._why_not = f"the names of the sinks cannot be read: {error}"
-            return None
-        folder = names.require(self._name, look.log.store.root)
-        if folder not in look.known.sinks:
-            self._why_not = "the sink was forgotten, or registered a moment ago"
-        return look.known.sinks.get(folder)
+            return f"its newest marker cannot be read: {error}"  # the marker itself is a finding
+        _Slots(look, sink, self._sink, marker, self._timeout_s).compare()
+        if sink.record and (said := described_elsewhere(sink.record, name_of(self._sink), self._sink)):
+            return f"only its ledger was compared, not whether its rows are there: the sink {said}"
+        return ""
 
 
 class _Slots:

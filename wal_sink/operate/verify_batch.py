@@ -39,7 +39,7 @@ class BatchFacts:
 
 def check_batch(look: Look, batch_id: int, *, reads_segments: bool) -> BatchFacts:
     """Check one batch. One listing, and a read for each record and segment."""
-    facts = _listed(look, batch_id)
+    facts = _listed_facts(look, batch_id)
     for name in sorted(facts.manifests):
         facts.manifests[name] = look.listed(Manifest, paths.manifest(batch_id, *name))
     if facts.is_released:
@@ -55,8 +55,8 @@ def check_batch(look: Look, batch_id: int, *, reads_segments: bool) -> BatchFact
     return facts
 
 
-def _listed(look: Look, batch_id: int) -> BatchFacts:
-    """The objects of a batch, as listings show them."""
+def _listed_facts(look: Look, batch_id: int) -> BatchFacts:
+    """The objects of a batch as one listing shows them. Only the record of a skipped batch is read."""
     facts, folder = BatchFacts(batch_id), paths.batch(batch_id)
     for name in look.log.store.list(folder, recursive=True):
         path = f"{folder}/{name}"

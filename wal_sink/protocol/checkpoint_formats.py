@@ -89,8 +89,8 @@ class FileEntry(msgspec.Struct, frozen=True, order=True):
 
 
 def read_offsets(text: str, where: str) -> OffsetsEntry:
-    """An entry of the offset log. Raises `ConfigError` for an unknown version, `CorruptError` if the text is not an
-    entry.
+    """An entry of the offset log. Raises `ConfigError` for an unknown version and for a batch that Spark wrote for a
+    special operation, `CorruptError` if the text is not an entry.
     """
     lines = text.split("\n")
     if len(lines) < 2:

@@ -248,6 +248,7 @@ class CommitterThread:
         return not (self._has_all() if after_delivery else self._is_read_spent())
 
     def _look(self, *, search: bool) -> bool:
+        """Deliver the next batch if it is complete. Returns whether it was delivered."""
         delivered = self._run.advance(self._committer, search=search)
         if delivered:
             self._polls = 0

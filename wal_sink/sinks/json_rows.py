@@ -224,7 +224,9 @@ def _duration(array: Array, _name: str) -> Values:
 
 
 def _iso_duration(number: int, per_second: int) -> str:
-    """A duration as `P1DT2H3M4.5S`. A negative one has its sign in front of the whole."""
+    """A duration of `number` units as `P1DT2H3M4.5S`; a second has `per_second` units. The sign of a negative duration
+    stands in front of the whole.
+    """
     seconds, fraction = divmod(abs(number), per_second)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)

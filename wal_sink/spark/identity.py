@@ -54,9 +54,10 @@ class HadoopFiles:
 
     def read(self, path: str) -> bytes:
         """The whole file; `ObjectMissing` if there is none, `StoreError` for anything else."""
-        jvm = self._jvm()
+        jvm = private(self._spark.sparkContext, "_jvm")
         try:
-            stream = self._file_system().open(self._path(path))
+            full_path, file_system = self._found(path)
+            stream = file_system.open(full_path)
             try:
                 return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
             finally:
@@ -69,7 +70,8 @@ class HadoopFiles:
         if recursive:
             raise StoreError(f"{self.root}: a checkpoint is never listed recursively")
         try:
-            found = self._file_system().listStatus(self._path(prefix))
+            full_path, file_system = self._found(prefix)
+            found = file_system.listStatus(full_path)
         except Py4JError as error:
             translated = self._translated(prefix, error)
             if isinstance(translated, ObjectMissing):
@@ -78,14 +80,8 @@ class HadoopFiles:
         names = (status.getPath().getName() + ("/" if status.isDirectory() else "") for status in found)
         return sorted(name for name in names if not name.startswith(".") and name > after)
 
-    def _jvm(self) -> Any:
-        return private(self._spark.sparkContext, "_jvm")
-
-    def _path(self, path: str) -> Any:
-        return self._jvm().org.apache.hadoop.fs.Path(f"{self._url}/{path}".rstrip("/"))
-
-    def _file_system(self) -> Any:
-        return self._path("").getFileSystem(_hadoop_conf(self._spark))
+    def _found(self, path: str) -> tuple[Any, Any]:
+        return path_and_file_system(self._spark, f"{self._url}/{path}".rstrip("/"))
 
     def _translated(self, path: str, error: Py4JError) -> StoreError:
         where = f"{self.root}/{path}"

@@ -357,8 +357,8 @@ class HdfsStore(Store):
         return [entry for entry in entries if not entry.name.startswith(HIDDEN)]
 
     def _remove_empty(self, folder: str) -> None:
-        """Remove a folder that holds nothing, and then its empty parents. A listing never shows a remaining one."""
-        with contextlib.suppress(HdfsError):  # it is not empty, or it stays
+        """Remove a folder that holds nothing, and then its empty parents. Listings never show an empty folder."""
+        with contextlib.suppress(HdfsError):  # a folder that is not empty, or cannot be removed, stays
             while folder.startswith(f"{self._base}/") and self._client.delete(folder):
                 folder = folder.rpartition("/")[0]
 

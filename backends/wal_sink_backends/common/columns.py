@@ -23,7 +23,7 @@ def stored_type(arrow_type: ArrowType) -> ArrowType:
 
 
 def array_of(column: Any) -> Array:
-    """A column as one array of plain values."""
+    """A column as one array, with the values inside extension types and dictionaries in their place."""
     array: Array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
@@ -34,8 +34,10 @@ def array_of(column: Any) -> Array:
             return array
 
 
-def is_text(kind: Any) -> bool:
-    """Whether a column of this type holds texts, wrapped or not. Texts within arrays, maps and structs do not count."""
+def is_text(kind: ArrowType) -> bool:
+    """Whether a column of this type holds texts, also inside an extension type or a dictionary. Texts within arrays,
+    maps and structs do not count.
+    """
     stored = stored_type(kind)
     return bool(_IS.is_string(stored) or _IS.is_large_string(stored) or _IS.is_string_view(stored))
 

@@ -20,14 +20,12 @@ known.pop({name!r}, None)
 confluent_kafka.KafkaError = type("KafkaError", (), known)
 import wal_sink_backends.kafka.client, wal_sink_backends.kafka.ledger, wal_sink_backends.kafka.producer
 """
-
-
 CODES = ["_FENCED", "_AUTHENTICATION", "_INVALID_ARG", "_UNSUPPORTED_FEATURE", "_PARTITION_EOF", "_PURGE_QUEUE"]
 
 
 @pytest.mark.parametrize("name", ["", *CODES])
 def test_an_error_code_that_the_kafka_client_lost_is_told_when_the_sink_is_made(name: str) -> None:
-    """Not when a producer is fenced, and its error would be taken for one that a retry may help with."""
+    """Otherwise the first fenced producer would show it, and its error would be taken for one that may pass."""
     done = subprocess.run(
         [sys.executable, "-c", OLDER.format(name=name)],
         env=python_environment(), capture_output=True, text=True, check=False, timeout=180,

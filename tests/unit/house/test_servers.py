@@ -1,4 +1,4 @@
-"""The common part of the servers that tests start."""
+"""What all servers have in common that tests start."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_later_entries_of_the_checkpoint_are_looked_for_only_if_asked() -> None:
     assert sink.batches == [0]
 
 
-def test_a_sink_that_gave_up_holds_pending_what_it_lacks_and_no_manifest() -> None:
+def test_batches_of_a_sink_that_gave_up_stay_pending_and_their_manifests_are_forgotten() -> None:
     place = Place()
     run = place.open({"a": Recorder(), "b": Delivery(failing, retry=Retry(attempts=1))})
     list(place.query().batches(run, 1))
@@ -158,7 +158,7 @@ def test_a_sink_that_gave_up_holds_pending_what_it_lacks_and_no_manifest() -> No
     assert run.history.staged(0) is None
 
 
-def test_a_sink_that_goes_on_after_it_gave_up_holds_manifests_again() -> None:
+def test_manifests_are_kept_again_for_a_sink_that_goes_on_after_it_gave_up() -> None:
     place = Place()
     flaky = Recorder(lambda chunk: failing(chunk) if flaky.tries == 1 else None)
     run = place.open({"a": Recorder(), "b": Delivery(flaky, retry=Retry(attempts=1))})
@@ -237,7 +237,7 @@ def test_segments_are_read_by_the_reader_the_run_is_given() -> None:
 
 
 def ended_with(place: Place, sinks: dict[str, object]) -> Log:
-    """A run that served these sinks and ended. Returns a log for a command."""
+    """Serve these sinks with a run that ends. Returns a log for a command."""
     run = place.open(sinks)
     place.stream(run, 0)
     run.end()

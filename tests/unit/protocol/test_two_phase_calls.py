@@ -134,12 +134,12 @@ def test_each_of_several_segments_is_recorded_once_it_is_committed(vault: Vault)
 def test_a_process_superseded_between_two_segments_commits_no_other(vault: Vault) -> None:
     where = place(2, 2)
 
-    class SucceededAfter(VaultSink):
+    class SupersededAfter(VaultSink):
         def commit(self, transaction: Transaction, handle: str) -> None:
             super().commit(transaction, handle)
             where.open({"a": VaultSink(vault)})
 
-    run = where.open({"a": SucceededAfter(vault)})
+    run = where.open({"a": SupersededAfter(vault)})
     staged(where, run)
     with pytest.raises(FencedError):
         run.deliver_all()
@@ -159,7 +159,7 @@ def test_every_call_of_staging_is_limited_in_time(vault: Vault) -> None:
 
 
 def test_a_call_that_takes_too_long_while_rows_are_held_back_can_be_repeated(vault: Vault) -> None:
-    """Nothing of them shows, whatever became of it."""
+    """No row of the transaction is visible, whether `prepare` took effect or not."""
 
     class Waiting(DirectCall):
         def call(self, function: Any, *args: Any, timeout_s: float) -> Any:

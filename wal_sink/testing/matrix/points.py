@@ -22,10 +22,11 @@ _TIMES_PER_LINE = 2
 
 
 def points_of(names: Sequence[str], disturb: Iterable[What]) -> list[Point]:
-    """List the disturbances of a process that passed these points, one kind of disturbance after the other."""
+    """Every point at which to disturb a process that passed points of these names, one kind of disturbance after the
+    other.
+    """
     wanted = set(disturb)
-    found = [point for what in EVERYTHING if what in wanted for point in _all(what, names)]
-    return sorted(found, key=lambda point: EVERYTHING.index(point.what))
+    return [point for what in EVERYTHING if what in wanted for point in _points_of_kind(what, names)]
 
 
 def chosen(points: Sequence[Point], *, every: int, each_line: bool, seed: int = 0) -> list[Point]:
@@ -42,7 +43,7 @@ def chosen(points: Sequence[Point], *, every: int, each_line: bool, seed: int = 
     ]
 
 
-def _all(what: What, names: Sequence[str]) -> Iterable[Point]:
+def _points_of_kind(what: What, names: Sequence[str]) -> Iterable[Point]:
     seen: Counter[str] = Counter()
     for number, name in enumerate(names, 1):
         seen[name] += 1

@@ -273,19 +273,19 @@ class ServerDialect(Dialect):
         return self.lock_row(connection, slot)
 
     def lock_row(self, connection: ServerSession, slot: str) -> LedgerEntry | None:
-        """The slot's entry, locked.
+        """Lock the slot's row until the transaction ends. Returns its entry, None for a slot without one.
 
-        If there is none, an empty row is inserted first, for which all others wait: at the end of the transaction it
-        is either filled or rolled back.
+        If there is no row, an empty one is inserted and locked. All others wait for it: at the end of the transaction
+        it is either filled or rolled back.
         """
-        if (entry := self._read(connection, slot, " FOR UPDATE")) is not None:
+        if (entry := self._locked_entry(connection, slot)) is not None:
             return entry
         connection.execute(
             f"INSERT INTO {self._in_query(LEDGER)} ({self.listed(LEDGER_COLUMNS)}) "  # noqa: S608 - quoted
             f"VALUES (%s, 0, {_EMPTY}, '', 0) {self.on_conflict(('slot',), Replacing(('slot',)))}",
             (slot,),
         )
-        return self._read(connection, slot, " FOR UPDATE")
+        return self._locked_entry(connection, slot)
 
     def move_ledger(self, connection: ServerSession, entry: LedgerEntry) -> None:
         slot, *moved = ledger_values(entry)
@@ -295,8 +295,8 @@ class ServerDialect(Dialect):
         if count != 1:
             raise PermanentError(f"slot {slot!r} of {LEDGER}: {count} rows moved, expected 1")
 
-    def _read(self, connection: ServerSession, slot: str, how: str) -> LedgerEntry | None:
-        found = connection.execute(f"{self._entries} WHERE slot = %s{how}", (slot,)).fetchone()
+    def _locked_entry(self, connection: ServerSession, slot: str) -> LedgerEntry | None:
+        found = connection.execute(f"{self._entries} WHERE slot = %s FOR UPDATE", (slot,)).fetchone()
         entry = None if found is None else entry_in(found, [slot])
         return None if entry is None or entry.position.batch_id == _EMPTY else entry
 

@@ -27,17 +27,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def lose(folder: Path) -> Path:
-    """Unmount the folder where nothing lies below."""
+    """Take the folder out of sight. Nothing lies under its path then."""
     return folder.rename(folder.with_name("elsewhere"))
 
 
 def another_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unmount it where the empty mount point lies below."""
+    """Let another disk lie under the path, such as that of the empty mount point."""
     monkeypatch.setattr(LocalStore, "_found_device", lambda _: -1)
 
 
 def files_sink(folder: Path, term: int = 1) -> FilesSink:
-    """As an attempt has it: an instance that no other attempt had."""
+    """A new instance, as each attempt has one."""
     sink = FilesSink(str(folder))
     sink.open(replace(CONTEXT, term=term))
     return sink
@@ -107,7 +107,7 @@ def test_a_file_is_not_held_on_the_disk_below(folder: Path) -> None:
 
 
 def test_a_held_file_that_is_out_of_sight_is_not_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its handle is not: it would be prepared again, or taken for dropped."""
+    """If it were taken for gone, its rows would be prepared again, or the transaction would count as aborted."""
     with held_sink(folder) as sink:
         held = prepare(sink, CHUNKS)
         with monkeypatch.context() as patch:

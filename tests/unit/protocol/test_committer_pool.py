@@ -124,7 +124,7 @@ def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept(caplog: pytest.
     team.pool.start()
     team.pool.wait_caught_up()
 
-    team.pool.follow(PATIENCE_S)  # which returns, since nobody should go on
+    team.pool.follow(PATIENCE_S)  # returns at once, since the run has ended
 
     assert isinstance(team.pool.error, DeliveryError)
     assert "the delivery to sink b failed: batch 0: delivery stopped after 1 attempts" in caplog.text
@@ -191,7 +191,7 @@ def test_following_goes_on_while_one_sink_is_not_parked() -> None:
 
 
 def staged(**limits: int) -> Team:
-    """Two batches of some bytes each that no committer has delivered: its threads were not started."""
+    """Two undelivered batches. No thread of a committer was started."""
     return Team({"a": Recorder()}, batches=2, settings=Settings(chunk_rows=2, **limits))  # type: ignore[arg-type]
 
 
@@ -253,6 +253,19 @@ def test_without_a_parked_sink_nobody_waits_for_one() -> None:
     team.pool.finish(PATIENCE_S)
 
     assert not team.pool.waits_for_parked_only(before=9)
+
+
+def test_the_refusal_of_parked_sinks_repeats_neither_a_name_nor_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = DeliveryError("sink 'a': the target is full; free some space, then start the query or command again")
+    monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error, "b": ValueError("no")}))
+    team = Team({"a": Delivery(Recorder())})
+    with pytest.raises(UndeliveredError) as caught:
+        team.pool.refuse_parked("memory://wal")
+    assert str(caught.value) == (
+        "sink 'a' of memory://wal is parked, because its delivery failed: the target is full; free some space, then "
+        "start the query or command again; and sink 'b' of memory://wal is parked, because its delivery failed: no"
+    )
+    team.end()
 
 
 # Time that runs out.
@@ -318,23 +331,10 @@ def test_no_time_is_left_after_a_deadline() -> None:
     assert pool._left_s(None) is None
 
 
-def test_the_refusal_of_parked_sinks_repeats_neither_a_name_nor_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = DeliveryError("sink 'a': the target is full; free some space, then start the query or command again")
-    monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error, "b": ValueError("no")}))
-    team = Team({"a": Delivery(Recorder())})
-    with pytest.raises(UndeliveredError) as caught:
-        team.pool.refuse_parked("memory://wal")
-    assert str(caught.value) == (
-        "sink 'a' of memory://wal is parked, because its delivery failed: the target is full; free some space, then "
-        "start the query or command again; and sink 'b' of memory://wal is parked, because its delivery failed: no"
-    )
-    team.end()
-
-
 def test_the_end_waits_for_a_store_that_does_not_answer_only_a_short_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without this, the record of the end took as long as the store's client: minutes."""
+    """Otherwise the record of the end would take as long as the store's client: minutes."""
     monkeypatch.setattr("wal_sink.protocol.committer_pool.END_S", 0.2)
     heard: list[Event] = []
     team = Team({"a": Recorder()}, on_event=heard.append)
