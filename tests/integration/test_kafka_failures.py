@@ -323,7 +323,7 @@ def test_a_sink_tells_no_position_that_the_ledger_has_lost(mortal_kafka: KafkaBr
         assert found == {slots[0]: batch(0).position, slots[1]: batch(2, ordinal=1).position}
 
 
-# What a call of `positions` costs.
+# The requests of a call of `positions`.
 
 
 def test_positions_are_read_from_the_ledger_once_a_call(

@@ -1,4 +1,4 @@
-"""What all servers have in common that tests start."""
+"""The environment that every server of the tests is started with."""
 
 from __future__ import annotations
 
