@@ -155,7 +155,7 @@ def test_older_copies_that_may_not_be_restored_are_refused_before_a_row_is_doubl
     assert site.rows() == before
 
 
-def test_after_such_a_refusal_all_three_of_one_moment_put_it_right(site: Site) -> None:
+def test_wal_checkpoint_and_target_of_one_moment_end_a_refusal(site: Site) -> None:
     site.restore(TARGET)
     with pytest.raises(HistoryError):
         site.run(THROUGH)

@@ -152,7 +152,7 @@ def test_budgets_are_not_spent_by_the_clock() -> None:
     assert attempts(still) == attempts(replace(simulated_runtime(1), now=jumping()))
 
 
-def test_rate_and_breaker_do_not_look_at_it() -> None:
+def test_rate_and_breaker_do_not_look_at_the_wall_clock() -> None:
     def waits(runtime: Runtime) -> list[float]:
         pace = Pace("https://api", Pacing(rows_per_s=10, breaker_failures=2, breaker_pause_s=5), runtime)
         ends = []

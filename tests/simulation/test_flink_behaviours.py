@@ -1,4 +1,4 @@
-"""Behaviours for which Flink tests its write-ahead and two-phase sinks, and seven of their holes, closed here."""
+"""Behaviours for which Flink tests its write-ahead and two-phase sinks, and four of their seven holes, closed here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_notifications_out_of_order_deliver_in_order() -> None:
     assert sink.batches == [0, 1, 2]
 
 
-# The seven holes, closed.
+# Four of the seven holes, closed.
 
 
 @pytest.mark.parametrize("kind", [ConnectionError, TimeoutError, ValueError])

@@ -71,7 +71,7 @@ def test_every_law_holds_where_targets_forget(first: int, tell: Callable[[str], 
 
 
 @pytest.mark.parametrize("seed", SEEDS_THAT_ONCE_FAILED)
-def test_what_once_broke_a_law_holds_now(seed: int) -> None:
+def test_a_history_of_a_forgetting_target_that_once_broke_a_law_breaks_none_now(seed: int) -> None:
     with small_world():
         assert play(draw_losing(seed)).violations == []
 

@@ -124,12 +124,12 @@ def test_every_law_holds_in_the_other_nineteen_thousand_histories(first: int, te
 
 
 @pytest.mark.parametrize("seed", SEEDS_THAT_ONCE_FAILED)
-def test_what_once_broke_a_law_holds_now(seed: int) -> None:
+def test_a_history_that_once_broke_a_law_breaks_none_now(seed: int) -> None:
     with small_world():
         assert play(draw(seed)).violations == []
 
 
-def test_what_once_broke_a_law_holds_now_for_the_kind_of_sink_it_was_drawn_for() -> None:
+def test_a_history_that_once_broke_a_law_of_its_kind_of_sink_breaks_none_now() -> None:
     """The seed draws a two-phase sink now, so the plan names the kind of sink that failed."""
     plan = replace(draw(20261122000442549), kinds=("at_most_once",), forgets=False)
     with small_world():

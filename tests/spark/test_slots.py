@@ -78,7 +78,7 @@ class Waiting(threading.Thread):
         assert not self.is_alive()
 
 
-def test_who_finds_none_free_waits_its_turn() -> None:
+def test_a_caller_that_finds_no_free_slot_waits_its_turn() -> None:
     slots, task = DeliverySlots(lambda: 1), list[int]()
     waiting = []
     with slots.taken(1, should_stop=go_on):

@@ -122,7 +122,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_where_nobody_knows_whether_it_lives_it_is_refused_unless_told_to_take_over(wal: str, where: str) -> None:
+def test_a_command_is_refused_if_the_process_may_live_unless_told_to_take_over(wal: str, where: str) -> None:
     """The process id is that of a process which lives here: it says nothing."""
     drain(wal, "--start-from", "earliest")
     name = claim_as(wal, **ELSEWHERE[where])

@@ -79,7 +79,7 @@ def test_a_lookup_spares_what_an_answer_got_lost_for(plain: Collection) -> None:
     assert [seen.method for seen in plain.server.requests] == ["POST", "GET", "GET"]  # the last for what nobody sent
 
 
-def test_without_a_lookup_or_keys_it_repeats(plain: Collection) -> None:
+def test_a_sink_without_a_lookup_or_keys_repeats_a_request_of_unknown_outcome(plain: Collection) -> None:
     plain.server.faults += [Fault(cut="after")]
     with query_into(HttpSink(plain.url)) as query:
         query.batch(pa.table({"id": [1, 2]}))

@@ -18,7 +18,7 @@ from wal_sink_backends.sql.base.dialect import LEDGER
 from wal_sink_backends.sql.mariadb.dialect import UNIQUE
 
 
-def test_rejects_numbers_it_cannot_hold(mariadb: MariadbServer, maria: str) -> None:
+def test_numbers_that_mariadb_cannot_hold_are_rejected(mariadb: MariadbServer, maria: str) -> None:
     table = pa.table({"v": pa.array([1.5, math.nan, math.inf, None])})
     (rejected,) = write(sink_to(mariadb, maria), chunk(table))
     assert isinstance(rejected, Rejected)
@@ -26,7 +26,7 @@ def test_rejects_numbers_it_cannot_hold(mariadb: MariadbServer, maria: str) -> N
     assert "column 'v' is nan" in rejected.reasons[1]
 
 
-def test_rejects_years_beyond_its_calendar(mariadb: MariadbServer, maria: str) -> None:
+def test_years_beyond_the_calendar_of_mariadb_are_rejected(mariadb: MariadbServer, maria: str) -> None:
     (rejected,) = write(sink_to(mariadb, maria), chunk(pa.table({"d": pa.array([0, 10**8], pa.date32())})))
     assert isinstance(rejected, Rejected)
     assert set(rejected.reasons) == {1}

@@ -58,7 +58,7 @@ def test_keeps_what_is_no_number_and_far_years(postgresql: PostgresqlServer, pg:
     ]
 
 
-def test_rejects_what_its_types_cannot_hold(postgresql: PostgresqlServer, pg: str) -> None:
+def test_values_that_postgresql_cannot_hold_are_rejected(postgresql: PostgresqlServer, pg: str) -> None:
     table = pa.table(
         {
             "name": ["a\0b", "ok", "ok", "ok"],

@@ -153,7 +153,7 @@ def test_the_breaker_opens_after_so_many_failures_in_a_row(clock: Clock) -> None
     assert breaker.closed_in_s() == 30.0
 
 
-def test_after_a_pause_it_lets_one_call_through(clock: Clock) -> None:
+def test_the_breaker_lets_one_call_through_after_a_pause(clock: Clock) -> None:
     breaker = opened(clock)
     clock.sleep(30)
     assert breaker.closed_in_s() == 0.0

@@ -126,7 +126,7 @@ def test_a_wrong_range_and_a_reason_that_is_empty_are_refused(stage: Callable[[i
     assert "is empty" in invoke("catch-up", wal, "--name", "a", "--to", SHOP, "--why", " ", code=2).stderr
 
 
-def test_refused_rows_end_it_with_the_exit_code_of_a_finding(stage: Callable[[int], str]) -> None:
+def test_refused_rows_end_the_command_with_the_exit_code_of_a_finding(stage: Callable[[int], str]) -> None:
     wal = restored(stage, 1, 3)
     refuse_row_102()
 

@@ -99,7 +99,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.usefixtures("often")
-def test_without_a_terminal_it_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     told = Told(capsys)
     with working.working("reading batches") as work:
         work.count(1234, 5000)

@@ -16,7 +16,7 @@ def test_the_budgets_that_are_written_hold_and_are_rounded_up() -> None:
     assert list(excesses(FOUND, budgets)) == []
 
 
-def test_what_is_above_its_budget_or_has_none_is_told() -> None:
+def test_a_figure_above_its_budget_or_without_one_is_told() -> None:
     budgets = {"lines": {"wal_sink": 100, "backends": 5}, "documents": {"pages": 7, "words": 1_001}}
 
     assert list(excesses(FOUND, budgets)) == [

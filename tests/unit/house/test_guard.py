@@ -36,7 +36,7 @@ def test_a_real_socket_with_an_address_is_seen(tmp_path: Path) -> None:
     assert found.startswith("a port (socket.bind: ")
 
 
-def test_what_opens_no_port_is_not_seen() -> None:
+def test_a_test_that_opens_no_port_is_not_seen() -> None:
     def pair() -> None:
         for end in socket.socketpair():
             end.close()

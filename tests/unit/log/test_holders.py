@@ -186,7 +186,7 @@ def test_of_several_sinks_none_is_taken_over_if_one_is_held() -> None:
     assert log_of(place).numbers(paths.terms(ROLE)) == [1]
 
 
-def test_replaying_beside_somebody_who_replays_is_refused_where_it_asks() -> None:
+def test_a_careful_replay_is_refused_while_another_one_runs() -> None:
     place = Place()
     sink = Recorder(lambda _: Rejected({0: "no"}))
     place.stream(place.open({"a": sink}, on_rejected="dead_letter"), 0)

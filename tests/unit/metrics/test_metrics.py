@@ -432,7 +432,7 @@ def test_metrics_that_are_served_cannot_be_served_again(metrics: Metrics) -> Non
 
 
 @pytest.mark.processes
-def test_after_its_end_nobody_answers() -> None:
+def test_nobody_answers_once_metrics_are_closed() -> None:
     metrics = Metrics()
     address = metrics.serve(f"127.0.0.1:{free_port()}")
     assert repr(metrics) == f"Metrics({address})"

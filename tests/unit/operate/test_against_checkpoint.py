@@ -34,9 +34,7 @@ def left_out(wal: MemoryStore, checkpoint: MemoryStore) -> list[str]:
     return check.found.not_compared
 
 
-def test_a_checkpoint_of_another_query_is_a_fault_and_is_not_compared_further(
-    wal: MemoryStore, checkpoint: MemoryStore
-) -> None:
+def test_a_checkpoint_of_another_query_is_a_fault_and_is_left_out(wal: MemoryStore, checkpoint: MemoryStore) -> None:
     replaced(checkpoint, "metadata", b'{"id":"another"}')
     assert faults(wal, checkpoint) == [(Fault.OTHER_QUERY, None)]
     assert left_out(wal, checkpoint) == [f"the checkpoint {checkpoint.root}: the checkpoint belongs to another query"]

@@ -439,7 +439,7 @@ def test_no_run_serves_the_sink_of_an_unfinished_catch_up_and_its_warning_names_
     assert not its.is_late(1.0)
 
 
-def test_ending_it_ends_the_process_that_still_sends() -> None:
+def test_ending_a_catch_up_ends_the_process_that_still_sends() -> None:
     place, target = half()
     target.met.clear()
     target.happens("wrote", 2, lambda: claim(log_on(place.wal), paths.committer_role(holder(place))))

@@ -301,7 +301,7 @@ def test_slots_that_only_batches_left_out_used_are_moved_forward_so_that_the_sin
     assert [row[0] for row in target.rows] == [0, 2, 3, 4]
 
 
-def test_killed_at_any_request_it_leaves_out_no_more_than_the_user_said() -> None:
+def test_a_catch_up_killed_at_any_request_leaves_out_no_more_than_the_user_said() -> None:
     places = killed_everywhere(
         remade(wide),
         lambda each: each[0].wal,
@@ -339,7 +339,7 @@ def test_a_slot_within_a_batch_that_is_left_out_is_moved_to_its_end() -> None:
     assert set(target.rows) == set(rows_of([1, 5], [1, 5], [1], [1], [1, 1])) - lost
 
 
-def test_killed_at_any_request_such_a_slot_is_moved_once() -> None:
+def test_a_slot_of_batches_left_out_is_moved_once_if_killed_at_any_request() -> None:
     places = killed_everywhere(
         remade(within),
         lambda each: each[0].wal,
@@ -366,7 +366,7 @@ def test_a_catch_up_that_was_ended_after_its_last_row_is_completed_by_another() 
     assert not planned(place, Forgetful(target)).is_behind
 
 
-def test_with_nothing_left_to_send_it_is_refused() -> None:
+def test_a_catch_up_with_nothing_left_to_send_is_refused() -> None:
     target = Target()
     rows = [[1], [1], [], []]
     place = delivered(target, rows=lambda batch: rows[batch])

@@ -281,7 +281,7 @@ class _Life:
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20), ids="seeds from {}".format)
-def test_whatever_happened_every_batch_that_counts_was_completed_and_only_one_is_undecided(first: int) -> None:
+def test_every_batch_that_counts_was_completed_and_only_one_is_undecided(first: int) -> None:
     for seed in range(first, first + 20):
         life = _Life(seed)
         for _ in range(5):

@@ -188,7 +188,7 @@ def test_a_wal_of_two_histories_is_not_settled() -> None:
     assert folder.list("", recursive=True) == []
 
 
-def test_restored_to_its_state_before_these_batches_its_query_runs_them_again() -> None:
+def test_a_query_whose_checkpoint_is_restored_to_before_the_settled_batches_runs_them_again() -> None:
     place = came_back()
     with pytest.raises(HistoryError, match="batch 3"):
         place.open({"a": Recorder()}).deliver_all()
@@ -282,7 +282,7 @@ def test_a_decision_that_nobody_can_make_for_the_user_is_asked_for() -> None:
         settled(pending(), memory())
 
 
-def test_where_the_wal_shows_it_no_decision_is_taken() -> None:
+def test_a_decision_against_what_the_wal_shows_is_refused() -> None:
     place = pending()
     run = place.open({"a": Recorder()})
     run.deliver_all()
@@ -293,7 +293,7 @@ def test_where_the_wal_shows_it_no_decision_is_taken() -> None:
     assert settled(place, memory(), "complete").through == 2
 
 
-def test_with_its_own_checkpoint_it_is_drained_as_always() -> None:
+def test_a_wal_whose_newest_checkpoint_is_given_is_not_settled() -> None:
     place = pending()
     with pytest.raises(ConfigError, match="is a checkpoint of this WAL, and is not older than it"):
         settled(place, memory(), checkpoint=place.checkpoint)

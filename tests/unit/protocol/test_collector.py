@@ -71,7 +71,7 @@ def test_a_collection_is_due_once_so_many_batches_beyond_the_retention_are_marke
     assert collector.is_due(first + COLLECT_EVERY_BATCHES)
 
 
-def test_what_was_collected_before_counts_and_is_asked_once() -> None:
+def test_earlier_collections_count_and_are_read_once() -> None:
     place = Place()
     _, collector = collecting(place)
     raise_low_water(place, 10)
@@ -126,7 +126,7 @@ def test_a_sink_without_a_marker_needs_everything_from_its_first_batch_on() -> N
     assert collector.collect(run.committers[0].term) == 11 - KEPT
 
 
-def test_what_a_sink_that_is_none_left_behind_holds_nothing_back() -> None:
+def test_traces_of_a_sink_without_a_registration_hold_nothing_back() -> None:
     place = Place()
     run, collector = collecting(place, "a")
     place.wal.create("sinks/gone/notes.txt", b"")
@@ -195,7 +195,7 @@ def test_everything_through_low_water_goes_and_everything_above_stays() -> None:
     assert not [name for name in place.requests if name.endswith("/")]
 
 
-def test_what_is_no_batch_is_left_alone() -> None:
+def test_folders_that_are_no_batches_are_left_alone() -> None:
     place = Place()
     run, collector = collecting(place, "a")
     mark(place, "a", 30)

@@ -228,7 +228,7 @@ def test_open_comes_once_before_the_first_write_and_close_once_after_the_last() 
     assert sink.calls == ["open", "write", "write", "write", "close"]
 
 
-def test_open_is_told_where_it_is() -> None:
+def test_open_gets_the_wal_the_sink_the_term_the_batch_and_the_columns() -> None:
     sink = Staged()
     _, run = with_batch(sink)
 

@@ -97,7 +97,7 @@ def test_of_calls_side_by_side_one_gets_in(entries: Entries) -> None:
         stage(entries, 1)
 
 
-def test_what_the_winner_staged_does_not_make_up_for_the_call_that_was_refused(entries: Entries) -> None:
+def test_batches_staged_by_the_winner_do_not_make_up_for_the_call_that_was_refused(entries: Entries) -> None:
     with entries.entered("q", "r", 0), contextlib.suppress(ConfigError):
         stage(entries, 0)
     with pytest.raises(ConfigError, match="batch 0"):

@@ -225,7 +225,7 @@ def test_a_batch_that_fails_leaves_it_unretired() -> None:
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_killed_anywhere_the_next_start_completes_it(served: bool) -> None:
+def test_the_next_start_completes_a_sink_with_a_last_batch_that_was_killed_anywhere(served: bool) -> None:
     """A process that serves another sink retires it, too."""
     make = remade(delivered)
     points: list[str] = []
@@ -271,7 +271,7 @@ def test_killed_anywhere_the_next_start_completes_it(served: bool) -> None:
         ({"same_target": "yes"}, "same_target='yes': expected True or False"),
     ],
 )
-def test_what_is_no_batch_is_refused(given: dict[str, Any], told: str) -> None:
+def test_values_that_are_no_batch_are_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Delivery(Recorder(), **given)
 

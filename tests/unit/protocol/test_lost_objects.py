@@ -275,7 +275,7 @@ def test_a_record_that_every_later_object_needs_is_read_once_more_too() -> None:
     assert require_wal(Log(place.wal, simulated_runtime(), "run"), "the content of batches/").wal_id.encode() in record
 
 
-def test_what_must_exist_is_read_once_if_it_is_there() -> None:
+def test_a_record_that_must_exist_is_read_once_if_it_is_there() -> None:
     place, asked = undelivered(), list[str]()
     store = FaultyStore(place.wal, lambda what, _: asked.append(what))
 

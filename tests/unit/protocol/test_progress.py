@@ -45,7 +45,7 @@ def test_a_record_of_no_rows_says_just_that() -> None:
     assert recorded_rows(with_names("000000-000000000000.json"), "a", MANIFEST) == {0: 0}
 
 
-def test_what_is_no_record_is_passed_over() -> None:
+def test_files_that_are_no_records_of_progress_are_passed_over() -> None:
     store = with_names("000000-000000000004.json", "notes.txt", "000001-000000000009.json.partial")
 
     assert recorded_rows(store, "a", MANIFEST) == {0: 4}

@@ -138,7 +138,7 @@ def test_a_name_that_began_idempotent_is_given_to_no_other_kind(now: Callable[[]
         place.open({"a": now()})
 
 
-def test_what_was_at_most_once_is_told_so_when_something_else_comes() -> None:
+def test_a_sink_that_was_at_most_once_is_refused_with_another_guarantee() -> None:
     place = Place()
     place.stream(place.open({"a": Delivery(Recorder(), guarantee="at_most_once")}), 0)
 

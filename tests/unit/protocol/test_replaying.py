@@ -234,7 +234,7 @@ def _refused_at_once() -> Place:
     return place
 
 
-def test_what_is_refused_again_keeps_the_slot_it_had_at_first() -> None:
+def test_rows_that_are_refused_again_keep_the_slot_they_had_at_first() -> None:
     place = delivered()
     slots = {kept.letter.chunk.position.slot for kept in letters(place).due()}
     for _ in range(2):

@@ -46,7 +46,7 @@ def run(given: Budget, function: Failing, waits: list[float]) -> str:
     return answer
 
 
-def test_what_succeeds_at_once_neither_waits_nor_counts() -> None:
+def test_a_call_that_succeeds_at_once_neither_waits_nor_counts() -> None:
     given, waits = budget()
 
     assert run(given, Failing(0), waits) == "done"
@@ -57,7 +57,7 @@ class Rows:
     """Rows that an attempt holds in its frame. The traceback of its failure refers to that frame."""
 
 
-def test_what_an_attempt_held_is_let_go_of_before_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_objects_that_an_attempt_held_are_released_before_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL")  # pytest would keep the errors of which it is told
     given, waits = budget()
     attempts: list[weakref.ref[Rows]] = []
@@ -104,7 +104,7 @@ def test_the_default_budget_outlasts_a_server_that_restarts(seed: int) -> None:
     assert given.call(ask, OSError, sleep=given.runtime.sleep_s, what="test") == "done"
 
 
-def test_gives_up_when_its_time_is_spent() -> None:
+def test_attempts_end_when_their_time_is_spent() -> None:
     given, waits = budget(attempts=10_000, budget_s=60)
     failing = Failing(10_000)
 

@@ -180,7 +180,7 @@ def test_a_sink_that_is_retired_while_others_run_holds_nothing_back_from_then_on
     assert low_water(place) == 12 - KEPT
 
 
-def test_what_a_sink_lacks_is_named_and_given_up_only_where_somebody_says_so() -> None:
+def test_batches_that_a_sink_lacks_are_named_and_given_up_only_with_their_number() -> None:
     place = two_sinks()
     place.stream(place.open({"a": Recorder()}), 5)
     before = place.wal.list("", recursive=True)
@@ -226,7 +226,7 @@ def test_a_sink_lacks_no_batch_from_before_it_began() -> None:
     assert retire(log_of(place), "c", drop_pending=0, take_over=TakeOver.IF_GONE).dropped == ()
 
 
-def test_what_is_staged_while_it_is_retired_is_not_given_up() -> None:
+def test_batches_staged_while_a_sink_is_retired_are_not_given_up() -> None:
     place = two_sinks()
     run = place.open({"a": Recorder()})
     create = place.wal.create

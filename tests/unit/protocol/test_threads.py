@@ -242,7 +242,7 @@ def test_giving_up_is_told_once_and_kept_as_the_error() -> None:
     assert thread.caught_up.is_set(), "nobody may wait for it for ever"
 
 
-def test_who_waits_for_it_to_catch_up_is_released_before_the_failure_is_dealt_with() -> None:
+def test_callers_of_catch_up_are_released_before_the_failure_is_handled() -> None:
     released: list[bool] = []
     place = Place()
     run = place.open({"a": Recorder(lambda _: False)}, runtime=SYSTEM)
@@ -381,7 +381,7 @@ def test_a_thread_looks_for_new_batches_at_every_call_of_catch_up() -> None:
     ended(thread)
 
 
-def test_finishing_after_it_caught_up_it_looks_once_more() -> None:
+def test_a_thread_that_has_caught_up_looks_once_more_when_it_finishes() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
     other = place.open({}, runtime=SYSTEM)
@@ -397,7 +397,7 @@ def test_finishing_after_it_caught_up_it_looks_once_more() -> None:
     assert thread.join(PATIENCE_S)
 
 
-def test_while_it_waits_for_one_batch_it_asks_for_that_one_and_seldom_looks_for_others(
+def test_a_thread_that_waits_for_one_batch_asks_for_that_one_and_seldom_looks_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = Place()

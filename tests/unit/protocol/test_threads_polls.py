@@ -42,15 +42,15 @@ def test_a_thread_that_waits_for_a_batch_of_this_run_asks_ever_less_often_up_to_
     assert polls_of(waiting(pending=True), 9) == [0.03, 0.06, 0.12, 0.24, 0.48, 0.96, 1.0, 1.0, 1.0]
 
 
-def test_following_it_asks_ever_less_often_up_to_every_five_seconds() -> None:
+def test_a_thread_that_follows_asks_ever_less_often_up_to_every_five_seconds() -> None:
     assert polls_of(waiting(follow=True), 11)[5:10] == [0.96, 1.92, 3.84, 5.0, 5.0]
 
 
-def test_waiting_for_nothing_it_does_not_ask() -> None:
+def test_a_thread_that_waits_for_nothing_does_not_ask() -> None:
     assert polls_of(waiting(), 3) == [None, None, None]
 
 
-def test_before_the_wal_has_a_batch_it_does_not_ask() -> None:
+def test_a_thread_does_not_ask_before_the_wal_has_a_batch() -> None:
     assert polls_of(waiting(bound=False), 1) == [None]
 
 
@@ -114,13 +114,13 @@ def test_a_thread_searches_now_and_then_whatever_the_entry_before_says() -> None
     assert searching(waiting(follow=True), range(2048)) == [1023, 2047]
 
 
-def test_waiting_for_batch_0_which_has_none_before_it_searches_every_eighth_time() -> None:
+def test_a_thread_that_waits_for_batch_0_searches_every_eighth_time() -> None:
     thread = waiting(follow=True)
     thread._committer._marker = None
     assert searching(thread, range(16)) == [7, 15]
 
 
-def test_following_a_wal_without_batches_it_asks_for_its_owner_alone() -> None:
+def test_a_thread_that_follows_a_wal_without_batches_asks_for_its_owner_alone() -> None:
     thread = waiting(follow=True, bound=False)
     assert searching(thread, range(16)) == []
     assert all(thread._is_read_spent() for thread._polls in range(16))

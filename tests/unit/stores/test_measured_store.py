@@ -135,7 +135,7 @@ def test_a_request_that_fails_late_counts(store: Store, clock: Clock, caplog: py
     assert "creating a" in caplog.text
 
 
-def test_without_a_meter_it_is_the_store_itself(inner: Store) -> None:
+def test_a_store_without_a_meter_is_the_store_itself(inner: Store) -> None:
     assert measured(inner, None) is inner
 
 

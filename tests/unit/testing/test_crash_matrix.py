@@ -90,7 +90,7 @@ def test_each_line_of_a_sink_is_tried_however_few_points_are() -> None:
         assert any(violation.difference.lost for violation in matrix.violations)
 
 
-def test_what_repeats_itself_every_few_points_is_not_missed_for_it() -> None:
+def test_the_choice_does_not_miss_a_point_that_repeats_itself_every_few_points() -> None:
     names = ["before write of rows 0 to 2", *(f"inside line {line}" for line in range(9)), "after write of rows 0 to 2"]
     points = points_of(names * 10, EVERYTHING)
 
@@ -135,14 +135,14 @@ class BeforeALock(InALock):
             self.target.rows += [row for row in new if row["key"] not in known]
 
 
-def test_who_holds_a_lock_while_it_stands_still_is_waited_for() -> None:
+def test_a_process_that_stands_still_with_a_lock_is_waited_for() -> None:
     matrix = crash_matrix(InALock, lambda target: target.rows, Locked, tables=SHORT, disturb=("stands still",))
 
     assert matrix.check().waited > 0
     assert f"(the newer process waited in {matrix.waited} of them)" in str(matrix)
 
 
-def test_who_looks_before_it_locks_is_found() -> None:
+def test_a_sink_that_looks_before_it_locks_is_found() -> None:
     matrix = crash_matrix(BeforeALock, lambda target: target.rows, Locked, tables=SHORT, disturb=("stands still",))
 
     with pytest.raises(AssertionError, match=r"stood still just before BeforeALock.write, .* until a newer process"):
@@ -166,7 +166,7 @@ class KeepsALock(InALock):
             self.target.lock.release()
 
 
-def test_who_holds_a_lock_between_two_calls_keeps_its_successor_out() -> None:
+def test_a_process_that_holds_a_lock_between_two_calls_keeps_a_newer_one_out() -> None:
     with pytest.raises(
         AssertionError,
         match="newer process waits for something, such as a lock, that this process holds between two calls",
