@@ -12,7 +12,7 @@ import pytest
 from tests.house.support import logger_of
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import PATIENCE_S
-from tests.unit.protocol.test_crew import Team, failing
+from tests.unit.protocol.test_committer_pool import Team, failing
 from wal_sink.errors import DeliveryError
 
 
