@@ -197,15 +197,6 @@ def test_a_storm_that_does_not_end_is_told_in_time_and_in_words(server: S3Server
     assert len(paused) == 6
 
 
-def test_other_failures_are_not_waited_for(server: S3Server, spec: StoreSpec) -> None:
-    paused: list[float] = []
-    store = S3Store(spec, runtime=replace(SYSTEM, sleep_s=paused.append))
-    server.fault = lambda *_: Fault(403, "AccessDenied")
-    with pytest.raises(StoreError, match="AccessDenied"):
-        store.create("a", b"x")
-    assert paused == []
-
-
 def test_a_store_without_conditional_writes_is_told_as_such(server: S3Server, spec: StoreSpec) -> None:
     server.fault = lambda *_: Fault(501, "NotImplemented")
     with pytest.raises(StoreError, match=r"NotImplemented .*A WAL needs conditional writes \(If-None-Match\)"):

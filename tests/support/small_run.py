@@ -37,6 +37,19 @@ def out_of_use(store: Store) -> Iterator[None]:
     store.create(paths.WAL, record)
 
 
+def before_create(store: Store, where: str, act: Callable[[], object]) -> None:
+    """Do something once, just before the object at this path is created."""
+    create = store.create
+
+    def first_act(path: str, data: bytes) -> None:
+        if path == where:
+            store.create = create  # type: ignore[method-assign]
+            act()
+        create(path, data)
+
+    store.create = first_act  # type: ignore[method-assign]
+
+
 @dataclass
 class Place(OneSinkPlace):
     """A WAL and a checkpoint for runs of several sinks. `requests` holds the requests to the WAL."""

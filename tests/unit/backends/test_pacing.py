@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from datetime import UTC, datetime
 
 import pytest
 
 from tests.house.support import Runtime
-from tests.support.waiting import wait_until
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink_backends.common.pacing import (
     Breaker,
@@ -50,14 +47,6 @@ def test_rows_of_one_second_go_at_once(clock: Clock) -> None:
     bucket = TokenBucket(10, clock.runtime)
     assert [bucket.take(5), bucket.take(5)] == [0.0, 0.0]
     assert bucket.take(5) == pytest.approx(0.5)
-
-
-def test_what_was_not_taken_is_not_counted(clock: Clock) -> None:
-    bucket = TokenBucket(10, clock.runtime)
-    bucket.take(10)
-    assert bucket.take(5) == bucket.take(5) == pytest.approx(0.5)
-    clock.sleep(0.5)
-    assert bucket.take(5) == 0.0
 
 
 def test_a_pause_saves_up_no_more_than_a_second(clock: Clock) -> None:
@@ -106,28 +95,6 @@ def test_a_chunk_that_takes_too_long_at_that_rate_is_refused_for_good(clock: Clo
     pace.check_chunk(600, "chunk a")
     with pytest.raises(PermanentError, match=r"chunk a: 601 rows take 60 s .* Settings\(chunk_rows=600\) or less"):
         pace.check_chunk(601, "chunk a")
-
-
-def test_many_threads_share_one_rate() -> None:
-    """Real time: 8 threads at 200 rows a second send 200 at once, and no more than 200 others a second."""
-    began_s = time.monotonic()
-    bucket = TokenBucket(200)
-    taken: list[int] = []
-    over = threading.Event()
-
-    def take() -> None:
-        while not over.is_set():
-            if bucket.take(1) == 0.0:
-                taken.append(1)
-
-    threads = [threading.Thread(target=take) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(taken) > 300, "the bucket was filled again")
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert len(taken) <= 200 + 200 * (time.monotonic() - began_s)
 
 
 # Patience.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from typing import Any
 
 import msgspec
@@ -13,14 +12,10 @@ import pytest
 import wal_sink.log.holders
 import wal_sink.support.clock
 from tests.house.log import Holding, Log, TakeOver, TermRecord, claim, holder_of, note_end, paths
-from tests.house.protocol import CommitterPool, Run
-from tests.house.sinks import Rejected
 from tests.house.support import ProcessIdentity, process_identity
-from tests.support.small_run import Place, Recorder, served_sink
+from tests.support.small_run import Place, before_create
 from wal_sink.errors import ConfigError, HeldError, StoreError
 from wal_sink.log.holders import Holder, refuse_held
-from wal_sink.operate.replay import DeadLetters
-from wal_sink.settings import Settings
 from wal_sink.support.clock import find_process
 from wal_sink.testing import FaultyStore, simulated_runtime
 
@@ -161,68 +156,12 @@ def test_a_look_before_a_claim_refuses_as_the_claim_does() -> None:
 def test_a_process_that_claims_after_the_look_is_not_fenced() -> None:
     """Between the listing and the create another process may start."""
     place = Place()
-    log, create = log_of(place), place.wal.create
-
-    def another_first(path: str, data: bytes) -> None:
-        place.wal.create = create  # type: ignore[method-assign]
-        claim(log_of(place), ROLE)
-        create(path, data)
-
-    place.wal.create = another_first  # type: ignore[method-assign]
+    log = log_of(place)
+    before_create(place.wal, paths.term(ROLE, 1), lambda: claim(log_of(place), ROLE))
 
     with pytest.raises(HeldError, match="is running on this machine"):
         claim(log, ROLE, take_over=TakeOver.IF_GONE)
     assert log.numbers(paths.terms(ROLE)) == [1]
-
-
-def test_of_several_sinks_none_is_taken_over_if_one_is_held() -> None:
-    place = Place()
-    place.stream(place.open({"a": Recorder(), "b": Recorder()}), 0)
-    note_end(log_of(place), ROLE, 1)
-    run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime(3))
-
-    with pytest.raises(HeldError, match="sink 'b'"):
-        run.open([served_sink(run, name, Recorder()) for name in ("a", "b")], take_over=TakeOver.IF_GONE)
-    assert log_of(place).numbers(paths.terms(ROLE)) == [1]
-
-
-def test_a_careful_replay_is_refused_while_another_one_runs() -> None:
-    place = Place()
-    sink = Recorder(lambda _: Rejected({0: "no"}))
-    place.stream(place.open({"a": sink}, on_rejected="dead_letter"), 0)
-    log = log_of(place)
-    claim(log, paths.replayer_role("a"))
-
-    with pytest.raises(HeldError, match="replaying the dead letters of sink 'a'"):
-        DeadLetters(log, name="a").replay(Recorder(), take_over=TakeOver.IF_GONE)
-    assert DeadLetters(log, name="a").replay(Recorder()).rows == 1
-    assert DeadLetters(log, name="a").replay(Recorder(), take_over=TakeOver.IF_GONE).rows == 0
-
-
-def test_a_crew_that_ended_says_so_once_and_one_that_is_busy_does_not() -> None:
-    place, busy, free = Place(), threading.Event(), threading.Event()
-
-    def hold(_: object) -> None:
-        busy.set()
-        free.wait(60)
-
-    list(place.query().batches(place.open({"a": Recorder()}), 1))
-    stopping = threading.Event()
-    store = FaultyStore(place.wal, place._note)
-    run = Run(store, place.checkpoint, Settings(), pause=stopping.wait)
-    run.open([served_sink(run, "a", hold)])
-    pool = CommitterPool(run, stopping=stopping, on_failure=lambda: None)
-    pool.start()
-    assert busy.wait(60)
-
-    assert not pool.stop(0.01)
-    assert holder_of(run.log, ROLE, 2).state is Holding.RUNNING
-    free.set()
-    place.requests.clear()
-    assert pool.stop(60)
-    assert pool.stop(60)
-    assert place.requests.count(f"create {paths.ended(ROLE, 2)}") == 1
-    assert holder_of(run.log, ROLE, 2).state is Holding.ENDED
 
 
 def test_an_end_that_cannot_be_recorded_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,45 +177,6 @@ def test_an_end_that_cannot_be_recorded_is_a_warning(caplog: pytest.LogCaptureFi
     assert "the end was not recorded" in caplog.text
 
 
-def test_a_start_asks_nothing_more_an_end_creates_one_object_a_sink_and_a_careful_start_costs_five_requests() -> None:
-    place = Place()
-    place.stream(place.open({"a": Recorder()}), 0)
-    place.requests.clear()
-    place.open({"a": Recorder()})
-    asked = [request for request in place.requests if "terms/" in request]
-    run = Run(FaultyStore(place.wal, place._note), place.checkpoint, Settings(), runtime=simulated_runtime(4))
-    place.requests.clear()
-    run.end()
-    ends = place.requests.copy()
-    note_end(run.log, ROLE, 2)
-    place.requests.clear()
-    run.open([served_sink(run, "a", Recorder())], take_over=TakeOver.IF_GONE)
-
-    assert not [request for request in asked if request.startswith("read")]
-    assert ends == []
-    read = [f"read {paths.term(ROLE, 2)}", f"read {paths.ended(ROLE, 2)}"]
-    of_role = [request for request in place.requests if paths.terms(ROLE) in request]
-    assert of_role == [
-        f"list {paths.terms(ROLE)}",
-        *read,
-        *read,
-        f"create {paths.term(ROLE, 3)}",
-    ]
-    place.requests.clear()
-    run.end()
-    assert place.requests == [f"create {paths.ended(ROLE, 3)}"]
-
-
 def test_whom_to_take_over_from_is_one_of_three_words() -> None:
     with pytest.raises(ConfigError, match="take_over='never': expected one of 'always', 'if_gone', 'unless_running'"):
         TakeOver("never")
-
-
-def test_asking_of_a_role_that_nobody_held_is_one_listing() -> None:
-    place = Place()
-    asked: list[str] = []
-    store = FaultyStore(place.wal, lambda what, where: asked.append(f"{what.removeprefix('before ')} {where}"))
-
-    refuse_held(Log(store, simulated_runtime(7), "tool"), ROLE, take_over=TakeOver.IF_GONE)
-
-    assert [request for request in asked if not request.startswith("after")] == [f"list {paths.terms(ROLE)}"]

@@ -16,7 +16,6 @@ from tests.house.protocol import SMALL_BATCH_BYTES, Run, Staged, StagedPartition
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Settings
 from wal_sink.protocol.partitions import MOST_INLINE_BYTES, inline_limit, packed, stage_partition, take_inline
 
 BUDGET = 16 << 20
@@ -73,13 +72,6 @@ def read(log: Log, staged: StagedPartition) -> list[list[Any]]:
 # Rows that travel.
 
 
-def test_a_task_returns_at_most_its_share_of_the_budget() -> None:
-    assert inline_limit(BUDGET, 0) == inline_limit(BUDGET, 63) == MOST_INLINE_BYTES
-    assert inline_limit(BUDGET, 64) == BUDGET // 65 < MOST_INLINE_BYTES
-    assert inline_limit(BUDGET, 1_999) == BUDGET // 2_000
-    assert inline_limit(0, 0) == 0
-
-
 def test_what_all_tasks_return_is_bounded() -> None:
     for partitions in [1, 64, 200, 2_000, 40_000]:
         total = sum(inline_limit(BUDGET, partition) for partition in range(partitions))
@@ -105,11 +97,6 @@ def test_rows_travel_up_to_the_limit_and_none_is_lost_beyond_it() -> None:
 def test_a_partition_without_rows_is_empty() -> None:
     assert take_inline(iter([]), 10) == (b"", ())
     assert take_inline(iter([batch()]), 10) == (b"", ())
-
-
-def test_only_a_part_of_a_larger_batch_travels() -> None:
-    data, _ = take_inline([batch(*range(10_000)).slice(5, 2)], 1_000)
-    assert rows_of(data) == [5, 6]
 
 
 def test_a_large_partition_is_read_no_further_than_the_limit() -> None:
@@ -167,13 +154,6 @@ def test_a_larger_partition_keeps_its_place(run: Run, place: Place) -> None:
     first, middle, last = read(run.log, staged)
     assert (first, len(middle), last) == ([0, 1], 40_000, [3, 4])
     assert [paths.parse_segment(ref.path) for ref in staged.segments] == [(0, 0), (2, 0), (3, 0)]
-
-
-def test_packed_segments_end_where_others_would(run: Run, place: Place) -> None:
-    context = context_of(place.open({"a": Recorder()}, settings=Settings(chunk_rows=2, segment_bytes=1)), place)
-    staged = packed(context, [task(context, run, number, [batch(number)]) for number in range(5)], run.log)
-    assert read(run.log, staged) == [[0, 1], [2, 3], [4]]
-    assert [paths.parse_segment(ref.path) for ref in staged.segments] == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_a_segment_holds_rows_of_one_schema(run: Run, place: Place) -> None:
@@ -274,18 +254,6 @@ def stage_inline(place: Place, run: Run, partitions: Sequence[pa.Table]) -> Mani
     manifest = run.end_staging(attempt, staged)
     query.complete_batch(0)
     return manifest
-
-
-def test_partitions_of_ten_rows_cost_one_segment() -> None:
-    for partitions in [1, 200, 2_000]:
-        place, sink = Place(), Recorder()
-        run = place.open({"a": sink}, settings=Settings(chunk_rows=10 * partitions))
-        stage_inline(place, run, [numbers(number, 10) for number in range(partitions)])
-        run.deliver_all()
-        (chunk,) = sink.chunks
-        assert chunk.table.column("batch").to_pylist() == [number for number in range(partitions) for _ in range(10)]
-        steady = [one.split()[0] for one in place.requests if one != "list low-water"]  # that is the first collection
-        assert steady == ["segment", "create", "read", "create", "read", "create"]
 
 
 def test_a_two_phase_sink_prepares_packed_rows_when_they_are_delivered() -> None:

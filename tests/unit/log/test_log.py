@@ -25,18 +25,6 @@ def low_water_of(batch_id: int, identity: str = "x") -> LowWater:
     return LowWater(batch_id=batch_id, marked={}, id=identity, created="now")
 
 
-def test_a_record_that_is_not_there_is_none() -> None:
-    assert a_log().find(LowWater, paths.low_water(3)) is None
-
-
-def test_a_record_is_found_as_it_was_created() -> None:
-    log, record = a_log(), low_water_of(3)
-
-    assert log.create(paths.low_water(3), record)
-
-    assert log.find(LowWater, paths.low_water(3)) == record
-
-
 def test_of_two_records_for_one_path_the_first_counts() -> None:
     log, first, second = a_log(), low_water_of(3, "first"), low_water_of(3, "second")
 
@@ -124,19 +112,3 @@ def test_low_water_is_the_highest_and_nothing_before_the_first() -> None:
     record = log.find(LowWater, paths.low_water(9))
     assert record is not None
     assert (record.batch_id, record.marked) == (9, {"a": 10})
-
-
-@pytest.mark.parametrize(("after", "start"), [(NOTHING, ""), (0, paths.batch_name(0)), (7, paths.batch_name(7))])
-def test_a_store_is_asked_for_no_more_than_what_comes_after(
-    after: int, start: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, asked = a_log(), list[str]()
-
-    def noting(_: str, *, after: str = "") -> list[str]:
-        asked.append(after)
-        return []
-
-    monkeypatch.setattr(log.store, "list", noting)
-    log.numbers("folder", after=after)
-
-    assert asked == [start]

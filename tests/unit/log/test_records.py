@@ -54,7 +54,6 @@ RECORDS: Sequence[Record] = [
     SinkRecord(name="a", sink_kind="plain", first_batch=0, identity="i", **STAMP),
     LowWater(batch_id=0, marked={"a": 0}, **STAMP),
 ]
-IDS = [type(record).__name__ for record in RECORDS]
 
 
 def test_a_record_comes_back_as_written() -> None:
@@ -172,8 +171,3 @@ def test_a_kind_of_record_that_does_not_say_where_it_belongs_belongs_nowhere() -
         kind = "lacking"
 
     assert not Lacking(**STAMP).belongs_at("anywhere")
-
-
-def test_of_what_is_no_record_the_first_forty_bytes_are_shown() -> None:
-    with pytest.raises(CorruptError, match=rf"found 50 bytes starting with b'{'x' * 40}'$"):
-        decode(LowWater, b"x" * 50, "where")

@@ -207,14 +207,6 @@ def test_the_reference_describes_the_file() -> None:
     assert metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_equal_column_names_are_restored() -> None:
-    store = DictStore()
-    (ref,) = stage(store, [rows(3)], limits())
-    data = load_segment(store, ref)
-    ((*_, table),) = read_chunks(data, ref, chunk_rows=10, columns=["a.b", "a.b"], where="here")
-    assert table.column_names == ["a.b", "a.b"]
-
-
 def test_a_null_struct_whose_fields_must_not_be_null_is_held() -> None:
     inner = pa.struct(
         [pa.field("x", pa.int32(), nullable=False), pa.field("l", pa.list_(pa.int8()), metadata={"k": "v"})]

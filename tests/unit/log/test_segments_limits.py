@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,12 +47,6 @@ def ends(batches: Sequence[int], **limits: int) -> tuple[int, ...] | None:
 def test_a_chunk_takes_as_many_bytes_as_it_may_whatever_the_batches() -> None:
     for batches in [[10], [3, 3, 3, 1], [1] * 10, [5, 5], [9, 1]]:
         assert ends(batches, chunk_bytes=4 * BYTES) == (4, 8, 10)
-
-
-def test_where_both_limits_meet_neither_takes_a_row_away() -> None:
-    assert ends([10], chunk_rows=4, chunk_bytes=5 * BYTES) is None
-    assert ends([10], chunk_rows=4, chunk_bytes=4 * BYTES) is None
-    assert ends([10], chunk_rows=4, chunk_bytes=3 * BYTES) == (3, 6, 9, 10)
 
 
 def test_a_row_that_is_larger_than_a_chunk_goes_alone() -> None:
@@ -156,10 +149,3 @@ def test_fields_inside_structs_may_be_null_and_all_else_stays() -> None:
         assert segment_writer._relaxed_field(pa.field("c", given, nullable=False)).equals(
             pa.field("c", kept, nullable=False)
         )
-
-
-def test_a_map_stays_sorted_or_not() -> None:
-    in_order: Any = pa.map_(pa.string(), STRICT, True)
-    in_none: Any = pa.map_(pa.string(), STRICT)
-
-    assert [segment_writer._relaxed_type(kind).keys_sorted for kind in (in_order, in_none)] == [True, False]

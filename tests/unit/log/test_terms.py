@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import pickle
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from tests.house.stores import MemoryStore, Store, StoreSpec
 from tests.house.support import ProcessIdentity
 from tests.support.logged import said_here
 from tests.support.side_by_side import side_by_side
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, before_create
 from wal_sink.errors import FencedError, HeldError, StoreError
 from wal_sink.log.terms import MOST_FILLED, claim_above, claim_above_seen, is_superseded_by_siblings, renew
 from wal_sink.support.clock import process_name
@@ -37,13 +36,6 @@ def test_the_first_term_is_one_and_each_claim_counts_on() -> None:
     on = store()
 
     assert [claim(log(on), "role").number for _ in range(3)] == [1, 2, 3]
-
-
-def test_roles_count_apart() -> None:
-    on = store()
-    claim(log(on), "one")
-
-    assert claim(log(on), "other").number == 1
 
 
 def test_the_holder_passes_its_check_and_everyone_before_it_is_fenced_with_the_place_to_look() -> None:
@@ -95,15 +87,6 @@ def test_a_holder_knows_whether_only_its_siblings_came_after_it(
     assert is_superseded_by_siblings(log(on), mine) is expected
 
 
-def test_a_check_costs_one_read() -> None:
-    on, seen = store(), list[str]()
-    term = claim(log(on), "role")
-
-    term.check(FaultyStore(on, lambda what, where: seen.append(f"{what} {where}")))
-
-    assert seen == [f"before read {paths.term('role', 2)}"]
-
-
 def test_processes_that_claim_at_the_same_time_get_different_terms() -> None:
     on = store()
 
@@ -126,12 +109,6 @@ def test_a_lost_answer_to_a_claim_leaves_one_holder(when: str) -> None:
     assert on.list(paths.terms("role")) == ["0000000001.json"]
 
 
-def test_a_term_travels_to_executors() -> None:
-    term = Term("role", 7)
-
-    assert pickle.loads(pickle.dumps(term)) == term  # noqa: S301 - made here
-
-
 def test_a_claim_that_could_not_be_checked_is_an_error_and_not_a_pass() -> None:
     on = store()
     term = claim(log(on), "role")
@@ -145,28 +122,9 @@ def test_a_claim_that_could_not_be_checked_is_an_error_and_not_a_pass() -> None:
 
 def test_a_term_that_another_took_meanwhile_is_passed_over() -> None:
     on = store()
-    create = on.create
-
-    def another_first(path: str, data: bytes) -> None:
-        on.create = create  # type: ignore[method-assign]
-        claim(log(on), "role")
-        create(path, data)
-
-    on.create = another_first  # type: ignore[method-assign]
+    before_create(on, paths.term("role", 1), lambda: claim(log(on), "role"))
 
     assert claim(log(on), "role").number == 2
-
-
-def test_a_claim_says_who_claimed_what() -> None:
-    on = store()
-    mine = log(on)
-    claim(mine, "role")
-
-    record = mine.find(TermRecord, paths.term("role", 1))
-
-    assert record is not None
-    assert (record.role, record.term, record.run_id) == ("role", 1, mine.run_id)
-    assert record.process == process_name()
 
 
 def test_a_renewed_term_is_the_next_and_fences_the_one_before() -> None:
@@ -197,17 +155,6 @@ def test_a_superseded_process_cannot_renew_its_term() -> None:
         renew(mine, term)
 
 
-def test_a_claim_costs_a_listing_and_a_create_however_many_there_were() -> None:
-    on, seen = store(), list[str]()
-    for _ in range(3):
-        claim(log(on), "role")
-
-    claim(log(FaultyStore(on, lambda what, where: seen.append(f"{what} {where}"))), "role")
-
-    created = paths.term("role", 4)
-    assert seen == [f"before list {paths.terms('role')}", f"before create {created}", f"after create {created}"]
-
-
 # Terms that were lost, and terms that others know.
 
 
@@ -217,10 +164,6 @@ def lose(on: MemoryStore, *numbers: int) -> None:
 
 def numbers(on: MemoryStore) -> list[int]:
     return [int(name.removesuffix(".json")) for name in on.list(paths.terms("role"))]
-
-
-def test_a_role_that_was_never_held_begins_with_one() -> None:
-    assert claim(log(store()), "role", was_held=False).number == 1
 
 
 def test_where_all_terms_of_a_role_are_gone_the_claim_jumps_and_fences_who_may_still_live() -> None:
@@ -288,15 +231,6 @@ def test_a_claim_above_fences_everybody_below() -> None:
             Term("role", number).check(on)
 
 
-def test_a_claim_above_what_the_terms_say_anyway_is_the_next_one() -> None:
-    on = store()
-    for _ in range(3):
-        claim(log(on), "role")
-
-    assert claim_above(log(on), "role", 2).number == 4
-    assert claim_above(log(on), "role", 0).number == 5
-
-
 def test_a_claim_far_above_creates_what_fences_the_last_holder_and_the_nearest_numbers() -> None:
     on = store()
     claim(log(on), "role")
@@ -311,16 +245,8 @@ def test_a_claim_far_above_creates_what_fences_the_last_holder_and_the_nearest_n
 def test_who_claims_while_another_jumps_is_fenced_or_comes_after() -> None:
     on = store()
     claim(log(on), "role")
-    create = on.create
     others: list[Term] = []
-
-    def another_first(path: str, data: bytes) -> None:
-        if path == paths.term("role", 7):
-            on.create = create  # type: ignore[method-assign]
-            others.append(claim(log(on), "role"))
-        create(path, data)
-
-    on.create = another_first  # type: ignore[method-assign]
+    before_create(on, paths.term("role", 7), lambda: others.append(claim(log(on), "role")))
     above = claim_above(log(on), "role", 9)
     after = claim(log(on), "role")
 
@@ -328,10 +254,6 @@ def test_who_claims_while_another_jumps_is_fenced_or_comes_after() -> None:
     for term in (*others, above):
         with pytest.raises(FencedError):
             term.check(on)
-
-
-def test_a_claim_above_nothing_is_the_first() -> None:
-    assert claim_above(log(store()), "role", 0).number == 1
 
 
 @pytest.mark.parametrize(("take_over", "may"), [(TakeOver.ALWAYS, True), (TakeOver.IF_GONE, False)])
@@ -342,15 +264,7 @@ def test_a_claim_after_a_gap_takes_over_only_whom_it_may(take_over: TakeOver, ma
         claim(log(on), "role")
     note_end(log(on), "role", 3)
     on.delete([paths.term("role", 2)])
-    create = on.create
-
-    def another_first(path: str, data: bytes) -> None:
-        if path == paths.term("role", 4):
-            on.create = create  # type: ignore[method-assign]
-            claim_above(log(on), "role", 3)
-        create(path, data)
-
-    on.create = another_first  # type: ignore[method-assign]
+    before_create(on, paths.term("role", 4), lambda: claim_above(log(on), "role", 3))
     if may:
         assert claim(log(on), "role", take_over=take_over).number == 5
     else:

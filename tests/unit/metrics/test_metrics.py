@@ -6,7 +6,7 @@ import builtins
 import json
 import math
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +23,6 @@ from tests.support.small_run import Place, Recorder
 from wal_sink import ConfigError, DeliveryError, Metrics, Rejected, Retry, RetryLaterError
 from wal_sink.metrics import prometheus
 from wal_sink.metrics.numbers import MOST_TIMES, Numbers
-from wal_sink.sinks import SegmentSink
 from wal_sink.telemetry import AttemptFailed, FoundDelivered, Released, SlowStore, StreamHeld, StreamResumed
 
 WAL = "memory://x"
@@ -191,12 +190,6 @@ def test_only_the_last_kind_of_error_is_shown_and_unknown_kinds_are_one(sinks: S
     }
 
 
-def test_an_attempt_without_a_next_one_is_no_retry(sinks: Sinks) -> None:
-    sinks.tell(failed("unknown", None))
-    assert math.isnan(sinks.value("wal_sink_retries", "a", "unknown"))
-    assert sinks.value("wal_sink_last_error_timestamp_seconds", "a", "unknown") > 0
-
-
 def test_an_event_without_a_metric_is_none_of_them(sinks: Sinks) -> None:
     class New(Event):
         pass
@@ -360,32 +353,6 @@ def test_no_text_of_an_error_is_shown(metrics: Metrics) -> None:
     assert "abcdefgh" not in shown
     assert "pass" not in shown
     assert "host" not in shown
-
-
-@pytest.mark.processes
-def test_a_timed_segment_sink_is_counted_as_one_call(metrics: Metrics) -> None:
-    class Segments(SegmentSink):
-        def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
-            del ordinal, batch_id
-            for _ in chunks:
-                continue
-
-    place = Place(rows=lambda _: [10])
-    place.stream(place.open({"a": Segments()}, metrics=metrics), 0)
-    assert read(metrics)['wal_sink_chunk_seconds_count{sink="a"}'] == 1
-
-
-@pytest.mark.processes
-def test_a_chunk_that_fails_is_timed_too(metrics: Metrics) -> None:
-    failures = [ValueError("broken")]
-
-    def fail(_: Chunk) -> None:
-        if failures:
-            raise failures.pop()
-
-    place = Place()
-    place.stream(place.open({"a": Recorder(fail)}, metrics=metrics), 0)
-    assert read(metrics)['wal_sink_chunk_seconds_count{sink="a"}'] == 2
 
 
 @pytest.mark.processes

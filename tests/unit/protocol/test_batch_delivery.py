@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.house.log import MARGIN, Manifest, Marker, Progress, Stamp, decode, encode, paths
+from tests.house.log import MARGIN, Manifest, Progress, Stamp, encode, paths
 from tests.house.protocol import DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask
-from tests.house.sinks import Failure, FailureKind, Rejected, TransactionalSink
+from tests.house.sinks import Failure, FailureKind, TransactionalSink
 from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
@@ -124,18 +122,6 @@ def test_a_dispatcher_is_told_whether_lost_rows_are_prepared_again(on_gone: OnGo
     assert dispatcher.given[0].prepares_again is (on_gone == "prepare_again")
 
 
-def test_the_schema_of_the_batch_is_told() -> None:
-    dispatcher = Carrying(done)
-    _, run = carried_by(dispatcher)
-    staged = run.history.staged(0)
-    assert staged is not None
-    run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}"))
-
-    run.deliver_all()
-
-    assert dispatcher.given[0].spark_schema == "{}"
-
-
 def test_a_lone_segment_needs_no_term_check_for_its_first_chunk_and_several_do() -> None:
     alone, paced, two = Carrying(done), Carrying(done), Carrying(done)
     carried_by(alone, rows=[3])[1].deliver_all()
@@ -173,23 +159,14 @@ def test_an_outcome_never_takes_rows_back() -> None:
     assert dispatcher.starts == [[(0, 0)], [(0, 2)], [(0, 2)]]
 
 
-def test_a_batch_of_no_segments_is_handed_to_no_carrier_of_segments() -> None:
-    dispatcher = Carrying()
+@pytest.mark.parametrize(("whole_batch", "handed"), [(False, []), (True, [[]])])
+def test_a_batch_of_no_segments_is_handed_to_a_carrier_of_batches_alone(whole_batch: bool, handed: list[Any]) -> None:
+    dispatcher = Carrying(lambda _: [], whole_batch=whole_batch)
     place, run = carried_by(dispatcher, rows=[0])
 
     run.deliver_all()
 
-    assert dispatcher.tasks == []
-    assert place.wal.list(paths.markers("a"))
-
-
-def test_a_batch_of_no_segments_is_handed_to_a_carrier_of_batches_once() -> None:
-    dispatcher = Carrying(lambda _: [], whole_batch=True)
-    place, run = carried_by(dispatcher, rows=[0])
-
-    run.deliver_all()
-
-    assert dispatcher.tasks == [[]]
+    assert dispatcher.tasks == handed
     assert place.wal.list(paths.markers("a"))
 
 
@@ -198,6 +175,16 @@ def test_total_order_stops_at_the_first_segment_that_failed() -> None:
     carried_by(dispatcher, rows=[1, 1, 1], max_concurrency=1)[1].deliver_all()
 
     assert dispatcher.starts == [[(0, 0)], [(1, 0)], [(1, 0)], [(2, 0)]]
+
+
+def test_segments_without_an_outcome_are_never_taken_for_delivered() -> None:
+    dispatcher = Carrying(lambda tasks: done(tasks[:1]), done)
+    place, run = carried_by(dispatcher)
+
+    run.deliver_all()
+
+    assert dispatcher.starts == [[(0, 0), (1, 0)], [(1, 0)]]
+    assert place.wal.list(paths.markers("a"))
 
 
 # Which failure is told.
@@ -241,14 +228,6 @@ def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) ->
         run.deliver_all()
 
 
-def test_every_failed_attempt_is_logged_with_batch_and_sink(caplog: pytest.LogCaptureFixture) -> None:
-    carried_by(Carrying(failed(FailureKind.RETRIABLE), done), rows=[2])[1].deliver_all()
-
-    assert re.search(
-        r"batch 0, sink 'a': attempt 1 of 8 failed at \S+Z, next in \S+ s at \S+Z: it is retriable", caplog.text
-    )
-
-
 # Progress.
 
 
@@ -260,16 +239,6 @@ def test_chunks_that_arrived_renew_the_budget() -> None:
     run.deliver_all()
 
     assert len(dispatcher.tasks) == 5
-
-
-def test_the_first_row_that_a_transactional_target_takes_renews_the_budget() -> None:
-    some = [failed(FailureKind.RETRIABLE), failed(FailureKind.RETRIABLE, rows=1, chunks=1)]
-    dispatcher = Carrying(*some, done)
-    _, run = carried_by(dispatcher, rows=[9], to=Ledger(), retry=Retry(attempts=2))
-
-    run.deliver_all()
-
-    assert dispatcher.starts == [[(0, 0)], [(0, 0)], [(0, 1)]]
 
 
 def test_rows_given_up_without_a_chunk_that_arrived_renew_nothing() -> None:
@@ -326,21 +295,6 @@ def test_older_records_take_nothing_back() -> None:
     assert dispatcher.starts == [[(0, 0)], [(0, 4)]]
 
 
-def test_a_record_that_says_what_is_known_is_not_read() -> None:
-    place: Place
-
-    def told(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
-        record(place, tasks[0], 2)
-        return failed(FailureKind.RETRIABLE, rows=2, chunks=1)(tasks)
-
-    place, run = carried_by(Carrying(told, done), rows=[9])
-    place.requests.clear()
-
-    run.deliver_all()
-
-    assert not [name for name in place.requests if name.startswith("read sinks/a/progress")]
-
-
 def test_progress_of_a_segment_that_the_batch_does_not_have_stops_delivery() -> None:
     place: Place
 
@@ -373,25 +327,6 @@ def test_of_a_target_that_stores_its_position_no_records_are_read() -> None:
 
     assert dispatcher.starts == [[(0, 0)], [(0, 0)]]
     assert not [name for name in place.requests if name.startswith("list sinks/a/progress")]
-
-
-def test_a_single_row_that_was_refused_is_counted_in_its_marker() -> None:
-    place = Place()
-    refusing = Delivery(Recorder(lambda _: Rejected({0: "no"})), on_rejected="dead_letter")
-    place.stream(place.open({"a": refusing}), 0)
-
-    assert decode(Marker, place.wal.read(paths.marker("a", 0)), "it").rejected == 1
-
-
-def test_a_delivery_that_never_sent_anything_counts_no_rows_as_unknown() -> None:
-    dispatcher = Carrying(done)
-    place, run = carried_by(dispatcher, guarantee="at_most_once")
-    place.requests.clear()
-
-    run.deliver_all()
-
-    assert dispatcher.given[0].at_most_once
-    assert not [name for name in place.requests if "dead-letters" in name]
 
 
 # Lost attempts.
@@ -431,24 +366,6 @@ def test_only_progress_of_another_run_shows_that_the_term_was_held_before(of_ano
     assert dispatcher.starts == [[(0, 0)], [(0, 2)]]
 
 
-def test_without_progress_no_term_was_held_before() -> None:
-    dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
-    _, run = carried_by(dispatcher, rows=[5], retry=Retry(attempts=1))
-    with pytest.raises(DeliveryError):
-        run.deliver_all()
-
-    run.deliver_all()
-
-    assert run.committers[0].term.number == 1
-
-
-def test_a_target_that_took_nothing_is_tried_with_one_segment_before_the_others() -> None:
-    dispatcher = Carrying(failed(FailureKind.RETRIABLE, FailureKind.RETRIABLE), done, done)
-    carried_by(dispatcher)[1].deliver_all()
-
-    assert dispatcher.starts == [[(0, 0), (1, 0)], [(0, 0)], [(1, 0)]]
-
-
 def test_the_term_is_renewed_once_for_each_lost_attempt() -> None:
     dispatcher = Carrying(failed(FailureKind.LOST), failed(FailureKind.RETRIABLE), failed(FailureKind.LOST), done)
     carried_by(dispatcher, rows=[9])[1].deliver_all()
@@ -463,14 +380,20 @@ def test_one_lost_segment_among_others_that_failed_is_enough() -> None:
     assert [given.term.number for given in dispatcher.given] == [1, 2]
 
 
-def test_what_a_lost_carrier_said_is_told_when_giving_up() -> None:
-    def lost(_: Sequence[SegmentTask]) -> list[SegmentResult]:
-        raise DispatcherLostError("the executor is gone")
+def lose_dispatcher(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+    raise DispatcherLostError("the executor is gone")
 
-    _, run = carried_by(Carrying(lost), retry=Retry(attempts=1))
 
-    with pytest.raises(DeliveryError, match="the last failure: the executor is gone"):
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(lose_dispatcher, "the executor is gone"), (lambda _: [], "2 of 2 segments came back without a result")],
+)
+def test_what_a_carrier_said_or_left_out_is_told_when_giving_up(answer: Answer, told: str) -> None:
+    place, run = carried_by(Carrying(answer), retry=Retry(attempts=1))
+
+    with pytest.raises(DeliveryError, match=f"the last failure: {told}"):
         run.deliver_all()
+    assert not place.wal.list(paths.markers("a"))
 
 
 @pytest.mark.parametrize("whole_batch", [True, False])
@@ -542,10 +465,6 @@ def test_after_a_failure_a_transactional_target_may_have_had_the_next_chunk_too(
     carried_by(dispatcher, rows=[5], to=Ledger())[1].deliver_all()
 
     assert [task.sent_through for task in dispatcher.tasks[-1]] == [sent_through]
-
-
-def lose_dispatcher(_: Sequence[SegmentTask]) -> list[SegmentResult]:
-    raise DispatcherLostError("the executor is gone")
 
 
 @pytest.mark.parametrize(("to", "sent_through"), [(Ledger, [2, 3]), (Recorder, [0, 0])])

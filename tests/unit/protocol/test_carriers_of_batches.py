@@ -40,16 +40,6 @@ def with_writer(write: Callable[..., object], *, limit_s: float = 10, hangs: Han
     return place, run
 
 
-def test_a_whole_batch_is_handed_over_in_one_call() -> None:
-    calls: list[tuple[int, int]] = []
-    _, run = with_writer(lambda given, manifest: calls.append((given.batch_id, manifest.rows)))
-
-    run.deliver_all()
-
-    assert calls == [(0, 3)]
-    assert run.committers[0].marked_through == 0
-
-
 def test_a_whole_batch_that_failed_is_written_again_as_a_whole() -> None:
     rows: list[int] = []
 
@@ -119,24 +109,6 @@ def test_of_a_whole_batch_that_failed_no_segment_is_said_to_have_arrived(
     _, run = with_writer(lambda *_: _raise(error))
 
     assert handed_over(run) == [SegmentResult(-1, 0, failure=Failure(kind, message))]
-
-
-def test_of_a_whole_batch_that_arrived_every_segment_is_said_to_have() -> None:
-    _, run = with_writer(lambda *_: None)
-
-    assert handed_over(run) == [SegmentResult(0, 1, chunks=1), SegmentResult(1, 2, chunks=1)]
-
-
-def test_a_whole_batch_of_a_superseded_process_is_said_not_to_have_arrived() -> None:
-    place, run = with_writer(lambda *_: None)
-    place.open({"a": Recorder()})
-
-    (result,) = handed_over(run)
-
-    assert (result.ordinal, result.rows, result.chunks) == (-1, 0, 0)
-    assert result.failure is not None
-    assert result.failure.kind is FailureKind.FENCED
-    assert result.failure.message.startswith("term 1 of 'committer-a'")
 
 
 def handed_over(run: Run) -> list[SegmentResult]:

@@ -94,17 +94,6 @@ def test_a_wal_that_begins_late_is_not_due_before_it_has_so_many_batches() -> No
     assert collector.is_due(6 + KEPT + COLLECT_EVERY_BATCHES)
 
 
-def test_the_next_collection_is_due_so_many_batches_later() -> None:
-    place = Place()
-    run, collector = collecting(place, "a")
-    mark(place, "a", 30)
-
-    assert collector.collect(run.committers[0].term) == 30 - KEPT
-
-    assert not collector.is_due(30 + COLLECT_EVERY_BATCHES - 1)
-    assert collector.is_due(30 + COLLECT_EVERY_BATCHES)
-
-
 # How far low water rises.
 
 

@@ -14,7 +14,7 @@ from tests.house.stores import MemoryStore
 from tests.simulation.world import World
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import CorruptError, DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.errors import DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.protocol.committer import RELEASE_S
 from wal_sink.settings import Delivery, Retry
 
@@ -52,14 +52,19 @@ def beginning(*, first_batch: int, low_water: int, held: list[int]) -> int | Non
     return place.open({"a": Recorder()}).committers[0].next_batch()
 
 
-def test_a_sink_begins_with_its_first_batch() -> None:
-    assert beginning(first_batch=5, low_water=4, held=[3, 5, 7]) == 5
-
-
-def test_a_sink_whose_first_batch_was_collected_begins_with_the_oldest_from_there_on() -> None:
-    assert beginning(first_batch=5, low_water=5, held=[3, 4, 6, 8]) == 6
-    assert beginning(first_batch=5, low_water=6, held=[3, 4, 7, 8]) == 7
-    assert beginning(first_batch=5, low_water=11, held=[4, 5, 12]) == 5
+@pytest.mark.parametrize(
+    ("low_water", "held", "begins"),
+    [
+        pytest.param(4, [3, 5, 7], 5, id="its first batch"),
+        pytest.param(6, [3, 4, 7, 8], 7, id="the oldest after it"),
+        pytest.param(11, [4, 5, 12], 5, id="below low water, and still there"),
+        pytest.param(9, [], 10, id="behind low water"),
+    ],
+)
+def test_a_sink_begins_with_its_first_batch_or_the_oldest_that_is_held(
+    low_water: int, held: list[int], begins: int
+) -> None:
+    assert beginning(first_batch=5, low_water=low_water, held=held) == begins
 
 
 def test_a_folder_whose_objects_are_gone_is_no_batch_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +78,6 @@ def test_a_folder_whose_objects_are_gone_is_no_batch_that_is_held(monkeypatch: p
     monkeypatch.setattr(MemoryStore, "list", with_an_empty_folder)
     assert beginning(first_batch=5, low_water=11, held=[12]) == 12
     assert beginning(first_batch=5, low_water=11, held=[]) == 12
-
-
-def test_a_sink_of_which_nothing_is_held_begins_behind_low_water() -> None:
-    assert beginning(first_batch=5, low_water=9, held=[]) == 10
 
 
 # Batches that it may deliver.
@@ -109,29 +110,6 @@ def test_what_a_predecessor_staged_and_did_not_release_waits_for_its_completion(
     assert run.committers[0].marked_through == NOTHING
 
 
-def test_there_is_no_next_batch_before_the_wal_has_one() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    assert run.committers[0].next_batch() is None
-
-    next(place.query().batches(run, 1))
-
-    assert run.committers[0].next_batch() == 0
-
-
-def test_the_first_batch_of_a_wal_is_the_first_it_was_asked_to_stage() -> None:
-    place, sink = Place(), Recorder()
-    list(place.query().batches(place.open({}), 3))
-    place.wal.delete(place.wal.list("", recursive=True))
-    run = place.open({"a": sink})
-
-    list(place.query().batches(run, 5))
-    assert run.committers[0].next_batch() == 3
-    run.deliver_all()
-
-    assert sink.batches == [3, 4]
-
-
 @pytest.mark.parametrize(
     ("slept_s", "replanned", "checks"),
     [(0.0, False, 0), (RELEASE_S - 0.1, False, 0), (RELEASE_S, False, 1), (0.0, True, 1)],
@@ -161,18 +139,6 @@ def test_a_release_that_took_long_or_is_of_another_plan_is_followed_by_a_look_at
     since = place.requests[place.requests.index(f"create {paths.release(0)}") :]
     assert since.count(f"read {paths.term('committer-a', 2)}") == checks
     assert sink.batches == [0]
-
-
-def test_only_the_first_batch_of_a_backlog_may_have_been_begun_by_another_process() -> None:
-    place = Place()
-    list(place.query().batches(place.open({}), 3))
-    run = place.open({"a": Delivery(Recorder(), start_from="earliest")})
-    place.requests.clear()
-
-    run.deliver_all()
-
-    looked = [name for name in place.requests if name.startswith(f"list {paths.progress_batches('a')}")]
-    assert looked == [f"list {paths.progress_folder('a', 0)}"]
 
 
 # Markers of others.
@@ -208,28 +174,6 @@ def mark(place: Place, batch_id: int, term: int = 1) -> None:
     place.wal.create(paths.marker("a", batch_id), encode(marker))
 
 
-def test_a_marker_of_a_term_that_nobody_claimed_shows_that_terms_were_lost(caplog: pytest.LogCaptureFixture) -> None:
-    place = Place()
-    with_batch(place, Recorder())
-    mark(place, 0, term=40)
-
-    run = place.open({"a": Recorder()})
-
-    assert run.committers[0].term.number > 40
-    assert f"{paths.marker('a', 0)} names term 40" in caplog.text
-
-
-def test_a_marker_that_low_water_names_and_that_is_gone_is_an_error() -> None:
-    place = Place()
-    with_batch(place, Recorder())
-    mark(place, 2)
-    known = LowWater(batch_id=0, marked={"a": 3, "b": 9}, id="x", created="now")
-    place.wal.create(paths.low_water(0), encode(known))
-
-    with pytest.raises(CorruptError, match=r"sinks/a/markers/0+3\.json is gone.*the sink has batch 3"):
-        place.open({"a": Recorder()})
-
-
 def test_the_rows_of_a_marker_that_came_late_are_confirmed() -> None:
     """It was not there when the run began: the batch is then not sent, and the target confirms its rows."""
     place, target = Place(), Target()
@@ -249,19 +193,6 @@ def test_the_rows_of_a_marker_that_came_late_are_confirmed() -> None:
     assert target.met.count("last") == asked + 1
 
 
-def test_a_target_that_keeps_its_positions_is_not_looked_for_in_the_wal() -> None:
-    """The batch was staged by another run and is released by this one. Such a target has no progress in the WAL."""
-    place, target = Place(), Target()
-    list(place.query().batches(place.open({}), 1))
-    run = place.open({"b": Delivery(Forgetful(target), start_from="earliest")})
-    place.requests.clear()
-
-    assert run.advance(run.committers[0])
-
-    assert not [name for name in place.requests if paths.progress_folder("b", 0) in name]
-    assert f"read {paths.marker('b', 0)}" not in place.requests
-
-
 # Its own markers.
 
 
@@ -274,13 +205,6 @@ def test_a_marker_tells_who_delivered_how_many_rows_under_which_term() -> None:
     marker = marker_of(place, 0)
     assert (marker.batch_id, marker.term, marker.run_id) == (0, 1, run.log.run_id)
     assert (marker.rows, marker.unknown, marker.rejected) == (5, 0, 0)
-
-
-def test_the_marker_of_a_target_that_stores_no_position_bears_no_last_delivered() -> None:
-    place = Place()
-    with_batch(place, Recorder()).deliver_all()
-
-    assert (marker_of(place, 0).last_delivered_batch, marker_of(place, 0).last_delivered_rows) == (NOTHING, ())
 
 
 def test_the_newest_batch_with_rows_bears_last_delivered_over_empty_ones_and_restarts() -> None:
@@ -389,15 +313,3 @@ def test_a_store_that_does_not_answer_is_asked_again_after_a_pause(
     assert sink.batches == [0]
     assert run.log.runtime.monotonic_s() > before_s
     assert "sink 'a': attempt 1 of 8 failed at " in caplog.text
-
-
-def test_a_gate_that_turns_out_to_be_closed_leaves_nothing_to_do() -> None:
-    place, sink = Place(), Recorder()
-    stager = place.open({})
-    query = place.query()
-    next(query.batches(stager, 1))
-    drainer = place.open({"a": Delivery(sink, start_from="earliest")})
-    place.checkpoint.delete(["commits/0"])
-
-    assert not drainer.advance(drainer.committers[0])
-    assert sink.chunks == []

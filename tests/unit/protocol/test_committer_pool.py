@@ -174,19 +174,6 @@ def test_following_ends_once_every_sink_is_parked() -> None:
     team.end()
 
 
-def test_following_goes_on_while_one_sink_is_not_parked() -> None:
-    healthy = Recorder()
-    team = Team({"a": healthy, "b": failing("park")})
-    team.pool.start()
-    team.pool.wait_caught_up()
-
-    team.pool.follow(0.05)
-
-    assert not team.pool._over.is_set()
-    assert all(not thread._follow for thread in team.pool._threads)
-    team.end()
-
-
 # Room for more batches.
 
 
@@ -247,14 +234,6 @@ def test_only_batches_below_the_one_at_hand_are_waited_for() -> None:
     team.end()
 
 
-def test_without_a_parked_sink_nobody_waits_for_one() -> None:
-    team = Team({"a": Recorder()})
-    team.pool.start()
-    team.pool.finish(PATIENCE_S)
-
-    assert not team.pool.waits_for_parked_only(before=9)
-
-
 def test_the_refusal_of_parked_sinks_repeats_neither_a_name_nor_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     error = DeliveryError("sink 'a': the target is full; free some space, then start the query or command again")
     monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error, "b": ValueError("no")}))
@@ -308,27 +287,6 @@ def test_stopping_returns_whether_every_thread_stopped_in_time() -> None:
 
     held.let_go.set()
     assert team.pool.stop(PATIENCE_S)
-
-
-def test_finishing_waits_no_longer_than_it_was_given() -> None:
-    held = Held()
-    team = Team({"a": held})
-    team.pool.start()
-    assert held.called.wait(PATIENCE_S)
-
-    with pytest.raises(UndeliveredError, match=r"within 0\.05 s"):
-        team.pool.finish(0.05)
-
-    held.let_go.set()
-    team.end()
-
-
-def test_no_time_is_left_after_a_deadline() -> None:
-    pool = Team({"a": Recorder()}).pool
-    now_s = pool._now_s()
-
-    assert pool._left_s(now_s - 5) == 0
-    assert pool._left_s(None) is None
 
 
 def test_the_end_waits_for_a_store_that_does_not_answer_only_a_short_time(

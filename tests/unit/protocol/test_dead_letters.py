@@ -14,9 +14,7 @@ from tests.house.kit import simulated_runtime
 from tests.house.log import Log, paths
 from tests.house.protocol import keep_rejected, keep_unknown, read_dead_letter
 from tests.house.sinks import Chunk, Position
-from tests.house.stores import MemoryStore, ObjectMissing, StoreSpec
-from tests.support.one_segment import Stage
-from tests.support.small_run import Recorder
+from tests.house.stores import MemoryStore, StoreSpec
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.protocol import letters as files
 from wal_sink.protocol.letters import count_rows, find_dead_letter
@@ -44,12 +42,6 @@ def chunk(first: int = 2, end: int = 4) -> Chunk:
         term=1,
         start=first,
     )
-
-
-def test_a_chunk_is_kept_under_its_batch_segment_and_rows(log: Log) -> None:
-    keep_unknown(log, "a", 3, chunk(), reason="no answer")
-
-    assert log.store.list("", recursive=True) == [UNKNOWN]
 
 
 def test_what_is_kept_says_whose_rows_they_are_and_why_they_are_here(log: Log) -> None:
@@ -104,13 +96,6 @@ def test_no_rows_are_kept_too(log: Log) -> None:
     assert [str(kind) for kind in schema.types] == ["int64", "string", "int64", "string"]
 
 
-@pytest.mark.parametrize("given", [{}, {"replay_of": UNKNOWN}])
-def test_only_what_a_replay_kept_follows_another_dead_letter(log: Log, given: dict[str, str]) -> None:
-    keep_rejected(log, REJECTED, chunk(), ["", ""], answered=True, **given)
-
-    assert read_dead_letter(log.store, REJECTED).replay_of == given.get("replay_of", "")
-
-
 def test_a_create_that_fails_is_repeated(log: Log) -> None:
     failures = [StoreError("the connection broke")]
 
@@ -121,12 +106,6 @@ def test_a_create_that_fails_is_repeated(log: Log) -> None:
     broken = Log(FaultyStore(log.store, fail_once), log.runtime, "the-run")
     assert keep_rejected(broken, REJECTED, chunk(), ["", ""], answered=True)
     assert read_dead_letter(log.store, REJECTED).chunk.num_rows == 2
-
-
-def test_what_is_not_there_is_missing(log: Log) -> None:
-    assert find_dead_letter(log.store, REJECTED) is None
-    with pytest.raises(ObjectMissing):
-        read_dead_letter(log.store, REJECTED)
 
 
 def test_a_number_is_taken_once(log: Log) -> None:
@@ -192,21 +171,6 @@ def test_what_is_kept_is_compressed_and_every_page_has_a_checksum(log: Log) -> N
         pq.ParquetFile(io.BytesIO(spoilt), page_checksum_verification=True).read()
 
 
-def test_keeping_again_changes_nothing(log: Log) -> None:
-    keep_unknown(log, "a", 3, chunk(), reason="the first time")
-    before = log.store.read(UNKNOWN)
-
-    keep_unknown(log, "a", 3, chunk(), reason="again")
-
-    assert log.store.read(UNKNOWN) == before
-
-
-def test_the_log_tells_where_a_dead_letter_lies_and_why(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    keep_unknown(log, "a", 3, chunk(), reason="no answer")
-
-    assert f"sink a: outcome unknown, kept as {log.store.url_of(UNKNOWN)}: no answer" in caplog.text
-
-
 def test_rows_are_counted_over_all_segments_of_one_batch_and_sink(log: Log) -> None:
     keep_unknown(log, "a", 0, chunk(2, 4), reason="x")
     keep_unknown(log, "a", 1, chunk(2, 7), reason="x")
@@ -216,13 +180,3 @@ def test_rows_are_counted_over_all_segments_of_one_batch_and_sink(log: Log) -> N
 
     assert count_rows(log.store, "a", 7) == {"unknown": 7, "rejected": 1}
     assert count_rows(log.store, "a", 6) == {"unknown": 0, "rejected": 0}
-
-
-def test_the_kept_chunk_of_a_delivery_is_the_one_it_sent() -> None:
-    stage, sink = Stage(), Recorder(lambda _: 1 / 0)
-
-    stage.deliver(sink, at_most_once=True)
-
-    kept = read_dead_letter(stage.place.wal, paths.dead_letter("a", 0, 0, 0, 2))
-    assert kept.chunk.position == stage.position(2)
-    assert kept.chunk.segment_id == stage.segment.id

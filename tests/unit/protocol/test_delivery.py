@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.house.log import Manifest, paths
-from tests.house.protocol import DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask
-from tests.house.sinks import Chunk, Failure, FailureKind, Rejected, Sink, SinkContext
+from tests.house.log import paths
+from tests.house.protocol import Run
+from tests.house.sinks import Chunk, Failure, FailureKind, ForgottenError, Rejected, Sink, SinkContext
 from tests.house.stores import ObjectExists, ObjectMissing
 from tests.support.hanging_calls import Hangs
-from tests.support.small_run import Place, Recorder, numbers, served_sink
+from tests.support.small_run import Place, Recorder, numbers
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -59,16 +58,6 @@ def raising(error: Exception, times: int = 99) -> Callable[[Chunk], object]:
 
 
 # Answers of write.
-
-
-def test_none_is_success() -> None:
-    sink = Recorder()
-    place, run = with_batch(sink)
-
-    run.deliver_all()
-
-    assert is_marked(place)
-    assert [chunk.num_rows for chunk in sink.chunks] == [2, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -156,24 +145,6 @@ def test_a_target_that_says_it_is_fenced_or_elsewhere_ends_the_run(
     assert not is_marked(place)
 
 
-def test_progress_renews_the_budget_of_a_batch() -> None:
-    """Every chunk fails as often as is just allowed; the batch as a whole far more often."""
-    tries: dict[str, int] = {}
-
-    def fail(chunk: Chunk) -> object:
-        tries[chunk.key] = tries.get(chunk.key, 0) + 1
-        if tries[chunk.key] < 3:
-            raise ConnectionError("flaky")
-        return None
-
-    place, run = with_batch(Delivery(Recorder(fail), retry=Retry(attempts=3)), rows=20)
-
-    run.deliver_all()
-
-    assert is_marked(place)
-    assert set(tries.values()) == {3}
-
-
 # Hanging.
 
 
@@ -228,18 +199,6 @@ def test_open_comes_once_before_the_first_write_and_close_once_after_the_last() 
     assert sink.calls == ["open", "write", "write", "write", "close"]
 
 
-def test_open_gets_the_wal_the_sink_the_term_the_batch_and_the_columns() -> None:
-    sink = Staged()
-    _, run = with_batch(sink)
-
-    run.deliver_all()
-
-    context = sink.contexts[0]
-    assert (context.sink, context.term, context.batch_id, context.columns) == ("a", 1, 0, ("batch", "row"))
-    assert run.history.wal is not None
-    assert context.wal_id == run.history.wal.wal_id
-
-
 def test_an_open_that_raises_is_retried_and_nothing_is_written_or_closed_before_it_succeeded() -> None:
     sink = Staged(fail_open=2)
     place, run = with_batch(sink, rows=1)
@@ -279,84 +238,6 @@ def test_a_sink_is_closed_after_a_failure_too() -> None:
 # Dispatchers.
 
 
-class Carrying:
-    """Does what it is told in place of delivering."""
-
-    whole_batch = False
-
-    def __init__(self, *answers: Callable[[Sequence[SegmentTask]], list[SegmentResult]]) -> None:
-        self.answers = list(answers)
-        self.tasks: list[list[tuple[int, int]]] = []
-
-    def deliver(
-        self,
-        delivery_context: DeliveryContext,  # noqa: ARG002
-        manifest: Manifest,  # noqa: ARG002
-        tasks: Sequence[SegmentTask],
-        *,
-        confirm: bool = False,  # noqa: ARG002
-    ) -> list[SegmentResult]:
-        self.tasks.append([(task.ordinal, task.start) for task in tasks])
-        return self.answers.pop(0)(tasks)
-
-
-def done(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
-    return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
-
-
-def lost(_: Sequence[SegmentTask]) -> list[SegmentResult]:
-    raise DispatcherLostError("executor lost")
-
-
-def carried_by(dispatcher: Carrying, **policies: Any) -> tuple[Place, Run]:
-    place = Place(rows=lambda _: [2, 3])
-    run = place.open({"a": Recorder()})
-    delivery = Delivery(Recorder(), **policies)
-    given = replace(served_sink(run, "a", delivery), dispatcher=dispatcher)
-    run.committers[0]._served_sink = given
-    next(place.query().batches(run, 1))
-    return place, run
-
-
-def test_segments_without_an_outcome_are_never_taken_for_delivered() -> None:
-    dispatcher = Carrying(lambda tasks: done(tasks[:1]), done)
-    place, run = carried_by(dispatcher)
-
-    run.deliver_all()
-
-    assert dispatcher.tasks == [[(0, 0), (1, 0)], [(1, 0)]]
-    assert is_marked(place)
-
-
-def test_a_carrier_that_never_answers_for_a_segment_ends_the_run() -> None:
-    dispatcher = Carrying(*[lambda _: []] * 3)
-    place, run = carried_by(dispatcher, retry=Retry(attempts=3))
-
-    with pytest.raises(DeliveryError, match="2 of 2 segments came back without a result"):
-        run.deliver_all()
-
-    assert not is_marked(place)
-
-
-def test_a_lost_carrier_is_tried_again() -> None:
-    dispatcher = Carrying(lost, done)
-    place, run = carried_by(dispatcher)
-
-    run.deliver_all()
-
-    assert is_marked(place)
-    assert len(dispatcher.tasks) == 2
-
-
-def test_total_order_hands_over_one_segment_after_the_other() -> None:
-    dispatcher = Carrying(done, done)
-    _, run = carried_by(dispatcher, max_concurrency=1)
-
-    run.deliver_all()
-
-    assert dispatcher.tasks == [[(0, 0)], [(1, 0)]]
-
-
 # Errors.
 
 
@@ -366,6 +247,7 @@ def test_total_order_hands_over_one_segment_after_the_other() -> None:
         (FencedError("x"), FailureKind.FENCED),
         (CorruptError("x"), FailureKind.CORRUPT),
         (HistoryError("x"), FailureKind.HISTORY),
+        (ForgottenError("x"), FailureKind.FORGOTTEN),
         (StoreError("x"), FailureKind.UNKNOWN),
         (ObjectMissing("x"), FailureKind.UNKNOWN),
         (ObjectExists("x"), FailureKind.UNKNOWN),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from wal_sink.errors import ConfigError, UndeliveredError
-from wal_sink.protocol.stage import Entries, again
+from wal_sink.protocol.stage import Entries
 
 _wals = itertools.count()
 
@@ -202,19 +202,3 @@ def test_two_sinks_on_one_wal_do_not_share_a_run(entries: Entries, wal: str) -> 
     stage(anew, 1, run="restarted")
     with pytest.raises(ConfigError, match="another WalSink"):
         stage(entries, 2, run="restarted")
-
-
-def test_another_query_on_the_wal_gives_no_other_sink_the_run_of_the_first(entries: Entries, wal: str) -> None:
-    stage(entries, 0)
-    stage(Entries("the sink of another query", wal), 0, query="another", run="s")
-
-    with pytest.raises(ConfigError, match="another WalSink of this process"):
-        stage(Entries("a second sink", wal), 1)
-
-
-def test_a_note_is_added_once(entries: Entries) -> None:
-    swallowed(entries, 0)
-    (unstaged,) = entries.unstaged
-    told: list[Callable[[], Exception]] = [lambda: again(unstaged, "the sink")] * 3
-    assert len({id(tell()) for tell in told}) == 1
-    assert len(unstaged.error.__notes__) == 1

@@ -173,17 +173,6 @@ def test_how_many_reads_a_batch_of_a_file_source_costs(batch_id: int) -> None:
     assert asked == [f"before read {path}" for path in [*first, *log]]
 
 
-def test_a_batch_of_other_sources_costs_one_read() -> None:
-    asked: list[str] = []
-    store = FaultyStore(
-        stored({"offsets/3": offsets('{"end":1}')}), lambda what, where: asked.append(f"{what} {where}")
-    )
-
-    Checkpoint(store).require_offsets(3)
-
-    assert asked == ["before read offsets/3"]
-
-
 @pytest.mark.parametrize(
     "offset", ["logOffset", '["logOffset"]', '{"logOffset":"1"}', '{"logOffset":1.0}', '{"x":{"logOffset":1}}']
 )

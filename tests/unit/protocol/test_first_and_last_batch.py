@@ -13,11 +13,10 @@ from tests.house.operate import Check, retire
 from tests.house.sinks import Chunk
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.repairs import end_roles, log_on, remade
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from wal_sink import PermanentError, idempotent
 from wal_sink.errors import ConfigError, DeliveryError
-from wal_sink.protocol.sinks import pending_batches
 from wal_sink.settings import Delivery
 from wal_sink.testing import Crash, FaultyStore
 
@@ -79,14 +78,6 @@ def test_a_batch_that_was_deleted_is_refused_by_what_is_there(first: int) -> Non
     assert set(got.batches) == {3, 4, 5}
 
 
-def test_a_batch_that_low_water_has_passed_is_refused_though_its_objects_are_there() -> None:
-    place = delivered()
-    log_on(place.wal).raise_low_water(2)
-
-    with pytest.raises(ConfigError, match="batches 3 to 5"):
-        drained(place, Recorder(), start_from=2)
-
-
 @pytest.mark.parametrize("first", [7, 100])
 def test_a_batch_that_is_not_next_is_refused(first: int) -> None:
     with pytest.raises(ConfigError, match=rf"cannot begin with batch {first}. The WAL holds batches 0 to 5"):
@@ -104,15 +95,7 @@ def test_in_a_wal_without_any_batch_only_the_first_one_can_be_named() -> None:
 def test_a_batch_that_is_deleted_while_the_sink_is_registered_is_refused_at_every_start() -> None:
     """A collection that did not see the sink. Another way to begin would have passed over the batch."""
     place, got = delivered(), Recorder()
-    create = place.wal.create
-
-    def collect_first(path: str, data: bytes) -> None:
-        if path == paths.sink("b"):
-            place.wal.create = create  # type: ignore[method-assign]
-            collected(place, 2)
-        create(path, data)
-
-    place.wal.create = collect_first  # type: ignore[method-assign]
+    before_create(place.wal, paths.sink("b"), lambda: collected(place, 2))
     for delivery in ({"start_from": 2, "same_target": True}, {"start_from": "next"}):
         with pytest.raises(ConfigError, match=r"to begin with batch 2.*batches through 2.*sinks retire WAL b"):
             drained(place, got, **delivery)
@@ -120,14 +103,6 @@ def test_a_batch_that_is_deleted_while_the_sink_is_registered_is_refused_at_ever
 
     assert got.chunks == []
     retire(log_on(place.wal), "b", drop_pending=9, take_over=TakeOver.IF_GONE)
-
-
-def test_the_first_batch_of_a_sink_is_kept_from_then_on() -> None:
-    place = delivered()
-    place.open({"b": Recorder()}, stages=False, start_from=1, same_target=True).end()
-
-    record = log_on(place.wal).require(SinkRecord, paths.sink("b"))
-    assert (record.first_batch, record.is_exact, record.through) == (1, True, None)
 
 
 # --- the same target
@@ -199,15 +174,6 @@ def test_a_two_phase_sink_and_a_query_are_refused() -> None:
         place.open({"b": Recorder()})
     with pytest.raises(ConfigError, match="holds no batch yet, so nobody knows with which batch it will begin"):
         Place().open({"b": Recorder()}, stages=False, through=3)
-
-
-def test_a_sink_with_a_last_batch_holds_no_batch_back_once_it_is_retired() -> None:
-    place = delivered()
-    run = place.open({"b": Recorder()}, stages=False, start_from=1, through=2, same_target=True)
-    run.deliver_all()
-
-    assert run._collector._delivered_everywhere() == 5
-    run.end()
 
 
 def test_a_batch_that_fails_leaves_it_unretired() -> None:
@@ -312,19 +278,6 @@ def test_a_known_sink_begins_with_no_other_batch() -> None:
 # --- another process at the same time
 
 
-def before_the_registration(place: Place, act: Callable[[], None]) -> None:
-    """Do something just before this place creates the registration of the sink `b`."""
-    create = place.wal.create
-
-    def create_later(path: str, data: bytes) -> None:
-        if path == paths.sink("b"):
-            place.wal.create = create  # type: ignore[method-assign]
-            act()
-        create(path, data)
-
-    place.wal.create = create_later  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize(
     ("to", "other", "said"),
     [
@@ -338,7 +291,7 @@ def test_a_registration_by_a_faster_process_counts_and_another_one_is_refused(
 ) -> None:
     place, got = delivered(), Recorder()
     theirs = Recorder() if to is not None and not isinstance(to, Recorder) else to
-    before_the_registration(place, lambda: drained(place, theirs, same_target=True, where="driver", **other))
+    before_create(place.wal, paths.sink("b"), lambda: drained(place, theirs, same_target=True, where="driver", **other))
 
     mine = {"start_from": 2, "through": 5 if "through" in other else None}
     with pytest.raises(ConfigError, match=said):
@@ -347,30 +300,8 @@ def test_a_registration_by_a_faster_process_counts_and_another_one_is_refused(
     assert got.chunks == []
 
 
-def test_a_last_batch_that_was_deleted_during_the_registration_is_refused() -> None:
-    place = delivered()
-    before_the_registration(place, lambda: collected(place, 4))
-
-    with pytest.raises(ConfigError, match=r"to begin with batch 0.*batches through 4.*sinks retire WAL b"):
-        drained(place, Recorder(), start_from="earliest", through=3, where="driver")
-
-
 def test_the_target_of_another_sink_is_a_warning_from_the_earliest_batch_on(caplog: pytest.LogCaptureFixture) -> None:
     drained(delivered(), Recorder(), start_from="earliest", where="driver")
 
     assert "start_from=earliest: sink 'a' of" in caplog.text
     assert "has the same target" in caplog.text
-
-
-def test_a_sink_that_died_between_its_last_marker_and_its_retirement_lacks_no_batch() -> None:
-    def die(what: str, where: str) -> None:
-        if what == "before create" and where == paths.retired("b"):
-            raise Crash
-
-    place = delivered()
-    store, place.wal = place.wal, FaultyStore(place.wal, die)  # type: ignore[assignment]
-    with suppress(Crash):
-        drained(place, Recorder(), start_from=1, through=3, same_target=True, where="driver")
-    end_roles(store)
-
-    assert pending_batches(log_on(store), "b") == []

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from tests.house.log import paths
-from tests.house.protocol import CommitterThread, Run, read_dead_letter
-from tests.house.support import SYSTEM
+from tests.house.protocol import Run, read_dead_letter
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
 from tests.support.small_run import Place, served_sink
-from tests.support.waiting import PATIENCE_S
-from wal_sink.errors import CorruptError, DeliveryError, HistoryError
+from wal_sink.errors import DeliveryError, HistoryError
 from wal_sink.operate.replay import DeadLetters
 from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.testing import simulated_runtime
@@ -150,23 +148,6 @@ def test_a_start_with_nothing_to_deliver_reads_the_last_delivered() -> None:
         run.deliver_all()
 
 
-def test_closing_a_run_with_nothing_to_deliver_reads_the_last_delivered() -> None:
-    target, place = Target(), Place(rows=lambda _: [3])
-    run = place.open({"a": Forgetful(target)}, runtime=SYSTEM)
-    thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
-    complete(place, run)
-    thread.start()
-    assert thread.caught_up.wait(PATIENCE_S)
-    assert (marked(place), target.rows) == (1, rows_of([3]))
-
-    target.forget(1)
-    thread.finish()
-
-    assert thread.join(PATIENCE_S)
-    assert isinstance(thread.error, HistoryError)
-    assert "batch 0 was delivered and marked, but the target holds batch 0, row 2" in str(thread.error)
-
-
 def test_a_target_that_does_not_answer_at_the_end_is_asked_again() -> None:
     target, place = Target(), Place(rows=lambda _: [3])
     run = place.open({"a": Forgetful(target)})
@@ -211,16 +192,6 @@ def test_a_last_delivered_is_read_under_the_id_of_its_own_wal() -> None:
     second.committers[0].confirm_marked()
 
     assert target.rows == rows_of([3])
-
-
-def test_a_marked_batch_whose_manifest_is_gone_is_damage_and_no_fine_start() -> None:
-    target = Target()
-    place = delivered(target, [3])
-    place.wal.delete([paths.release(0)])
-
-    run = place.open({"a": Forgetful(target)})
-    with pytest.raises(CorruptError, match=r"release\.json is gone, but it must have existed: sinks/a/markers/"):
-        run.deliver_all()
 
 
 # Refused rows.

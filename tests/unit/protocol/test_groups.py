@@ -137,19 +137,6 @@ def test_a_batch_that_this_run_has_staged_meanwhile_joins_the_group() -> None:
     assert markers(place) == [1]
 
 
-def test_a_batch_that_this_run_has_staged_and_spark_has_not_completed_leaves_the_marker_where_it_is() -> None:
-    place = Place()
-    run = place.open({"a": ignoring(Recorder())})
-    for _ in place.query().batches(run, 2):
-        continue
-    place.query().roll_back(0)
-    run.gate.close_from(1)
-
-    assert run.advance(run.committers[0])
-
-    assert markers(place) == [0]
-
-
 def test_a_checkpoint_that_gives_no_answer_then_repeats_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is sent and has no marker yet."""
     place, sink = Place(), Recorder()
@@ -170,25 +157,6 @@ def test_a_checkpoint_that_gives_no_answer_then_repeats_no_row(monkeypatch: pyte
     assert failures == []
     assert sink.batches == [0, 1]
     assert markers(place)[-1] == 1
-
-
-def test_no_read_asks_for_a_batch_that_another_process_may_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, reads = Place(), list[int]()
-    other = place.open({"a": ignoring(Recorder())})
-    for _ in place.query().batches(other, 2):
-        continue
-    run = place.open({"a": ignoring(Recorder())})
-    is_open = run.gate.is_open
-
-    def noted(batch_id: int) -> bool:
-        reads.append(batch_id)
-        return is_open(batch_id)
-
-    monkeypatch.setattr(run.gate, "is_open", noted)
-
-    assert run.advance(run.committers[0])
-
-    assert reads == [0]
 
 
 def test_a_batch_that_became_complete_after_the_look_needs_another_look() -> None:
@@ -361,16 +329,6 @@ def test_a_group_is_marked_while_the_checkpoint_gives_no_answer(monkeypatch: pyt
     assert markers(place)[-1] == 3
 
 
-def test_the_last_one_that_is_complete_is_marked_by_the_step_that_delivers_it() -> None:
-    place = Place()
-    run = place.open({"a": ignoring(Recorder())})
-    next(place.query().batches(run, 1))
-
-    assert run.advance(run.committers[0])
-
-    assert markers(place) == [0]
-
-
 def test_a_group_is_marked_when_its_next_batch_is_no_longer_complete() -> None:
     """The checkpoint was rolled back between two batches of the group."""
     place = Place()
@@ -482,20 +440,6 @@ def test_a_marker_that_cannot_be_written_hides_no_failure_of_the_sink(
 
     assert markers(place) == []
     assert "the markers of 3 delivered batches were not written: the disk is full" in caplog.text
-
-
-def test_a_group_ends_with_the_time_it_may_take() -> None:
-    runtime = simulated_runtime()
-
-    def slow(chunk: Chunk) -> None:
-        if chunk.batch_id == 2:
-            runtime.sleep_s(GROUP_S)
-
-    place, sink = Place(), Recorder(slow)
-
-    behind(place, ignoring(sink), 5, runtime=runtime).deliver_all()
-
-    assert markers(place) == [2, 4]
 
 
 def test_a_process_that_slept_within_a_group_sees_that_it_was_superseded() -> None:

@@ -9,7 +9,6 @@ from tests.house.log import NOTHING, Manifest, Move, Stamp, WalRecord, decode, e
 from tests.house.protocol import Run
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.house.support import SYSTEM
-from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
 from wal_sink.protocol.history import KEPT_MANIFESTS
@@ -64,17 +63,6 @@ def test_of_two_who_create_a_wal_at_once_both_go_by_the_one_that_is_there() -> N
     assert place.requests == []
 
 
-def test_a_record_that_appears_while_it_is_created_was_not_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place()
-    first, second = place.open({"a": Recorder()}), place.open({"a": Recorder()})
-    place.query().start_batch(0, 0)
-    assert first.history.bind(0) is True
-    monkeypatch.setattr("wal_sink.protocol.history.take_again", lambda _: (None, []))
-
-    assert second.history.bind(0) is False
-    assert second.history.wal == first.history.wal
-
-
 def test_a_wal_that_another_query_created_meanwhile_is_refused() -> None:
     place = Place()
     run = place.open({})
@@ -83,22 +71,6 @@ def test_a_wal_that_another_query_created_meanwhile_is_refused() -> None:
     place.wal.create(paths.WAL, encode(other))
 
     with pytest.raises(HistoryError, match="belongs to query another, but the checkpoint"):
-        place.query().stage(run, 0)
-
-    assert place.wal.list(paths.BATCHES) == []
-
-
-def test_a_copy_of_a_wal_that_appeared_meanwhile_is_refused() -> None:
-    place = Place()
-    run = place.open({})
-    place.query().start_batch(0, 0)
-    query_id = run.checkpoint.query_id() or ""
-    other = WalRecord(
-        wal_id="w", query_id=query_id, checkpoint="c", first_batch=0, location="s3://other/wal", id="x", created="now"
-    )
-    place.wal.create(paths.WAL, encode(other))
-
-    with pytest.raises(ConfigError, match="holds the WAL w, but the recorded location of this WAL is s3://other/wal"):
         place.query().stage(run, 0)
 
     assert place.wal.list(paths.BATCHES) == []
@@ -155,28 +127,6 @@ def test_a_wal_that_was_bound_before_its_first_batch_could_be_staged_is_known_at
     drain.open()
 
     assert drain.history.wal == wal
-
-
-def test_a_start_lists_nothing_that_cannot_be_there() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    assert not {"list terms", "list sinks", "list moves"} & set(place.requests)
-    staged(place, run, 0)
-    place.requests.clear()
-
-    place.open({"a": Recorder()})
-
-    assert "list moves" not in place.requests
-
-
-def test_of_a_wal_that_is_not_new_any_more_the_checkpoint_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place()
-    run = place.open({})
-    staged(place, run, 0)
-    for request in ("list", "read"):
-        monkeypatch.setattr(place.checkpoint, request, lambda *_, **__: pytest.fail("a request"))
-
-    run.history.refuse_unstaged()
 
 
 def test_a_new_wal_whose_query_completed_batches_that_nobody_staged_is_told_so() -> None:
@@ -272,18 +222,6 @@ def test_the_owner_of_the_checkpoint_is_read_until_it_is_this_query() -> None:
     assert run.history.is_owned_by("mine")
 
 
-def test_low_water_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.protocol.collect.COLLECT_EVERY_BATCHES", 1)
-    place = Place()
-    place.stream(place.open({"a": Recorder()}, settings=lower_retention(2)), 4)
-    place.requests.clear()
-
-    run = place.open({"a": Recorder()})
-
-    assert run.history.low_water is not None
-    assert place.requests.count(f"read {paths.low_water(run.history.low_water.batch_id)}") == 1
-
-
 def test_a_checkpoint_that_was_replaced_is_refused_when_its_owner_is_read_again() -> None:
     place = Place()
     run = place.open({})
@@ -314,20 +252,6 @@ def test_the_newest_batch_known_is_the_newest_with_a_trace_or_low_water() -> Non
     later = place.open({})
 
     assert later.history.newest_known == 9
-
-
-def test_an_older_batch_that_is_staged_again_is_not_the_newest() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    staged(place, run, 0)
-    place.query().complete_batch(0)
-    staged(place, run, 1)
-    first = run.history.staged(0)
-    assert first is not None
-
-    run.history.note_staged(first)
-
-    assert run.history.newest_known == 1
 
 
 # Pending batches.
@@ -369,25 +293,6 @@ def test_without_sinks_nothing_is_pending() -> None:
 
     assert run.history.pending(before=10) == (0, 0)
     assert run.history.staged(1) is None
-
-
-def test_traces_are_listed_from_low_water_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place()
-    run = place.open({})
-    staged(place, run, 0)
-    run.log.raise_low_water(7)
-    afters: list[str] = []
-    listed = place.wal.list
-
-    def noting(prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        if prefix == paths.BATCHES:
-            afters.append(after)
-        return listed(prefix, after=after, recursive=recursive)
-
-    monkeypatch.setattr(place.wal, "list", noting)
-    run.history.load_batches()
-
-    assert afters == [paths.batch_name(7)]
 
 
 def a_manifest(run: Run, batch_id: int, attempt: int = 1) -> Manifest:
@@ -501,10 +406,3 @@ def test_a_new_wal_that_begins_behind_complete_batches_warns_once(
     assert (
         f"{place.wal.root} is a new WAL and begins with batch {complete}. Spark completed the batches before it" in told
     )
-
-
-def test_a_wal_that_begins_with_the_first_batch_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    place = Place()
-    place.stream(place.open({"a": Recorder()}), 2)
-
-    assert "is a new WAL" not in caplog.text

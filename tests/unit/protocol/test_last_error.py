@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -71,14 +71,11 @@ def last_error(place: Place) -> SinkError | None:
     return sink.last_error
 
 
-def test_a_healthy_run_writes_nothing_and_looks_for_nothing() -> None:
-    place = stopped(None)
-    assert created(place) == []
-    assert last_error(place) is None
-
-
-def test_a_failure_that_the_first_retry_repairs_is_not_recorded() -> None:
-    place = stopped(OSError("no route"), None)
+@pytest.mark.parametrize(
+    "errors", [[None], [OSError("no route"), None]], ids=["no failure", "one that a retry repairs"]
+)
+def test_a_run_that_needs_one_retry_at_most_records_and_looks_for_nothing(errors: list[Exception | None]) -> None:
+    place = stopped(*errors)
     assert created(place) == []
     assert last_error(place) is None
 
@@ -370,10 +367,3 @@ def test_a_record_that_is_replaced_while_it_is_read_is_looked_for_again() -> Non
     assert moved
     assert sink.last_error is not None
     assert sink.last_error.text == "newer"
-
-
-def test_the_age_of_an_error_is_that_of_its_first_attempt() -> None:
-    error = last_error(stopped(OSError("no route"), attempts=3))
-    assert error is not None
-    assert error.age_s is not None
-    assert timedelta(seconds=error.age_s) > NOW - datetime.fromisoformat(error.at)

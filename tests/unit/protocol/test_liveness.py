@@ -73,13 +73,6 @@ def test_a_committer_that_is_stuck_keeps_it_old_although_the_others_go_on(tmp_pa
     assert is_touched(file)
 
 
-def test_a_committer_that_gave_up_is_not_waited_for(tmp_path: Path) -> None:
-    file = tmp_path / "alive"
-    Liveness(str(file)).beat("a", lambda: ["a"])
-
-    assert is_touched(file)
-
-
 @pytest.mark.parametrize("path", ["", "missing/alive", "."])
 def test_a_file_that_cannot_be_touched_is_refused_at_the_start(
     tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
@@ -211,10 +204,3 @@ def test_a_drain_that_waits_for_a_retry_touches_it(wal: Callable[[object], WalSi
     sink._committers._stopping.set()
     paused.join(PATIENCE_S)
     assert not paused.is_alive()
-
-
-def test_without_the_option_nothing_is_touched(wal: Callable[[object], WalSink], tmp_path: Path) -> None:
-    before = {path.name for path in tmp_path.iterdir()}
-    with wal(earliest(Recorder())) as sink:
-        sink.drain()
-    assert {path.name for path in tmp_path.iterdir()} == before

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 import wal_sink.protocol.collect
 from tests.house.log import MARGIN, Log, paths
 from tests.house.operate import WalFacts, read_batches, read_status
-from tests.house.protocol import DispatcherLostError
 from tests.house.sinks import Chunk, Rejected
 from tests.house.stores import ObjectMissing
 from tests.simulation.histories.lives import lower_retention
@@ -22,7 +20,7 @@ from wal_sink.operate.replay import DeadLetters
 from wal_sink.protocol.inventory import TABLE, Lost, require_wal
 from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.base import idempotent
-from wal_sink.testing import FaultyStore, simulated_runtime
+from wal_sink.testing import simulated_runtime
 
 
 def lose(place: Place | World, *folders: str) -> None:
@@ -45,6 +43,8 @@ def test_without_its_own_record_a_wal_that_has_batches_is_not_new() -> None:
 
     with pytest.raises(CorruptError, match=r"wal\.json is gone"):
         place.open({"a": sink})
+    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
+        read_status(place.wal)
 
     assert sink.chunks == []
 
@@ -60,27 +60,6 @@ def test_without_its_own_record_a_wal_is_not_new_for_a_process_that_opened_it_wh
 
     with pytest.raises(CorruptError, match=r"wal\.json is gone"):
         query.stage(early, 1)
-
-    assert paths.WAL not in place.wal.list("")
-
-
-@pytest.mark.parametrize(
-    ("left", "evidence"),
-    [
-        ("low-water/0000000000000000000.json", "low-water/ is made after it"),
-        ("sinks/b/markers/0000000000000000000.json", "sinks/b/markers/0000000000000000000.json is made after it"),
-        ("terms/committer-b/0000000002.json", "terms/committer-b/0000000002.json is the oldest term of its role"),
-    ],
-)
-def test_each_trace_of_batches_tells_it_to_that_process(left: str, evidence: str) -> None:
-    place = Place()
-    early = place.open({"a": Recorder()})
-    place.wal.create(left, b"{}")
-    query = place.query()
-    query.start_batch(0, 0)
-
-    with pytest.raises(CorruptError, match=rf"wal\.json is gone, but it must have existed: {evidence}"):
-        query.stage(early, 0)
 
     assert paths.WAL not in place.wal.list("")
 
@@ -124,37 +103,6 @@ def test_a_folder_that_became_a_checkpoint_meanwhile_is_no_wal() -> None:
 
     with pytest.raises(ConfigError, match="holds offsets/, so it is the checkpoint of a query"):
         query.stage(early, 0)
-
-
-def test_a_new_wal_records_the_sinks_that_are_registered() -> None:
-    place = Place()
-    run = place.open({"b": Recorder(), "a": Recorder()})
-    query = place.query()
-    query.start_batch(0, 0)
-
-    query.stage(run, 0)
-
-    assert require_wal(run.log, "").sinks == ("a", "b")
-
-
-def test_who_opened_the_wal_while_it_was_new_takes_the_record_that_another_made() -> None:
-    place = Place()
-    early = place.open({"a": Recorder()})
-    list(place.query().batches(place.open({"a": Recorder()}), 1))
-    made = place.wal.read(paths.WAL)
-    query = place.query()
-    query.start_batch(1, 1)
-
-    assert query.stage(early, 1)
-    assert place.wal.read(paths.WAL) == made
-
-
-def test_without_its_own_record_a_wal_is_not_new_for_a_reader() -> None:
-    place = undelivered()
-    lose(place, paths.WAL)
-
-    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
-        read_status(place.wal)
 
 
 def test_without_its_registration_a_sink_is_not_new_wherever_it_is_said_to_begin() -> None:
@@ -275,22 +223,6 @@ def test_a_record_that_every_later_object_needs_is_read_once_more_too() -> None:
     assert require_wal(Log(place.wal, simulated_runtime(), "run"), "the content of batches/").wal_id.encode() in record
 
 
-def test_a_record_that_must_exist_is_read_once_if_it_is_there() -> None:
-    place, asked = undelivered(), list[str]()
-    store = FaultyStore(place.wal, lambda what, _: asked.append(what))
-
-    assert require_wal(Log(store, simulated_runtime(), "run"), "the content of batches/").first_batch == 0
-
-    assert asked == ["before read"]
-
-
-def test_a_wal_whose_content_lacks_its_record_says_what_is_younger() -> None:
-    history = Place().open({}).history
-
-    with pytest.raises(CorruptError, match=r"/wal\.json is gone.*: the content of batches/ is made after it\."):
-        history.require_wal()
-
-
 def test_a_drain_that_is_asked_for_all_that_is_complete_finds_the_record_gone() -> None:
     place = Place()
     run = place.open({"a": Recorder()})
@@ -348,16 +280,6 @@ def test_a_registration_is_known_from_the_record_and_from_terms(lost: tuple[str,
             place.open(sinks)
     with pytest.raises(CorruptError, match=r"sinks/a/sink\.json is gone"):
         read_status(place.wal)
-
-
-def test_a_registration_is_known_from_terms_alone_beside_other_sinks() -> None:
-    place = Place()
-    for name in ("a", "b"):
-        place.open({name: Recorder()})
-    lose(place, "sinks/b")
-
-    with pytest.raises(CorruptError, match=r"sinks/b/sink\.json is gone.*terms/committer-b/ is made after it"):
-        place.open({"b": Recorder()})
 
 
 def test_a_registration_is_known_from_what_the_sink_has() -> None:
@@ -421,15 +343,6 @@ def test_where_no_sink_is_known_a_release_or_low_water_tells_that_there_was_one(
         place.open({"b": Delivery(Recorder(), start_from="earliest")})
 
 
-def test_a_first_sink_on_a_wal_of_a_stager_is_new() -> None:
-    place, sink = Place(), Recorder()
-    place.stream(place.open({}), 1)
-
-    place.open({"a": Delivery(sink, start_from="earliest")}).deliver_all()
-
-    assert sink.batches == [0, 1]
-
-
 def test_a_sink_that_vanishes_while_the_run_goes_on_stops_the_collection() -> None:
     place = Place()
     place.open({"b": Recorder()})
@@ -459,69 +372,8 @@ def test_lost_terms_are_claimed_above_what_a_marker_names(kept: tuple[str, ...])
             term.check(place.wal)
 
 
-def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    place = Place(rows=lambda _: [6])
-    late = Delivery(Recorder(lambda chunk: fail(chunk) if chunk.rows[0] else None), retry=Retry(attempts=1))
-    run = [place.open({"a": late}) for _ in range(20)][-1]
-    list(place.query().batches(run, 1))
-    with pytest.raises(DeliveryError):
-        run.deliver_all()
-    lose(place, "terms/committer-a")
-    sink = Recorder()
-
-    new = place.open({"a": sink})
-    new.deliver_all()
-
-    assert new.committers[0].term.number == 20 + MARGIN + 1
-    assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
-    assert {chunk.term for chunk in sink.chunks} == {20 + MARGIN + 1}
-    assert "progress of batch 0 names term 20" in caplog.text
-
-
-def test_progress_of_an_own_attempt_that_was_given_up_is_no_sign_of_lost_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, sink = Place(rows=lambda _: [2, 2]), Recorder()
-    run = place.open({"a": sink})
-    list(place.query().batches(run, 1))
-    dispatcher, losses = run.committers[0].served_sink.dispatcher, [True]
-    genuine = dispatcher.deliver
-
-    def lost_after_all(*given: Any, **options: Any) -> Any:
-        outcomes = genuine(*given, **options)
-        if losses and losses.pop():
-            raise DispatcherLostError("the job is gone")
-        return outcomes
-
-    monkeypatch.setattr(dispatcher, "deliver", lost_after_all)
-    run.deliver_all()
-
-    assert sink.batches == [0, 0]
-    assert run.committers[0].term.number == 2
-
-
-def test_a_replay_before_the_first_batch_finds_nothing() -> None:
-    place = Place()
-    place.open({"a": Recorder()})
-
-    assert DeadLetters(Log(place.wal, simulated_runtime(), "replay"), name="a").replay(Recorder()).letters == 0
-
-
 def fail(_: object) -> None:
     raise ConnectionError("down")
-
-
-def test_lost_terms_of_replays_are_claimed_above_what_they_may_have_been() -> None:
-    place = Place()
-    run = place.open({"a": Delivery(Recorder(lambda _: Rejected({0: "no"})), on_rejected="dead_letter")})
-    place.stream(run, 1)
-    log = Log(place.wal, simulated_runtime(), "replay")
-    assert DeadLetters(log, name="a").replay(Recorder()).letters == 2
-    lose(place, "terms/replayer-a")
-
-    DeadLetters(log, name="a").replay(Recorder())
-
-    assert max(log.numbers(paths.terms(paths.replayer_role("a")))) == MARGIN + 1
 
 
 # Markers, low water, releases, manifests.
@@ -603,14 +455,6 @@ def test_the_oldest_batch_tells_that_low_water_was_there() -> None:
     ):
         with pytest.raises(CorruptError, match=r"low-water/0+3\.json is gone.*batches/0+4/ is the oldest"):
             look()
-
-
-def test_the_second_batch_tells_that_the_first_was_there() -> None:
-    place = undelivered()
-    lose(place, paths.batch(0))
-
-    with pytest.raises(CorruptError, match=r"low-water/0+\.json is gone.*batches/0+1/ is the oldest"):
-        place.open({"a": Recorder()})
 
 
 @pytest.mark.usefixtures("collects_often")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import msgspec
 import pytest
 
-from tests.house.log import Log, Manifest, Progress, Rows, SegmentRef, Term, encode, load_segment, paths, read_parquet
+from tests.house.log import Log, Manifest, Progress, SegmentRef, Term, encode, load_segment, paths
 from tests.house.protocol import DeliveryContext, chunks_of, keep_rejected, read_dead_letter
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.small_run import Place, Recorder
@@ -32,30 +31,10 @@ def test_a_segment_stands_where_its_highest_record_says() -> None:
     assert recorded_rows(store, "a", MANIFEST) == {0: 4, 2: 7}
 
 
-def test_the_order_of_a_listing_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = with_names("000000-000000000004.json", "000000-000000000002.json")
-    names = store.list(paths.progress_folder("a", 3))
-
-    for order in (names, names[::-1]):
-        monkeypatch.setattr(store, "list", lambda _, order=order: order)
-        assert recorded_rows(store, "a", MANIFEST) == {0: 4}
-
-
-def test_a_record_of_no_rows_says_just_that() -> None:
-    assert recorded_rows(with_names("000000-000000000000.json"), "a", MANIFEST) == {0: 0}
-
-
 def test_files_that_are_no_records_of_progress_are_passed_over() -> None:
     store = with_names("000000-000000000004.json", "notes.txt", "000001-000000000009.json.partial")
 
     assert recorded_rows(store, "a", MANIFEST) == {0: 4}
-
-
-def test_the_progress_of_other_batches_and_sinks_does_not_count() -> None:
-    store = with_names("000000-000000000004.json")
-
-    assert recorded_rows(store, "a", msgspec.structs.replace(MANIFEST, batch_id=2)) == {}
-    assert recorded_rows(store, "b", MANIFEST) == {}
 
 
 # Records that are relied on.
@@ -84,10 +63,6 @@ MANIFEST = Manifest(
     id="x",
     created="now",
 )
-
-
-def test_a_record_of_the_segment_is_relied_on() -> None:
-    check_recorded(with_record("second"), "a", MANIFEST, 1, 4)
 
 
 def test_a_record_of_another_segment_is_corrupt() -> None:
@@ -159,19 +134,6 @@ def test_the_chunk_that_ends_at_the_record_is_kept_with_the_reason(rows: int, fi
     assert kept.chunk.key == f"{segment.id}-{first}-{rows}"
     assert kept.chunk.position.slot == "w/a/3"
     assert set(kept.reasons) == {"the process that sent the rows ended before it recorded the outcome"}
-
-
-def test_the_chunk_that_is_kept_is_read_by_the_reader_of_the_run() -> None:
-    _, given, segment, log = a_batch()
-    starts: list[int] = []
-
-    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
-        starts.append(start)
-        return read_parquet(data, ref, columns=columns, start=start, where=where)
-
-    keep_last_recorded(given, 0, segment, 4, replace(log, segment_reader=reader))
-
-    assert starts == [2]
 
 
 def test_a_segment_that_does_not_hold_the_rows_is_told_with_its_address() -> None:

@@ -117,11 +117,6 @@ def test_a_look_for_each_chunk_is_taken_right_before_it(stage: Stage, by_time: d
     assert stage.place.requests[0].startswith(first)
 
 
-def test_a_batch_of_one_segment_needs_no_look_while_it_is_read(stage: Stage) -> None:
-    stage.deliver(Recorder(), task={"term_checked": True}, **BY_TIME)
-    assert stage.place.requests[0].startswith("read batches")
-
-
 def test_progress_is_recorded_once_a_second(stage: Stage) -> None:
     result = stage.deliver(slow(stage, 0.3), **BY_TIME, segments=2)
     # Chunk 4 ends after 1.2 s, chunk 8 after 2.4 s, and 11 are sent.
@@ -137,11 +132,6 @@ def test_the_term_is_looked_at_once_a_second(stage: Stage, seconds: float, looks
 def test_without_either_every_chunk_is_recorded_and_looked_up(stage: Stage) -> None:
     result = stage.deliver(slow(stage, 0.01), segments=2)
     assert (result.chunks, len(stage.recorded), stage.checks) == (11, 11, 11)
-
-
-def test_the_last_chunk_of_the_only_segment_needs_no_record(stage: Stage) -> None:
-    result = stage.deliver(slow(stage, RECORD_S), **BY_TIME)
-    assert (result.chunks, stage.recorded) == (11, list(range(2, 21, 2)))
 
 
 def test_a_superseded_process_stops_within_a_second(stage: Stage) -> None:
@@ -292,18 +282,6 @@ each_loss = pytest.mark.parametrize("lose", [_lost_job, _lost_tasks, _no_result]
 
 
 @each_loss
-def test_after_a_lost_attempt_every_chunk_is_doubtful(lose: Lose) -> None:
-    place = Place(rows=lambda _: [4, 4])
-    run = place.open({"a": ignored})
-    dispatcher = _Losing(run, lose)
-    _through(run.committers[0], dispatcher)
-    batch_of(place, run)
-    run.deliver_all()
-    assert [task.sent_through for task in dispatcher.tasks[0]] == [0, 0]
-    assert [(task.start, task.sent_through) for task in dispatcher.tasks[1]] == [(0, 4), (0, 4)]
-
-
-@each_loss
 def test_a_row_that_a_lost_attempt_kept_as_a_dead_letter_is_not_sent(lose: Lose) -> None:
     """The target refuses a row of the third chunk, and would take it later. Then the attempt is lost."""
     place, calls = Place(rows=lambda _: [8]), Recorder()
@@ -365,16 +343,6 @@ def test_only_recorded_progress_refills_the_budget() -> None:
     with pytest.raises(DeliveryError, match="delivery stopped after 3 attempts"):
         place.stream(run, 0)
     assert len(calls.chunks) == 3
-
-
-@pytest.mark.parametrize("most", [None, 1])
-def test_progress_refills_the_budget_in_any_order(most: int | None) -> None:
-    """Each of 40 segments takes less than a second. Every fourth call fails once."""
-    place = Place(rows=lambda _: [2] * 40)
-    calls = Recorder()
-    calls.fail = lambda _: _raise(ConnectionError("503")) if calls.tries % 4 == 0 else None
-    place.stream(place.open({"a": marked(calls)}, max_concurrency=most), 0)
-    assert len(calls.chunks) == 40
 
 
 @pytest.mark.parametrize("most", [None, 1])

@@ -14,7 +14,6 @@ from tests.house.sinks import Chunk, FailureKind, LedgerEntry, Position, Rejecte
 from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place
 from wal_sink.operate.replay import DeadLetters
-from wal_sink.protocol.letters import refused_rows
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Lookup
 from wal_sink.sinks.chunk import refusal_key
@@ -178,13 +177,6 @@ def takeovers_of_one_batch() -> CrashMatrix:
     return crash_matrix(keeping(Changing), rows_in, Target, tables=BATCHES[1:], disturb=("stands still",))
 
 
-def test_no_takeover_of_one_batch_loses_or_repeats_a_row() -> None:
-    matrix = takeovers_of_one_batch().check()
-
-    assert matrix.lost == matrix.repeated == 0
-    assert matrix.takeovers > 8
-
-
 def test_without_the_empty_refusal_a_predecessor_could_still_keep_what_was_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -232,16 +224,6 @@ def test_refused_rows_are_kept_before_the_chunk_is_recorded() -> None:
     first_kept = next(number for number, request in enumerate(creates) if "dead-letters" in request)
     first_recorded = next(number for number, request in enumerate(creates) if "progress" in request)
     assert first_kept < first_recorded
-
-
-def test_a_chunk_that_is_taken_costs_nothing_more() -> None:
-    stage = Stage()
-    stage.deliver(lambda _: None)
-    halting = list(stage.place.requests)
-    other = Stage()
-    other.deliver(lambda _: None, keeps_rejected=True)
-
-    assert len(other.place.requests) == len(halting)
 
 
 def test_a_chunk_that_was_answered_is_not_sent_again() -> None:
@@ -365,19 +347,6 @@ def test_a_chunk_that_a_plain_sink_answered_is_not_sent_after_the_policy_changed
     assert sent == [2, 4]
 
 
-def test_an_attempt_under_the_same_term_takes_over_without_another_object() -> None:
-    stage = Stage()
-    for _ in range(3):
-        stage.deliver(Ledger(Target()), keeps_rejected=True, task={"maybe_sent": True})
-
-    first = [
-        name
-        for name in stage.place.wal.list(paths.dead_letter_folder("a", 0))
-        if name.startswith("000000-000000000000-")
-    ]
-    assert len(first) == 1
-
-
 def held(term: int = 1) -> Chunk:
     """Of one segment's rows 4 and 5, as a task under some term has it in hand."""
     table = pa.table({"id": [4, 5]})
@@ -409,26 +378,6 @@ def test_rows_refused_under_the_same_term_close_nothing() -> None:
     assert letters_of(stage) == [(1, False, 1), (1, False, 0)]
 
 
-def test_what_was_taken_over_was_not_answered_for_that() -> None:
-    stage = Stage()
-    rejections = Rejections(stage.run.log, "a", 0, held())
-    rejections.take_over()
-
-    assert rejections.is_kept()
-    assert not rejections.is_answered()
-
-
-def test_a_transactional_sink_that_refuses_rows_has_none_of_the_chunk() -> None:
-    class RefusingTheFirst(Ledger):
-        def refused(self, chunk: Chunk) -> dict[int, str]:
-            return {0: "no"} if chunk.rows[0] == 0 else {}
-
-    stage = Stage()
-    stage.deliver(RefusingTheFirst(Target()), keeps_rejected=True)
-
-    assert letters_of(stage) == [(1, False, 1)]
-
-
 def test_refusals_of_a_chunk_are_numbered_in_their_files_and_keys() -> None:
     stage = Stage()
     rejections = Rejections(stage.run.log, "a", 0, held())
@@ -441,13 +390,6 @@ def test_refusals_of_a_chunk_are_numbered_in_their_files_and_keys() -> None:
         f"000000-000000000004-000000000006-{number:06d}.parquet": refusal_key(held().position, [4], number)
         for number in range(3)
     }
-
-
-def test_the_key_of_what_was_refused_is_that_of_its_rows_and_the_number_of_the_refusal() -> None:
-    keys = [refused_rows(held(), indices, number).key for indices in ([0], [1]) for number in (0, 1)]
-
-    assert keys == [refusal_key(held().position, rows, number) for rows in ([4], [5]) for number in (0, 1)]
-    assert len({held().key, *keys}) == 5
 
 
 def test_between_two_refusals_the_run_may_end() -> None:

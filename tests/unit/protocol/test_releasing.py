@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -11,7 +9,7 @@ from msgspec.structs import replace
 from tests.house.log import Manifest, Move, Release, decode, encode, paths
 from tests.house.protocol import Run
 from tests.support.logged import said_here
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, before_create
 from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.protocol.stage import compare_replay, released_row_count
 
@@ -34,19 +32,6 @@ def another(place: Place, **changed: object) -> bytes:
     return encode(Release(batch_id=0, run_id="other", id="x", created="now", **named))  # type: ignore[arg-type]
 
 
-def before_the_release(place: Place, act: Callable[[], None]) -> None:
-    """Do something at the moment the run is about to create its release."""
-    create = place.wal.create
-
-    def first_act(path: str, data: bytes) -> None:
-        if path == paths.release(0):
-            place.wal.create = create  # type: ignore[method-assign]
-            act()
-        create(path, data)
-
-    place.wal.create = first_act  # type: ignore[method-assign]
-
-
 def test_a_release_names_the_manifest_its_source_offsets_and_the_run() -> None:
     place = Place()
     run = with_batch(place, Recorder())
@@ -63,7 +48,7 @@ def test_a_release_names_the_manifest_its_source_offsets_and_the_run() -> None:
 def test_a_release_that_another_makes_at_the_same_moment_is_adopted() -> None:
     place, sink = Place(), Recorder()
     run = with_batch(place, sink)
-    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place)))
+    before_create(place.wal, paths.release(0), lambda: place.wal.create(paths.release(0), another(place)))
 
     run.deliver_all()
 
@@ -81,7 +66,7 @@ def test_of_two_attempts_the_one_that_another_process_released_first_is_delivere
         place.wal.create(paths.manifest(0, 1, 2), encode(replace(own, attempt=2, segments=())))
         place.wal.create(paths.release(0), another(place, attempt=2))
 
-    before_the_release(place, release_the_other)
+    before_create(place.wal, paths.release(0), release_the_other)
     run.deliver_all()
     assert release_of(place).attempt == 2
     assert sink.batches == []
@@ -90,7 +75,9 @@ def test_of_two_attempts_the_one_that_another_process_released_first_is_delivere
 def test_a_release_of_other_source_offsets_made_at_the_same_moment_is_refused() -> None:
     place, sink = Place(), Recorder()
     run = with_batch(place, sink)
-    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place, fingerprint="f" * 64)))
+    before_create(
+        place.wal, paths.release(0), lambda: place.wal.create(paths.release(0), another(place, fingerprint="f" * 64))
+    )
 
     with pytest.raises(HistoryError, match=r"batch 0 of .* holds this batch with source offsets ffffffffffff,"):
         run.deliver_all()
@@ -101,7 +88,7 @@ def test_a_release_of_other_source_offsets_made_at_the_same_moment_is_refused() 
 def test_a_release_that_vanishes_while_it_is_read_stops_delivery() -> None:
     place, sink = Place(), Recorder()
     run = with_batch(place, sink)
-    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place)))
+    before_create(place.wal, paths.release(0), lambda: place.wal.create(paths.release(0), another(place)))
     read = place.wal.read
 
     def deleted_after_the_first_look(path: str) -> bytes:
@@ -128,17 +115,6 @@ def test_a_manifest_that_is_not_of_its_release_stops_delivery() -> None:
     assert sink.chunks == []
 
 
-def test_a_run_releases_a_batch_once_however_many_sinks_it_serves() -> None:
-    place = Place()
-    run = place.open({"a": Recorder(), "b": Recorder()})
-    next(place.query().batches(run, 1))
-    place.requests.clear()
-
-    run.deliver_all()
-
-    assert [name for name in place.requests if paths.release(0) in name] == [f"create {paths.release(0)}"]
-
-
 def test_an_own_release_that_memory_forgot_is_still_ones_own() -> None:
     place = Place()
     run = with_batch(place, Recorder())
@@ -152,43 +128,7 @@ def test_an_own_release_that_memory_forgot_is_still_ones_own() -> None:
     assert released.manifest == run.history.staged(0)
 
 
-def test_anothers_release_stays_anothers() -> None:
-    place = Place()
-    run = with_batch(place, Recorder())
-    place.wal.create(paths.release(0), another(place))
-
-    released = run.shared.releaser.release(0, None, sink="a")
-
-    assert released is not None
-    assert released.run_id == "other"
-
-
 # The checkpoint, once the release is there.
-
-
-def noted_reads(place: Place) -> list[str]:
-    """The reads of the checkpoint from now on."""
-    asked: list[str] = []
-    read = place.checkpoint.read
-
-    def noting(path: str) -> bytes:
-        asked.append(path)
-        return read(path)
-
-    place.checkpoint.read = noting  # type: ignore[method-assign]
-    return asked
-
-
-def asked_of_the_checkpoint(place: Place, run: Run) -> list[str]:
-    asked = noted_reads(place)
-    run.shared.releaser.release(0, run.history.staged(0), sink="a")
-    return asked
-
-
-def test_offsets_that_say_when_they_were_planned_tell_all_in_one_read() -> None:
-    place = Place()
-
-    assert asked_of_the_checkpoint(place, with_batch(place, Recorder())) == ["offsets/0"]
 
 
 def test_offsets_that_do_not_say_so_leave_open_whose_they_are() -> None:
@@ -214,19 +154,6 @@ def test_other_offsets_under_a_released_batch_are_refused_by_its_number() -> Non
 
     with pytest.raises(HistoryError, match="batch 0 of memory://"):
         run.shared.releaser.release(0, run.history.staged(0), sink="a")
-
-
-def test_a_batch_that_another_run_staged_is_compared_without_a_fingerprint_where_the_entry_is_the_same() -> None:
-    place = Place()
-    list(place.query().batches(place.open({"a": Recorder()}), 2))
-    run = place.open({"a": Recorder()})
-    asked = noted_reads(place)
-
-    released = run.shared.releaser.release(1, None, sink="a")
-
-    assert released is not None
-    assert released.is_present_plan
-    assert asked == ["offsets/1", "commits/1", "offsets/1"]
 
 
 # How many rows were released.

@@ -92,26 +92,6 @@ def test_what_was_refused_is_sent_again_under_lasting_keys() -> None:
     assert [kept.replayed for kept in letters(place).all()] == [True] * 3
 
 
-def test_what_was_sent_again_is_not_sent_a_third_time() -> None:
-    place, target = delivered(), Target()
-    letters(place).replay(Repaired(target))
-
-    assert letters(place).replay(Repaired(target)) == ReplayResult(0, 0, 0)
-    assert len(target["rows"]) == 3
-
-
-def test_the_record_tells_what_became_of_it() -> None:
-    place = delivered()
-    path = next(letters(place).due()).letter.path
-
-    letters(place).replay(lambda _: None)
-
-    log = Log(place.wal, simulated_runtime(0), "reader")
-    record = log.find(Replayed, paths.replayed(path))
-    assert record is not None
-    assert (record.dead_letter, record.rows, record.rejected, record.term) == (path, 1, 0, 1)
-
-
 def test_what_is_refused_again_is_a_new_dead_letter() -> None:
     place = delivered()
     first = list(letters(place).due())
@@ -154,14 +134,6 @@ def test_rows_of_unknown_outcome_are_sent_only_when_asked_for() -> None:
     assert list(letters(place).due(unknown=True)) == []
 
 
-def test_dead_letters_of_one_batch_can_be_read_alone() -> None:
-    place = delivered()
-    place.stream(place.open({"a": Delivery(refusing, on_rejected="dead_letter")}), 1)
-
-    assert {kept.letter.chunk.batch_id for kept in letters(place).all()} == {0, 1}
-    assert {kept.letter.chunk.batch_id for kept in letters(place).all(batch_id=1)} == {1}
-
-
 @pytest.mark.parametrize(("given", "limit_s"), [({}, 120.0), ({"retry": Retry(attempt_timeout_s=7.0)}, 7.0)])
 def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, Any], limit_s: float) -> None:
     limits: dict[str, set[float]] = {}
@@ -186,44 +158,6 @@ def test_the_sink_is_told_whose_rows_come_again_and_that_it_is_in_the_driver() -
     assert set(contexts) == {SinkContext(wal.wal_id, "a", 1, 0, ("batch", "row"), on_executor=False)}
 
 
-def test_a_failure_names_the_dead_letter_and_the_sink() -> None:
-    place = delivered()
-    path = next(letters(place).due()).letter.path
-    where = f"dead letter {place.wal.url_of(path)}: "
-
-    answers: list[tuple[object, str]] = [
-        (Rejected({5: "no such row"}), "rejected row 5: expected indices of rows in this chunk, from 0 to"),
-        ("done", "returned 'done'"),
-    ]
-    for answer, said in answers:
-        with pytest.raises(DeliveryError) as caught:
-            letters(place).replay(lambda _, answer=answer: answer)
-        assert where in str(caught.value)
-        assert said in str(caught.value)
-
-
-def test_what_a_transaction_had_committed_before_a_crash_is_not_sent_again() -> None:
-    place, target = _refused_by(Ledger)
-    sent: list[int] = []
-
-    class Taking(Ledger):
-        def refused(self, chunk: Chunk) -> dict[int, str]:
-            sent.extend(ids_of(chunk))
-            return {}
-
-    def die(what: str, where: str) -> None:
-        if what == "before create" and where.endswith(".replayed.json"):
-            raise Crash(where)
-
-    with suppress(Crash):
-        letters(place, FaultyStore(place.wal, die)).replay(Taking(target))
-    assert sent == [1]
-    letters(place).replay(Taking(target))
-
-    assert sent == [1, 4, 7]
-    assert left(place) == []
-
-
 def _refused_at_once() -> Place:
     """Two rows in one dead letter."""
     place = Place()
@@ -241,30 +175,6 @@ def test_rows_that_are_refused_again_keep_the_slot_they_had_at_first() -> None:
         letters(place).replay(lambda _: Rejected({0: "again"}))
 
     assert {kept.letter.chunk.position.slot for kept in letters(place).all()} == slots
-
-
-def test_two_refusals_of_a_replay_are_counted_together() -> None:
-    result = letters(_refused_at_once()).replay(OneAtATime(Target()))
-
-    assert result == ReplayResult(letters=1, rows=0, rejected=2)
-
-
-def test_what_a_broken_off_replay_kept_is_counted_too() -> None:
-    """Of two rows, each refused by a separate answer: the crash comes when both are kept, and the record is not."""
-    place = _refused_at_once()
-    path = next(letters(place).due()).letter.path
-
-    def die(what: str, where: str) -> None:
-        if what == "before create" and where == paths.replayed(path):
-            raise Crash(where)
-
-    with pytest.raises(Crash):
-        letters(place, FaultyStore(place.wal, die)).replay(OneAtATime(Target()))
-    letters(place).replay(OneAtATime(Target()))
-
-    record = Log(place.wal, simulated_runtime(), "look").find(Replayed, paths.replayed(path))
-    assert record is not None
-    assert (record.rows, record.rejected) == (0, 2)
 
 
 def test_rows_that_are_refused_again_are_counted_once_however_often_a_replay_was_broken_off() -> None:
@@ -308,25 +218,6 @@ def test_a_dead_letter_in_a_listing_shows_its_file_and_how_much_but_no_rows() ->
         "KeptLetter('000000-000000000000-000000000002-000001.parquet', batch_id=0, rows=1, kept='rejected', "
         "replayed=False)"
     )
-
-
-def test_the_target_may_be_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, target = list[str](), Target()
-
-    class Backend:
-        name = "here"
-
-        def load(self) -> Callable[[str], Sink]:
-            return self.sink
-
-        def sink(self, url: str) -> Sink:
-            asked.append(url)
-            return Repaired(target)
-
-    monkeypatch.setattr("wal_sink.sinks.urls.entry_points", lambda **_: [Backend()])
-
-    assert letters(delivered()).replay("here://host").rows == 3
-    assert (asked, len(target["rows"])) == (["here://host"], 3)
 
 
 def test_a_sink_in_use_by_a_replay_is_refused_to_others_with_the_name_of_the_replay() -> None:
@@ -474,21 +365,6 @@ def test_the_store_is_opened_with_its_options(
     assert opened == [StoreSpec("memory://wal", options)]
 
 
-def test_every_replay_by_url_has_its_own_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = _refused_at_once()
-    path = next(letters(place).due()).letter.path
-    monkeypatch.setattr("wal_sink.operate.replay.open_store", lambda _: place.wal)
-
-    DeadLetters("memory://wal", name="a").replay(lambda _: Rejected({0: "still no good"}))
-    DeadLetters("memory://wal", name="a").replay(lambda _: None)
-
-    log = Log(place.wal, simulated_runtime(), "look")
-    again = path.replace("-000000.parquet", "-000001.parquet")
-    ids = [log.require(Replayed, paths.replayed(each)).run_id for each in (path, again)]
-    assert all(re.fullmatch("[0-9a-f]{32}", run_id) for run_id in ids)
-    assert ids[0] != ids[1]
-
-
 def test_the_newest_refusal_of_a_row_owns_it_though_its_outcome_was_unknown_at_first() -> None:
     place = delivered(lambda _: None)
     chunk = replace(next(letters(delivered()).due()).letter.chunk, key="its key")
@@ -511,14 +387,6 @@ def test_a_replay_whose_earlier_terms_were_lost_goes_on_far_above_them() -> None
 
     assert terms == {MARGIN + 1}
     assert MARGIN + 1 in Log(place.wal, simulated_runtime(), "look").numbers(folder)
-
-
-def test_the_first_replay_has_the_first_term() -> None:
-    terms: list[int | None] = []
-
-    letters(delivered()).replay(lambda chunk: terms.append(chunk.term))
-
-    assert terms == [1] * 3
 
 
 def test_a_replay_beside_another_is_refused_where_it_asks_and_the_end_of_one_is_recorded() -> None:
@@ -581,13 +449,6 @@ def test_a_part_of_a_dead_letter_comes_again_under_the_key_of_its_rows_and_their
     assert sent[0].key == refusal_key(whole.position, whole.rows[1:], 0)
 
 
-def test_a_first_dead_letter_follows_none_and_starts_where_its_chunk_does() -> None:
-    kept = [found.letter for found in letters(delivered()).due()]
-
-    assert [letter.replay_of for letter in kept] == [""] * 3
-    assert [letter.chunk.start for letter in kept] == [0, 4, 6]
-
-
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("answer", ["done", Rejected({9: "no such row"}), ConnectionError("gone")])
 def test_a_failure_is_told_of_the_sink_and_the_dead_letter(transactional: bool, answer: object) -> None:
@@ -635,18 +496,6 @@ def test_a_target_that_remembers_what_it_refused_is_sent_it_under_another_key() 
 
     assert letters(place).replay(Knows(target)).rows == ROWS
     assert len(target["rows"]) == ROWS
-
-
-def test_a_replay_that_was_broken_off_in_a_transaction_is_finished_by_any_sink() -> None:
-    place, target = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))), Target()
-
-    with pytest.raises(DeliveryError, match="gone"):
-        letters(place).replay(BreaksOff(Target()))
-    for _ in range(2):
-        letters(place).replay(Repaired(target))
-
-    assert len(target["rows"]) == ROWS
-    assert left(place) == []
 
 
 def test_a_replay_that_a_plain_sink_answered_is_not_sent_to_another() -> None:

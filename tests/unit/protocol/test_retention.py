@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import pytest
 
 import wal_sink.protocol.collect
-from tests.house.log import Log, LowWater, encode, paths
-from tests.house.protocol import COLLECT_EVERY_BATCHES
+from tests.house.log import Log, paths
 from tests.simulation.histories.lives import lower_retention
 from tests.simulation.scenarios import LONG, collections
 from tests.simulation.world import World
@@ -33,10 +31,6 @@ def batch_ids(place: Place, folder: str) -> list[int]:
 
 def low_water(place: Place) -> int:
     return max(batch_ids(place, paths.LOW_WATER), default=-1)
-
-
-def raise_low_water_to(place: Place, batch_id: int) -> None:
-    place.wal.create(paths.low_water(batch_id), encode(LowWater(batch_id=batch_id, marked={}, id="x", created="now")))
 
 
 @pytest.mark.usefixtures("collects_often")
@@ -176,29 +170,6 @@ def test_a_new_sink_from_the_next_gets_only_what_is_completed_from_now_on() -> N
     assert new.batches == [3, 4]
 
 
-def test_a_sink_whose_first_batches_were_collected_while_it_registered_begins_with_what_is_left() -> None:
-    place, sink = Place(), Recorder()
-    place.stream(place.open({}), 4)
-    place.open({"a": Delivery(sink, start_from="earliest")})
-    raise_low_water_to(place, 2)  # another run's collection, which did not know of the sink
-    place.wal.delete(f"batches/{name}" for name in place.wal.list("batches", recursive=True) if int(name[:19]) <= 2)
-
-    place.open({"a": sink}).deliver_all()
-
-    assert sink.batches == [3, 4]
-
-
-def test_low_water_that_passed_a_sink_skips_nothing_that_is_still_there() -> None:
-    place, sink = Place(), Recorder()
-    place.stream(place.open({"a": Recorder()}), 4)
-    place.open({"late": Delivery(sink, start_from="earliest")})
-    raise_low_water_to(place, 2)  # a stalled collection, which then saw the sink and deleted nothing
-
-    place.open({"late": sink}).deliver_all()
-
-    assert sink.batches == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.usefixtures("collects_often")
 def test_a_sink_that_registers_while_low_water_moves_keeps_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     place, late = Place(), Recorder()
@@ -217,24 +188,6 @@ def test_a_sink_that_registers_while_low_water_moves_keeps_what_it_needs(monkeyp
     assert late.batches == list(range(10))
 
 
-def test_a_registered_sink_does_not_start_anew_whatever_it_asks_for() -> None:
-    place = Place()
-    place.stream(place.open({"a": Recorder()}), 2)
-    again = Recorder()
-
-    place.open({"a": Delivery(again, start_from="earliest")}).deliver_all()
-
-    assert again.batches == []
-
-
-def test_a_new_name_on_an_empty_wal_needs_no_start() -> None:
-    place, sink = Place(), Recorder()
-
-    place.stream(place.open({"a": sink}), 1)
-
-    assert sink.batches == [0, 1]
-
-
 def test_a_failing_collection_stops_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)
     for error in (StoreError("down"), OutcomeUnknownError("no answer")):
@@ -249,43 +202,6 @@ def test_a_failing_collection_stops_nothing(monkeypatch: pytest.MonkeyPatch, cap
 
         assert sink.batches == list(range(9))
         assert "will be repeated" in caplog.text
-
-
-def test_a_steady_batch_of_one_segment_and_chunk_costs_six_requests_and_no_listing() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    place.stream(run, 2)
-    place.requests.clear()
-
-    place.stream(run, 3)
-
-    assert Counter(name.split(" ")[0] for name in place.requests) == {"segment": 1, "create": 3, "read": 2}, (
-        place.requests
-    )
-
-
-def test_every_chunk_more_costs_a_term_check_and_a_record() -> None:
-    place = Place(rows=lambda _: [7])
-    run = place.open({"a": Recorder()})
-    place.stream(run, 2)
-    place.requests.clear()
-
-    place.stream(run, 3)
-
-    assert len(place.requests) == 6 + 2 * 3, place.requests
-
-
-def test_collecting_costs_a_fraction_of_a_listing_per_batch() -> None:
-    place = Place()
-    settings = lower_retention(KEPT)
-    run = place.open({"a": Recorder()}, settings=settings)
-    place.stream(run, 2 * COLLECT_EVERY_BATCHES)
-    place.requests.clear()
-
-    place.stream(run, 4 * COLLECT_EVERY_BATCHES)
-
-    lists = sum(name.startswith("list") for name in place.requests)
-    assert lists / (2 * COLLECT_EVERY_BATCHES) < 4
 
 
 def test_an_idle_run_asks_the_store_for_nothing() -> None:

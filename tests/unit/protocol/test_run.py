@@ -11,24 +11,18 @@ from tests.house.log import (
     MARGIN,
     Holding,
     Log,
-    Rows,
     SegmentLimits,
-    SegmentRef,
     TakeOver,
-    Term,
     TermRecord,
     holder_of,
     paths,
-    read_parquet,
 )
-from tests.house.operate import rename, retire
 from tests.house.protocol import Run, StagingContext
 from tests.house.sinks import Chunk
 from tests.house.support import ProcessIdentity, StoppedError
-from tests.support.repairs import end_roles
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
-from wal_sink.errors import ConfigError, DeliveryError, HeldError, StoreError
+from wal_sink.errors import DeliveryError, HeldError, StoreError
 from wal_sink.protocol.checkpoint import Offsets
 from wal_sink.protocol.stage import Attempt
 from wal_sink.settings import Delivery, Retry, Settings
@@ -66,15 +60,6 @@ def test_staging_tasks_are_told_all_that_they_need() -> None:
     )
 
 
-def test_staging_tasks_keep_no_segments_where_no_sink_needs_them() -> None:
-    place = Place()
-    run = place.open({"a": VaultSink(Vault(), keep_segments=False)})
-    place.stream(run, 0)
-    attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
-
-    assert not run.staging_context(attempt, columns=["x"], spark_schema="{}").keep_segments
-
-
 def test_opening_probes_the_store_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -89,20 +74,6 @@ def test_opening_probes_the_store_as_the_settings_say(monkeypatch: pytest.Monkey
     assert asked == [(place.wal, runtime, True), (place.wal, runtime, False)]
 
 
-def test_two_runs_have_different_ids() -> None:
-    place, runtime = Place(), simulated_runtime()
-    runs = [Run(place.wal, place.checkpoint, Settings(), runtime=runtime) for _ in range(2)]
-
-    assert runs[0].log.run_id != runs[1].log.run_id
-
-
-def test_each_sink_has_a_committer_with_a_separate_role() -> None:
-    run = Place().open({"a": Recorder(), "b": Recorder()})
-
-    assert [committer.name for committer in run.committers] == ["a", "b"]
-    assert [committer.term.role for committer in run.committers] == ["committer-a", "committer-b"]
-
-
 def test_a_registration_names_the_sink_its_kind_its_guarantee_and_its_identity() -> None:
     place = Place()
     run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime())
@@ -113,24 +84,6 @@ def test_a_registration_names_the_sink_its_kind_its_guarantee_and_its_identity()
     registration = place.wal.read(paths.sink("a"))
     for part in (b'"name":"a"', b'"sink_kind":"plain"', b'"at_most_once":true', b'"identity":"the target"'):
         assert part in registration
-
-
-def test_everything_complete_is_delivered_to_one_sink_after_the_other() -> None:
-    place, order = Place(), list[str]()
-    run = place.open({"a": Recorder(lambda _: order.append("a")), "b": Recorder(lambda _: order.append("b"))})
-    list(place.query().batches(run, 2))
-
-    run.deliver_all()
-
-    assert order == ["a", "a", "b", "b"]
-
-
-def test_advance_returns_whether_it_delivered_a_batch() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    list(place.query().batches(run, 1))
-
-    assert [run.advance(run.committers[0]) for _ in range(2)] == [True, False]
 
 
 def test_later_entries_of_the_checkpoint_are_looked_for_only_if_asked() -> None:
@@ -200,15 +153,6 @@ def test_the_decisions_of_batches_that_every_sink_has_are_forgotten() -> None:
     assert sorted(run.shared.releaser._released) == [1]
 
 
-def test_a_run_without_a_pause_just_sleeps() -> None:
-    place, runtime = Place(), simulated_runtime()
-    run = Run(place.wal, place.checkpoint, Settings(), runtime=runtime)
-
-    run.shared.sleep_s(5)
-
-    assert runtime.monotonic_s() == 5
-
-
 def test_the_pause_of_a_run_is_the_one_it_is_given() -> None:
     pauses: list[float] = []
 
@@ -226,78 +170,12 @@ def test_the_pause_of_a_run_is_the_one_it_is_given() -> None:
     assert pauses == [5, 6]
 
 
-def test_segments_are_read_by_the_reader_the_run_is_given() -> None:
-    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
-        return read_parquet(data, ref, columns=columns, start=start, where=where)
-
-    place = Place()
-
-    assert Run(place.wal, place.checkpoint, Settings()).log.segment_reader is read_parquet
-    assert Run(place.wal, place.checkpoint, Settings(), segment_reader=reader).log.segment_reader is reader
-
-
 def ended_with(place: Place, sinks: dict[str, object]) -> Log:
     """Serve these sinks with a run that ends. Returns a log for a command."""
     run = place.open(sinks)
     place.stream(run, 0)
     run.end()
     return Log(place.wal, simulated_runtime(seed=4711), "tool")
-
-
-def test_a_renamed_sink_is_served_under_its_first_name_and_prepares_rows_under_it() -> None:
-    place, vault = Place(), Vault()
-    rename(ended_with(place, {"a": VaultSink(vault), "b": Recorder()}), "a", "z", take_over=TakeOver.IF_GONE)
-
-    served = [committer.served_sink for committer in place.open({"z": VaultSink(vault), "b": Recorder()}).committers]
-
-    assert [each.name for each in served] == ["a", "b"]
-    assert [each.preparation and each.preparation.sink for each in served] == ["a", None]
-
-
-def test_a_renamed_sink_that_prepares_nothing_is_served_under_its_first_name() -> None:
-    place = Place()
-    rename(ended_with(place, {"a": Recorder()}), "a", "z", take_over=TakeOver.IF_GONE)
-
-    (committer,) = place.open({"z": Recorder()}).committers
-
-    assert (committer.name, committer.served_sink.preparation) == ("a", None)
-
-
-def test_a_start_reads_once_whether_a_sink_is_retired_although_another_one_is() -> None:
-    place = Place()
-    retire(ended_with(place, {"a": Recorder(), "b": Recorder()}), "b", drop_pending=0, take_over=TakeOver.IF_GONE)
-    place.requests.clear()
-
-    place.open({"a": Recorder()})
-
-    assert place.requests.count(f"read {paths.retired('a')}") == 1
-
-
-def test_a_retired_sink_is_refused_by_the_name_that_it_has_and_the_others_are_served() -> None:
-    place = Place()
-    log = ended_with(place, {"a": Recorder(), "b": Recorder()})
-    rename(log, "b", "c", take_over=TakeOver.IF_GONE)
-    retire(log, "c", drop_pending=0, take_over=TakeOver.IF_GONE)
-
-    with pytest.raises(ConfigError, match=r"sink 'c' .* was retired at"):
-        place.open({"a": Recorder(), "c": Recorder()})
-    assert [committer.name for committer in place.open({"a": Recorder()}).committers] == ["a"]
-
-
-def test_a_sink_that_is_retired_while_its_term_is_claimed_is_refused_by_its_name() -> None:
-    place, role = Place(), paths.committer_role("a")
-    log, create = ended_with(place, {"a": Recorder()}), place.wal.create
-
-    def retired_meanwhile(path: str, data: bytes) -> None:
-        if path == paths.term(role, 2):
-            place.wal.create = create  # type: ignore[method-assign]
-            retire(log, "a", drop_pending=0, take_over=TakeOver.IF_GONE)
-        create(path, data)
-
-    place.wal.create = retired_meanwhile  # type: ignore[method-assign]
-
-    with pytest.raises(ConfigError, match=r"^sink 'a' of .* was retired at"):
-        place.open({"a": Recorder()})
 
 
 def test_a_stager_claims_the_next_term_each_time_a_query_starts() -> None:
@@ -307,16 +185,6 @@ def test_a_stager_claims_the_next_term_each_time_a_query_starts() -> None:
     run.become_stager()
 
     assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
-
-
-def test_a_run_that_was_opened_to_drain_stages_nothing() -> None:
-    place = Place()
-    run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime(seed=4713))
-    run.open()
-
-    assert not run.is_stager
-    with pytest.raises(ConfigError, match="it was opened to drain only"):
-        run.begin_staging(0, planned_ms=0)
 
 
 def opened_or_ended(place: Place, *names: str, **given: Any) -> Run:
@@ -380,39 +248,12 @@ def test_a_start_that_one_sinks_process_refuses_claims_the_term_of_no_other_sink
     assert paths.term(paths.committer_role("a"), 2) not in place.wal.list("", recursive=True)
 
 
-def test_a_start_opens_a_moved_wal_only_with_moved_from() -> None:
-    place = Place()
-    ended_with(place, {"a": Recorder()})
-    copy = Place(checkpoint=place.checkpoint)
-    for name in place.wal.list("", recursive=True):
-        copy.wal.create(name, place.wal.read(name))
-
-    with pytest.raises(ConfigError, match="recorded location"):
-        opened_or_ended(copy, "a")
-    end_roles(place.wal)
-    place.wal.delete([paths.WAL])
-    assert opened_or_ended(copy, "a", moved_from=place.wal.root).committers[0].marked_through == 0
-
-
 def test_a_committer_without_any_term_fences_one_that_may_still_live() -> None:
     place, role = Place(), paths.committer_role("a")
     place.open({"a": Recorder()})
     place.wal.delete([paths.term(role, 1)])
 
     assert place.open({"a": Recorder()}).committers[0].term.number == 1 + MARGIN
-
-
-def test_a_stager_without_any_term_fences_a_stager_that_may_still_live() -> None:
-    place = Place()
-    run = place.open({})
-    query = place.query()
-    query.start_batch(0, 0)
-    query.stage(run, 0)
-    place.wal.delete([paths.term(paths.STAGER_ROLE, 1)])
-
-    place.open({})
-
-    assert max(place.wal.list(paths.terms(paths.STAGER_ROLE))) == f"{1 + MARGIN:010}.json"
 
 
 def test_a_stager_whose_terms_are_gone_is_above_those_that_the_newest_batch_names(
@@ -443,18 +284,6 @@ def test_a_newest_batch_that_names_no_term_asks_for_no_higher_one() -> None:
     place.open({})
 
     assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
-
-
-def test_a_collection_that_is_due_runs_under_the_term_of_the_committer(monkeypatch: pytest.MonkeyPatch) -> None:
-    collected: list[Term] = []
-    place = Place()
-    run = place.open({"a": Recorder()})
-    monkeypatch.setattr(run._collector, "is_due", lambda marked: marked == 1)
-    monkeypatch.setattr(run._collector, "collect", collected.append)
-
-    place.stream(run, 2)
-
-    assert collected == [run.committers[0].term]
 
 
 def test_a_run_that_stages_knows_whether_only_siblings_came_after_it() -> None:

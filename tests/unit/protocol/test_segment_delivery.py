@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.house.log import Progress, Rows, SegmentRef, decode, paths, read_parquet
-from tests.house.protocol import SegmentResult, read_dead_letter
+from tests.house.log import Progress, decode, paths
+from tests.house.protocol import SegmentResult
 from tests.house.sinks import Chunk, FailureKind, Position, SinkContext
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
@@ -67,15 +66,6 @@ def test_a_progress_record_says_who_brought_which_segment_how_far() -> None:
 
     assert (record.batch_id, record.ordinal, record.rows, record.segment_id) == (0, 0, 4, stage.segment.id)
     assert (record.term, record.run_id) == (1, stage.run.log.run_id)
-
-
-def test_the_term_is_checked_before_each_chunk() -> None:
-    stage = Stage()
-    checks: list[int] = []
-
-    stage.deliver(Recorder(lambda _: checks.append(stage.checks)))
-
-    assert checks == [1, 2, 3]
 
 
 def test_a_term_that_was_just_checked_is_not_checked_for_the_first_chunk() -> None:
@@ -177,10 +167,6 @@ def test_any_other_failure_to_open_stays_what_it_is() -> None:
     assert kind_of_failure(result) is FailureKind.PERMANENT
 
 
-def test_an_unknown_outcome_of_a_write_stays_unknown() -> None:
-    assert kind_of_failure(Stage().deliver(raising(OutcomeUnknownError("x")))) is FailureKind.UNKNOWN
-
-
 # At most once.
 
 
@@ -196,15 +182,6 @@ def test_at_most_once_counts_only_what_the_sink_took_and_settles_what_it_did_not
     assert [path.rpartition("/")[2] for path in stage.place.wal.list(paths.dead_letter_folder("a", 0))] == [
         "000000-000000000002-000000000004.parquet"
     ]
-
-
-def test_at_most_once_records_every_chunk_the_last_of_a_lone_segment_too() -> None:
-    stage, sink = Stage(), Recorder()
-
-    result = stage.deliver(sink, at_most_once=True)
-
-    assert result == SegmentResult(0, 5, chunks=3)
-    assert stage.recorded == [2, 4, 5]
 
 
 def test_at_most_once_what_could_not_be_kept_is_not_settled() -> None:
@@ -251,35 +228,3 @@ def test_a_row_at_which_no_chunk_begins_is_told_with_the_address_of_the_segment(
     assert kind_of_failure(result) is FailureKind.CORRUPT
     assert result.failure is not None
     assert result.failure.message.startswith(f"{stage.place.wal.url_of(stage.segment.path)}: no chunk starts at row 1")
-
-
-def test_a_segment_that_does_not_hold_its_rows_is_told_with_its_address() -> None:
-    stage = Stage()
-    more = msgspec.structs.replace(stage.segment, rows=6)
-
-    result = stage.deliver(Recorder(), task={"segment": more})
-
-    assert result.failure is not None
-    assert result.failure.message.startswith(f"{stage.place.wal.url_of(more.path)}: expected 6 rows of 2 columns")
-
-
-def test_a_dead_letter_says_why_it_is_there() -> None:
-    stage = Stage()
-
-    stage.deliver(raising(ConnectionError("half sent")), at_most_once=True)
-
-    kept = read_dead_letter(stage.place.wal, paths.dead_letter("a", 0, 0, 0, 2))
-    assert kept.reasons[0].endswith("raised ConnectionError: half sent")
-
-
-def test_segments_are_read_by_the_reader_of_the_run() -> None:
-    stage, starts = Stage(), list[int]()
-
-    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
-        starts.append(start)
-        return read_parquet(data, ref, columns=columns, start=start, where=where)
-
-    stage.run.log = replace(stage.run.log, segment_reader=reader)
-
-    assert stage.deliver(Recorder(), task={"start": 2}) == SegmentResult(0, 5, chunks=2)
-    assert starts == [2]

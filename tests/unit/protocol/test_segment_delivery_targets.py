@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.house.log import Progress, decode, encode, paths
 from tests.house.protocol import SegmentResult
 from tests.house.sinks import Chunk, FailureKind, Position, Sink, TransactionalSink
 from tests.support.one_segment import Stage, Whole, kind_of_failure, raising
-from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError
 from wal_sink.protocol.messages import LastDelivered
 
@@ -211,14 +209,6 @@ def test_a_target_that_remembers_less_was_restored_and_is_refused(batch_id: int,
     )
 
 
-def test_a_target_that_remembers_nothing_was_restored_and_is_refused() -> None:
-    result = remembered(Stage(), found=None)
-
-    assert kind_of_failure(result) is FailureKind.HISTORY
-    assert result.failure is not None
-    assert "the target holds nothing in slot 'w/a/0'" in result.failure.message
-
-
 def test_the_segments_of_a_batch_share_the_slots_of_the_last_delivered() -> None:
     stage = Stage()
     positions = {f"w_a_{number}": stage.position(9, batch_id=5) for number in range(5)}
@@ -282,24 +272,3 @@ def test_a_whole_segment_that_was_not_taken_is_not_recorded() -> None:
     assert result.failure is not None
     assert result.failure.message.startswith(f"batch 0, segment {stage.segment.id}: Whole returned False")
     assert (result.rows, result.chunks, stage.recorded) == (0, 0, [])
-
-
-def test_a_failure_to_send_names_batch_chunk_and_sink() -> None:
-    stage = Stage()
-
-    result = stage.deliver(Recorder(lambda _: 5))
-
-    assert result.failure is not None
-    assert result.failure.message.startswith(f"batch 0, chunk {stage.segment.id}-0-2: ")
-
-
-def test_what_another_wrote_is_left_alone() -> None:
-    stage = Stage()
-    other = Progress(
-        batch_id=0, ordinal=0, rows=2, segment_id="s", term=1, run_id="other", id="x", created="now"
-    )  # fmt: skip
-    stage.place.wal.create(paths.progress("a", 0, 0, 2), encode(other))
-
-    stage.deliver(Recorder())
-
-    assert decode(Progress, stage.place.wal.read(paths.progress("a", 0, 0, 2)), "progress") == other

@@ -17,7 +17,7 @@ from tests.house.sinks import Rejected, slot_name
 from tests.simulation.histories.lives import lower_retention
 from tests.support.forgetting import Forgetful, Target, rows_of
 from tests.support.logged import said_here
-from tests.support.small_run import Place, Recorder
+from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, HeldError, PermanentError
 from wal_sink.log.sink_records import RenamedRecord
@@ -121,18 +121,10 @@ def test_a_sink_without_a_batch_or_a_term_is_warned_of_too(caplog: pytest.LogCap
 
 def test_a_sink_that_a_process_of_this_machine_serves_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     place = two_sinks()
+    place.open({})  # a run that only stages
     claim(log_of(place), paths.committer_role("b"))
 
     place.open({"a": Recorder()})
-    place.open({})
-
-    assert said_here(caplog) == []
-
-
-def test_a_run_that_only_stages_warns_of_no_sink(caplog: pytest.LogCaptureFixture) -> None:
-    place = two_sinks()
-
-    place.open({})
 
     assert said_here(caplog) == []
 
@@ -153,18 +145,6 @@ def test_a_term_that_cannot_be_read_stops_no_query(caplog: pytest.LogCaptureFixt
 
 
 # --- retiring
-
-
-@pytest.mark.usefixtures("collects_often")
-def test_a_retired_sink_holds_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
-    place = two_sinks()
-    retired(place, "b")
-
-    place.stream(place.open({"a": Recorder()}, settings=lower_retention(KEPT)), 12)
-
-    assert low_water(place) == 12 - KEPT
-    assert "does not serve it" not in caplog.text
-    assert [(sink.name, sink.state) for sink in read_status(place.wal).sinks] == [("a", "running"), ("b", "retired")]
 
 
 @pytest.mark.usefixtures("collects_often")
@@ -197,16 +177,6 @@ def test_batches_that_a_sink_lacks_are_named_and_given_up_only_with_their_number
     assert (kept.through, kept.dropped, kept.run_id) == (2, (3, 4, 5), "tool")
 
 
-def test_a_single_batch_and_a_sink_that_has_none() -> None:
-    place = Place()
-    list(place.query().batches(place.open({"a": Recorder()}), 1))
-    end(place, "a")
-
-    with pytest.raises(ConfigError, match=r"has not delivered 1 batch that the WAL holds \(batch 0\)"):
-        retired(place, "a")
-    assert retire(log_of(place), "a", drop_pending=9, take_over=TakeOver.IF_GONE).through == -1
-
-
 def test_a_sink_whose_registration_is_gone_is_not_retired() -> None:
     """It is not known with which batch it began, so not what it lacks either."""
     place = two_sinks()
@@ -216,14 +186,6 @@ def test_a_sink_whose_registration_is_gone_is_not_retired() -> None:
         CorruptError, match=r"sinks/b/sink\.json is gone.*: sinks/b/ is made after it.*sinks/<name>/forgotten"
     ):
         retired(place, "b")
-
-
-def test_a_sink_lacks_no_batch_from_before_it_began() -> None:
-    place = two_sinks()
-    place.open({"c": Delivery(Recorder(), start_from="next")})
-    end(place, "c")
-
-    assert retire(log_of(place), "c", drop_pending=0, take_over=TakeOver.IF_GONE).dropped == ()
 
 
 def test_batches_staged_while_a_sink_is_retired_are_not_given_up() -> None:
@@ -259,12 +221,15 @@ def test_a_retired_sink_is_not_served_again_and_the_error_tells_the_ways(again: 
         renamed(place, again, "d")
 
 
-def test_a_sink_that_is_served_is_not_retired() -> None:
+def test_a_sink_that_is_served_is_neither_retired_nor_renamed() -> None:
     place = two_sinks()
     run = place.open({"b": Recorder()})
 
     with pytest.raises(HeldError, match=r"sink 'b' .* is running on this machine"):
         retired(place, "b")
+    with pytest.raises(HeldError, match=r"sink 'b' .* is running on this machine"):
+        renamed(place, "b", "c")
+    assert place.wal.list("sinks/c") == []
     run.end()
     retired(place, "b")
 
@@ -280,23 +245,10 @@ def test_retiring_fences_a_process_that_still_lives_though_its_terms_are_gone() 
         run.committers[0].term.check(place.wal)
 
 
-def before_create(place: Place, path: str, act: Callable[[], None]) -> None:
-    """Do something once, just before an object is created."""
-    create = place.wal.create
-
-    def first_act(created: str, data: bytes) -> None:
-        if created == path:
-            place.wal.create = create  # type: ignore[method-assign]
-            act()
-        create(created, data)
-
-    place.wal.create = first_act  # type: ignore[method-assign,assignment]
-
-
 def test_a_process_that_starts_while_the_sink_is_retired_does_not_serve_it() -> None:
     """It looked before the record was there, and claims its term after that."""
     place = two_sinks()
-    before_create(place, paths.term(paths.committer_role("b"), 2), lambda: retired(place, "b"))
+    before_create(place.wal, paths.term(paths.committer_role("b"), 2), lambda: retired(place, "b"))
 
     with pytest.raises(ConfigError, match=r"sink 'b' .* was retired at"):
         place.open({"b": Recorder()})
@@ -305,7 +257,7 @@ def test_a_process_that_starts_while_the_sink_is_retired_does_not_serve_it() -> 
 def test_retiring_beside_a_process_that_starts_says_so() -> None:
     """It claimed its term and looked before the record was there."""
     place = two_sinks()
-    before_create(place, paths.retired("b"), lambda: (place.open({"b": Recorder()}), None)[1])
+    before_create(place.wal, paths.retired("b"), lambda: place.open({"b": Recorder()}))
 
     with pytest.raises(FencedError, match="committer-b"):
         retired(place, "b")
@@ -432,7 +384,7 @@ def test_a_name_that_another_sink_has_or_had_is_taken() -> None:
 
 def test_of_two_names_given_at_once_one_counts() -> None:
     place = two_sinks()
-    before_create(place, paths.sink_name("b", 1), lambda: renamed(place, "b", "d"))
+    before_create(place.wal, paths.sink_name("b", 1), lambda: renamed(place, "b", "d"))
 
     with pytest.raises(HeldError, match="was renamed by another process at the same time"):
         renamed(place, "b", "c")
@@ -441,7 +393,7 @@ def test_of_two_names_given_at_once_one_counts() -> None:
 
 def test_one_name_given_to_two_sinks_at_once_is_that_of_one() -> None:
     place = two_sinks()
-    before_create(place, paths.renamed("c"), lambda: renamed(place, "a", "c"))
+    before_create(place.wal, paths.renamed("c"), lambda: renamed(place, "a", "c"))
 
     with pytest.raises(ConfigError, match="another sink has, or had, the name 'c'"):
         renamed(place, "b", "c")
@@ -458,7 +410,7 @@ def test_a_rename_to_a_name_that_is_being_registered_leaves_the_name_to_the_new_
     """Its records locked the new sink out at its next start, and nothing was deleted any more."""
     place = two_sinks()
     begun: list[tuple[Run, Recorder]] = []
-    before_create(place, paths.renamed("c"), lambda: begun.append(new_sink(place, "c")))
+    before_create(place.wal, paths.renamed("c"), lambda: begun.append(new_sink(place, "c")))
 
     with pytest.raises(ConfigError, match="another sink has, or had, the name 'c'"):
         renamed(place, "b", "c")
@@ -487,7 +439,7 @@ def test_of_a_rename_and_a_registration_that_see_each_other_the_first_to_say_so_
         log.create(paths.sink("c"), msgspec.structs.replace(record, name="c", **log.stamp()))
         keep_name(log, names, "c")
 
-    before_create(place, paths.owner("c"), register)
+    before_create(place.wal, paths.owner("c"), register)
 
     with pytest.raises(ConfigError, match="another sink has, or had, the name 'c'"):
         renamed(place, "b", "c")
@@ -500,7 +452,7 @@ def test_of_a_rename_and_a_registration_that_see_each_other_the_first_to_say_so_
 @pytest.mark.usefixtures("collects_often")
 def test_no_new_sink_begins_under_a_name_that_was_given_and_its_registration_holds_nothing_back() -> None:
     place = two_sinks()
-    before_create(place, paths.sink("c"), lambda: renamed(place, "b", "c"))
+    before_create(place.wal, paths.sink("c"), lambda: renamed(place, "b", "c"))
 
     with pytest.raises(ConfigError, match="another sink was just renamed to this name"):
         new_sink(place, "c")
@@ -552,25 +504,6 @@ def test_a_rename_that_was_interrupted_leaves_the_old_name_and_is_repeated(missi
     place.stream(place.open({"c": sink}), 3)
 
     assert sink.batches == [3]
-
-
-def test_a_sink_is_not_renamed_while_a_process_serves_it() -> None:
-    """Its next start would be refused for its old name, when nobody thinks of it any more."""
-    place = two_sinks()
-    place.open({"b": Recorder()})
-
-    with pytest.raises(HeldError, match=r"sink 'b' .* is running on this machine"):
-        renamed(place, "b", "c")
-    assert place.wal.list("sinks/c") == []
-
-
-def test_who_takes_over_renames_a_sink_beside_a_process_that_lives() -> None:
-    place = two_sinks()
-    place.open({"b": Recorder()})
-
-    rename(log_of(place), "b", "c", take_over=TakeOver.ALWAYS)
-
-    assert [found.name for found in read_status(place.wal).sinks] == ["a", "c"]
 
 
 def test_a_foreign_object_among_the_names_of_a_sink_is_none_of_them() -> None:
@@ -625,15 +558,6 @@ def test_a_record_of_a_rename_that_shows_a_little_later_is_there() -> None:
     assert names.folder_of("c") == "b"
 
 
-def test_an_older_version_does_not_take_a_new_name_for_a_new_sink() -> None:
-    """It knows a sink by sink.json alone, and takes anything beside it for evidence that it was lost."""
-    place = two_sinks()
-    renamed(place, "b", "c")
-
-    assert place.wal.list("sinks/c") == [paths.OWNER, paths.RENAMED]
-    assert place.wal.read(paths.sink("b"))  # under the old name it goes on from the same markers and terms
-
-
 def test_without_rows_in_the_wal_a_retired_sink_is_none_that_needs_them() -> None:
     place, vault = two_sinks(), Vault()
     retired(place, "a")
@@ -645,25 +569,3 @@ def test_without_rows_in_the_wal_a_retired_sink_is_none_that_needs_them() -> Non
     place.stream(place.open({"v": delivery}), 3)
 
     assert read_status(place.wal).sinks[-1].delivered_through == 3
-
-
-def test_what_a_start_costs_with_sinks_that_others_serve() -> None:
-    """A listing of the sinks and one of each, and of each that is served a look whether it was retired meanwhile."""
-    place = two_sinks()
-    place.requests.clear()
-    place.open({"a": Recorder(), "b": Recorder()})
-
-    asked = [request for request in place.requests if request.startswith(("list sinks", "read sinks"))]
-    new = ["list sinks", "list sinks/a", "list sinks/b", f"read {paths.retired('a')}", f"read {paths.retired('b')}"]
-    assert all(asked.count(request) == 1 for request in new)
-    place.requests.clear()
-    place.open({"a": Recorder()})
-    assert place.requests.count("list sinks/b") == 1, "nor does one that it does not serve cost more than that"
-    assert sorted(set(asked) - set(new)) == sorted(
-        {*(paths_read(name) for name in "ab"), *(f"list {paths.markers(name)}" for name in "ab")}
-        | {f"read {paths.marker(name, 2)}" for name in "ab"}
-    )
-
-
-def paths_read(name: str) -> str:
-    return f"read {paths.sink(name)}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.house.kit import stage_tables
-from tests.house.log import Manifest, decode, paths
+from tests.house.log import paths
 from tests.house.protocol import Checkpoint, Run, planned_ms
 from tests.house.stores import MemoryStore
 from tests.house.support import SYSTEM
@@ -212,20 +212,6 @@ def test_exactly_the_batches_that_no_query_ran_are_known_as_such(golden: Golden)
 
     assert [batch for batch in golden.batches if checkpoint.repartition(batch)] == NOT_RUN
     assert not set(NOT_RUN) & golden.read.keys()
-
-
-@pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
-def test_the_manifest_of_a_batch_that_no_query_ran_is_empty_and_names_its_entry(golden: Golden) -> None:
-    life = ReplayedQuery(golden)
-    run = life.start()
-    life.batch(run, 0)
-    life.repartition(1)
-    life.start().deliver_all()
-
-    manifest = decode(Manifest, life.place.wal.read(paths.manifest(1, 0, 0)), "the manifest")
-
-    assert manifest.offsets == golden.files["offsets/1"]
-    assert (manifest.columns, manifest.spark_schema, manifest.chunk_rows, manifest.segments) == ((), "", 1, ())
 
 
 @pytest.mark.parametrize("damaged", ["offsets/0", "offsets/1"])

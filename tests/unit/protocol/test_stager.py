@@ -20,16 +20,11 @@ def drainer(place: Place) -> Run:
     return run
 
 
-def test_a_run_that_only_drains_stages_nothing() -> None:
-    run = drainer(Place())
-
-    with pytest.raises(ConfigError, match="opened to drain only"):
-        run.begin_staging(0, planned_ms=1)
-
-
 def test_a_run_is_the_stager_once_it_claimed_the_role() -> None:
     run = drainer(Place())
     assert not run.is_stager
+    with pytest.raises(ConfigError, match="opened to drain only"):
+        run.begin_staging(0, planned_ms=1)
 
     run.become_stager()
 
@@ -157,20 +152,6 @@ def test_other_input_under_a_released_batch_is_refused_by_its_number() -> None:
 # Gaps.
 
 
-def test_the_batch_that_comes_next_costs_no_listing() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    place.stream(run, 1)
-    query = place.query()
-    query.start_batch(2, 2)
-    place.requests.clear()
-
-    assert query.stage(run, 2)
-    assert query.stage(run, 2)
-
-    assert not [name for name in place.requests if name.startswith("list batches")]
-
-
 def test_the_newest_batch_is_a_replay_once_it_is_released_also_in_the_query_that_staged_it() -> None:
     place = Place()
     run = place.open({"a": Recorder()})
@@ -214,15 +195,6 @@ def test_a_first_batch_that_was_bound_and_not_staged_is_missing(first: int, rest
 
     assert query.stage(run, first), "restored, it is staged after all"
     assert query.stage(run, first + 1)
-
-
-def test_on_a_wal_without_batches_any_may_come_first() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    query = place.query()
-    query.start_batch(5, 5)
-
-    assert query.stage(run, 5)
 
 
 def test_a_first_batch_that_others_delivered_since_the_query_began_is_refused_under_other_offsets() -> None:
@@ -349,29 +321,6 @@ def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
 
 def test_the_same_number_of_rows_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
     staged_twice(Place(), [1, 1])
-
-    assert said_here(caplog) == []
-
-
-def test_another_number_of_rows_of_another_input_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    place = Place()
-    place.query().start_batch(0, 0)
-    place.query().stage(place.open({}), 0)
-    place.query().roll_back(-1)
-    place.rows = lambda _: [2]
-    place.query().start_batch(0, 77)
-    place.query().stage(place.open({}), 0)
-
-    assert said_here(caplog) == []
-
-
-def test_an_earlier_attempt_whose_manifest_is_gone_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    """Only its folder is left: nothing tells how many rows it had."""
-    place = Place()
-    staged_twice(place, [2])
-    place.wal.delete([paths.manifest(0, 1, 1), paths.manifest(0, 2, 1)])
-    place.rows = lambda _: [1]
-    place.query().stage(place.open({}), 0)
 
     assert said_here(caplog) == []
 

@@ -94,19 +94,6 @@ def test_what_an_earlier_process_completes_after_this_one_looked_is_delivered_wi
     ended(thread)
 
 
-def test_finishing_delivers_what_was_completed_last_though_nobody_woke_it() -> None:
-    place, sink = Place(), Recorder()
-    run = place.open({"a": sink}, runtime=SYSTEM)
-    thread = committing(run)
-    for _ in place.query().batches(run, 3):
-        continue
-
-    ended(thread)
-
-    assert sink.batches == [0, 1, 2]
-    assert thread.error is None
-
-
 def test_finishing_searches_the_checkpoint_when_it_begins_and_when_nothing_more_was_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -333,13 +320,7 @@ def test_a_committer_runs_on_a_daemon_thread_and_not_on_the_callers() -> None:
 
     assert threads[0] is not threading.current_thread()
     assert threads[0].daemon
-
-
-def test_who_was_never_started_has_ended() -> None:
-    run = Place().open({"a": Recorder()}, runtime=SYSTEM)
-    thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
-
-    assert thread.join(0)
+    assert threads[0].name == "wal-sink-committer-a"
 
 
 def test_a_thread_that_follows_a_wal_without_batches_finds_the_first_that_another_process_stages() -> None:
@@ -353,76 +334,6 @@ def test_a_thread_that_follows_a_wal_without_batches_finds_the_first_that_anothe
 
     wait_until(lambda: sink.batches == [0, 1])
     thread.follow(on=False)
-    ended(thread)
-
-
-def test_a_thread_is_named_after_its_sink() -> None:
-    names: list[str] = []
-    place, sink = Place(), Recorder(lambda _: names.append(threading.current_thread().name))
-    run = place.open({"a": sink}, runtime=replace(SYSTEM, new_timed_call=DirectCall))
-    next(place.query().batches(run, 1))
-
-    ended(committing(run))
-
-    assert names == ["wal-sink-committer-a"]
-
-
-def test_a_thread_looks_for_new_batches_at_every_call_of_catch_up() -> None:
-    place, sink = Place(), Recorder()
-    run = place.open({"a": sink}, runtime=SYSTEM)
-    other = place.open({}, runtime=SYSTEM)
-    thread = committing(run)
-
-    for count in (1, 2, 3):
-        list(place.query().batches(other, count))
-        thread.catch_up()
-        assert thread.wait_caught_up(PATIENCE_S)
-        assert sink.batches == list(range(count))
-    ended(thread)
-
-
-def test_a_thread_that_has_caught_up_looks_once_more_when_it_finishes() -> None:
-    place, sink = Place(), Recorder()
-    run = place.open({"a": sink}, runtime=SYSTEM)
-    other = place.open({}, runtime=SYSTEM)
-    thread = committing(run)
-    thread.catch_up()
-    assert thread.wait_caught_up(PATIENCE_S)
-    next(place.query().batches(other, 1))
-
-    thread.finish()
-
-    assert thread.wait_caught_up(PATIENCE_S)
-    assert sink.batches == [0]
-    assert thread.join(PATIENCE_S)
-
-
-def test_a_thread_that_waits_for_one_batch_asks_for_that_one_and_seldom_looks_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    place = Place()
-    run = place.open({"a": Recorder()}, runtime=SYSTEM)
-    query = place.query()
-    query.start_batch(0, 0)
-    query.stage(run, 0)
-    asked: list[str] = []
-    read, listed = place.checkpoint.read, place.checkpoint.list
-
-    def reading(path: str) -> bytes:
-        asked.append("read")
-        return read(path)
-
-    def listing(prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        asked.append("list")
-        return listed(prefix, after=after, recursive=recursive)
-
-    monkeypatch.setattr(place.checkpoint, "read", reading)
-    monkeypatch.setattr(place.checkpoint, "list", listing)
-    thread = committing(run)
-
-    wait_until(lambda: asked.count("read") >= 6)
-    sixth = [number for number, what in enumerate(asked) if what == "read"][5]
-    assert asked[:sixth].count("list") <= 1
     ended(thread)
 
 
@@ -447,31 +358,6 @@ def test_a_batch_that_spark_completes_at_once_costs_three_reads_of_the_checkpoin
     per_batch = ("commits", "offsets", "offsets")  # the last when its release is confirmed
     reads = [what.removeprefix("before read ") for what in asked if what.startswith("before ")]
     assert sorted(reads) == sorted(f"{what}/{batch_id}" for batch_id in (1, 2, 3) for what in per_batch)
-    ended(thread)
-
-
-def test_spark_is_given_a_moment_before_it_is_asked_whether_it_completed_a_batch() -> None:
-    place, asked_s = Place(), []
-    run = place.open({"a": Recorder()}, runtime=SYSTEM)
-    read = run.gate.is_open
-
-    def is_open(batch_id: int) -> bool:
-        asked_s.append(time.monotonic())
-        return read(batch_id)
-
-    thread = committing(run)
-    wait_idle(thread)
-    query = place.query()
-    query.start_batch(0, 0)
-    query.stage(run, 0)
-    run.gate.is_open = is_open  # type: ignore[method-assign]
-    woken_s = time.monotonic()
-    thread.wake()
-
-    wait_until(lambda: len(asked_s) >= 3)
-    assert asked_s[0] - woken_s >= FIRST_POLL_S
-    assert asked_s[1] - asked_s[0] >= FIRST_POLL_S / 2
-    assert asked_s[2] - asked_s[1] >= FIRST_POLL_S
     ended(thread)
 
 

@@ -145,17 +145,6 @@ def test_for_an_hour_a_drain_that_has_everything_reads_one_small_object_a_poll()
     ended(thread)
 
 
-def test_an_idle_thread_searches_twice_in_three_hours() -> None:
-    here = Waiting(hours=Hours(3))
-    thread = waited_with_everything_delivered(here)
-
-    searches = [n for n, name in enumerate(here.asked) if name == "list commits"]
-    assert searches == [SEARCH_EVERY_POLLS - 1, 2 * SEARCH_EVERY_POLLS]  # that poll also asks for its batch
-    assert here.place.requests == []
-    thread.follow(on=False)
-    ended(thread)
-
-
 def test_for_an_hour_a_drain_of_a_wal_that_is_not_there_yet_reads_its_owner_alone() -> None:
     here = Waiting()
     thread = here.thread(here.run())

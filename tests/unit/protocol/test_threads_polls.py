@@ -48,9 +48,6 @@ def test_a_thread_that_follows_asks_ever_less_often_up_to_every_five_seconds() -
 
 def test_a_thread_that_waits_for_nothing_does_not_ask() -> None:
     assert polls_of(waiting(), 3) == [None, None, None]
-
-
-def test_a_thread_does_not_ask_before_the_wal_has_a_batch() -> None:
     assert polls_of(waiting(bound=False), 1) == [None]
 
 
@@ -156,14 +153,6 @@ def test_only_who_follows_another_process_leaves_it_at_one_read_a_poll() -> None
 def _at(thread: CommitterThread, polls: int) -> CommitterThread:
     thread._polls = polls
     return thread
-
-
-def test_every_wait_is_counted() -> None:
-    thread = waiting(follow=True)
-
-    assert [thread._wait(), thread._wait()] == [False, False]
-
-    assert thread._polls == 2
 
 
 def test_a_batch_that_was_staged_just_now_is_not_asked_for_yet(monkeypatch: pytest.MonkeyPatch) -> None:

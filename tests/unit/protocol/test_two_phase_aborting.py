@@ -6,10 +6,9 @@ import pytest
 
 from tests.house.log import paths
 from tests.house.sinks import Sink
-from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, begun, place, restaged, restarted, shown
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery, Retry, SinkContext
+from wal_sink import Delivery, SinkContext
 from wal_sink.sinks import Transaction
 
 
@@ -133,16 +132,6 @@ def test_the_sink_that_aborts_is_told_where_it_runs_and_what_it_aborts(vault: Va
     assert sink.contexts == [
         SinkContext(wal.wal_id, "a", run.committers[0].term.number, 0, columns=(), on_executor=False)
     ]
-
-
-def test_making_opening_and_aborting_are_limited_in_time(vault: Vault) -> None:
-    limits: dict[str, set[float]] = {}
-
-    where = place(5)
-    restaged(where, where.open({"a": VaultSink(vault)}), vault)
-    runtime = noting_limits(limits)
-    where.open({"a": VaultSink(vault)}, runtime=runtime, retry=Retry(attempt_timeout_s=7))
-    assert limits == {call: {7.0} for call in ["<lambda>", "open", "abort", "close"]}
 
 
 def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:

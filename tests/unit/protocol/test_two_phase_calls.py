@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.house.log import paths
 from tests.house.protocol import Run, Staged
 from tests.house.sinks import Chunk, FailureKind, Position, Sink, SinkFailedError, SinkSession
 from tests.house.support import CallTimedOutError, DirectCall
@@ -16,7 +15,7 @@ from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Retry, Settings, SinkContext
 from wal_sink.protocol.partitions import stage_partition
-from wal_sink.protocol.two_phase import OpenTransaction, opened_sink
+from wal_sink.protocol.two_phase import OpenTransaction
 from wal_sink.sinks import Transaction
 from wal_sink.testing.data.tables import spark_schema_of
 
@@ -124,13 +123,6 @@ def test_a_takeover_begins_no_transaction_that_a_predecessor_prepared(vault: Vau
     assert (sink.begun, shown(vault)) == ([], [0, 1, 2, 3, 4])
 
 
-def test_each_of_several_segments_is_recorded_once_it_is_committed(vault: Vault) -> None:
-    where = place(2, 2)
-    where.stream(where.open({"a": VaultSink(vault)}), 0)
-    recorded = [name for name in where.wal.list(paths.progress_folder("a", 0)) if not paths.is_prepared(name)]
-    assert len(recorded) == 2
-
-
 def test_a_process_superseded_between_two_segments_commits_no_other(vault: Vault) -> None:
     where = place(2, 2)
 
@@ -236,12 +228,3 @@ def test_an_answer_that_is_no_handle_stops_a_delivery_at_once(
     with pytest.raises(DeliveryError, match=f": {call} returned {found}: expected text of at most 4096 characters"):
         run.deliver_all()
     assert len(asked) == 1
-
-
-def test_a_plain_sink_in_place_of_a_two_phase_sink_fails_for_good() -> None:
-    class Plain(Sink):
-        def write(self, chunk: object) -> None: ...
-
-    with pytest.raises(SinkFailedError, match="Plain is not a TwoPhaseSink") as caught:
-        opened_sink(session_of(Plain()))
-    assert caught.value.failure.kind is FailureKind.PERMANENT

@@ -42,24 +42,6 @@ def test_the_manifest_names_a_handle_of_each_segment(vault: Vault) -> None:
     assert all(segment.kept for segment in manifest.segments)
 
 
-def test_a_transaction_has_the_numbers_of_its_segment(vault: Vault) -> None:
-    seen: list[Transaction] = []
-
-    class Noting(VaultSink):
-        def begin(self, transaction: Transaction) -> str:
-            seen.append(transaction)
-            return super().begin(transaction)
-
-    where = place(0, 5)
-    run = where.open({"a": Noting(vault)})
-    staged(where, run)
-    wal = run.history.wal
-    assert wal is not None
-    assert [(one.wal_id, one.sink, one.batch_id, one.partition, one.file_index) for one in seen] == [
-        (wal.wal_id, "a", 0, 1, 0)
-    ]
-
-
 def test_chunks_are_those_that_a_delivery_would_send(vault: Vault) -> None:
     seen: list[tuple[str, int, int, list[str]]] = []
 
@@ -73,14 +55,6 @@ def test_chunks_are_those_that_a_delivery_would_send(vault: Vault) -> None:
     run.deliver_all()
     assert seen == [(chunk.key, chunk.start, chunk.num_rows, ["batch", "row"]) for chunk in other.chunks]
     assert [(start, rows) for _, start, rows, _ in seen] == [(0, 2), (2, 2), (4, 1)]
-
-
-def test_one_instance_serves_a_task_and_is_told_what_it_prepares_for(vault: Vault) -> None:
-    sink = VaultSink(vault)
-    where = place(5, 5)
-    staged(where, where.open({"a": sink}))
-    assert [(context.batch_id, context.columns) for context in sink.contexts] == [(0, ("batch", "row"))] * 2
-    assert sink.contexts[0].sink == "a"
 
 
 @pytest.mark.parametrize("call", ["open", "begin", "write", "prepare"])
@@ -180,20 +154,6 @@ def test_a_handle_has_to_be_text_of_some_length(
     assert f"{call} returned" in caplog.text
     assert "expected text of at most 4096 characters" in caplog.text
     assert vault.held == {}
-
-
-def test_a_handle_may_be_as_long_as_that(vault: Vault) -> None:
-    class Long(VaultSink):
-        def prepare(self) -> str:
-            return "x" * MAX_HANDLE
-
-        def commit(self, transaction: Transaction, handle: str) -> None:
-            super().commit(transaction, f"handle {transaction.id}" if handle == "x" * MAX_HANDLE else handle)
-
-    where = place(3)
-    run = where.open({"a": Long(vault)})
-    where.stream(run, 0)
-    assert shown(vault) == [0, 1, 2]
 
 
 def test_rows_cannot_be_refused_while_they_are_prepared(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.house.log import Move, TakeOver, WalRecord, decode, paths
 from tests.house.protocol import GonePlace, Run, ServedSink, check_location
-from tests.house.stores import LocalStore, MemoryStore, StoreSpec
+from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.repairs import end_roles, log_on, remade
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import ConfigError, CorruptError, FencedError, HeldError, StoreError
@@ -316,30 +315,6 @@ def test_a_new_wal_in_the_making_at_the_earlier_address_is_left_alone() -> None:
 
     assert place.wal.list("", recursive=True) == before
     new.end()
-
-
-def test_a_local_copy_is_moved_in_the_same_way(tmp_path: Path) -> None:
-    old, new = (LocalStore(StoreSpec(str(tmp_path / name))) for name in ("old", "new"))
-    place = Place(wal=old)  # type: ignore[arg-type]
-    run = place.open({"a": Recorder()})
-    place.stream(run, 0)
-    run.end()
-    end_roles(old)
-    for name in old.list("", recursive=True):
-        new.create(name, old.read(name))
-    old.delete([paths.WAL])
-
-    with pytest.raises(ConfigError, match="that folder exists too, and holds the same WAL"):
-        Place(wal=new, checkpoint=place.checkpoint).open({"a": Recorder()})  # type: ignore[arg-type]
-
-    opened(Place(wal=new, checkpoint=place.checkpoint), str(tmp_path / "old"))  # type: ignore[arg-type]
-
-    assert location(Place(wal=old)) == f"file://{tmp_path}/new"  # type: ignore[arg-type]
-    shutil.copytree(tmp_path / "old", tmp_path / "third")
-    third = LocalStore(StoreSpec(str(tmp_path / "third")))
-    third.create(paths.WAL, new.read(paths.WAL))
-    with pytest.raises(ConfigError, match=f"recorded location of this WAL is file://{tmp_path}/new"):
-        Place(wal=third, checkpoint=place.checkpoint).open({"a": Recorder()})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["moved", "removed, and moved once it is open"])

@@ -17,7 +17,6 @@ from wal_sink.errors import ConfigError
 if TYPE_CHECKING:
     from tests.support.servers.s3_server import S3Server
 
-import logging
 from dataclasses import dataclass, field
 
 from tests.house.protocol import GonePlace, Run
@@ -96,20 +95,6 @@ def test_a_transactional_target_lets_only_one_of_two_copies_write_a_batch(first:
         place.stream(run, 3)
 
     assert target.rows == [(batch, 0) for batch in range(4)]
-
-
-def test_a_copy_that_is_accepted_is_told_to_be_the_only_one(caplog: pytest.LogCaptureFixture) -> None:
-    original = Place()
-    original.stream(original.open({"a": Recorder()}), 1)
-    copy = copy_of(original)
-
-    with caplog.at_level(logging.WARNING):
-        opened_copy(copy, Recorder(), original)
-
-    assert (
-        f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. Never open it at the old location"
-        in caplog.text
-    )
 
 
 def test_a_plain_target_gets_the_rows_of_both_copies_and_nobody_notices() -> None:

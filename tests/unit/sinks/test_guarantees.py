@@ -111,13 +111,6 @@ def test_asking_for_exactly_once_gets_it_or_is_refused_with_reason_and_ways_out(
         assert part in message
 
 
-@pytest.mark.parametrize("row", ROWS, ids=IDS)
-def test_asking_for_less_weakens_nothing(row: Row) -> None:
-    sink, _, strongest, _ = row
-
-    assert promised(sink, "at_least_once")[0] == strongest
-
-
 @pytest.mark.parametrize("sink", [Plain(), Keyed(), LooksUp()], ids=lambda sink: type(sink).__name__)
 def test_at_most_once_is_kept_by_sinks_that_get_chunks(sink: Sink) -> None:
     guarantee, said = promised(sink, "at_most_once")

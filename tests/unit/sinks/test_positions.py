@@ -11,18 +11,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.house.log import Log, SegmentRef, claim, paths
-from tests.house.protocol import DispatcherLostError, Run, SegmentDelivery, SegmentResult, read_dead_letter
-from tests.house.sinks import Chunk, FailureKind, ForgottenError, Position, Sink, SinkSession, as_sink
-from tests.house.support import SYSTEM, DirectCall
+from tests.house.log import SegmentRef, paths
+from tests.house.protocol import Run, SegmentDelivery, SegmentResult, read_dead_letter
+from tests.house.sinks import Chunk, FailureKind, Position, Sink, SinkSession, as_sink
+from tests.house.support import DirectCall
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import CorruptError, DeliveryError, HistoryError, OutcomeUnknownError
-from wal_sink.log.terms import claim_above
 from wal_sink.protocol.messages import LastDelivered
 from wal_sink.settings import Delivery, Retry
-from wal_sink.sinks.failures import kind_of
 from wal_sink.sinks.ledger import stored_position
 
 BAD: Row = (0, 0, 3)
@@ -187,10 +185,6 @@ def test_more_rows_than_the_segment_has_are_history() -> None:
     assert told in found.failure.message
 
 
-def test_what_a_target_forgot_is_a_failure_of_its_own_kind() -> None:
-    assert kind_of(ForgottenError("it forgot")) is FailureKind.FORGOTTEN
-
-
 # The batches that the newest marker stands for.
 
 
@@ -229,30 +223,6 @@ def test_a_slot_that_the_newest_batch_did_not_use_is_watched_all_the_same() -> N
 # Possible senders.
 
 
-def test_after_a_lost_job_every_chunk_of_it_may_have_been_sent() -> None:
-    """Of a transactional target: it may have forgotten any of them, and what it refused is kept already."""
-    target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
-    run = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter")})
-    complete(place, run)
-    dispatcher = run.committers[0].served_sink.dispatcher
-    deliver = dispatcher.deliver
-
-    def lost(*args: Any, **keywords: Any) -> list[SegmentResult]:
-        dispatcher.deliver = deliver  # type: ignore[method-assign]
-        deliver(*args, **keywords)
-        target.forget(2)
-        raise DispatcherLostError("the job was cancelled")
-
-    dispatcher.deliver = lost  # type: ignore[method-assign]
-
-    run.deliver_all()
-
-    assert target.rows == [row for row in rows_of([6]) if row != BAD]
-    folder = paths.dead_letter_folder("a", 0)
-    first = [name for name in place.wal.list(folder) if name.endswith("-000000.parquet")]
-    assert len([name for name in first if "000000000002-000000000004" in name]) == 1
-
-
 def test_who_takes_over_reads_the_names_of_dead_letters_and_of_nothing_else_beside_them() -> None:
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
     first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", retry=Retry(attempts=1))})
@@ -265,16 +235,6 @@ def test_who_takes_over_reads_the_names_of_dead_letters_and_of_nothing_else_besi
     place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter")}).deliver_all()
 
     assert target.rows == [row for row in rows_of([6]) if row != BAD]
-
-
-def test_a_term_above_another_is_one_that_nobody_has() -> None:
-    place = Place()
-    log = Log(place.wal, SYSTEM, SYSTEM.new_id())
-    role = paths.committer_role("a")
-    assert claim(log, role).number == 1
-    assert claim_above(log, role, 7).number == 8
-
-    assert claim_above(log, role, 7).number == 9
 
 
 def test_a_dead_letter_under_a_name_that_is_none_is_damage() -> None:

@@ -53,13 +53,6 @@ def runtime(pauses: list[float]) -> Runtime:
     return replace(SYSTEM, sleep_s=pauses.append)
 
 
-def test_a_plain_success_is_mine_without_a_pause(runtime: Runtime, pauses: list[float]) -> None:
-    store = Scripted("ok")
-    assert create_once(store, "a", b"mine", runtime=runtime)
-    assert store.read("a") == b"mine"
-    assert pauses == []
-
-
 @pytest.mark.parametrize("error", [StoreError, ObjectExists])
 def test_an_error_after_the_effect_is_mine(runtime: Runtime, error: type[StoreError]) -> None:
     assert create_once(Scripted("lost", error=error), "a", b"mine", runtime=runtime)
@@ -111,13 +104,6 @@ def test_pauses_double_from_a_twentieth_of_a_second_up_to_a_second(runtime: Runt
         create_once(Scripted(*["failed"] * 9), "a", b"mine", runtime=runtime, attempts=8)
 
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-
-
-def test_there_are_five_attempts_unless_said_otherwise(runtime: Runtime, pauses: list[float]) -> None:
-    with pytest.raises(StoreError, match="in 5 attempts"):
-        create_once(Scripted(*["failed"] * 9), "a", b"mine", runtime=runtime)
-
-    assert len(pauses) == 4
 
 
 def test_an_unknown_outcome_says_what_both_answers_were(runtime: Runtime) -> None:

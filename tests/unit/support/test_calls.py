@@ -52,22 +52,6 @@ def test_where_the_system_gives_no_thread_the_next_call_tries_again(
     assert caller.call(lambda: 1, timeout_s=60) == 1
 
 
-def test_two_callers_have_two_threads(caller: ThreadCall) -> None:
-    other = ThreadCall()
-    try:
-        assert caller.call(threading.get_ident, timeout_s=60) != other.call(threading.get_ident, timeout_s=60)
-    finally:
-        other.close()
-
-
-def test_arguments_and_results_pass_unchanged(caller: ThreadCall) -> None:
-    thing = object()
-
-    assert caller.call(lambda *args: args, thing, 2, timeout_s=60) == (thing, 2)
-    assert caller.call(lambda: None, timeout_s=60) is None
-    assert caller.call(lambda: False, timeout_s=60) is False
-
-
 def test_an_exception_reaches_the_calling_thread_and_the_next_call_works(caller: ThreadCall) -> None:
     error = ValueError("x")
 
@@ -209,16 +193,6 @@ def test_while_a_call_lasts_only_its_own_run_calls_for_the_same_thing() -> None:
         each.close()
 
 
-def test_closing_ends_the_thread() -> None:
-    caller = ThreadCall()
-    thread = caller.call(threading.current_thread, timeout_s=60)
-
-    caller.close()
-    thread.join(60)
-
-    assert not thread.is_alive()
-
-
 def test_closing_ends_a_thread_that_was_left_behind_once_its_call_returns() -> None:
     caller, release = ThreadCall(), threading.Event()
     thread = caller.call(threading.current_thread, timeout_s=60)
@@ -234,23 +208,6 @@ def test_closing_ends_a_thread_that_was_left_behind_once_its_call_returns() -> N
 
 def test_the_thread_does_not_keep_the_process_alive(caller: ThreadCall) -> None:
     assert caller.call(threading.current_thread, timeout_s=60).daemon
-
-
-def test_a_caller_that_was_never_used_has_no_thread_and_closes() -> None:
-    caller = ThreadCall()
-    assert caller._thread is None
-    caller.close()
-
-
-def test_the_direct_caller_stays_on_the_callers_thread() -> None:
-    caller = DirectCall()
-
-    assert caller.call(threading.get_ident, timeout_s=1) == threading.get_ident()
-    caller.close()
-
-
-def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCall) -> None:
-    assert caller.call(lambda: threading.current_thread().name, timeout_s=60) == "wal-sink-call"
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, 0), (7, 7), ("a text", 1)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.house.sinks import Chunk
 from tests.house.support import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
-from wal_sink import DeliveryError, Rejected, Retry, RetryLaterError, StoreError, idempotent
+from wal_sink import Rejected, Retry, RetryLaterError, StoreError, idempotent
 from wal_sink.support.texts import told
 from wal_sink.telemetry import AttemptFailed, Delivered, FoundDelivered, Released, Sent, StreamHeld, StreamResumed
 from wal_sink.telemetry import Rejected as RowsRejected
@@ -106,18 +105,6 @@ def test_failed_attempts_are_told_with_their_number_and_kind(heard: Heard) -> No
     assert [each.failure for each in heard.of(Sent)] == ["retriable", "retriable", ""]
 
 
-def test_the_last_attempt_names_no_next_one(heard: Heard) -> None:
-    def fail(_: Chunk) -> None:
-        raise RetryLaterError("busy")
-
-    place = Place()
-    run = place.open({"a": Recorder(fail)}, on_event=heard, retry=Retry(attempts=2))
-    with pytest.raises(DeliveryError):
-        place.stream(run, 0)
-    assert [each.next_in_s is None for each in heard.of(AttemptFailed)] == [False, True]
-    assert not heard.of(Delivered)
-
-
 def test_a_store_that_fails_is_told_as_a_failed_attempt(heard: Heard) -> None:
     place = Place()
     run = place.open({"a": Recorder()}, on_event=heard)
@@ -195,14 +182,6 @@ def test_the_end_of_a_run_is_told_for_each_sink(heard: Heard) -> None:
     assert [event.sink for event in heard.of(Ended)] == ["a", "b"]
 
 
-def test_a_start_tells_the_backlog(heard: Heard) -> None:
-    place = Place()
-    for _ in place.query().batches(place.open({"a": Recorder()}), 3):
-        continue
-    place.open({"a": Recorder()}, on_event=heard)
-    assert [(event.next_batch, event.newest_batch) for event in heard.of(Began)] == [(0, 2)]
-
-
 def pool_of(run: Run) -> CommitterPool:
     return CommitterPool(run, stopping=threading.Event(), on_failure=lambda: None)
 
@@ -254,10 +233,3 @@ def test_a_failing_hook_is_logged_once_and_harms_nothing(
     logged = [record.message for record in caplog.records if "on_event raised" in record.message]
     wanted = f"{place.wal.root}: on_event raised {told(error)} for Began. Delivery continues. "
     assert logged == [wanted + "This run does not log this again"]
-
-
-def test_events_are_plain_frozen_values() -> None:
-    event = Replayed("memory://x", batch=1)
-    assert replace(event, batch=2) == Replayed("memory://x", batch=2)
-    with pytest.raises(AttributeError):
-        event.batch = 3  # type: ignore[misc]

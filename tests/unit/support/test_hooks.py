@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,6 @@ from tests.support.traced_locks import TracedLocks
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.protocol.retry import failure_teller
 from wal_sink.support.events import Events
 from wal_sink.telemetry import Delivered, SlowStore
 from wal_sink.testing import FakeQuery
@@ -248,30 +246,6 @@ def test_a_close_by_another_thread_while_a_hook_waits_ends_the_run(home: Home) -
     assert hook.errors
 
 
-class Counted(OSError):
-    """An error that counts how often its text is made for an event."""
-
-    made = 0
-
-    def __str__(self) -> str:
-        type(self).made += 1
-        return "busy"
-
-
-def test_without_a_hook_no_text_of_an_event_is_made() -> None:
-    budgets = [failure_teller(Events("memory://x", hooks), served(), lambda: 0) for hooks in ([], [print])]
-    for tell in budgets:
-        before = Counted.made
-        tell(1, None, Counted())
-        made = Counted.made - before
-        assert bool(made) is (tell is budgets[1])
-
-
-def served() -> Any:
-    place = Place()
-    return place.open({"a": Recorder()}).committers[0].served_sink
-
-
 class Watching:
     """A hook that notes the locks which its thread holds."""
 
@@ -357,12 +331,3 @@ def test_a_queued_event_is_told_before_the_next_one_and_only_once() -> None:
     events.tell(Replayed, batch=2)
     events.tell_queued()
     assert [event.batch for event in heard] == [1, 2]  # type: ignore[attr-defined]
-
-
-def test_without_hooks_nothing_is_queued(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
-        events = Events("memory://x")
-        events.tell_later(Replayed, batch=1)
-        events.tell_queued()
-    assert not events.is_heard
-    assert Events("memory://x", [print]).is_heard

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
-import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from tests.house.log import Manifest
-from tests.house.protocol import DeliveryContext, Run, SegmentResult, SegmentTask
+from tests.house.protocol import Run, SegmentResult, SegmentTask
 from tests.house.sinks import Chunk, Failure, FailureKind
 from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder
-from tests.support.sql_chunks import opened
 from tests.support.vault import Vault, VaultSink
 from tests.unit.protocol.test_batch_delivery import Carrying, carried_by, done, failed
-from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, Retry, RetryLaterError
+from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Retry, RetryLaterError
 from wal_sink.sinks import SegmentSink
 from wal_sink.support.limits import RowRate
 from wal_sink.testing import simulated_runtime
-from wal_sink_backends.sql.sink import SqlSink
 
 
 class Clocked(Recorder):
@@ -100,12 +92,6 @@ def test_a_sink_of_whole_segments_waits_between_batches() -> None:
     assert sink.at_s == [0.0, 0.0, 0.5, 0.5]
 
 
-def test_at_most_once_is_paced_as_well() -> None:
-    place, to = Place(rows=lambda _: [4]), Clocked()
-    place.stream(clocked(place, to, rows_per_s=1, guarantee="at_most_once"), 0)
-    assert to.at_s == [0.0, 2.0]
-
-
 def test_a_run_that_ends_does_not_wait_for_the_rate() -> None:
     place, to = Place(rows=lambda _: [4]), Clocked()
     run = clocked(place, to, rows_per_s=0.001)
@@ -148,16 +134,6 @@ def test_what_is_written_while_it_is_staged_has_no_rate() -> None:
         Place().open({"a": Delivery(VaultSink(Vault()), rows_per_s=5)})
 
 
-def test_no_attempt_comes_sooner_than_the_target_asked() -> None:
-    def busy(_: Chunk) -> None:
-        if to.tries <= 2:
-            raise RetryLaterError("busy", after_s=42)
-
-    place, to = Place(), Clocked(busy)
-    place.stream(clocked(place, to), 0)
-    assert [round(at) for at in to.at_s] == [0, 42, 84]
-
-
 def test_the_longest_wait_that_any_segment_was_asked_for_counts() -> None:
     def busy(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         failures = [Failure(FailureKind.RETRIABLE, "busy", retry_after_s) for retry_after_s in (3.0, 60.0)]
@@ -192,11 +168,6 @@ def test_a_wish_that_is_no_time_to_wait_leaves_our_own_growing_pauses(asked: Any
     assert [round(pause, 6) >= 0.05 * 4**number for number, pause in enumerate(pauses)] == [True] * 4
 
 
-def test_the_wish_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(RetryLaterError("busy", after_s=7.5)))  # noqa: S301 - its own
-    assert (str(error), error.after_s) == ("busy", 7.5)
-
-
 def test_a_target_that_took_nothing_is_asked_with_one_segment_first() -> None:
     kinds = [FailureKind.RETRIABLE] * 3
     carrying = Carrying(failed(*kinds), failed(*kinds), done, done)
@@ -210,66 +181,3 @@ def test_a_target_that_took_some_rows_is_given_all_the_rest_at_once() -> None:
     _, run = carried_by(carrying, rows=(2, 3, 2))
     run.deliver_all()
     assert carrying.starts[1] == [(0, 1), (1, 1), (2, 1)]
-
-
-def test_a_lost_carrier_says_nothing_about_the_target() -> None:
-    carrying = Carrying(failed(FailureKind.LOST, FailureKind.LOST), done)
-    _, run = carried_by(carrying)
-    run.deliver_all()
-    assert carrying.starts[1] == [(0, 0), (1, 0)]
-
-
-def test_a_probe_that_fails_again_is_the_next_probe_too() -> None:
-    def unreachable(_: Chunk) -> None:
-        if to.tries <= 3:
-            raise ConnectionError("unreachable")
-
-    place, to = Place(rows=lambda _: [2, 2]), Recorder(unreachable)
-    place.stream(place.open({"a": to}), 0)
-    assert len(to.chunks) == 2
-    assert pa.concat_tables([chunk.table for chunk in to.chunks]).num_rows == 4
-
-
-class Locked(SqlSink):
-    """Notes which segment each call was of; the fifth finds the table unlocked."""
-
-    asked: ClassVar[list[int]] = []
-    lock: ClassVar[sqlite3.Connection]
-
-    def write(self, chunk: Chunk) -> Rejected | None:
-        self.asked.append(int(chunk.position.slot.rpartition("/")[2]))
-        if len(self.asked) == 5:
-            self.lock.execute("ROLLBACK")
-        return super().write(chunk)
-
-
-def side_by_side(run: Run) -> None:
-    """Deliver each segment by a separate task, as on executors; one process goes from one to the next and ends with the
-    first that fails.
-    """
-    dispatcher = run.committers[0].served_sink.dispatcher
-    deliver = dispatcher.deliver
-
-    def each(
-        delivery_context: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask], *, confirm: bool = False
-    ) -> list[SegmentResult]:
-        results = [result for task in tasks for result in deliver(delivery_context, manifest, [task], confirm=False)]
-        if confirm and not any(result.failure for result in results):
-            results += deliver(delivery_context, manifest, [], confirm=True)
-        return results
-
-    dispatcher.deliver = each  # type: ignore[method-assign]
-
-
-def test_a_database_that_is_away_is_asked_with_one_segment_until_it_is_back(tmp_path: Path) -> None:
-    """For any sink, the effect of a circuit breaker with half-open probes: this one has none."""
-    sink = Locked(f"sqlite:///{tmp_path}/rows.db", "rows", busy_timeout_s=0.01)
-    place = Place(rows=lambda _: [1, 1, 1])
-    run = place.open({"a": Delivery(sink)})
-    side_by_side(run)
-    with opened(sink), closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as Locked.lock:
-        Locked.asked.clear()
-        Locked.lock.execute("BEGIN IMMEDIATE")
-        place.stream(run, 0)
-        assert Locked.asked == [0, 1, 2, 0, 0, 1, 2]
-        assert Locked.lock.execute("SELECT count(*) FROM rows").fetchone() == (3,)

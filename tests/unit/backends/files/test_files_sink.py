@@ -57,20 +57,10 @@ def written(folder: Path, some: Chunk, format: Any) -> bytes:  # noqa: A002 - th
     return data
 
 
-def test_a_files_sink_is_idempotent() -> None:
-    assert FilesSink("memory://x").idempotent
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_repeated_chunk_leaves_the_same_bytes(tmp_path: Path, format: Any) -> None:  # noqa: A002
     first = written(tmp_path, chunk(), format)
     assert written(tmp_path, chunk(), format) == first
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_same_rows_are_the_same_bytes_elsewhere(tmp_path: Path, format: Any) -> None:  # noqa: A002
-    copy = chunk(pa.Table.from_pylist(TABLE.to_pylist(), schema=TABLE.schema))
-    assert written(tmp_path / "a", chunk(), format) == written(tmp_path / "b", copy, format)
 
 
 def test_an_object_that_exists_is_left_alone(tmp_path: Path) -> None:
@@ -141,11 +131,6 @@ def test_other_rows_have_another_name() -> None:
     )
 
 
-def test_a_name_of_ones_own(tmp_path: Path) -> None:
-    opened(FilesSink(str(tmp_path), name_template="{key}_{batch}.{ext}")).write(chunk())
-    assert list(files(tmp_path)) == [f"{CONTEXT.own_key('a-0-3')}_0.jsonl"]
-
-
 def test_two_sinks_of_one_folder_leave_each_other_their_names(tmp_path: Path) -> None:
     for name in ("one", "two"):
         sink = FilesSink(str(tmp_path), name_template="{key}")
@@ -209,11 +194,6 @@ def test_a_name_that_something_else_has_is_no_delivered_chunk(
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected one of 'jsonl', 'json', 'csv', 'parquet'"):
         FilesSink("memory://x", format="avro")  # type: ignore[arg-type]
-
-
-def test_a_chunk_without_rows_writes_nothing(tmp_path: Path) -> None:
-    opened(FilesSink(str(tmp_path))).write(chunk(TABLE.slice(0, 0)))
-    assert files(tmp_path) == {}
 
 
 def test_json(tmp_path: Path) -> None:
@@ -287,11 +267,6 @@ def test_names_that_stand_twice_are_refused_for_good(tmp_path: Path, format: Any
     assert files(tmp_path) == {}
 
 
-def test_write_before_open_says_so() -> None:
-    with pytest.raises(RuntimeError, match=r"not open: call open\(\) first"):
-        FilesSink("memory://x").write(chunk())
-
-
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("WAL_TEST_TOKEN", "hunter2-from-env")
@@ -311,10 +286,6 @@ def test_a_missing_variable_is_named() -> None:
     sink = FilesSink("memory://x", options_from_env={"token": "WAL_TEST_MISSING"})
     with pytest.raises(PermanentError, match="variable WAL_TEST_MISSING is not set"):
         sink.open(CONTEXT)
-
-
-def test_credentials_in_a_url_never_show() -> None:
-    assert "hunter2" not in repr(FilesSink("ftp://me:hunter2@host/folder"))
 
 
 # Columns that a reader would take from the name of a folder.

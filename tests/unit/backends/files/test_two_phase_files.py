@@ -12,7 +12,7 @@ import io
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,25 +118,12 @@ def test_the_formats_are_those_of_files_sink(tmp_path: Path, format: Any) -> Non
     assert list(shown(tmp_path / "one").values()) == list(shown(tmp_path / "other").values())
 
 
-def test_csv_has_one_header(tmp_path: Path) -> None:
-    committed(tmp_path, prepared(tmp_path, format="csv"))
-    assert shown(tmp_path)["0-0-0.csv"].count(b'"id","name"\n') == 1
-
-
 def test_parquet_makes_row_groups_of_many_chunks(tmp_path: Path) -> None:
     table = pa.table({"id": range(300_000)})
     committed(tmp_path, prepared(tmp_path, chunks_of(table, chunk_rows=1000), format="parquet"))
     file = pq.ParquetFile(io.BytesIO(shown(tmp_path)["0-0-0.parquet"]))
     assert file.num_row_groups == 3
     assert file.read().equals(table)
-
-
-def test_without_a_name_of_ones_own_the_wal_is_in_it(tmp_path: Path) -> None:
-    sink = TwoPhaseFilesSink(str(tmp_path))
-    with opened(sink, CHUNKS[0]):
-        held = prepare(sink, CHUNKS)
-        commit(sink, held)
-    assert list(shown(tmp_path)) == [f"batch=0000000000000000000/000000-0000-{held.transaction.wal_id}.jsonl"]
 
 
 def test_nothing_of_rows_that_are_none(tmp_path: Path) -> None:
@@ -278,14 +265,6 @@ def test_a_folder_that_cannot_hold_is_refused() -> None:
     assert unrefused(ConfigError, make, cases) == []
 
 
-def test_a_folder_elsewhere_by_url(tmp_path: Path) -> None:
-    sink = sink_from_url(f"files://{tmp_path}/orders?commit=two-phase&held_folder={tmp_path}/held")
-    assert isinstance(sink, TwoPhaseFilesSink)
-    with opened(sink, CHUNKS[0]):
-        commit(sink, prepare(sink, CHUNKS))
-    assert list((tmp_path / "held").iterdir()) == []
-
-
 @pytest.mark.parametrize("fails", ["fsync of the file", "fsync of the folder"])
 def test_what_could_not_be_synced_is_not_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     real = os.fsync
@@ -341,24 +320,6 @@ def test_a_file_system_that_cannot_commit_is_refused(
     with pytest.raises(ConfigError, match=message):
         committed(tmp_path, held)
     assert len(held_files(tmp_path)) == 1
-
-
-def test_a_transaction_begun_twice_is_refused(tmp_path: Path) -> None:
-    with ExitStack() as both:
-        one, other = (both.enter_context(opened_at(tmp_path)) for _ in range(2))
-        transaction = attempt_at(CHUNKS[0])
-        one.begin(transaction)
-        with pytest.raises(StoreError, match="File exists"):
-            other.begin(transaction)
-
-
-def test_columns_that_no_file_holds_are_refused_by_name(tmp_path: Path) -> None:
-    table = pa.table({"v": [[1]]})
-    with pytest.raises(
-        PermanentError, match=r"batch 0, chunk .* as csv: column 'v' has the type .* CSV has no nested values"
-    ):
-        prepared(tmp_path, chunks_of(table), format="csv")
-    assert not held_files(tmp_path)
 
 
 @pytest.mark.parametrize("column", ["dt", "DT", "sink"])

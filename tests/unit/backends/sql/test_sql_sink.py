@@ -26,7 +26,7 @@ from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.refusals import unrefused
 from tests.support.side_by_side import side_by_side
 from tests.support.waiting import PATIENCE_S
-from wal_sink.errors import ConfigError, FencedError, HistoryError, PermanentError
+from wal_sink.errors import ConfigError, FencedError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql.base.dialect import LEDGER
@@ -56,14 +56,6 @@ def query(path: Path, statement: str) -> list[tuple[Any, ...]]:
 
 def stored(path: Path, columns: str = "id") -> list[tuple[Any, ...]]:
     return query(path, f"SELECT {columns} FROM flights ORDER BY 1")
-
-
-def test_an_earlier_chunk_of_the_segment_changes_nothing(sink: SqlSink, path: Path) -> None:
-    sink.write(chunk(ids(1, 2)))
-    sink.write(chunk(ids(3), first=2))
-    sink.write(chunk(ids(1, 2)))
-    assert stored(path) == [(1,), (2,), (3,)]
-    assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
 
 
 def test_columns_that_differ_in_a_letter_beyond_ascii_are_two(sink: SqlSink, path: Path) -> None:
@@ -102,45 +94,12 @@ def test_positions_of_more_slots_than_a_statement_takes(sink: SqlSink) -> None:
     assert len(statements) == 3
 
 
-def test_an_earlier_batch_changes_nothing(sink: SqlSink, path: Path) -> None:
-    sink.write(chunk(ids(1), batch=5, segment="b"))
-    sink.write(chunk(ids(9, 9), batch=4))
-    assert stored(path) == [(1,)]
-
-
-def test_the_next_batch_begins_a_new_segment(sink: SqlSink, path: Path) -> None:
-    sink.write(chunk(ids(1, 2, 3)))
-    sink.write(chunk(ids(4), batch=1, segment="b", after=sink.last(SLOT)))
-    assert len(stored(path)) == 4
-    assert sink.last(SLOT) == Position(SLOT, 1, 1, "b")
-
-
 def test_even_a_repeat_of_a_lower_term_is_refused(sink: SqlSink) -> None:
     sink.write(chunk(ids(1), term=7))
     with pytest.raises(
         FencedError, match="a process with term 7 has already written to this slot, but the term of this process is 6"
     ):
         sink.write(chunk(ids(1), term=6))
-
-
-def test_a_higher_term_takes_over(sink: SqlSink, path: Path) -> None:
-    sink.write(chunk(ids(1), term=1))
-    sink.write(chunk(ids(2), first=1, term=2))
-    assert query(path, f"SELECT term, rows FROM {LEDGER}") == [(2, 2)]
-
-
-def test_another_segment_of_the_same_batch_is_another_history(sink: SqlSink, path: Path) -> None:
-    sink.write(chunk(ids(1), segment="a"))
-    with pytest.raises(HistoryError, match="segment a, but the chunk is of segment b"):
-        sink.write(chunk(ids(2), segment="b"))
-    assert stored(path) == [(1,)]
-
-
-def test_a_chunk_cut_in_two_by_the_ledger_is_refused(sink: SqlSink, path: Path) -> None:
-    sink.write(chunk(ids(1, 2)))
-    with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
-        sink.write(chunk(ids(2, 3), first=1))
-    assert stored(path) == [(1,), (2,)]
 
 
 def test_a_chunk_less_rejected_rows_is_written(sink: SqlSink, path: Path) -> None:
@@ -598,16 +557,6 @@ def test_a_table_that_is_gone_is_not_made_again_by_a_new_process_either(path: Pa
     assert stored(path) == [(3,)]
 
 
-def test_a_table_that_is_gone_in_the_middle_of_a_segment_is_not_made_again(path: Path) -> None:
-    for first in opened(SqlSink(f"sqlite:///{path}", "flights")):
-        first.write(chunk(ids(1)))
-    query(path, "DROP TABLE flights")
-
-    for second in opened(SqlSink(f"sqlite:///{path}", "flights")):
-        with pytest.raises(PermanentError, match="the table is gone, but"):
-            second.write(chunk(ids(2), first=1))
-
-
 def test_recreated_table_is_refuse_or_accept() -> None:
     wrong: Any = "yes"
     with pytest.raises(ConfigError, match="recreated_table='yes': expected one of 'refuse', 'accept'"):
@@ -795,11 +744,6 @@ def test_a_file_that_is_no_database(path: Path) -> None:
         SqlSink(f"sqlite:///{path}", "flights").open(CONTEXT)
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(PermanentError, match=r"the folder .* does not exist\. Create it"):
-        SqlSink(f"sqlite:///{tmp_path}/no/rows.db", "flights").open(CONTEXT)
-
-
 def test_another_machine_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = SqlSink(f"sqlite:///{path}", "flights")
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
@@ -815,11 +759,6 @@ def test_a_relative_path_counts_from_where_the_sink_was_made(tmp_path: Path, mon
     for made in opened(sink):
         made.write(chunk(ids(1)))
     assert stored(tmp_path / "rel.db") == [(1,)]
-
-
-def test_write_before_open_says_so(path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"not open: call open\(\) first"):
-        SqlSink(f"sqlite:///{path}", "flights").write(chunk(ids(1)))
 
 
 def test_arguments_that_cannot_work() -> None:
