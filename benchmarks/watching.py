@@ -34,7 +34,7 @@ from wal_sink.stores.measured import measured
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.testing.simulation.served import served_sink
+from wal_sink.testing.simulation.process import served_sink
 
 GOAL = 1.05
 MILLION = 1_000_000

@@ -16,7 +16,7 @@ from tests.house.stores import StoreSpec, open_store
 from tests.support.contracts import DISTURBED, VALUES, FoldedContract, checks_of, faults
 from tests.support.servers.s3_product import S3Product
 from tests.support.servers.s3_server import S3Server
-from wal_sink.testing.contract.lines import LinesContract
+from wal_sink.testing.contract.base import LinesContract
 from wal_sink.testing.contract.two_phase import TwoPhaseContract
 from wal_sink_backends import TwoPhaseFilesSink
 

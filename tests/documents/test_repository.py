@@ -63,7 +63,7 @@ OF_SPARK = ("wal_sink/spark/", "wal_sink/cli/__main__.py")
 """The room that may import Spark; and a module that runs the command when it is imported."""
 NOT_AT_THEIR_TOP = (
     "wal_sink/spark/__init__.py",
-    "wal_sink/spark/placement.py",
+    "wal_sink/spark/committers.py",
     "wal_sink/spark/streaming_query.py",
     "wal_sink/spark/checkpoint_files.py",
 )

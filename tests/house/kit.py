@@ -7,9 +7,7 @@ from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED
 from wal_sink.testing.data.tables import three_batches
 from wal_sink.testing.simulation.fake_query import stage_tables
 from wal_sink.testing.simulation.faults import Crash
-from wal_sink.testing.simulation.process import Place
-from wal_sink.testing.simulation.runtime import simulated_runtime
-from wal_sink.testing.simulation.served import resolve, served_sink
+from wal_sink.testing.simulation.process import Place, resolve, served_sink, simulated_runtime
 
 __all__ = [
     "CASES",

@@ -220,7 +220,7 @@ def test_where_a_sink_runs_is_logged_and_true(
         place.run(spark, {where: Delivery(sink, where=where) for where, sink in sinks.items()})
     on_driver = {where: [sent.pid == os.getpid() for sent in sink.sent()] for where, sink in sinks.items()}
     assert on_driver == {"driver": [True], "auto": [True], "executors": [False]}
-    said = [record.getMessage() for record in caplog.records if record.name == "wal_sink.spark.placement"]
+    said = [record.getMessage() for record in caplog.records if record.name == "wal_sink.spark.committers"]
     assert [line.rpartition("runs ")[2] for line in said] == [
         "in this process",
         "on executors, for small batches as a copy in the driver",

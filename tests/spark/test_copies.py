@@ -107,7 +107,7 @@ def test_a_transactional_target_tells_how_far_the_original_came() -> None:
     tasks = [stage.task, replace(stage.task, ordinal=17)]
     sink = Ledger({"w/a/0": stage.position(2)})
 
-    assert acknowledged(stage, sink, tasks) == ((0, 2, stage.segment.id), None)
+    assert acknowledged(stage, sink, tasks) == (stage.position(2), None)
     assert sink.calls == ["open", "w/a/0", "w/a/17", "close"]
     assert acknowledged(stage, Ledger({}), []) == ()
 

@@ -43,7 +43,7 @@ from wal_sink import (
 )
 from wal_sink.spark import identity
 from wal_sink.spark import identity as earlier_rows
-from wal_sink.spark.placement import Placement
+from wal_sink.spark.committers import Placement
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.simulation.fake_query import QUERY_ID
 

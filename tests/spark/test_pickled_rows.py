@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 from tests.house.spark import version_of
 from wal_sink.errors import PermanentError
 from wal_sink.spark.environment import SPARK_3_5
-from wal_sink.spark.rows import conversion, readable, rows_of, spark_rows
+from wal_sink.spark.foreach_writer import conversion, readable, rows_of, spark_rows
 
 pytestmark = pytest.mark.skipif(
     version_of(pyspark.__version__) == SPARK_3_5, reason="PySpark 3.5 has no converter to compare with"

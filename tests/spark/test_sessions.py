@@ -14,7 +14,7 @@ from tests.house.stores import StoreSpec
 from wal_sink import wrap
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
-from wal_sink.spark.placement import Placement
+from wal_sink.spark.committers import Placement
 from wal_sink.spark.private import cloned, of_unknown_size
 
 

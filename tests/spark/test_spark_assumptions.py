@@ -25,10 +25,10 @@ from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.checkpoint_files import current_session
 from wal_sink.spark.cluster import _OLD_FETCHES, check_kept_batches, warn_of_unchecked_shuffles
 from wal_sink.spark.data_source_writer import DataSourceSink, _WritingTask
+from wal_sink.spark.foreach_writer import spark_rows
 from wal_sink.spark.identity import HadoopFiles, default_file_system
 from wal_sink.spark.private import is_running
 from wal_sink.spark.query import schema_of, session_of
-from wal_sink.spark.rows import spark_rows
 from wal_sink.spark.staging import _in_order, _task
 
 # PySpark's private names.

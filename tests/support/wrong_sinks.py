@@ -53,17 +53,13 @@ AGAIN = "a_chunk_that_comes_again_changes_nothing"
 NOT_APPLIED = "was_applied_is_false_for_what_was_not_written"
 APPLIED = "was_applied_is_true_for_what_was_written"
 PARTLY_APPLIED = "was_applied_is_false_for_a_part_of_a_chunk"
-LAST_NONE = "last_is_none_before_the_first_chunk"
-LAST_NEWEST = "last_is_the_position_of_the_newest_chunk"
 LAST_BY_SLOT = "every_slot_has_a_position_of_its_own"
-LOWER_TERM = "a_lower_term_is_refused"
 PROMISE = "it_promises_what_is_expected_of_it"
 THERE = "every_row_is_there_when_write_returns"
 INTERRUPTED = "another_one_may_write_in_the_middle_of_a_write"
 RULE = "its_ledger_goes_by_the_rule"
 POSITIONS = "positions_tells_every_slot_as_last_does"
 SHUTS_OUT = "who_asks_for_positions_shuts_nobody_out"
-FOUND_OUT = "a_target_that_forgot_its_newest_commits_is_found_out"
 FORGETS = "a_target_may_forget_its_newest_commits_at_any_point"
 GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
 """The tests that fail for a sink that is wrong even undisturbed. Tests with a disturbance do not skip it."""
@@ -555,7 +551,7 @@ class LooksAtThePositionBeforeItWrites(Ledger):
             self.target.store(chunk)
 
 
-@breaks(LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG)
+@breaks(LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG)
 class HasAPositionForEverySlot(Ledger):
     """A sink that answers with a position for every slot, and relies on it."""
 
@@ -569,7 +565,7 @@ class HasAPositionForEverySlot(Ledger):
         return super().last(slot) or Position(slot, -1, 0, "")
 
 
-@breaks(LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, SHUTS_OUT, FORGETS, *GOES_WRONG)
+@breaks(LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG)
 class TellsAnotherSlot(Ledger):
     """A sink that answers with the position of another slot, and relies on it."""
 
@@ -593,13 +589,13 @@ class HasOneSlot(Ledger):
         return super().last("one")
 
 
-@breaks(LOWER_TERM, RULE)
+@breaks(RULE)
 class IgnoresTerms(Ledger):
     def write(self, chunk: Chunk) -> None:
         self.target.commit(chunk, slot=chunk.position.slot, fenced=False)
 
 
-@breaks(RULE, FOUND_OUT, FORGETS)
+@breaks(RULE, FORGETS)
 class ComparesOnlyPositions(Ledger):
     """A sink that compares neither segments nor parts of chunks, and tells any process what it has."""
 
@@ -607,7 +603,7 @@ class ComparesOnlyPositions(Ledger):
         self.target.commit_by_position(chunk)
 
 
-@breaks(RULE, FOUND_OUT, FORGETS, WAKES)
+@breaks(RULE, FORGETS, WAKES)
 class TakesAnEmptySlotForNew(Ledger):
     """A sink that takes any chunk into an empty slot. It does not notice that the rows before it are gone."""
 
@@ -618,7 +614,7 @@ class TakesAnEmptySlotForNew(Ledger):
             self.target.store(chunk)
 
 
-@breaks(RULE, FOUND_OUT, FORGETS)
+@breaks(RULE, FORGETS)
 class AcceptsAGap(Ledger):
     """A sink that accepts a chunk wherever it starts, unless the slot is past the chunk's end."""
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.arrow_types import in_utc
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
+from wal_sink.spark.foreach_writer import dumped, readable, spark_rows, unpickled
 from wal_sink.spark.private import thread_properties
-from wal_sink.spark.rows import dumped, readable, spark_rows, unpickled
 from wal_sink.spark.schema import arrow_schema, positional_names
 from wal_sink.spark.tasks import surfaced_errors
 from wal_sink.support.arguments import check_method, check_ran

@@ -365,8 +365,8 @@ def _ordinal(name: str) -> int | None:
     return None if found is None else found.ordinal
 
 
-Acknowledged: TypeAlias = tuple[tuple[int, int, str] | None, ...]
-"""For each slot: batch, rows and segment of its position."""
+Acknowledged: TypeAlias = tuple[Position | None, ...]
+"""The position of each slot."""
 
 
 def acknowledged(
@@ -393,10 +393,6 @@ def _asked(given: DeliveryContext, make_sink: MakeSink, tasks: Sequence[SegmentT
     sink.open(given.context(on_executor=True))
     try:
         found = sink.positions(slots)
-        return tuple(_plain(found[slot]) for slot in slots)
+        return tuple(found[slot] for slot in slots)
     finally:
         sink.close()
-
-
-def _plain(position: Position | None) -> tuple[int, int, str] | None:
-    return None if position is None else (position.batch_id, position.rows, position.segment_id)

@@ -27,7 +27,7 @@ from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.support.texts import told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from wal_sink.log.records import Manifest
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _CASTS = {
@@ -175,6 +175,14 @@ def schema_from_json(text: str, *, what: str, modules: Collection[str] = ()) -> 
             f"{what}: this PySpark cannot read the manifest's schema ({told(error)}). Use the version that staged the "
             "batch, or a newer version"
         ) from error
+
+
+def schema_of_manifest(manifest: Manifest, where: str = "") -> StructType:
+    """The schema of a manifest. Raises `ConfigError` if its batch was staged without Spark."""
+    what = f"batch {manifest.batch_id}{where}"
+    if not manifest.spark_schema:
+        raise ConfigError(f"{what} was staged without Spark, so it has no Spark schema and cannot become a DataFrame")
+    return schema_from_json(manifest.spark_schema, what=what)
 
 
 def type_modules() -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from wal_sink.log.log import Log
 from wal_sink.log.records import Manifest, Release, SegmentRef
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.protocol.inventory import Lost, find_wal, held_batches, lost
-from wal_sink.spark.schema import arrow_schema, schema_from_json
+from wal_sink.spark.schema import arrow_schema, schema_of_manifest
 from wal_sink.spark.source_options import ReadOptions
 from wal_sink.stores.opening import open_store
 from wal_sink.support.clock import SYSTEM
@@ -52,7 +52,7 @@ def schema_of(options: ReadOptions) -> StructType:
     log = _log(options)
     for batch_id in reversed(_wanted(log, options)):
         if (manifest := _released(log, batch_id)) is not None and not manifest.passed_over:
-            return _with_own(_schema_of(manifest, log), log)
+            return _with_own(schema_of_manifest(manifest, f" of {log.store.root}"), log)
     raise HistoryError(
         f"{log.store.root} holds no released batch between fromBatch and toBatch, so it has no columns yet. A batch is "
         "released when its delivery begins: start a drain, or read later"
@@ -123,7 +123,7 @@ class WalReader(DataSourceReader):
             raise
 
     def _check_columns(self, manifest: Manifest, log: Log) -> None:
-        found = _with_own(_schema_of(manifest, log), log)
+        found = _with_own(schema_of_manifest(manifest, f" of {log.store.root}"), log)
         if found != self._schema:
             raise ConfigError(
                 f"batch {manifest.batch_id} of {log.store.root} has other columns than the newest batch: expected "
@@ -173,14 +173,6 @@ def _released(log: Log, batch_id: int) -> Manifest | None:
     if manifest is None and batch_id > log.low_water():
         return log.require(Manifest, paths.manifest(batch_id, release.term, release.attempt))
     return manifest
-
-
-def _schema_of(manifest: Manifest, log: Log) -> StructType:
-    if not manifest.spark_schema:
-        raise ConfigError(
-            f"batch {manifest.batch_id} of {log.store.root} was staged without Spark, so it has no Spark schema"
-        )
-    return schema_from_json(manifest.spark_schema, what=f"batch {manifest.batch_id} of {log.store.root}")
 
 
 def _with_own(schema: StructType, log: Log) -> StructType:

@@ -187,17 +187,8 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext,
     `SparkJobError` in place of a page of Java. Raises `RepeatedShuffleError` if Spark repeated a part of a shuffle
     meanwhile: the next job computes all shuffles again.
     """
-    schema = df.schema
-    check_schema(schema)
     task = _StagingTask(store, context)
-    not_null = ", ".join(not_null_paths(schema))
-    with (
-        described(df.sparkSession.sparkContext, description),
-        _small_batches(df.sparkSession),
-        _lasting_shuffles(df.sparkSession),
-        surfaced_errors(description, not_null, in_stream=True),
-    ):
-        resolved = df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
+    with _job(df, description) as resolved, _lasting_shuffles(df.sparkSession):
         collected = resolved.mapInArrow(task, _RESULT)
         rows = collected.collect()
     in_order = _in_order(rows, description)
@@ -225,15 +216,22 @@ def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
     In a replay, stateful operators must still commit their state, so every row of every partition is read. Runs on the
     driver, as one Spark job like the staging job. Raises the same errors as `stage_dataframe`.
     """
-    schema = df.schema
-    check_schema(schema)
-    with (
-        described(df.sparkSession.sparkContext, description),
-        _small_batches(df.sparkSession),
-        surfaced_errors(description, ", ".join(not_null_paths(schema)), in_stream=True),
-    ):
-        resolved = df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
+    with _job(df, description) as resolved:
         return sum(row.rows for row in resolved.mapInArrow(_counted, _COUNT).collect())
+
+
+@contextmanager
+def _job(df: DataFrame, description: str) -> Iterator[DataFrame]:
+    """The context of a job of the stream; `df` in it, with names that Spark resolves."""
+    schema, spark = df.schema, df.sparkSession
+    check_schema(schema)
+    not_null = ", ".join(not_null_paths(schema))
+    with (
+        described(spark.sparkContext, description),
+        _small_batches(spark),
+        surfaced_errors(description, not_null, in_stream=True),
+    ):
+        yield df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,6 @@ class OwnQuery:
         if the query runs on another checkpoint, and if `df` holds only rows of earlier batches.
         """
         from wal_sink.spark import identity  # noqa: PLC0415
-        from wal_sink.spark import identity as earlier_rows  # noqa: PLC0415
 
         with self._entries.unknown(batch_id):
             found = identity.identity_of(df, batch_id)
@@ -141,7 +140,7 @@ class OwnQuery:
             if self._checked_run != found.run_id:
                 identity.refuse_other_checkpoint(found, checkpoint_location(checkpoint, found.session))
                 self._checked_run = found.run_id
-            self._rows = self._rows or earlier_rows.BatchRows()
+            self._rows = self._rows or identity.BatchRows()
             self._rows.refuse_earlier(df, found)
             yield found, entry
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wal_sink.errors import ConfigError
 from wal_sink.log.records import Manifest, SegmentRef
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.protocol.messages import DeliveryContext
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.private import active, described, of_unknown_size
-from wal_sink.spark.schema import positional, positional_names, schema_from_json
+from wal_sink.spark.schema import positional, positional_names, schema_of_manifest
 from wal_sink.spark.tasks import marked_errors, surfaced_errors
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -46,12 +45,7 @@ def batch_writer(
 
 
 def _dataframe(spark: SparkSession, store: StoreSpec, manifest: Manifest) -> DataFrame:
-    if not manifest.spark_schema:
-        raise ConfigError(
-            f"batch {manifest.batch_id} was staged without Spark, so it has no Spark schema and cannot become a "
-            "DataFrame"
-        )
-    schema = schema_from_json(manifest.spark_schema, what=f"batch {manifest.batch_id}")
+    schema = schema_of_manifest(manifest)
     return read_segments(spark, store=store, segments=manifest.segments, schema=schema, chunk_rows=manifest.chunk_rows)
 
 

@@ -65,6 +65,28 @@ def names_in(keys: Sequence[str], prefix: str, *, after: str, recursive: bool) -
         at = bisect_left(keys, folder + end, lo=at) if name.endswith("/") else at + 1
 
 
+Entries = Callable[[str], Iterable[tuple[str, bool]]]
+"""A function that tells the names in a folder, and whether each is that of a folder."""
+
+
+def names_below(entries: Entries, folder: str, after: str, *, recursive: bool, head: str = "") -> Iterator[str]:
+    """The names that `Store.list` shows of a folder, in any order. A folder without objects is not shown."""
+    for name, is_folder in entries(folder):
+        below, path = f"{folder}/{name}", head + name
+        if not is_folder:
+            yield from [path] if path > after else []
+        elif recursive:
+            yield from names_below(entries, below, after, recursive=True, head=f"{path}/")
+        elif f"{path}/" > after and holds_object(entries, below):
+            yield f"{path}/"
+
+
+def holds_object(entries: Entries, folder: str) -> bool:
+    """Whether anything but folders lies in or below a folder."""
+    found = sorted(entries(folder), key=lambda entry: entry[1])
+    return any(not is_folder or holds_object(entries, f"{folder}/{name}") for name, is_folder in found)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer of a bucket about its life-cycle rules."""
@@ -193,6 +215,22 @@ class Store(ABC):
     def url_of(self, path: str) -> str:
         """The full address of an object, without credentials, for messages."""
         return f"{self.root.rstrip('/')}/{path}"
+
+
+class StoreAt(Store):
+    """A store that was opened at an address."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
+        self._root = spec.safe_url
+
+    @property
+    def spec(self) -> StoreSpec:
+        return self._spec
+
+    @property
+    def root(self) -> str:
+        return self._root
 
 
 class SpooledSegment(SegmentStream):

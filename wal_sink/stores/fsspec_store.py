@@ -25,7 +25,7 @@ from wal_sink.stores.base import (
     ObjectMissing,
     SegmentStream,
     SpooledSegment,
-    Store,
+    StoreAt,
     check_path,
     folder_of,
     is_hidden,
@@ -59,25 +59,16 @@ imported.
 """
 
 
-class GenericStore(Store):
+class GenericStore(StoreAt):
     """A `Store` over an fsspec file system for which this package has no implementation."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._spec = spec
-        self._root = spec.safe_url
+        super().__init__(spec)
         self._fs, self._base = connected(spec)
         package = type(self._fs).__module__.partition(".")[0]
         self._atomic = ATOMIC_CREATE.get(spec.scheme) == package and "::" not in spec.url
         self._create_lock = threading.Lock()
         self._listing = {"refresh": True} if _takes(self._fs.ls, "refresh") else {}
-
-    @property
-    def spec(self) -> StoreSpec:
-        return self._spec
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     @property
     def create_doubt(self) -> str:

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from wal_sink.errors import ConfigError, StoreError, WalSinkError
-from wal_sink.stores.base import HIDDEN, ObjectExists, ObjectMissing, SegmentStream, Store, check_path, folder_of, shown
+from wal_sink.stores.base import (
+    HIDDEN,
+    ObjectExists,
+    ObjectMissing,
+    SegmentStream,
+    StoreAt,
+    check_path,
+    folder_of,
+    names_below,
+)
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.support.clock import SYSTEM, Runtime
 
@@ -83,7 +92,6 @@ _NO_NODE_TEXTS = (
     "BlocksNotFound",
 )
 _T = TypeVar("_T")
-_Names = list[str]  # inside the class, `list` is its method
 _UNFINISHED = f"{HIDDEN}wal-sink"
 """Folder of the temporary files, below the root."""
 _TAIL = ".tmp"
@@ -175,25 +183,16 @@ class HdfsClient(ABC):
         """Delete a file or an empty folder. Return False if it did not exist."""
 
 
-class HdfsStore(Store):
+class HdfsStore(StoreAt):
     """A `Store` in a folder of HDFS. Any number of processes may use it, through either client, at the same time."""
 
     def __init__(self, spec: StoreSpec, client: HdfsClient, *, runtime: Runtime = SYSTEM) -> None:
-        self._spec = spec
-        self._root = spec.safe_url
+        super().__init__(spec)
         self._base = f"/{spec.location.partition('/')[2]}".rstrip("/")
         self._client = client
         self._runtime = runtime
         self._tidying = threading.Lock()
         self._tidied_s: float | None = None
-
-    @property
-    def spec(self) -> StoreSpec:
-        return self._spec
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     @property
     def create_doubt(self) -> str:
@@ -223,7 +222,7 @@ class HdfsStore(Store):
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)
         try:
-            return sorted(self._names(f"{self._base}/{folder}".rstrip("/"), "", after, recursive=recursive))
+            return sorted(names_below(self._entries, f"{self._base}/{folder}".rstrip("/"), after, recursive=recursive))
         except HdfsError as error:
             raise self.failure("list", folder, error) from self._spec.cause(error)
 
@@ -330,31 +329,14 @@ class HdfsStore(Store):
                 return None
             raise self.failure(action, path, error) from self._spec.cause(error)
 
-    def _names(self, folder: str, head: str, after: str, *, recursive: bool) -> _Names:
-        """The names that a listing shows of `folder`. A folder without objects is not shown."""
-        names: _Names = []
-        for entry in self._entries(folder):
-            name, below = head + entry.name, f"{folder}/{entry.name}"
-            if not entry.is_folder:
-                names += [name] if name > after else []
-            elif recursive:
-                names += self._names(below, f"{name}/", after, recursive=True)
-            elif shown(f"{name}/", recursive=False) > after and self._holds_object(below):
-                names.append(f"{name}/")
-        return names
-
-    def _holds_object(self, folder: str) -> bool:
-        entries = sorted(self._entries(folder), key=lambda entry: entry.is_folder)
-        return any(not entry.is_folder or self._holds_object(f"{folder}/{entry.name}") for entry in entries)
-
-    def _entries(self, folder: str) -> Sequence[Entry]:
+    def _entries(self, folder: str) -> Sequence[tuple[str, bool]]:
         try:
             entries = self._answer(lambda: self._client.list(folder or "/"))
         except HdfsError as error:
             if error.kind in MISSING:
                 return []
             raise
-        return [entry for entry in entries if not entry.name.startswith(HIDDEN)]
+        return [(entry.name, entry.is_folder) for entry in entries if not entry.name.startswith(HIDDEN)]
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder that holds nothing, and then its empty parents. Listings never show an empty folder."""

@@ -25,7 +25,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
-from wal_sink.stores.base import HIDDEN, ObjectExists, ObjectMissing, SegmentStream, Store, check_path, folder_of, shown
+from wal_sink.stores.base import (
+    HIDDEN,
+    ObjectExists,
+    ObjectMissing,
+    SegmentStream,
+    StoreAt,
+    check_path,
+    folder_of,
+    holds_object,
+    names_below,
+)
 from wal_sink.stores.spec import StoreSpec
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
@@ -69,26 +79,17 @@ _OF_FUSE = (
 _OF_AUTOMOUNT = "the file system that will be mounted there is not known yet. Mount it before the start"
 
 
-class LocalStore(Store):
+class LocalStore(StoreAt):
     """A `Store` in a folder. Any number of processes may use it; over NFS, only through `create_once`."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._spec = spec
-        self._root = spec.safe_url
+        super().__init__(spec)
         self._folder = Path(spec.location)
         self._durable: set[Path] = set()
         """Folders whose own entry this store has fsynced. Only `delete` removes folders."""
         self._has_begun = False
         self._device: int | None = None
         """Device of the root, once `begin` ran and the root exists. Not the inode: on some mounts it changes."""
-
-    @property
-    def spec(self) -> StoreSpec:
-        return self._spec
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     @property
     def create_doubt(self) -> str:
@@ -128,12 +129,12 @@ class LocalStore(Store):
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)
         try:
-            names = _names(self._folder / folder, "", after, recursive=recursive)
+            names = sorted(names_below(_entries, str(self._folder / folder), after, recursive=recursive))
         except OSError as error:
             raise self.failure("list", self.url_of(folder), error) from error
         if not names:
             self.refuse_lost_root()
-        return sorted(names)
+        return names
 
     def delete(self, paths: Iterable[str]) -> None:
         folders = set()
@@ -332,25 +333,11 @@ def _mkdir(folder: Path) -> bool:
     return True
 
 
-def _names(folder: Path, head: str, after: str, *, recursive: bool) -> list[str]:
-    """The names that a listing shows of `folder`. A folder without objects is not shown."""
-    names: list[str] = []
-    for entry in _entries(folder):
-        name = head + entry.name
-        if not entry.is_dir():
-            names += [name] if name > after else []
-        elif recursive:
-            names += _names(Path(entry.path), f"{name}/", after, recursive=True)
-        elif shown(f"{name}/", recursive=False) > after and _holds_object(Path(entry.path)):
-            names.append(f"{name}/")
-    return names
-
-
 def _sweep(folder: Path) -> None:
     """Remove temporary files and empty folders below a folder without objects. An entry that cannot be removed
     stays.
     """
-    if _holds_object(folder):
+    if holds_object(_entries, str(folder)):
         return
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -362,15 +349,10 @@ def _sweep(folder: Path) -> None:
                     Path(entry.path).unlink()
 
 
-def _holds_object(folder: Path) -> bool:
-    entries = sorted(_entries(folder), key=lambda entry: entry.is_dir())
-    return any(not entry.is_dir() or _holds_object(Path(entry.path)) for entry in entries)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: str) -> list[tuple[str, bool]]:
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(HIDDEN)]
+            return [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(HIDDEN)]
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wal_sink.errors import StoreError
-from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store, check_path, names_in
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, StoreAt, check_path, names_in
 from wal_sink.stores.spec import StoreSpec
 
 
@@ -39,22 +39,13 @@ def _renew_locks() -> None:
 os.register_at_fork(after_in_child=_renew_locks)
 
 
-class MemoryStore(Store):
+class MemoryStore(StoreAt):
     """A `Store` whose objects live as long as the process. A forked child starts with a copy."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        self._spec = spec
-        self._root = spec.safe_url
+        super().__init__(spec)
         with _spaces_lock:
             self._space = _spaces.setdefault(spec.url, _Space())
-
-    @property
-    def spec(self) -> StoreSpec:
-        return self._spec
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     def create(self, path: str, data: bytes) -> None:
         check_path(path)

@@ -26,7 +26,7 @@ from wal_sink.stores.base import (
     ObjectMissing,
     SegmentStream,
     SpooledSegment,
-    Store,
+    StoreAt,
     check_path,
     folder_of,
     is_hidden,
@@ -118,13 +118,12 @@ class S3Error(StoreError):
         self.code = code
 
 
-class S3Store(Store):
+class S3Store(StoreAt):
     """A `Store` in a bucket, below a prefix. `StoreSpec.options` are those of `s3fs.S3FileSystem`."""
 
     def __init__(self, spec: StoreSpec, *, runtime: Runtime = SYSTEM) -> None:
         """Raises `ConfigError` for options that s3fs rejects, and for a directory bucket."""
-        self._spec = spec
-        self._root = spec.safe_url
+        super().__init__(spec)
         self._bucket, _, prefix = spec.location.partition("/")
         _refuse_directory_bucket(self._bucket)
         self._prefix = folder_of(prefix)
@@ -132,14 +131,6 @@ class S3Store(Store):
         self._chance = runtime.new_random()
         self._connecting = threading.Lock()
         self._fs = _connect(spec)
-
-    @property
-    def spec(self) -> StoreSpec:
-        return self._spec
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     def create(self, path: str, data: bytes) -> None:
         self._put(path, data, action="create", IfNoneMatch="*")

@@ -11,7 +11,7 @@ from wal_sink.testing.matrix.crash_matrix import crash_matrix
 from wal_sink.testing.matrix.verdict import CrashMatrix, Violation
 from wal_sink.testing.simulation.fake_query import FakeQuery, StoppedByQuery
 from wal_sink.testing.simulation.faults import Crash, FaultyStore
-from wal_sink.testing.simulation.runtime import simulated_runtime
+from wal_sink.testing.simulation.process import simulated_runtime
 from wal_sink.testing.simulation.sink_query import SinkQuery, query_into
 
 if TYPE_CHECKING:

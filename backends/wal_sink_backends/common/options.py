@@ -75,11 +75,18 @@ def taken(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: values.pop(name) for name in names if name in values}
 
 
-def refuse_unfit(values: Mapping[str, Any], options: Options, mode: str, url: str) -> None:
-    """Raise `ConfigError` for values that are no options of this mode, which is named as in the URL."""
-    if unfit := sorted(values.keys() - options.keys()):
-        listed = ", ".join(options)
-        raise ConfigError(f"{mask_url(url)}: {mode} has no options {', '.join(unfit)}; options of this mode: {listed}")
+def options_by_mode(query: str, url: str, name: str, modes: Mapping[str, Options]) -> tuple[str, dict[str, Any]]:
+    """The mode that the option `name` chooses, by default the first of `modes`, and the values of its options.
+
+    Raises `ConfigError` as `options_in`, and for values that are no options of this mode.
+    """
+    known = {name: [Literal[*modes]], **{option: types for of in modes.values() for option, types in of.items()}}
+    values = options_in(query, url, known)
+    mode = values.pop(name, next(iter(modes)))
+    if unfit := sorted(values.keys() - modes[mode].keys()):
+        told, listed = ", ".join(unfit), ", ".join(modes[mode])
+        raise ConfigError(f"{mask_url(url)}: {name}={mode} has no options {told}; options of this mode: {listed}")
+    return mode, values
 
 
 def refuse_braces(name: str, text: str, known: str = "") -> None:

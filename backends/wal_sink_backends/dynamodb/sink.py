@@ -14,10 +14,8 @@ from wal_sink.support.arguments import one_of
 from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.pacing import Patience
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, ReadySink, name_of, reached
-from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, RowsRefusedError, waits
-from wal_sink_backends.dynamodb.client import Target, TryAgainError
-from wal_sink_backends.dynamodb.items import Item, Nulls, check_columns, encoded
-from wal_sink_backends.dynamodb.tables import check_name, is_same_table
+from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, RowsRefusedError, Target, TryAgainError, waits
+from wal_sink_backends.dynamodb.items import Item, Nulls, check_columns, check_name, encoded, is_same_table
 
 __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
 
@@ -112,7 +110,7 @@ class DynamoDbSink(_OneTable, LedgerSink):
         """Describe both tables, and compare the key with these columns. A missing ledger is not made."""
         calls = Calls.connect(self._target)
         try:
-            has_ledger = calls.has_ledger(self._ledger_table, create=self._create_ledger)
+            has_ledger = calls.described_ledger(self._ledger_table, create=self._create_ledger) is not None
         finally:
             calls.close()
         return [reached(repr(self), has_ledger=has_ledger), _key_finding(calls, schema, self._target)]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.support.secrets import mask_url
-from wal_sink_backends.common.options import options_in, options_of, refuse_unfit
+from wal_sink_backends.common.options import options_by_mode, options_of
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
 _OPTIONS = {"transactional": options_of(DynamoDbSink, "table"), "put": options_of(DynamoDbPutSink, "table")}
-_MODE = {"mode": [Literal["transactional", "put"]]}
 
 
 def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
@@ -20,9 +18,7 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
     Further options are the arguments of the sink of this mode, by their names.
     """
     bare, _, query = url.partition("?")
-    values = options_in(query, url, {**_MODE, **_OPTIONS["transactional"], **_OPTIONS["put"]})
-    mode = values.pop("mode", "transactional")
-    refuse_unfit(values, _OPTIONS[mode], f"mode={mode}", url)
+    mode, values = options_by_mode(query, url, "mode", _OPTIONS)
     parts = urlsplit(bare)
     if not parts.netloc or parts.path.strip("/") or "#" in bare:
         raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")

@@ -13,8 +13,7 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore
 from wal_sink.support.arguments import one_of
-from wal_sink_backends.common.durability import warn_once
-from wal_sink_backends.common.sinks import ReadySink, name_of
+from wal_sink_backends.common.sinks import ReadySink, name_of, warn_once
 from wal_sink_backends.files.folder import Folder
 from wal_sink_backends.files.formats import Format, encoded, written_as
 from wal_sink_backends.files.names import CHUNK_TEMPLATE, check_chunk_template, check_columns

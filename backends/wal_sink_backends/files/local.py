@@ -19,7 +19,7 @@ import msgspec
 from wal_sink.errors import ConfigError, HandleGoneError, PermanentError, StoreError
 from wal_sink.stores.base import check_path
 from wal_sink.stores.local import LocalStore, sync_folder
-from wal_sink_backends.files.held import handle_of, handle_text
+from wal_sink_backends.files.folder import handle_of, handle_text
 
 HELD_FOLDER = ".wal-sink-held"
 """Hidden from Spark, Arrow and `LocalStore`, on the same file system as the files that are committed from it.

@@ -10,7 +10,7 @@ import msgspec
 
 from wal_sink.errors import ConfigError, HandleGoneError, PermanentError, StoreError
 from wal_sink.stores.s3 import S3Error, S3Store
-from wal_sink_backends.files.held import handle_of, handle_text
+from wal_sink_backends.files.folder import handle_of, handle_text
 
 MAX_PARTS = 10_000
 PARTS_PAGE = 1_000

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wal_sink.sinks.chunk import Chunk
     from wal_sink.stores.base import Store
     from wal_sink.support.texts import Finding
-    from wal_sink_backends.files.held import FileHolder, HeldFile
+    from wal_sink_backends.files.folder import FileHolder, HeldFile
 
 PART_BYTES = 8 << 20
 MIN_PART_BYTES = 5 << 20

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from wal_sink.errors import ConfigError
 from wal_sink.support.secrets import mask_url
-from wal_sink_backends.common.options import options_in, options_of, refuse_unfit
+from wal_sink_backends.common.options import options_by_mode, options_of
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
 
 _OPTIONS = {"chunk": options_of(FilesSink, "url"), "two-phase": options_of(TwoPhaseFilesSink, "url")}
-_COMMIT = {"commit": [Literal["chunk", "two-phase"]]}
 
 
 def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
@@ -24,7 +21,5 @@ def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     if "=" in bare.partition("#")[2]:
         raise ConfigError(f"{mask_url(url)}: expected '?' before the options, not '#'")
     address = bare.removeprefix("files+").replace("files://", "file://", 1)
-    values = options_in(query, url, {**_COMMIT, **_OPTIONS["chunk"], **_OPTIONS["two-phase"]})
-    commit = values.pop("commit", "chunk")
-    refuse_unfit(values, _OPTIONS[commit], f"commit={commit}", url)
+    commit, values = options_by_mode(query, url, "commit", _OPTIONS)
     return TwoPhaseFilesSink(address, **values) if commit == "two-phase" else FilesSink(address, **values)

@@ -1,7 +1,7 @@
 """Rows to a web API: `HttpSink`, by idempotency keys, and `HttpLookupSink`, by look-ups.
 
-`api` sends one request and interprets its answer; `answers` reads bodies, finds out where they end, and runs a user's
-check. Only `api` knows httpx.
+`api` sends one request, reads the body of its answer, finds out where it ends, and interprets it. Only `api` knows
+httpx.
 """
 
 from wal_sink_backends.common.pacing import Pacing

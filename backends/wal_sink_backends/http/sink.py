@@ -22,8 +22,17 @@ from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment, refuse_braces
 from wal_sink_backends.common.pacing import Pacing, Patience, own_pause_s, pace_of
 from wal_sink_backends.common.sinks import ReadySink, name_of
-from wal_sink_backends.http.answers import ACCEPTED_ENCODINGS, Check
-from wal_sink_backends.http.api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
+from wal_sink_backends.http.api import (
+    ACCEPTED_ENCODINGS,
+    Api,
+    Call,
+    Check,
+    Statuses,
+    TargetFailedError,
+    httpx,
+    mask_logged_urls,
+    tls_context,
+)
 
 __all__ = ["HttpSink", "Pacing", "Statuses", "TargetFailedError"]
 

@@ -15,8 +15,8 @@ from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.support.clock import SYSTEM
 from wal_sink.support.logs import logger_of
 from wal_sink.support.secrets import Redactor, named_secrets
-from wal_sink_backends.common.durability import warn_of
 from wal_sink_backends.common.options import from_environment
+from wal_sink_backends.common.sinks import warn_of
 
 try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -41,16 +41,7 @@ _REFUSALS = 2
 _DEFAULT_MESSAGE_BYTES = 1_048_588
 _NO_ID = "A" * 22
 _SHARED = (
-    *(
-        "api.version",
-        "broker.",
-        "client.",
-        "connections.",
-        "debug",
-        "enable.sasl",
-        "enable.ssl",
-        "https.",
-    ),
+    *("api.version", "broker.", "client.", "connections.", "debug", "enable.sasl", "enable.ssl", "https."),
     *("metadata.", "oauth", "reconnect.", "retry.", "sasl.", "security.", "socket.", "ssl"),
 )
 """Prefixes of the properties that every client takes; the others belong to the producer."""
@@ -353,16 +344,8 @@ _RESERVED: Mapping[str, str] = {
     (
         *("transactional.id", "enable.idempotence", "acks", "request.required.acks", "message.timeout.ms"),
         *("delivery.timeout.ms", "delivery.report.only.error", "group.id", "isolation.level", "enable.auto.commit"),
-        *(
-            "allow.auto.create.topics",
-            "enable.partition.eof",
-            "error_cb",
-            "logger",
-            "on_delivery",
-            "dr_cb",
-            "dr_msg_cb",
-            "log_cb",
-        ),
+        *("allow.auto.create.topics", "enable.partition.eof", "error_cb", "logger", "on_delivery"),
+        *("dr_cb", "dr_msg_cb", "log_cb"),
     ),
     "",
 )

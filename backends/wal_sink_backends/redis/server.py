@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.calls import is_certificate_error
 from wal_sink.support.secrets import mask_url
-from wal_sink_backends.common.durability import warn_of, warn_once
+from wal_sink_backends.common.sinks import client_library, warn_of, warn_once
 
 _MAY_PASS = re.compile(
     r"\b(OOM|READONLY|LOADING|BUSY|UNKILLABLE|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|max number of clients)\b"
@@ -99,16 +99,9 @@ def translated(what: str) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def redis_library() -> Any:
-    """The client library; `ConfigError` naming the extra if it is missing."""
-    try:
-        import redis as library  # noqa: PLC0415 - an extra
-        import redis.backoff  # noqa: PLC0415
-        import redis.retry  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError(
-            "RedisSink needs redis-py, on the executors too. Install wal-sink with its extra redis, or: "
-            "pip install redis"
-        ) from error
+    """The client library."""
+    for module in ("redis.backoff", "redis.retry", "redis"):
+        library = client_library(module, "RedisSink needs redis-py", "redis", "redis")
     return library
 
 

@@ -31,8 +31,7 @@ from wal_sink_backends.sql.base.dialect import (
     entry_in,
     ledger_values,
 )
-from wal_sink_backends.sql.base.refused import Dropped
-from wal_sink_backends.sql.base.values import Kind, Rows, json_texts, kind_of
+from wal_sink_backends.sql.base.values import Dropped, Kind, Rows, json_texts, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

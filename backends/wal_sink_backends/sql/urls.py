@@ -9,8 +9,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.support.secrets import mask_url
 from wal_sink_backends.common.options import Options, options_in, options_of, taken
 from wal_sink_backends.sql.base.server import refuse_at_behind_host, refuse_blanks, shown_scheme
-from wal_sink_backends.sql.dialects import OF_LIBPQ, OF_PYMYSQL
-from wal_sink_backends.sql.sink import SqlSink
+from wal_sink_backends.sql.sink import OF_LIBPQ, OF_PYMYSQL, SqlSink
 
 _OPTIONS = options_of(SqlSink, "url")
 _OF_SQLITE = options_of(SqlSink, "url", "schema", "password_env", "connect_timeout_s", "statement_timeout_s")

@@ -14,7 +14,7 @@ from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import KINDS, SECRET, opened
 from tests.support.servers.dynamodb_server import DynamoDbServer, Fault
 from wal_sink.errors import PermanentError
-from wal_sink_backends.dynamodb import client as dynamodb_clients
+from wal_sink_backends.dynamodb import calls as dynamodb_clients
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 
 # Answers of DynamoDB.

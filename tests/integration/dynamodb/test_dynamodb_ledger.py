@@ -13,8 +13,8 @@ from tests.support.dynamodb_tools import opened
 from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, create_table
 from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError, PermanentError
 from wal_sink.testing import query_into
+from wal_sink_backends.dynamodb.items import Identity
 from wal_sink_backends.dynamodb.sink import DynamoDbSink
-from wal_sink_backends.dynamodb.tables import Identity
 
 # The ledger.
 

@@ -16,7 +16,7 @@ from tests.house.sinks import Rejected
 from tests.support.http_collection import CONTEXT, chunk, opened, write
 from tests.support.servers.ports import listening
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink_backends.http.answers import doubt_of_end
+from wal_sink_backends.http.api import doubt_of_end
 from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError
 
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.redis_tools import VARIABLE
 from tests.support.servers.redis_server import PASSWORD, RedisServer
-from wal_sink_backends.common.durability import warn_once
+from wal_sink_backends.common.sinks import warn_once
 
 
 @pytest.fixture(autouse=True)

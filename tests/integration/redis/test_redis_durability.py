@@ -11,7 +11,7 @@ from tests.support.logged import said_here
 from tests.support.redis_tools import opened
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.waiting import wait_until
-from wal_sink_backends.common.durability import warn_once
+from wal_sink_backends.common.sinks import warn_once
 
 NEITHER = ("--appendonly", "no", "--save", "")
 

@@ -13,7 +13,7 @@ from tests.support.servers.databases import MariadbServer, PostgresqlServer, ser
 from tests.support.servers.postgres_pair import PostgresPair
 from tests.support.sql_chunks import opened, sink_to
 from tests.support.waiting import wait_until
-from wal_sink_backends.common.durability import warn_once
+from wal_sink_backends.common.sinks import warn_once
 
 
 @pytest.fixture(autouse=True)

@@ -31,8 +31,7 @@ from tests.support.golden.targets import (
 from wal_sink.protocol.stage import Attempt
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
-from wal_sink.testing.simulation.process import released_rows
-from wal_sink.testing.simulation.served import WriteBatch
+from wal_sink.testing.simulation.process import WriteBatch, released_rows
 
 CHUNK_ROWS = 2
 BATCH_ROWS = 10_000

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.logged import said_here
-from wal_sink_backends.common.durability import warn_of, warn_once
+from wal_sink_backends.common.sinks import warn_of, warn_once
 from wal_sink_backends.kafka.client import losses as kafka_losses
 from wal_sink_backends.redis.server import warn_of_losses
-from wal_sink_backends.sql.base.server import ServerSession, checked
+from wal_sink_backends.sql.base.server import ServerDialect, ServerSession
 from wal_sink_backends.sql.mariadb.session import mariadb_losses
 from wal_sink_backends.sql.postgresql.session import postgresql_losses
 
@@ -155,9 +156,14 @@ def test_what_a_mariadb_does_not_tell_is_no_good_news() -> None:
     ]
 
 
+def warn_of_losses_in_sql(session: ServerSession, losses: Any, *, passes: bool = False) -> None:
+    dialect: Any = SimpleNamespace(address="db", driver_error=lambda: RefusedError, passes=lambda _: passes)
+    ServerDialect.warn_of_losses(dialect, session, losses)
+
+
 def test_a_server_that_refuses_to_tell_is_warned_of_and_used(caplog: pytest.LogCaptureFixture) -> None:
     session = Answers(RefusedError("no right"))
-    assert checked(session, "db", postgresql_losses, lambda _: False, RefusedError) is session
+    warn_of_losses_in_sql(session, postgresql_losses)
     assert session.usable
     assert "db: the settings of the server cannot be read (no right)" in caplog.text
 
@@ -165,7 +171,7 @@ def test_a_server_that_refuses_to_tell_is_warned_of_and_used(caplog: pytest.LogC
 def test_a_failure_that_may_pass_ends_the_session(caplog: pytest.LogCaptureFixture) -> None:
     session = Answers(RefusedError("deadlock"))
     with pytest.raises(RefusedError):
-        checked(session, "db", postgresql_losses, lambda _: True, RefusedError)
+        warn_of_losses_in_sql(session, postgresql_losses, passes=True)
     assert not session.usable
     assert not said_here(caplog)
 
@@ -173,7 +179,7 @@ def test_a_failure_that_may_pass_ends_the_session(caplog: pytest.LogCaptureFixtu
 def test_an_unknown_failure_ends_the_session_too() -> None:
     session = Answers(TimeoutError())
     with pytest.raises(TimeoutError):
-        checked(session, "db", mariadb_losses, lambda _: False, RefusedError)
+        warn_of_losses_in_sql(session, mariadb_losses)
     assert not session.usable
 
 

@@ -22,7 +22,7 @@ from tests.support.servers.redis_server import PASSWORD, RedisServer
 from wal_sink.errors import ConfigError
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb import items as dynamodb_items
-from wal_sink_backends.dynamodb.tables import Keys
+from wal_sink_backends.dynamodb.items import Keys
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
 from wal_sink_backends.files.urls import files_sink

@@ -18,9 +18,8 @@ import pytest
 from tests.house.sinks import BatchSink, ReleasedBatch
 from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Retry, Sink
 from wal_sink.testing import CrashMatrix, crash_matrix, query_into
-from wal_sink.testing.matrix.points import chosen, points_of
-from wal_sink.testing.matrix.verdict import EVERYTHING
-from wal_sink.testing.simulation.own_lines import OwnLines
+from wal_sink.testing.matrix.verdict import EVERYTHING, chosen, points_of
+from wal_sink.testing.simulation.watched import OwnLines
 
 SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
 Rows = list[dict[str, Any]]

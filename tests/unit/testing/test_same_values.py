@@ -7,7 +7,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from wal_sink.testing.data.values import missing_row, same_value
+from wal_sink.testing.data.rows import missing_row, same_value
 
 INSTANT = dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.UTC)
 MAP = [("a", 1)]

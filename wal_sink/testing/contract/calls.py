@@ -15,7 +15,7 @@ from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.support.clock import SYSTEM
 from wal_sink.support.texts import text_of
 from wal_sink.testing.data.tables import spark_schema_of
-from wal_sink.testing.simulation.own_lines import OwnLines
+from wal_sink.testing.simulation.watched import OwnLines
 
 _WAL = "5e9f0f6e00004000800000000000ba5e"
 
@@ -45,11 +45,6 @@ def chunks_of(
         )
         for start, end in zip(starts, ends, strict=True)
     ]
-
-
-def of_term(chunk: Chunk, term: int) -> Chunk:
-    """The same chunk, sent by a committer of another term."""
-    return replace(chunk, term=term)
 
 
 @contextmanager
@@ -160,7 +155,8 @@ class _CountedLine:
             self._happens()
 
 
-def _fail() -> None:
+def fail() -> None:
+    """Fail as a request does, for `send_meanwhile`."""
     raise ConnectionError("wal_sink.testing makes this request fail")
 
 
@@ -170,14 +166,6 @@ def lines_of(sink: Sink, chunks: Sequence[Chunk]) -> list[str]:
     with opened(sink, chunks[0]):
         OwnLines(sink).call(send, sink, following(sink, chunks), on_line=places.append)
     return places
-
-
-def send_failing(sink: Sink, chunk: Chunk, *, at_line: int) -> tuple[str, BaseException | None]:
-    """Make one line of the sink's own code fail while it writes.
-
-    Returns the place of the line ("": the sink has fewer lines) and the error that `write` raised, if any.
-    """
-    return send_meanwhile(sink, [chunk], _fail, at_line=at_line)
 
 
 def send_meanwhile(

@@ -8,13 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import FencedError
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.failures import ForgottenError
-from wal_sink.testing.contract.calls import chunks_of, deliver, of_term, opened, send, shown_error, slot
+from wal_sink.testing.contract.base import LinesContract
+from wal_sink.testing.contract.calls import deliver, opened, send, shown_error, slot
 from wal_sink.testing.contract.ledger_cases import REFUSALS, STORED, STORING, TYPICAL, Case
-from wal_sink.testing.contract.lines import LinesContract
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +30,6 @@ class _Stored:
 class LedgerContract(LinesContract):
     """See `SinkContract`."""
 
-    def test_last_is_none_before_the_first_chunk(self, target: Any) -> None:
-        self._expect_last(target, self._chunks()[0], None)
-
-    def test_last_is_the_position_of_the_newest_chunk(self, target: Any) -> None:
-        self._ledger(target)
-        for batch_id, table in enumerate(self.tables()):
-            for chunk in chunks_of(table, batch_id=batch_id):
-                deliver(self._sink(target), [chunk])
-                self._expect_last(target, chunk, chunk.position)
-
     def test_every_slot_has_a_position_of_its_own(self, target: Any) -> None:
         self._ledger(target)
         first, second = self._two_segments()
@@ -49,25 +37,6 @@ class LedgerContract(LinesContract):
         self._expect_last(target, second[0], None)
         deliver(self._sink(target), second)
         self._expect_last(target, first[0], first[-1].position)
-
-    def test_a_lower_term_is_refused(self, target: Any) -> None:
-        """A superseded process sends a chunk that the newer process has not sent yet."""
-        self._ledger(target)
-        first, *others = self._chunks()
-        deliver(self._sink(target), [of_term(first, 7)])
-        before = self._count(target)
-        error: BaseException | None = None
-        try:
-            deliver(self._sink(target), [of_term(others[0], 6)])
-        except FencedError as refused:
-            error = refused
-        added = self._count(target) - before
-        if error is None or added:
-            self._fail(
-                expected="FencedError for a chunk of term 6 after one of term 7, and nothing written",
-                found=f"{'no error' if error is None else 'FencedError'}, {added} rows written",
-                next_step="store chunk.term with the position and compare it in the same transaction",
-            )
 
     def test_rows_and_position_are_written_together_or_not_at_all(self, target: Any) -> None:
         self._ledger(target)
@@ -138,25 +107,6 @@ class LedgerContract(LinesContract):
                 found=str(found),
                 next_step="return every slot, with None for an empty one, or do not override positions()",
             )
-
-    def test_a_target_that_forgot_its_newest_commits_is_found_out(self, target: Any) -> None:
-        """A chunk is not written if the target lacks the rows before it: they would stay missing."""
-        self._ledger(target)
-        first, *others = self._chunks()
-        before, told = self._count(target), ""
-        for chunk in others:  # as after a fail-over to a standby that lacks the first
-            try:
-                deliver(self._sink(target), [chunk])
-            except ForgottenError as refused:
-                told = str(refused)
-            if not told or self._count(target) != before:
-                self._fail(
-                    expected=f"an error of LedgerEntry.is_known for a chunk from row {chunk.start} in an empty slot",
-                    found=f"{told or 'no error'}, {self._count(target) - before} rows written",
-                    next_step="let LedgerEntry.is_known(stored, chunk, where) decide, with None for an empty slot",
-                )
-        deliver(self._sink(target), [first, *others])
-        self._expect_last(target, first, ([first, *others])[-1].position)
 
     def test_a_target_may_forget_its_newest_commits_at_any_point(self, target: Any) -> None:
         """Rows that a fail-over lost are sent again, or delivery refuses to continue."""

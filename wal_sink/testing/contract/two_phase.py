@@ -16,9 +16,8 @@ from wal_sink.errors import HandleGoneError
 from wal_sink.protocol.two_phase import MAX_HANDLE
 from wal_sink.sinks.base import TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing.contract.base import rows_of
+from wal_sink.testing.contract.base import LinesContract, rows_of
 from wal_sink.testing.contract.calls import Held, attempt_at, commit, opened, prepare, shown_error, travelled
-from wal_sink.testing.contract.lines import LinesContract
 from wal_sink.testing.data.rows import Rows
 
 

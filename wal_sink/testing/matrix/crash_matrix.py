@@ -18,14 +18,20 @@ from wal_sink.support.clock import SYSTEM
 from wal_sink.support.texts import name_of, told
 from wal_sink.testing.data.rows import Difference, Row, Rows
 from wal_sink.testing.data.tables import Partitions, partitioned, three_batches
-from wal_sink.testing.matrix.beside import Beside
-from wal_sink.testing.matrix.points import chosen, is_between_calls, points_of
-from wal_sink.testing.matrix.takeover import Stage, Takeover
-from wal_sink.testing.matrix.verdict import EVERYTHING, CrashMatrix, Point, Violation, What
+from wal_sink.testing.matrix.takeover import Beside, Stage, Takeover
+from wal_sink.testing.matrix.verdict import (
+    EVERYTHING,
+    CrashMatrix,
+    Point,
+    Violation,
+    What,
+    chosen,
+    is_between_calls,
+    points_of,
+)
 from wal_sink.testing.simulation.faults import Crash
 from wal_sink.testing.simulation.forgetting import Replaced, Restoring
-from wal_sink.testing.simulation.process import Hook, MakeFrame, Place, Process, bury, promise_of
-from wal_sink.testing.simulation.served import resolve
+from wal_sink.testing.simulation.process import Hook, MakeFrame, Place, Process, bury, promise_of, resolve
 
 T = TypeVar("T")
 
@@ -108,7 +114,7 @@ def _restoring(snapshot: Callable[[T], Any] | None, restore: Callable[[T, Any], 
         return None
     if snapshot is None or restore is None:
         raise ConfigError("snapshot and restore belong together: give both, or neither")
-    return Restoring(snapshot, restore)
+    return snapshot, restore
 
 
 def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Table] | None) -> None:
@@ -189,7 +195,7 @@ class _Trials(Generic[T]):
 
     def _run_forgetting(self, plan: tuple[Point, ...]) -> list[str]:
         """Do the same with a target that loses acknowledged commits. The next process must repair that or refuse."""
-        replaced = Replaced(self, self.sent, self.restoring)
+        replaced = Replaced(self.make_sink, self.new_target, self.rows_in, self.sent, self.restoring)
         place = self._place(replaced.make_sink)
         history = _History(place, self.stage, forget=replaced.forget)
         for point in plan:

@@ -9,40 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.support.texts import name_of
 from wal_sink.testing.data.rows import Row, Rows
-from wal_sink.testing.simulation.served import resolve
+from wal_sink.testing.simulation.process import resolve
 
 T = TypeVar("T")
 _DIGITS = "0123456789abcdef"
-
-
-@dataclass(frozen=True, slots=True)
-class Restoring(Generic[T]):
-    """The functions that take a snapshot of a target and restore it, with a separate client."""
-
-    snapshot: Callable[[T], Any]
-    restore: Callable[[T, Any], object]
-
-
-class Targets(Protocol[T]):
-    """The source of targets and sinks."""
-
-    def make_sink(self, target: T, /) -> object:
-        """Make a new sink for a target."""
-        ...
-
-    def new_target(self) -> T:
-        """Make an empty target."""
-        ...
-
-    def rows_in(self, target: T, /) -> Iterable[Row]:
-        """Read the rows in a target."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +28,33 @@ class _Commit:
     context: SinkContext
     chunk: Chunk
     after: Any = None
-    """The snapshot of the target with this chunk; None without `Restoring`."""
+    """The snapshot of the target with this chunk; None if none are taken."""
+
+
+Restoring: TypeAlias = tuple[Callable[[T], Any], Callable[[T, Any], object]]
+"""The functions that take a snapshot of a target and restore it, with a separate client."""
 
 
 class Replaced(Generic[T]):
     """The target of one run, and the copies that take its place."""
 
-    def __init__(self, targets: Targets[T], sent: Rows, restoring: Restoring[T] | None) -> None:
-        self._targets = targets
+    def __init__(
+        self,
+        make_sink: Callable[[T], object],
+        new_target: Callable[[], T],
+        rows_in: Callable[[T], Iterable[Row]],
+        sent: Rows,
+        restoring: Restoring[T] | None,
+    ) -> None:
+        self._make_sink = make_sink
+        self._new_target = new_target
+        self._rows_in = rows_in
         self._sent = sent
-        self._restoring = restoring
-        self._target = targets.new_target()
-        self._before = sent.found(targets.rows_in(self._target))
-        self._empty = restoring.snapshot(self._target) if restoring else None
+        self._snapshot = restoring[0] if restoring else None
+        self._restore = restoring[1] if restoring else None
+        self._target = new_target()
+        self._before = sent.found(rows_in(self._target))
+        self._empty = self._snapshot(self._target) if self._snapshot else None
         self._commits: list[_Commit] = []
         self._lost: list[Chunk] = []
         self.number = 0
@@ -72,24 +62,24 @@ class Replaced(Generic[T]):
 
     def make_sink(self) -> object:
         """Make a sink that reaches the present copy, in the form that `WalSink` accepts. For `Place`."""
-        delivery, sink = resolve(self._targets.make_sink(self._target))
+        delivery, sink = resolve(self._make_sink(self._target))
         return replace(delivery, to=_Connection(self, cast("TransactionalSink", sink)))
 
     def delivered(self, rejected: Iterable[Row]) -> Rows:
         """Return the rows that this run added to the present copy and to the dead letters."""
-        return self._sent.found([*self._targets.rows_in(self._target), *rejected]).added_since(self._before)
+        return self._sent.found([*self._rows_in(self._target), *rejected]).added_since(self._before)
 
     def forget(self, newest: int) -> None:
         """Lose this many of the newest commits, rows and positions together."""
         kept = self._commits[:-newest]
         self._lost += [commit.chunk for commit in self._commits[-newest:]]
         self._commits = []
-        if self._restoring is not None:
-            self._restoring.restore(self._target, kept[-1].after if kept else self._empty)
+        if self._restore is not None:
+            self._restore(self._target, kept[-1].after if kept else self._empty)
             self._commits = kept
             return
-        self._target, self.number = self._targets.new_target(), self.number + 1
-        self._before = self._sent.found(self._targets.rows_in(self._target))
+        self._target, self.number = self._new_target(), self.number + 1
+        self._before = self._sent.found(self._rows_in(self._target))
         for number, commit in enumerate(kept):
             if not self._copy(commit):  # the target refuses a chunk that it took before: its copy lags further behind
                 self._lost += [rest.chunk for rest in kept[number:]]
@@ -112,14 +102,14 @@ class Replaced(Generic[T]):
 
     def new_sink(self) -> TransactionalSink:
         """Make a sink that reaches the present copy."""
-        sink = resolve(self._targets.make_sink(self._target))[1]
+        sink = resolve(self._make_sink(self._target))[1]
         return cast("TransactionalSink", sink)  # no other kind is made to forget
 
     def acknowledged(self, context: SinkContext, chunk: Chunk) -> None:
         """Note that a chunk is in the target. An earlier call may have written it."""
         if any(commit.chunk.position >= chunk.position for commit in self._commits if _is_of_slot(commit, chunk)):
             return
-        after = self._restoring.snapshot(self._target) if self._restoring else None
+        after = self._snapshot(self._target) if self._snapshot else None
         self._commits.append(_Commit(context, chunk, after))
 
 

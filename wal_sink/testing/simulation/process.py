@@ -1,16 +1,19 @@
 """Processes of a query into one sink, one after the other or at the same time, with a WAL and a checkpoint in memory.
 
 They need no Spark: `FakeQuery` writes the checkpoint in Spark's order, and the production core does the rest.
+`simulated_runtime` has no real time and no randomness: the same seed gives the same ids, waits and instants.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
+import random  # noqa: TID251 - seeded
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,24 +23,82 @@ from wal_sink.log import paths
 from wal_sink.log.log import Log
 from wal_sink.log.records import Manifest
 from wal_sink.log.segment_reader import load_segment, read_chunks
-from wal_sink.protocol.dispatch import ServedSink
+from wal_sink.protocol.dispatch import LocalDispatcher, ServedSink, WholeBatchDispatcher, serve
 from wal_sink.protocol.letters import read_dead_letter
 from wal_sink.protocol.messages import DeliveryContext
 from wal_sink.protocol.run import Run
-from wal_sink.settings import Settings
-from wal_sink.sinks.base import BatchSink, ReleasedBatch
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.base import BatchSink, MakeSink, ReleasedBatch, Sink, as_sink
 from wal_sink.sinks.guarantees import Promise, promise
+from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.support.calls import DirectCall, in_turn
+from wal_sink.support.clock import Runtime
 from wal_sink.support.texts import name_of
 from wal_sink.testing.data.rows import Row
 from wal_sink.testing.data.tables import Partitions
 from wal_sink.testing.simulation.fake_query import FakeQuery
 from wal_sink.testing.simulation.faults import Crash, FaultyStore
-from wal_sink.testing.simulation.runtime import simulated_runtime
-from wal_sink.testing.simulation.served import WriteBatch, resolve, served_sink
 from wal_sink.testing.simulation.watched import Watched, WatchedBatches, watched
+
+
+def simulated_runtime(seed: int = 0) -> Runtime:
+    """Make a `Runtime` whose clock moves only during sleeps. Sinks are called directly, without a time limit."""
+    chance = random.Random(seed)  # noqa: S311 - a simulation's, not cryptography
+    elapsed_s = [0.0]
+
+    def sleep_s(seconds: float) -> None:
+        elapsed_s[0] += seconds
+
+    return Runtime(
+        now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=elapsed_s[0]),
+        monotonic_s=lambda: elapsed_s[0],
+        sleep_s=sleep_s,
+        new_id=lambda: f"{chance.getrandbits(128):032x}",
+        new_random=lambda: chance,
+        new_timed_call=DirectCall,
+        side_by_side=in_turn,
+    )
+
+
+WriteBatch = Callable[[DeliveryContext, Manifest], object]
+"""A function that writes one released batch as a whole."""
+
+
+def resolve(to: object) -> tuple[Delivery, Sink | BatchSink]:
+    """Return delivery and sink for an object that a user passes as a sink. Raises `ConfigError` if it is none."""
+    delivery = to if isinstance(to, Delivery) else Delivery(to)
+    return delivery, sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
+
+
+def served_sink(
+    name: str,
+    sink: Sink | BatchSink,
+    delivery: Delivery,
+    log: Log,
+    *,
+    write_batch: WriteBatch | None = None,
+    kept: Promise | None = None,
+    make_sink: MakeSink | None = None,
+    stages: bool = True,
+) -> ServedSink:
+    """Serve a sink in this process. `delivery` holds its policies; its `to` is not read.
+
+    `write_batch` stands for a writer of whole batches and is required for one. `kept` is the promise for the sink, for
+    callers that know it. `make_sink` makes the two-phase sink that stages and aborts; the default is `sink`. Without
+    `stages`, a two-phase sink is prepared when it is delivered.
+    """
+    if isinstance(sink, BatchSink):
+        if write_batch is None:
+            raise ConfigError(f"sink {name!r}: {name_of(sink)} writes whole batches: pass write_batch=…")
+        whole = WholeBatchDispatcher(write_batch, log, what=name_of(sink), limit_s=delivery.retry.budget_s)
+        return serve(name, sink, delivery, whole, travels=None, promised=kept)
+    here = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)
+    make = make_sink or (lambda: sink)
+    return serve(name, sink, delivery, here, travels=make if stages else None, here=make, promised=kept)
+
 
 SINK_NAME = "default"
 

@@ -1,25 +1,120 @@
-"""A user's sink with a point before and after each call, at which its process can die or the call can fail."""
+"""A user's sink with a point before and after each call, at which its process can die or the call can fail.
+
+While it sends, each line of the sink's own code is such a point too. So a sink that sends several requests for one
+chunk can be interrupted between them. This needs neither a hook in the target nor a special client.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Protocol, TypeVar
 
 from wal_sink.sinks.base import (
     BatchSink,
     Lookup,
-    Rejected,
-    ReleasedBatch,
     SegmentSink,
     Sink,
-    SinkContext,
     Transaction,
     TransactionalSink,
     TwoPhaseSink,
 )
-from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.chunk import Chunk
 from wal_sink.support.texts import name_of
-from wal_sink.testing.simulation.own_lines import OwnLines
+
+T = TypeVar("T")
+OnLine = Callable[[str], None]
+"""A function that is called before each line runs, with the line. Its exceptions are raised in the line."""
+
+_CORE = f"{Path(__file__).resolve().parents[1]}/"
+
+
+class OwnLines:
+    """The lines of a sink: of its class's methods, or of its function, and of functions of their module that they call.
+
+    All other code, classes of that module included, belongs to a client or to the target. It is not interrupted,
+    because a target may do in one atomic step what takes several lines in a fake of it.
+    """
+
+    def __init__(self, sink: object) -> None:
+        self._own = frozenset(_own_names(sink))
+        self._known: dict[CodeType, str] = {}
+
+    def call(self, function: Callable[..., T], *args: object, on_line: OnLine) -> T:
+        """Call a method of the sink on this thread. Debuggers and coverage tools see nothing of the call."""
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line":
+                on_line(_place(frame))
+                return trace
+            return trace if self._is_own(frame) else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return next(_apart(function, args))
+        finally:
+            sys.settrace(before)
+
+    def _is_own(self, frame: FrameType | None) -> bool:
+        if frame is None:
+            return False
+        if (known := self._known.get(frame.f_code)) is None:
+            known = self._known[frame.f_code] = self._kind(frame.f_code)
+        return known == "own" or (known == "helper" and self._is_own(frame.f_back))
+
+    def _kind(self, code: CodeType) -> str:
+        if any(code.co_filename == file and _is_in(code.co_qualname, name) for file, name in self._own):
+            return "own"
+        return "helper" if _is_of_module(code) and any(code.co_filename == file for file, _ in self._own) else ""
+
+
+def _apart(function: Callable[..., T], args: tuple[object, ...]) -> Iterator[T]:
+    """Call the function in a generator, since a generator has a separate state of handled exceptions.
+
+    If a trace function raises at the beginning of an `except` clause, the handled exception stays in that state.
+    Without the generator it would become the context of everything that this thread raises later.
+    """
+    yield function(*args)
+
+
+def _is_in(name: str, function: str) -> bool:
+    return name == function or name.startswith(f"{function}.<locals>.")
+
+
+def _is_of_module(code: CodeType) -> bool:
+    """Tell whether the code is a function that a module defines, or a comprehension in one."""
+    name, *inner = code.co_qualname.split(".<locals>.")
+    return name != "<module>" and "." not in name and all(part.startswith("<") for part in inner)
+
+
+def _own_names(sink: object) -> Iterator[tuple[str, str]]:
+    """Yield file and qualified name of each function that belongs to the sink. Functions of the core do not."""
+    yield from _names_in(sink)
+    if type(sink).__module__.partition(".")[0] == "wal_sink":  # it wraps the user's function or writer
+        for part in vars(sink).values():
+            yield from _names_in(part)
+
+
+def _names_in(part: object) -> Iterator[tuple[str, str]]:
+    members = (member for kind in type(part).__mro__ for member in vars(kind).values())
+    for member in (part, *members):
+        function: Any = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+        function = inspect.unwrap(function)
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType) and not code.co_filename.startswith(_CORE):
+            yield code.co_filename, code.co_qualname
+
+
+def _place(frame: FrameType) -> str:
+    code = frame.f_code
+    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    return f"{code.co_qualname}, line {frame.f_lineno}: {text}"
+
 
 SENDING = ("write", "begin", "prepare", "commit")
 """Calls in which a sink sends. In these, each line of the sink's own code is a point."""
@@ -67,6 +162,26 @@ class _Calls:
         self._lines = None
 
 
+def _passed(name: str, where: Callable[..., str] = lambda *_: "") -> Any:
+    """A method that passes its call on to the user's sink. `where` names the place from the arguments."""
+
+    def method(self: Any, *args: Any) -> Any:
+        return self.calls(name, where(*args), *args)
+
+    return method
+
+
+def _of(chunk: Chunk) -> str:
+    if not isinstance(chunk.rows, range):
+        return f"of {chunk.num_rows} rows of batch {chunk.batch_id}"
+    ordinal = chunk.position.slot.rpartition("/")[2]
+    return f"of rows {chunk.rows.start} to {chunk.rows.stop} of segment {ordinal} of batch {chunk.batch_id}"
+
+
+def _of_transaction(transaction: Transaction, *_: str) -> str:
+    return f"of segment {transaction.partition}-{transaction.file_index} of batch {transaction.batch_id}"
+
+
 class WatchedSink(Sink):
     """A sink that passes each call to the user's sink. `watched` makes one of the same kind."""
 
@@ -78,39 +193,22 @@ class WatchedSink(Sink):
         if isinstance(sink, Lookup):
             self.was_applied = self._was_applied
 
-    def open(self, context: SinkContext) -> None:
-        self.calls("open", f"for batch {context.batch_id}", context)
-
-    def write(self, chunk: Chunk) -> Rejected | None:
-        returned: Rejected | None = self.calls("write", _of(chunk), chunk)
-        return returned
-
-    def close(self) -> None:
-        self.calls("close", "")
+    open = _passed("open", lambda context: f"for batch {context.batch_id}")
+    write = _passed("write", _of)
+    close = _passed("close")
+    _was_applied = _passed("was_applied", str)
 
     def describe(self) -> str:
         return self._name
 
-    def _was_applied(self, key: str) -> bool:
-        applied: bool = self.calls("was_applied", key, key)
-        return applied
-
 
 class _WatchedLedger(WatchedSink, TransactionalSink):
-    def last(self, slot: str) -> Position | None:
-        position: Position | None = self.calls("last", slot, slot)
-        return position
-
-    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        found: Mapping[str, Position | None] = self.calls("positions", f"of {len(slots)} slots", slots)
-        return found
+    last = _passed("last", str)
+    positions = _passed("positions", lambda slots: f"of {len(slots)} slots")
 
 
 class _WatchedSegments(WatchedSink, SegmentSink):
-    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> Rejected | None:
-        where = f"segment {ordinal} of batch {batch_id}"
-        returned: Rejected | None = self.calls("write_segment", where, ordinal, batch_id, chunks)
-        return returned
+    write_segment = _passed("write_segment", lambda ordinal, batch_id, _: f"segment {ordinal} of batch {batch_id}")
 
 
 class _WatchedTwoPhase(WatchedSink, TwoPhaseSink):
@@ -118,24 +216,10 @@ class _WatchedTwoPhase(WatchedSink, TwoPhaseSink):
         super().__init__(sink, watcher)
         self.keep_segments, self.on_gone = sink.keep_segments, sink.on_gone
 
-    def begin(self, transaction: Transaction) -> str:
-        begun: str = self.calls("begin", _of_transaction(transaction), transaction)
-        return begun
-
-    def write(self, chunk: Chunk) -> None:
-        returned: None = self.calls("write", _of(chunk), chunk)
-        return returned  # a wrong sink may return something
-
-    def prepare(self) -> str:
-        handle: str = self.calls("prepare", "")
-        return handle
-
-    def commit(self, transaction: Transaction, handle: str) -> None:
-        returned: None = self.calls("commit", _of_transaction(transaction), transaction, handle)
-        return returned
-
-    def abort(self, transaction: Transaction, token: str) -> None:
-        self.calls("abort", _of_transaction(transaction), transaction, token)
+    begin = _passed("begin", _of_transaction)
+    prepare = _passed("prepare")
+    commit = _passed("commit", _of_transaction)
+    abort = _passed("abort", _of_transaction)
 
 
 class WatchedBatches(BatchSink):
@@ -146,8 +230,7 @@ class WatchedBatches(BatchSink):
         self.calls = _Calls(sink, watcher)
         self.idempotent = sink.idempotent
 
-    def write_batch(self, batch: ReleasedBatch) -> None:
-        self.calls("write_batch", f"of batch {batch.batch_id}", batch)
+    write_batch = _passed("write_batch", lambda batch: f"of batch {batch.batch_id}")
 
     def describe(self) -> str:
         return self._name
@@ -167,14 +250,3 @@ def watched(sink: Sink | BatchSink, watcher: Watcher) -> Watched:
     if isinstance(sink, SegmentSink):
         return _WatchedSegments(sink, watcher)
     return WatchedSink(sink, watcher)
-
-
-def _of(chunk: Chunk) -> str:
-    if not isinstance(chunk.rows, range):
-        return f"of {chunk.num_rows} rows of batch {chunk.batch_id}"
-    ordinal = chunk.position.slot.rpartition("/")[2]
-    return f"of rows {chunk.rows.start} to {chunk.rows.stop} of segment {ordinal} of batch {chunk.batch_id}"
-
-
-def _of_transaction(transaction: Transaction) -> str:
-    return f"of segment {transaction.partition}-{transaction.file_index} of batch {transaction.batch_id}"

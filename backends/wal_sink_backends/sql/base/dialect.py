@@ -11,8 +11,7 @@ from wal_sink.errors import PermanentError
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.support.arguments import check_seconds
-from wal_sink_backends.sql.base.refused import Apart, Unlisted, reason_of, refused_rows
-from wal_sink_backends.sql.base.values import kind_of
+from wal_sink_backends.sql.base.values import Apart, Unlisted, kind_of, reason_of, refused_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wal_sink_backends.common.columns import ArrowType
-    from wal_sink_backends.sql.base.refused import Dropped
-    from wal_sink_backends.sql.base.values import Rows
+    from wal_sink_backends.sql.base.values import Dropped, Rows
 
     Put: TypeAlias = Callable[[Sequence[Any]], str | Dropped | None]
     """Inserts encoded rows. Raises the driver's errors. Returns why the rows could not be sent, or how many of them the
@@ -293,7 +291,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def create_table(self, connection: Connection, table: str, statement: str) -> None:
-        """Run the statement, unless another process created the table first."""
+        """Run a CREATE TABLE IF NOT EXISTS, safe while another process does the same."""
 
     @abstractmethod
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:

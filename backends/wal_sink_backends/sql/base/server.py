@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.support.secrets import mask_url
-from wal_sink_backends.common.durability import warn_of
 from wal_sink_backends.common.options import Options, from_environment, options_in
+from wal_sink_backends.common.sinks import warn_of
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     LEDGER_COLUMNS,
@@ -210,6 +210,23 @@ class ServerDialect(Dialect):
     def is_usable(self, connection: ServerSession) -> bool:
         return connection.usable
 
+    def warn_of_losses(self, session: ServerSession, losses: Callable[[ServerSession], Iterable[str]]) -> None:
+        """Warn of what the server may lose. Closes the session if the check fails with a passing error.
+
+        A server that refuses to tell its settings is only warned of, because it can still take rows.
+        """
+        try:
+            found = list(losses(session))
+        except self.driver_error() as refused:
+            if self.passes(refused):
+                session.close()
+                raise
+            found = [UNREADABLE.format(refused)]
+        except BaseException:
+            session.close()
+            raise
+        warn_of(found, self.address)
+
     @contextmanager
     def transaction(self, connection: ServerSession) -> Iterator[None]:
         connection.begin()
@@ -232,7 +249,7 @@ class ServerDialect(Dialect):
             self.refuse_elsewhere(connection, table)
         ddl = self.ledger_ddl.format(self.named(LEDGER))
         try:
-            self.create_once(connection, LEDGER, ddl)
+            self.create_table(connection, LEDGER, ddl)
         except self.driver_error() as error:
             if not self.refuses_creation(error):
                 raise
@@ -306,13 +323,6 @@ class ServerDialect(Dialect):
 
     # The target table.
 
-    @abstractmethod
-    def create_once(self, connection: Connection, table: str, statement: str) -> None:
-        """Run a CREATE TABLE IF NOT EXISTS, safe while another process does the same."""
-
-    def create_table(self, connection: Connection, table: str, statement: str) -> None:
-        self.create_once(connection, table, statement)
-
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:
         return self.types.name_of(kind, key)
 
@@ -338,32 +348,3 @@ class ServerDialect(Dialect):
 
 
 UNREADABLE = "the settings of the server cannot be read ({}). Check the list in docs/sinks/sql.md by hand"
-
-
-S = TypeVar("S", bound=ServerSession)
-
-
-def checked(
-    session: S,
-    address: str,
-    losses: Callable[[S], Iterable[str]],
-    passes: Callable[[Any], bool],
-    error: type[Exception],
-) -> S:
-    """The session itself, after warnings of what its server may lose. Closes it if the check fails with a passing
-    error.
-
-    A server that refuses to tell its settings is only warned of, because it can still take rows.
-    """
-    try:
-        found = list(losses(session))
-    except error as refused:
-        if passes(refused):
-            session.close()
-            raise
-        found = [UNREADABLE.format(refused)]
-    except BaseException:
-        session.close()
-        raise
-    warn_of(found, address)
-    return session

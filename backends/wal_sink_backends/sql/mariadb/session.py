@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.errors import ConfigError
+from wal_sink_backends.common.sinks import client_library
 from wal_sink_backends.sql.base.server import ServerSession
 
 if TYPE_CHECKING:
@@ -24,15 +23,8 @@ _UNTORN = frozenset({"ON", "DETECT_AND_RECOVER", "FAST", "1"})
 _NO_LIMIT = (1 << 64) - 1
 
 
-def driver() -> ModuleType:
-    try:
-        import pymysql  # noqa: PLC0415 - an optional dependency
-    except ImportError as error:
-        raise ConfigError(
-            "MariaDB and MySQL need PyMySQL, on the executors too. Install wal-sink with its extra mariadb, or: pip "
-            "install 'PyMySQL>=1.2'"
-        ) from error
-    return pymysql
+def driver() -> Any:
+    return client_library("pymysql", "MariaDB and MySQL need PyMySQL", "mariadb", "'PyMySQL>=1.2'")
 
 
 def number_of(error: BaseException) -> int:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wal_sink.errors import PermanentError
 from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, STORED, Look, Replacing
-from wal_sink_backends.sql.base.refused import Dropped
-from wal_sink_backends.sql.base.server import ServerDialect, checked
+from wal_sink_backends.sql.base.server import ServerDialect
 from wal_sink_backends.sql.base.types import POSTGRESQL, copy_rows
+from wal_sink_backends.sql.base.values import Dropped
 from wal_sink_backends.sql.postgresql.session import Session, connection_class, driver, postgresql_losses
 
 if TYPE_CHECKING:
@@ -188,7 +188,8 @@ class Postgresql(ServerDialect):
                 raise PermanentError(f"opening {self.address}: {str(error).strip()}") from error
             raise
         session = Session(connection, self.limits)
-        return checked(session, self.address, postgresql_losses, self.passes, psycopg.Error)
+        self.warn_of_losses(session, postgresql_losses)
+        return session
 
     def _parameters(self) -> dict[str, Any]:
         at, seconds = self.at, self.limits.statement_timeout_s
@@ -271,7 +272,7 @@ class Postgresql(ServerDialect):
                 return self.needs_value(missing[0], name)
         return None
 
-    def create_once(self, connection: Session, table: str, statement: str) -> None:
+    def create_table(self, connection: Session, table: str, statement: str) -> None:
         with self.transaction(connection):
             connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
             if not self.columns(connection, table):

@@ -8,11 +8,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.errors import ConfigError
 from wal_sink.support.exit_hooks import Owner
+from wal_sink_backends.common.sinks import client_library
 from wal_sink_backends.sql.base.server import UNREADABLE, ServerSession
 
 if TYPE_CHECKING:
@@ -32,15 +31,8 @@ _DEFAULTS = ("session_authorization", "role", "search_path", "synchronous_commit
 """Settings that get the value with which the session began. Functions of triggers may use the search path."""
 
 
-def driver() -> ModuleType:
-    try:
-        import psycopg  # noqa: PLC0415 - an optional dependency
-    except ImportError as error:
-        raise ConfigError(
-            "PostgreSQL needs psycopg 3, on the executors too. Install wal-sink with its extra postgresql, or: pip "
-            "install 'psycopg[binary]'"
-        ) from error
-    return psycopg
+def driver() -> Any:
+    return client_library("psycopg", "PostgreSQL needs psycopg 3", "postgresql", "'psycopg[binary]'")
 
 
 @cache

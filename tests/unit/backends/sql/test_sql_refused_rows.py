@@ -9,8 +9,8 @@ import pytest
 
 from tests.house.support import SYSTEM
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql.base import refused
-from wal_sink_backends.sql.base.refused import Apart, Unlisted, refused_rows
+from wal_sink_backends.sql.base import values
+from wal_sink_backends.sql.base.values import Apart, Unlisted, refused_rows
 
 
 class Clock:
@@ -24,7 +24,7 @@ clock = Clock()
 
 @pytest.fixture(autouse=True)
 def _own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused, "SYSTEM", replace(SYSTEM, monotonic_s=lambda: clock.now_s))
+    monkeypatch.setattr(values, "SYSTEM", replace(SYSTEM, monotonic_s=lambda: clock.now_s))
 
 
 def refusing(bad: range, *, inserted: list[int], takes_s: float = 0.0) -> Callable[[int, int], str | None]:
