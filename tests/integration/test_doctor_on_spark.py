@@ -70,12 +70,6 @@ def test_a_log_on_s3_needs_s3fs_in_the_workers_too(found: dict[str, tuple[int, d
     assert findings["workers"]["found"].endswith("wal_sink, s3fs")
 
 
-def test_a_python_that_does_not_exist_is_an_error(found: dict[str, tuple[int, dict[str, Any]]]) -> None:
-    code, findings = found["no python"]
-    assert (code, findings["workers"]["level"]) == (1, "error")
-    assert "no-such-python" in findings["workers"]["found"]
-
-
 def test_a_master_that_nobody_knows_is_an_error(found: dict[str, tuple[int, dict[str, Any]]]) -> None:
     code, findings = found["no master"]
     assert (code, findings["workers"]["level"]) == (1, "error")

@@ -93,20 +93,6 @@ def test_a_file_that_was_deleted_between_two_attempts_is_told(
     assert place.lines.ids() == [1, 4]
 
 
-def test_a_replay_of_the_same_rows_is_not_worth_a_word(
-    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture
-) -> None:
-    place.feed.add([1], [2, 3, 4])
-    place.run(spark)
-    forget_commit(place, 1)
-
-    with caplog.at_level(logging.WARNING, logger="wal_sink"):
-        place.run(spark)
-
-    assert not [record for record in caplog.records if "replay" in record.getMessage()]
-    assert place.lines.ids() == [1, 2, 3, 4]
-
-
 def forget_commit(place: Home, batch_id: int) -> None:
     """As if Spark had died between the sink and the commit."""
     for name in (f"{batch_id}", f".{batch_id}.crc"):

@@ -268,17 +268,6 @@ def test_another_time_zone_reads_the_same_instants(spark: SparkSession, tmp_path
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
-def test_large_arrow_types_do_not_matter(spark: SparkSession, tmp_path: Path) -> None:
-    key = "spark.sql.execution.arrow.useLargeVarTypes"
-    df = spark.sql("select 'text' as value, null as other")
-    try:
-        spark.conf.set(key, "true")
-        back = round_trip(df, tmp_path)
-    finally:
-        spark.conf.unset(key)
-    assert back.collect() == df.collect()
-
-
 NOT_IN_3_5 = pytest.mark.skipif(SPARK == (3, 5), reason="Spark 3.5 itself refuses such a DataFrame")
 
 
@@ -326,11 +315,6 @@ class TestRefused:
         inside = t.StructType([t.StructField("b", t.ArrayType(kind))])
         with pytest.raises(ConfigError, match=r"a\.b\[\] is of type '(var)?char\(5\)'.*cast it to a string"):
             check_schema(t.StructType([t.StructField("a", inside)]))
-
-    def test_all_problems_are_told_at_once(self, spark: SparkSession) -> None:
-        df = spark.range(1).selectExpr(f"{self.MONTHS} as a", "array() as b")
-        with pytest.raises(ConfigError, match=r"a is of type .*; b\[\] is void"):
-            check_schema(df.schema)
 
 
 def test_the_schema_survives_its_json(spark: SparkSession) -> None:

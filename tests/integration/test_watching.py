@@ -10,7 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import functions as f
 
-from benchmarks.watching import interval_of
 from tests.house.support import Event, Staged
 from tests.support.streams import Home
 from wal_sink import Delivery, Metrics, Settings
@@ -70,16 +69,6 @@ def test_the_work_of_executors_is_counted_in_the_driver(spark: SparkSession, pla
 
 
 @pytest.mark.spark
-def test_nothing_is_measured_without_metrics(spark: SparkSession, place: Home) -> None:
-    place.feed.add(range(10))
-    heard: list[Event] = []
-    to = Delivery(place.lines, where="executors")
-    place.sink({"a": to}, on_event=heard.append).run(place.writer(spark))
-    assert [event.requests for event in heard if isinstance(event, Staged)] == [()]
-    assert [(event.requests, event.chunk_times) for event in heard if isinstance(event, Sent)] == [((), ())]
-
-
-@pytest.mark.spark
 def test_an_observation_of_the_stream_is_in_its_progress(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(3), range(3, 5))
     observed = place.feed.stream(spark).observe("rows", f.count("*").alias("count"))
@@ -105,15 +94,3 @@ def test_an_observation_inside_a_batch_is_not(spark: SparkSession, place: Home) 
 
 
 # --- the benchmark
-
-
-def test_the_interval_of_a_median_goes_by_ranks() -> None:
-    cases: list[tuple[list[float], float | None, float | None]] = [
-        ([1.0, 1.1, 1.2], None, None),
-        ([1.05, 1.0, 1.01, 1.02, 1.03, 1.04], 1.0, 1.05),
-        ([1 + number / 100 for number in range(20)], 1.05, 1.14),
-    ]
-    for ratios, low, high in cases:
-        found = interval_of(ratios)
-        assert found.low == pytest.approx(low)
-        assert found.high == pytest.approx(high)

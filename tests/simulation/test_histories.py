@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.simulation import planted_bugs as bugs
-from tests.simulation.histories.__main__ import first_seed, main
+from tests.simulation.histories.__main__ import main
 from tests.simulation.histories.counting import check_touched, first_broken, play_seeds
 from tests.simulation.histories.drawing import FAMILY, draw, draw_family
 from tests.simulation.histories.plans import KINDS, Deed, Tampering
@@ -164,15 +163,6 @@ def test_a_seed_is_replayed_point_by_point(capsys: pytest.CaptureFixture[str]) -
     assert "seed 11: every law holds" in first
 
 
-def test_the_command_counts_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--count", "80"]) == 0
-
-    said = capsys.readouterr().out
-    assert "80 histories" in said
-    assert "histories/s/core" in said
-    assert "0 histories broke a law" in said
-
-
 def test_new_seeds_are_printed_so_that_the_same_histories_can_be_played_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -184,19 +174,6 @@ def test_new_seeds_are_printed_so_that_the_same_histories_can_be_played_again(
 
     again = capsys.readouterr().out.splitlines()
     assert again[3:] == first[3:] != []  # the lines before tell times
-
-
-def test_new_seeds_are_those_of_the_present_second() -> None:
-    before = datetime.now(UTC)
-    first = first_seed("new")
-    after = datetime.now(UTC)
-
-    day, moment = divmod(first, 1_000_000_000)
-    assert f"{before:%Y%m%d}" <= str(day) <= f"{after:%Y%m%d}"
-    second, rest = divmod(moment, 10_000)
-    midnight = datetime.strptime(f"{day} +0000", "%Y%m%d %z")
-    assert rest == 0
-    assert before.replace(microsecond=0) <= midnight + timedelta(seconds=second) <= after
 
 
 FOUND_BY: dict[Plant, int] = {

@@ -198,17 +198,3 @@ def deaths(world: World) -> Iterator[World]:
     for left in branching.worlds.values():
         assert isinstance(left, World)
         yield left
-
-
-def crash_then_finish(world: World, *points: int, forgets: bool = False) -> int:
-    """Let processes die one after the other, each at its point, then one live to the end. Returns how many died.
-
-    With `forgets`, the checkpoint forgets its newest commit after each death.
-    """
-    crashes = 0
-    for point in points:
-        crashes += not world.life(dies_at(point)).live()
-        if forgets:
-            world.forget_newest_commit()
-    assert world.life().live()
-    return crashes
