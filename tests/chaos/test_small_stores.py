@@ -18,10 +18,7 @@ from tests.chaos.store_places import AZURITE, FAKE_GCS, HDFS, MINIO, SEAWEEDFS, 
 from tests.chaos.store_world import Sight, StoreWorld
 from tests.house.stores import MemoryStore, ObjectMissing, StoreSpec
 from tests.support.servers.azurite import AzuriteServer
-from tests.support.servers.fake_gcs import FakeGcsServer
-from tests.support.servers.hdfs import Hdfs
 from tests.support.servers.minio import MinioServer
-from tests.support.servers.seaweedfs import SeaweedServer
 
 pytest_plugins = ["tests.support.fixtures.servers"]
 
@@ -45,25 +42,22 @@ def test_a_spoilt_request_is_repaired_or_told_and_the_next_start_finishes(
     assert outcome.holds, outcome
 
 
-@pytest.mark.s3
-def test_spoilt_requests_to_seaweedfs_lose_nothing(seaweedfs: SeaweedServer, tmp_path: Path) -> None:
-    outcome = store_faults.run_at(SEAWEEDFS, seaweedfs, Effort(SEED, tmp_path, LEAST), least=3)
-    assert outcome.holds, outcome
+SERVED = [
+    pytest.param(SEAWEEDFS, "seaweedfs", 3, marks=pytest.mark.s3),
+    pytest.param(MINIO, "minio", 3, marks=pytest.mark.s3),
+    pytest.param(AZURITE, "azurite", 3),
+    pytest.param(FAKE_GCS, "fake_gcs", 3),
+    pytest.param(WEBHDFS, "hdfs", 3, marks=pytest.mark.hdfs),
+    pytest.param(HDFS, "hdfs", 2, marks=pytest.mark.hdfs),
+]
 
 
-def test_spoilt_requests_to_azurite_lose_nothing(azurite: AzuriteServer, tmp_path: Path) -> None:
-    outcome = store_faults.run_at(AZURITE, azurite, Effort(SEED, tmp_path, LEAST), least=3)
-    assert outcome.holds, outcome
-
-
-@pytest.mark.s3
-def test_spoilt_requests_to_minio_lose_nothing(minio: MinioServer, tmp_path: Path) -> None:
-    outcome = store_faults.run_at(MINIO, minio, Effort(SEED, tmp_path, LEAST), least=3)
-    assert outcome.holds, outcome
-
-
-def test_spoilt_requests_to_fake_gcs_server_lose_nothing(fake_gcs: FakeGcsServer, tmp_path: Path) -> None:
-    outcome = store_faults.run_at(FAKE_GCS, fake_gcs, Effort(SEED, tmp_path, LEAST), least=3)
+@pytest.mark.parametrize(("store", "server", "least"), SERVED)
+def test_spoilt_requests_to_a_server_lose_nothing(
+    store: ServedStore, server: str, least: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    effort = Effort(SEED, tmp_path, LEAST)
+    outcome = store_faults.run_at(store, request.getfixturevalue(server), effort, least=least)
     assert outcome.holds, outcome
 
 
@@ -89,20 +83,6 @@ def test_runs_that_die_on_an_emulator_are_finished_by_the_next(
     store: ServedStore, name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     outcome = store_kills.die_at(store, request.getfixturevalue(name), Effort(SEED, tmp_path, LEAST), least=2)
-    assert outcome.holds, outcome
-
-
-@pytest.mark.hdfs
-@pytest.mark.no_cover
-def test_spoilt_requests_to_webhdfs_lose_nothing(hdfs: Hdfs, tmp_path: Path) -> None:
-    outcome = store_faults.run_at(WEBHDFS, hdfs, Effort(SEED, tmp_path, LEAST), least=3)
-    assert outcome.holds, outcome
-
-
-@pytest.mark.hdfs
-@pytest.mark.no_cover
-def test_spoilt_calls_of_hdfs_lose_nothing(hdfs: Hdfs, tmp_path: Path) -> None:
-    outcome = store_faults.run_at(HDFS, hdfs, Effort(SEED, tmp_path, LEAST), least=2)
     assert outcome.holds, outcome
 
 
