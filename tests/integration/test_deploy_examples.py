@@ -20,13 +20,10 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from tests.house.protocol import Run
-from tests.house.stores import StoreSpec, open_store
 from tests.support.components import require
 from tests.support.processes import CHECKOUT, Child, python_environment
+from tests.support.staged_log import stage
 from wal_sink.cli.drain import drain
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 DEPLOY = CHECKOUT / "examples/deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
@@ -129,11 +126,7 @@ class Local:
         self.folder = folder
         self.run = folder / "run/wal-sink"
         self.run.mkdir(parents=True)
-        checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
-        run = Run(open_store(StoreSpec(self.wal)), checkpoint, Settings())
-        run.open()
-        run.become_stager()
-        list(FakeQuery(checkpoint, lambda batch, _: [pa.table({"id": [batch]})]).batches(run, BATCHES))
+        stage(folder, BATCHES, lambda batch, _: [pa.table({"id": [batch]})])
 
     @property
     def wal(self) -> str:

@@ -15,10 +15,8 @@ from click.testing import CliRunner, Result
 import wal_sink.walsink
 from tests.house.cli import main
 from tests.house.log import paths
-from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
+from tests.support.staged_log import stage
 
 MODULE = """
 import json
@@ -45,7 +43,6 @@ class Wal:
 
     url: str
     store: Store
-    checkpoint: Store
 
     def run(self, *verb: str, args: tuple[str, ...] = (), code: int = 0) -> Result:
         result = CliRunner().invoke(main, [*verb, self.url, *args])
@@ -56,11 +53,7 @@ class Wal:
         return json.loads(self.run(*verb, args=(*args, "--json"), code=code).stdout)
 
     def stage(self, batches: int) -> None:
-        run = Run(self.store, self.checkpoint, Settings(chunk_rows=2))
-        run.open()
-        run.become_stager()
-        table = pa.table({"id": [1, 2, 3]})
-        list(FakeQuery(self.checkpoint, lambda *_: [table]).batches(run, batches))
+        stage(Path(self.url).parent, batches, lambda *_: [pa.table({"id": [1, 2, 3]})], chunk_rows=2)
 
     def drain(self, to: str = "repair_targets:take", *more: str, name: str = "default", code: int = 0) -> Result:
         known = name in {folder.rstrip("/") for folder in self.store.list(paths.SINKS)}
@@ -79,8 +72,7 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wal:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     (tmp_path / "repair_targets.py").write_text(MODULE)
-    store, checkpoint = (open_store(StoreSpec(str(tmp_path / name))) for name in ("wal", "checkpoint"))
-    place = Wal(str(tmp_path / "wal"), store, checkpoint)
+    place = Wal(str(tmp_path / "wal"), open_store(StoreSpec(str(tmp_path / "wal"))))
     place.stage(BATCHES)
     return place
 

@@ -8,20 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.house.cli import main
 from tests.house.log import Log, TermRecord, encode, paths
-from tests.house.protocol import Run
 from tests.house.stores import Store, StoreSpec, open_store
 from tests.house.support import SYSTEM, process_identity
 from tests.support.processes import python_environment
+from tests.support.staged_log import stage
 from tests.support.waiting import wait_until
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
 
 MODULE = """
 def take(chunk):
@@ -42,11 +39,7 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
     (tmp_path / "held_targets.py").write_text(MODULE)
-    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
-    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open()
-    run.become_stager()
-    assert list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, BATCHES)) == [0, 1]
+    assert stage(tmp_path, BATCHES) == [0, 1]
     return str(tmp_path / "wal")
 
 

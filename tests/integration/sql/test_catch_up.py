@@ -21,8 +21,7 @@ from click.testing import CliRunner, Result
 
 import wal_sink.walsink
 from tests.house.cli import main
-from tests.house.log import Log, note_end, paths
-from tests.house.protocol import Run
+from tests.house.log import Log, paths
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM
 from tests.support.processes import python_environment
@@ -33,8 +32,7 @@ from tests.support.servers.databases import (
     postgresql_program,
 )
 from tests.support.sql_chunks import wait_until_alone
-from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery
+from tests.support.staged_log import stage
 
 ROWS = 10
 """Rows of a batch, in two segments of two and three chunks."""
@@ -61,20 +59,13 @@ class Site:
 
     def stage(self, batches: int, *, wide: int | None = None) -> None:
         """Stage batches up to a number of them. The one that is `wide` has a third segment."""
-        checkpoint = open_store(StoreSpec(str(self.folder / "checkpoint")))
-        run = Run(open_store(StoreSpec(self.wal)), checkpoint, Settings(chunk_rows=2))
-        run.open()
-        run.become_stager()
 
         def rows(batch: int, _end: int) -> list[pa.Table]:
             first = batch * ROWS
             ends = [0, 4, 7, 10] if batch == wide else [0, 4, 10]
             return [pa.table({"id": list(range(first + at, first + end))}) for at, end in pairwise(ends)]
 
-        list(FakeQuery(checkpoint, rows).batches(run, batches))
-        run.end()
-        for number in run.log.numbers(paths.terms(paths.STAGER_ROLE)):
-            note_end(run.log, paths.STAGER_ROLE, number)
+        stage(self.folder, batches, rows, is_over=True, chunk_rows=2)
 
     def drain(self, code: int = 0) -> Result:
         known = (self.folder / "wal" / "sinks").exists()
