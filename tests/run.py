@@ -69,7 +69,7 @@ QUICK_GROUPS = (
 SPARK = ("bad_input", "data_source", "inline_rows", "spark_*", "staging", "types", "two_phase", "wrap*", "wrong_calls")
 DRIVERS = (
     *("backends_on_spark", "beside_spark", "cloud_stores", "connect", "every_spark"),
-    *("forks", "kills", "lasting", "pipelines"),
+    *("forks", "kills", "pipelines"),
 )
 EXAMPLES = ("code_blocks", "demo", "examples", "malicious_manifest", "readme", "testing_guide")
 CLUSTER = ("cluster*", "lost_tasks", "speculation")

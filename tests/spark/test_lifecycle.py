@@ -319,6 +319,13 @@ def test_draining_without_sinks_is_refused(home: Home, follow: bool) -> None:
         home.sink(None).drain(follow=follow)
 
 
+def test_a_following_drain_ends_when_every_sink_is_parked(home: Home) -> None:
+    home.left_behind(1)
+    parked = Delivery(Recorder(lambda _: False), retry=Retry(attempts=1), on_failure="park")
+    with Soon(), pytest.raises(UndeliveredError, match=r"'default' of .* is parked"):
+        home.sink(parked).drain(follow=True)
+
+
 def test_a_following_drain_leaves_no_thread_though_nobody_closes(home: Home) -> None:
     home.left_behind(1)
     sink = home.sink(target := Recorder())
