@@ -33,6 +33,7 @@ from wal_sink.support.texts import Finding, Level, counted, fault, risk, told
 
 _WIDTH = len("warning") + 1
 _CORRECT = "correct the cause, then repeat this command"
+_NEVER = "the batches and their delivery (wal-sink status, wal-sink verify)"
 _LEFT_OUT = {
     "wal": "store and checkpoint (give WAL)",
     "to": "the target (give --to)",
@@ -58,7 +59,7 @@ def doctor(**given: Any) -> Answer:
     """
     with working("examining"):
         findings = [*_findings(given)]
-    left_out = [what for name, what in _LEFT_OUT.items() if given[name] is None]
+    left_out = [*(what for name, what in _LEFT_OUT.items() if given[name] is None), _NEVER]
     errors, warnings = (sum(one.level is level for one in findings) for level in (Level.ERROR, Level.WARNING))
     document = {
         "wal": given["wal"].spec.safe_url if given["wal"] else None,
@@ -76,8 +77,7 @@ def _lines(findings: Sequence[Finding], left_out: Sequence[str]) -> Iterator[str
         yield f"{one.level:<{_WIDTH}}{one.check}: {one.found}"
         if one.next_step:
             yield f"  next: {one.next_step}"
-    if left_out:
-        yield f"not examined: {'; '.join(left_out)}"
+    yield f"not examined: {'; '.join(left_out)}"
 
 
 def _findings(given: Mapping[str, Any]) -> Iterator[Finding]:

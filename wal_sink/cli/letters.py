@@ -148,7 +148,7 @@ def replay(
     what = "to send" if dry_run else "sent"
     text = [f"{counted(done.letters, 'dead letter')} {what} to {name_of(there)}: {counted(done.rows, 'row')}"]
     if done.rejected:
-        text.append(f"rejected again: {counted(done.rejected, 'row')}; see wal-sink letters list")
+        text.append(f"rejected again: {counted(done.rejected, 'row')}; their reasons: wal-sink letters show")
     document = {"sink": name, "target": name_of(there), "dry_run": dry_run, **fields_of(done)}
     return Answer(document, text, FOUND_SOMETHING if done.rejected else 0)
 

@@ -26,7 +26,7 @@ from wal_sink.cli.printer import (
 )
 from wal_sink.cli.sinks import held_back, pending
 from wal_sink.cli.working import FOUND_SOMETHING, working
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.log.log import NOTHING
 from wal_sink.operate.batches import (
     BatchDetail,
@@ -245,7 +245,10 @@ def show(*, wal: Wal, batch: int, rows: int) -> Answer:
         held = f"the WAL holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
         raise NoWal(f"{status.wal} holds no manifest of batch {batch}; {held}")
     with working(f"reading rows of batch {batch}"):
-        staged = read_rows(wal.store, detail.manifest, rows)
+        try:
+            staged = read_rows(wal.store, detail.manifest, rows)
+        except CorruptError as error:
+            raise CorruptError(f"{error}. The same command with --rows 0 shows all but the rows") from error
     return Answer({**fields_of(detail), "rows": staged}, _of_batch(detail, staged))
 
 

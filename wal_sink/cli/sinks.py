@@ -55,7 +55,7 @@ def retire_verb(*, wal: Wal, name: str, drop_pending: int, take_over: TakeOver, 
     wal.require()
     if dry_run:
         plan = plan_retire(wal.log, name)
-        return Answer({"dry_run": True, **fields_of(plan)}, _planned(plan))
+        return Answer({"dry_run": True, **fields_of(plan)}, _planned(plan, drop_pending))
     with working(f"retiring sink {name!r}"):
         done = retire(wal.log, name, drop_pending=drop_pending, take_over=take_over, why=why)
     many = counted(len(done.dropped), "batch")
@@ -98,11 +98,12 @@ def _lines(found: Sequence[SinkStatus], changes: Mapping[str, Sequence[Change]])
     yield from held_back(found)
 
 
-def _planned(plan: RetirePlan) -> Iterator[str]:
+def _planned(plan: RetirePlan, drop_pending: int) -> Iterator[str]:
     yield f"sink {plan.name!r} would be retired: it has every batch through {batch_text(plan.through)}"
     if plan.pending:
         many = counted(len(plan.pending), "batch")
-        yield f"it would never get {many}, from {plan.pending[0]} on: add --drop-pending {len(plan.pending)}"
+        missing = "" if len(plan.pending) <= drop_pending else f": add --drop-pending {len(plan.pending)}"
+        yield f"it would never get {many}, from {plan.pending[0]} on{missing}"
     yield "nothing was changed"
 
 

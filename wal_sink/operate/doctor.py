@@ -400,9 +400,11 @@ def checkpoint_findings(files: CheckpointFiles, wal: str, status: Status | None)
         checkpoint = Checkpoint(files)
         checkpoint.refuse_wal()
         query_id = checkpoint.query_id()
+        if query_id is None and status is not None and status.query_id is not None:
+            found = f"{files.root} holds no checkpoint, and the WAL holds batches of query {status.query_id}"
+            return [fault(check, found, "check the address, restore the checkpoint, or see: wal-sink settle")]
         if query_id is None:
-            step = "check the address if a query already ran; otherwise its first start makes the checkpoint"
-            return [risk(check, f"{files.root} holds no checkpoint yet", step)]
+            return [risk(check, f"{files.root} holds no checkpoint yet", "check the address if a query already ran")]
         return [_entries(checkpoint), _owner(checkpoint, query_id, status)]
     except WalSinkError as failure:
         return [fault(check, told(failure), _SEE)]

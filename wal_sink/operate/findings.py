@@ -66,7 +66,7 @@ NEXT = {
     "is. Before a new WAL, wal-sink settle WAL FOLDER and a drain deliver what this one holds",
     Fault.CHECKPOINT: "Restore the checkpoint",
     Fault.TARGET_BEHIND: "Stop the delivery to this sink. Restore the newer target, or deliver the lost batches again "
-    "while the WAL still holds them: wal-sink catch-up",
+    "while the WAL still holds them: wal-sink catch-up WAL --name SINK --to TARGET",
     Fault.TARGET_AHEAD: "Stop the delivery to this sink. Find out whether a copy of this WAL delivers too, or whether "
     "the WAL was restored to an older state. Restore the newer WAL",
     Fault.TARGET_OTHER: "Stop the delivery to this sink. Find out which program or WAL wrote to these slots",

@@ -34,6 +34,7 @@ from wal_sink.log.records import (
     WalRecord,
     decode,
 )
+from wal_sink.log.sink_records import RetiredRecord
 from wal_sink.operate.findings import Fault, Finding, Seen
 from wal_sink.operate.kinds import Lives, kind_of
 from wal_sink.protocol.inventory import (
@@ -139,6 +140,13 @@ class SinkOfWal:
             return None
         path = paths.marker(self.folder, self.markers[-1])
         return self._log.find(Marker, path) or newest_marker(self._log, self.folder)
+
+    @property
+    def through(self) -> int:
+        """The newest batch that it has; -1 if none. The markers of a retired sink are deleted: its record tells."""
+        if self.marker is not None or not self.is_retired:
+            return self.marker.batch_id if self.marker else NOTHING
+        return self._log.require(RetiredRecord, paths.retired(self.folder)).through
 
     @property
     def term(self) -> int:

@@ -176,7 +176,7 @@ def status_of(facts: WalFacts) -> Status:
 
 
 def _sink_status(found: SinkOfWal, held: Sequence[int]) -> SinkStatus:
-    through = found.marker.batch_id if found.marker else NOTHING
+    through = found.through
     sink = found.registration(paths.term(paths.committer_role(found.folder), found.term) if found.term else None)
     holder = found.holder
     first = max(through + 1, sink.first_batch if sink else 0)

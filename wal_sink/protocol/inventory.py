@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.log import paths
 from wal_sink.log.log import NOTHING, Log, numbers_of
-from wal_sink.log.records import LowWater, Marker, Record, Release, SinkRecord, WalRecord
+from wal_sink.log.records import LowWater, Marker, Move, Record, Release, SinkRecord, WalRecord
 from wal_sink.log.terms import Term
 
 R = TypeVar("R", bound=Record)
@@ -210,7 +210,12 @@ def refuse_left(log: Log, wal: WalRecord | None, claims: Iterable[tuple[Term, Se
 
 def require_wal(log: Log, younger: str) -> WalRecord:
     """The WAL's own record, where `younger` exists, which is made after it. Raises `CorruptError`."""
-    return require(log, WalRecord, paths.WAL, Lost.WAL, younger)
+    if (wal := log.find(WalRecord, paths.WAL)) is not None:
+        return wal
+    if moves := log.numbers(paths.MOVES):
+        move = paths.move(moves[-1])
+        younger = f"{younger}. By {log.store.url_of(move)} this WAL lies at {log.require(Move, move).location}"
+    return find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
 
 
 def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> list[str]:

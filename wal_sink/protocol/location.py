@@ -239,7 +239,7 @@ def _leave(log: Log, wal: WalRecord, said: str, address: str, take_over: TakeOve
         raise ConfigError(
             f"{here}: the WAL {wal.wal_id} was moved from {said}, but its wal.json still lies at {said}. Both places "
             f"would deliver the same batches. {_compared(earlier.there, log, said)}. End every process that uses "
-            f"{said}, make sure that {here} is a complete copy (wal-sink verify), then remove {said}/wal.json and "
+            f"{said}, copy what is lacking, then remove {said}/wal.json and "
             "repeat this start"
         )
     if earlier.state in {Earlier.GONE, Earlier.UNKNOWN} and not is_gone:

@@ -47,7 +47,10 @@ send a segment to a target that has forgotten its keys.
 """
 RECORD_S = 1.0
 """Least time between two records of one task, where they go by time."""
-_KEEP_REFUSED = "Correct the rows in the query, or keep them as dead letters: Delivery(…, on_rejected='dead_letter')"
+_KEEP_REFUSED = (
+    "Correct the table; or keep the refused rows as dead letters: Delivery(…, on_rejected='dead_letter'); or pass over "
+    "the batch: wal-sink skip"
+)
 
 
 class SegmentDelivery:

@@ -206,7 +206,11 @@ class SinkSession:
 
     def write(self, what: str, chunk: Chunk) -> Rejected | None:
         """Send a chunk. Returns the rows that the sink refused; None if it has all. Raises `SinkFailedError`."""
-        return rejected_of(what, self.call(what, self._sink.write, handed(chunk)), chunk.num_rows)
+        with _failures_of(what):
+            returned = check_ran(
+                "it", self._timed_call.call(self._sink.write, handed(chunk), timeout_s=self._timeout_s)
+            )
+        return rejected_of(what, returned, chunk.num_rows)
 
     def close(self) -> None:
         """Close the sink and its thread. An error is only logged: the target has every chunk for which `write`

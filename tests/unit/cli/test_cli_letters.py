@@ -78,7 +78,7 @@ def test_what_is_refused_again_ends_the_command_with_1_and_is_listed_once(wal: s
     """It was listed under both refusals. The newest counts, and tells where the row was before."""
     text = invoke("letters", "replay", wal, "--to", REFUSE, code=1).stdout
     assert "2 dead letters sent to refuse: 0 rows" in text
-    assert "rejected again: 2 rows; see" in text
+    assert "rejected again: 2 rows; their reasons" in text
 
     found = invoke_json("letters", "list", wal)
 

@@ -108,7 +108,7 @@ def test_a_copy_is_an_error_and_another_path_a_warning(base: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "checkpoint", "level", "said"),
     [
-        (lambda _: None, "nothing", Level.WARNING, "holds no checkpoint yet"),
+        (lambda _: None, "nothing", Level.ERROR, "holds no checkpoint, and the WAL holds batches of query"),
         (lambda base: shutil.copytree(base / "wal", base / "copy"), "copy", Level.ERROR, "cannot be a checkpoint"),
         (lambda _: None, "wal", Level.ERROR, "same folder"),
         (lambda base: (base / "checkpoint/offsets/1").write_text("v9\n{}\n{}"), "checkpoint", Level.ERROR, "v9"),

@@ -429,6 +429,14 @@ def kept_rows(place: Place) -> list[tuple[int, int]]:
     return [(name.first_row, name.end_row) for name in names if name is not None and name.number is None]
 
 
+def test_a_skip_that_is_killed_at_any_request_keeps_the_chunk_in_flight() -> None:
+    for place in killed_everywhere(
+        killed_inside_a_call, lambda place: place.wal, lambda log, place: skipped(place, log=log)
+    ):
+        assert skipped(place).outcome == "skipped"
+        assert kept_rows(place) == [(2, 4)]
+
+
 def test_the_chunk_in_flight_of_an_at_most_once_sink_becomes_a_dead_letter() -> None:
     place = killed_inside_a_call()
 

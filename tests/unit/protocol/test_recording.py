@@ -24,6 +24,7 @@ from tests.house.protocol import (
     read_dead_letter,
 )
 from tests.house.sinks import Chunk, Failure, FailureKind, Rejected
+from tests.house.stores import Store
 from tests.house.support import side_by_side
 from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place, Recorder
@@ -160,6 +161,37 @@ def test_a_process_that_slept_looks_again(stage: Stage) -> None:
     result = stage.deliver(sink, **BY_TIME)
     assert kind_of_failure(result) is FailureKind.FENCED
     assert [chunk.rows[0] for chunk in sink.chunks] == [0, 2]
+
+
+class Late(FaultyStore):
+    """The first answer about a term reaches the process only after `then`."""
+
+    def __init__(self, inner: Store, then: Callable[[], object]) -> None:
+        super().__init__(inner, lambda *_: None)
+        self._then = [then]
+
+    def read(self, path: str) -> bytes:
+        try:
+            return super().read(path)
+        finally:
+            if path.startswith("terms/") and self._then:
+                self._then.pop()()
+
+
+def test_a_look_whose_answer_comes_late_is_old_when_it_comes() -> None:
+    """The process sleeps inside the read of the term, and a newer one begins meanwhile."""
+    stage = Stage(Place(rows=lambda _: [21]))
+    log = stage.run.log
+
+    def sleep() -> None:
+        stage.place.open({"a": Recorder()})
+        log.runtime.sleep_s(86_400)
+
+    stage.run = cast("Any", SimpleNamespace(log=dataclasses.replace(log, store=Late(log.store, sleep))))
+    sink = Recorder()
+    result = stage.deliver(sink, by_time=ByTime(records=True), segments=2)
+    assert kind_of_failure(result) is FailureKind.FENCED
+    assert len(sink.chunks) <= 1
 
 
 def test_what_the_target_has_is_recorded_when_a_chunk_fails(stage: Stage) -> None:

@@ -158,6 +158,8 @@ def test_a_sink_that_is_retired_while_others_run_holds_nothing_back_from_then_on
     place.stream(run, 12)
 
     assert low_water(place) == 12 - KEPT
+    sinks = [(sink.name, sink.state, sink.delivered_through) for sink in read_status(place.wal).sinks]
+    assert sinks == [("a", "running", 12), ("b", "retired", 2)]  # the markers of the second were deleted
 
 
 def test_batches_that_a_sink_lacks_are_named_and_given_up_only_with_their_number() -> None:

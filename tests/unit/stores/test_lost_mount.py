@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,22 @@ from tests.house.sinks import Chunk
 from tests.house.stores import LocalStore, StoreSpec
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import StoreError
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_listing_that_fails_is_no_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, recursive: bool
+) -> None:
+    store = LocalStore(StoreSpec(str(tmp_path)))
+    store.create("a/1", b"x")
+
+    def fail(_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(StoreError, match="cannot list"):
+        store.list("a", recursive=recursive)
 
 
 def test_a_process_whose_mount_was_lost_sends_no_more_than_the_chunk_in_its_hand(tmp_path: Path) -> None:
