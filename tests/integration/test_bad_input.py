@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,11 +18,13 @@ import wal_sink.spark.query
 from tests.support.streams import Home, Lines, fails, flip, quick
 from tests.support.waiting import wait_until
 from wal_sink import (
+    BatchSink,
     Chunk,
     ConfigError,
     CorruptError,
     Delivery,
     DeliveryError,
+    FencedError,
     HistoryError,
     Settings,
     Sink,
@@ -31,10 +35,14 @@ from wal_sink import (
 from wal_sink.spark.connect import check_classic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from tests.house.protocol import CommitterPool
+    from tests.house.sinks import ReleasedBatch
 
 
 pytestmark = pytest.mark.spark
@@ -336,3 +344,160 @@ def test_a_checkpoint_that_only_hadoop_reaches_is_read_through_the_jvm(spark: Sp
     missing = WalSink(place.lines, wal=str(place.root / "w2"), checkpoint="viewfs://walsink/nowhere/checkpoint")
     with pytest.raises(ConfigError, match=r"viewfs://walsink/nowhere/checkpoint.*does not exist"):
         missing.run(place.writer(spark))
+
+
+def test_a_wal_emptied_under_a_used_checkpoint_begins_where_the_checkpoint_is(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    shutil.rmtree(place.wal)
+    place.feed.add(range(5, 10))
+    place.run(spark)
+    assert place.lines.ids() == list(range(10))
+    assert place.sink().status().first_batch == 1
+
+
+class Counting(BatchSink):
+    """An existing whole-batch writer that fails on a damaged segment only while it evaluates the DataFrame."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        ids = [row.id for row in batch.read().collect()]
+        with self._path.open("a") as lines:
+            lines.writelines(f"{number}\n" for number in ids)
+
+
+def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSession, place: Home) -> None:
+    sink = Counting(place.root / "ids")
+    place.feed.folder.mkdir()
+    place.run(spark, sink)
+    place.feed.add(range(500))
+    place.run(spark, to=None)
+    segment = place.object(SEGMENT)
+    kept = flip(segment, at=300)
+    fails(spark, place, CorruptError, "batch 0", segment.name, to=sink)
+    segment.write_bytes(kept)
+    place.run(spark, sink)
+    assert sorted(map(int, (place.root / "ids").read_text().split())) == list(range(500))
+
+
+@pytest.mark.parametrize("where", ["driver", "executors"])
+def test_a_sink_that_raises_ends_in_an_error_that_names_it(spark: SparkSession, place: Home, where: Any) -> None:
+    place.feed.add(range(5), range(5, 10))
+    to = quick(place.troubled("raise"), where=where)
+    fails(
+        spark,
+        place,
+        DeliveryError,
+        "batch 0",
+        "Lines",
+        "raised OSError: the target is down",
+        "Repair the target",
+        to=to,
+    )
+    place.trouble.unlink()
+    place.run(spark, to)
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)
+
+
+def slowly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    time.sleep(60)
+    yield from batches
+
+
+def test_stopping_the_query_while_it_stages_is_no_failure(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5))
+    with place.sink() as sink:
+        query = sink.start(place.feed.stream(spark).mapInArrow(slowly, "id long").writeStream)
+        wait_until(lambda: bool(list(place.checkpoint.glob("offsets/0"))), "the batch began")
+        time.sleep(0.5)
+        query.stop()
+    assert place.lines.sent() == []
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+def test_stopping_the_query_while_it_is_delivered_delivers_what_is_complete(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5), range(5, 10))
+    with place.sink(Delivery(Lines(place.root / "out.jsonl", pause_s=0.5), where="executors")) as sink:
+        query = sink.start(place.feed.stream(spark).writeStream)
+        wait_until((place.checkpoint / "commits" / "1").exists, "both batches complete")
+        query.stop()
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)
+
+
+def divide_by_zero_beside(query: StreamingQuery) -> None:
+    query.processAllAvailable()
+    raise ZeroDivisionError
+
+
+def test_an_error_in_the_block_is_not_hidden_by_the_end_of_the_run(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5))
+    with pytest.raises(ZeroDivisionError), place.sink() as sink:
+        divide_by_zero_beside(sink.start(place.feed.stream(spark).writeStream))
+    assert not spark.streams.active
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+def test_giving_up_stops_a_query_that_waits_for_room(spark: SparkSession, place: Home) -> None:
+    place.feed.add(*([number] for number in range(4)))
+    to = quick(place.troubled("raise"), attempts=3)
+    sink = place.sink(to, settings=Settings(max_pending_batches=1))
+    with pytest.raises(DeliveryError, match="the target is down"):
+        sink.run(place.feed.stream(spark).writeStream)
+    place.trouble.unlink()
+    place.run(spark)
+    assert place.lines.ids() == list(range(4))
+
+
+@pytest.mark.parametrize("how", ["start", "own chain", "a pool of the user"])
+def test_a_batch_that_comes_while_the_walsink_closes_is_no_failure(
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The second batch comes to the check whether the object is closed just after it was closed."""
+    sink = place.sink()
+    second_came = threading.Event()
+    open_now = WalSink._open
+
+    def after_the_close(self: WalSink, given: SparkSession | None = None) -> CommitterPool:
+        if (place.checkpoint / "commits" / "0").exists():
+            second_came.set()
+            wait_until(lambda: self._committers.is_closed, "the object was closed")
+        return open_now(self, given)
+
+    monkeypatch.setattr(WalSink, "_open", after_the_close)
+    place.feed.add([0], [1])
+    stream = place.feed.stream(spark).writeStream
+    chain = stream.option("checkpointLocation", str(place.checkpoint))
+    with ThreadPoolExecutor(1) as pool:
+        if how == "start":
+            query = sink.start(stream)
+        elif how == "own chain":
+            query = chain.foreachBatch(sink.stage).start()
+        else:
+            query = chain.foreachBatch(lambda df, batch_id: pool.submit(sink.stage, df, batch_id).result()).start()
+        assert second_came.wait(60)
+        sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert (query.isActive, query.exception()) == (False, None)
+    monkeypatch.undo()
+    place.run(spark)
+    assert place.lines.ids() == [0, 1]
+
+
+def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5))
+    first = place.sink(Delivery(place.lines, where="driver"))
+    query = first.start(place.feed.stream(spark).writeStream)
+    query.processAllAvailable()
+    wait_until(lambda: place.lines.ids() == list(range(5)), "the first batch delivered")
+    with place.sink(Delivery(place.lines, where="driver")):
+        place.feed.add(range(5, 10))
+        wait_until(lambda: not query.isActive, "the first run was stopped")
+        with pytest.raises(
+            FencedError, match=r"term 1 of 'committer-default'.*a newer process took over: .*\. Stop this"
+        ):
+            first.close()
+    place.run(spark)
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)

@@ -258,3 +258,54 @@ def test_a_query_that_its_master_forgot_stands_still_and_loses_nothing_when_it_i
     assert exact_rows(place) == whole
     assert sorted(set(place.lines.ids())) == whole
     assert place.lines.repeats() <= SEGMENTS
+
+
+TWICE = """
+try:
+    with opened() as sink:
+        sink.run(rows.writeStream.trigger(availableNow=True))
+except StreamingQueryException as error:
+    print("FAILED", *str(error).split())
+for order in place.root.glob("always-*"):
+    order.unlink()
+"""
+
+
+def test_a_query_that_needs_more_memory_than_there_is_fails_with_its_cause_and_goes_on_with_more(
+    cluster: Standalone, drivers: Lasting, tmp_path: Path
+) -> None:
+    place = Home(tmp_path)
+    place.feed.add(range(40), range(40, 80))
+    (place.root / "always-much-staging-50").touch()
+    with drivers.start(*words(TWICE + ONCE, place, cluster, executor_pyspark_memory="4g")) as child:
+        output = child.succeed()
+    failed = next(line for line in output.splitlines() if line.startswith("FAILED"))
+    assert "MemoryError" in failed
+    assert exact_rows(place) == list(range(80))
+    assert place.lines.ids() == list(range(80))
+
+
+def test_a_master_that_restarts_and_finds_its_state_interrupts_nothing(
+    cluster: Standalone, drivers: Lasting, tmp_path: Path
+) -> None:
+    """It starts a new executor for the query, in place of one that is killed after the restart."""
+    place = Home(tmp_path)
+    with drivers.start(*words(UNTIL_STOPPED, place, cluster, cores_max="2")) as child:
+        place.feed.add(range(BATCH_ROWS))
+        child.wait_until(lambda: len(exact_rows(place)) == BATCH_ROWS, "a batch arrived")
+        before = cluster.executors()
+        cluster.restart_master()
+        place.feed.add(range(BATCH_ROWS, 2 * BATCH_ROWS))
+        child.wait_until(lambda: len(exact_rows(place)) == 2 * BATCH_ROWS, "a batch arrived under the new master")
+        assert set(before) <= set(cluster.executors())
+        cluster.master.wait_for_output("Recovery complete", LIMIT_S)
+        os.kill(before[0].pid, signal.SIGKILL)
+        cluster.master.wait_for_output("Launching executor", LIMIT_S)
+        place.feed.add(range(2 * BATCH_ROWS, 3 * BATCH_ROWS))
+        child.wait_until(lambda: len(exact_rows(place)) == 3 * BATCH_ROWS, "a batch arrived with a new executor")
+        (place.root / "stop").touch()
+        child.succeed()
+    whole = list(range(3 * BATCH_ROWS))
+    assert exact_rows(place) == whole
+    assert sorted(set(place.lines.ids())) == whole
+    assert place.lines.repeats() <= SEGMENTS

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.connect import RUN, client, delivered
+from tests.support.processes import Child
 from tests.support.servers.connect_server import ConnectServer, connect_server
 from tests.support.streams import Home
 
@@ -209,3 +213,85 @@ DataStreamWriter.start = losing
     with client(server, home, "import time\n" + body) as child:
         assert "This process goes on with it" in child.succeed()
     assert delivered(home) == list(range(20))
+
+
+def test_stage_over_connect_is_refused_with_the_way(refusals: str) -> None:
+    assert "not staged:" in refusals
+    assert "pass the query's writer to WalSink.run or WalSink.start" in refusals
+
+
+def test_a_query_that_fails_on_the_server_is_noticed_while_it_is_followed(server: ConnectServer, home: Home) -> None:
+    home.feed.add(range(3), range(3, 6))
+    failing = "if(id < 3, id, raise_error('too large')) AS id"
+    body = _waiting(1.0, 120.0).replace("stream(spark)", f'stream(spark).selectExpr("{failing}")')
+    body = body.replace("time.sleep(120.0)", 'wait_until((home.root / "noticed").exists)')
+    body = "from tests.support.waiting import wait_until\n" + body
+    with client(server, home, body) as child:
+        child.wait_for_output("has ended on its server of Spark Connect")
+        (home.root / "noticed").touch()
+        assert child.wait() != 0
+        assert "StreamingQueryException" in child.output
+    assert home.lines.ids() == [0, 1, 2]
+
+
+DELIVERING = (
+    SLOW.replace("$EVERY", "1")
+    + """
+served = home.sink(to, settings=Settings(chunk_rows=1))
+served.start(home.feed.stream(spark).writeStream)
+while not (home.root / "killed").exists():
+    time.sleep(0.1)
+print("client: rows before the end", len(to.ids()), flush=True)
+served.close()
+"""
+)
+
+
+FOLLOWING = """
+with home.sink(home.lines) as served:
+    served.run(home.feed.stream(spark).writeStream)
+"""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A client whose server was killed."""
+
+    home: Home
+    child: Child
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Left]]:
+    """A client that is delivering a batch, and one that follows its query and gets Ctrl-C right after that."""
+    folder = tmp_path_factory.mktemp("killed")
+    with ExitStack() as stack:
+        running = stack.enter_context(connect_server(folder / "server"))
+        clients = dict[str, Left]()
+        for name, body, rows in (("delivering", DELIVERING, 30), ("following", FOLLOWING, 3)):
+            home = Home(folder / name)
+            home.feed.add(range(rows))
+            clients[name] = Left(home, stack.enter_context(client(running, home, body)))
+        delivering, following = clients["delivering"], clients["following"]
+        following.child.wait_until(lambda: following.home.lines.ids() == [0, 1, 2], "the batch is delivered")
+        delivering.child.wait_until(lambda: bool(delivering.home.lines.ids()), "delivery began")
+        running.process.kill()
+        following.child.send(signal.SIGINT)
+        (delivering.home.root / "killed").touch()
+        yield clients
+
+
+def test_what_is_complete_is_delivered_although_the_server_is_gone_and_the_end_is_an_error(
+    left: dict[str, Left],
+) -> None:
+    client = left["delivering"]
+    client.child.wait_for_output("did not confirm that the query")  # then PySpark's own threads go on for minutes
+    assert "rows before the end 30" not in client.child.output
+    assert client.home.lines.ids() == list(range(30))
+
+
+def test_ctrl_c_beside_a_dead_server_ends_the_committers_first(left: dict[str, Left]) -> None:
+    home, child = left["following"].home, left["following"].child
+    child.wait_until(lambda: home.sink(None).status().sinks[0].state == "ended", "the end is recorded")
+    child.send(signal.SIGINT)  # a second one does not wait for the server; PySpark's own threads do
+    child.wait_for_output("KeyboardInterrupt")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tests.house.log import Log, TermRecord, paths
 from tests.house.operate import WalFacts, read_batches
 from tests.house.spark import REPEAT_CHECKS
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, ProcessIdentity
-from tests.support.streams import Home
+from tests.support.streams import Home, restore
 from wal_sink import Delivery
 
 if TYPE_CHECKING:
@@ -191,3 +193,77 @@ def test_batches_with_other_columns_are_read_apart(spark: SparkSession, home: Ho
         spark.read.format("wal_sink").load(str(home.wal)).count()
     assert spark.read.format("wal_sink").option("toBatch", 0).load(str(home.wal)).count() == 3
     assert spark.read.format("wal_sink").option("fromBatch", 1).load(str(home.wal)).columns[:2] == ["id", "name"]
+
+
+def test_a_replay_of_a_released_batch_is_not_staged_again(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10), range(10, 20))
+    stage(spark, home)
+    drain(home)
+    for name in ("commits/1", "commits/.1.crc"):
+        (home.checkpoint / name).unlink()
+    stage(spark, home)
+    drain(home)
+    assert home.lines.ids() == list(range(20))
+    assert [batch.attempts for batch in read_batches(WalFacts(open_store(StoreSpec(str(home.wal)))))] == [1, 1]
+
+
+def test_other_input_under_the_same_batch_id_is_refused(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(10))
+    stage(spark, home)
+    saved = home.checkpoint.with_name("saved")
+    shutil.copytree(home.checkpoint, saved)
+    home.feed.add(range(10, 20))
+    stage(spark, home)
+    drain(home)
+    restore(saved, home.checkpoint)
+    (home.feed.folder / "000001.json").unlink()
+    home.feed.add(range(50, 60), name="other")
+    assert "under the same id" in error_of(spark, home)
+    drain(home)
+    assert home.lines.ids() == list(range(20))
+
+
+def test_a_shuffle_that_spark_does_not_check_is_refused(spark: SparkSession, home: Home) -> None:
+    home.feed.add(range(3))
+    key = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    spark.conf.set(key, "false")
+    try:
+        found = error_of(spark, home)
+    finally:
+        spark.conf.unset(key)
+    assert key in found
+    assert staged_rows(home) == []
+
+
+def fenced(spark: SparkSession, tmp_path: Path) -> tuple[Home, str]:
+    """Let one worker plan two batches, between which another run claims the term; return its WAL and its error.
+
+    Spark takes idle workers in turn, and earlier tests leave several. So other queries take a turn in between, one more
+    with each attempt, until the worker that planned the first batch also plans the second one.
+    """
+    for others in range(8):
+        home = Home(tmp_path / str(others))
+        home.feed.add(range(3))
+        stage(spark, home)
+        sink = home.sink(None)
+        sink._open().run.become_stager()
+        sink.close()
+        for number in range(others):
+            other = Home(tmp_path / f"{others}-{number}")
+            other.feed.add([number])
+            stage(spark, other)
+        home.feed.add(range(3, 6))
+        try:
+            stage(spark, home)
+        except StreamingQueryException as error:
+            return home, str(error)
+    raise AssertionError("no worker planned both batches")
+
+
+def test_a_newer_run_that_staged_stops_an_older_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A worker of Spark keeps its run of the WAL; a term that another run claimed since ends it."""
+    home, found = fenced(spark, tmp_path)
+    assert "FencedError" in found
+    stage(spark, home)  # a query that is started again stages under the next term
+    drain(home)
+    assert home.lines.ids() == list(range(6))

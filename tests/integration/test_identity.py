@@ -556,3 +556,45 @@ def test_a_target_that_the_writer_already_has_is_refused(spark: SparkSession, pl
     with pytest.raises(ConfigError, match=rf"{what.partition(',')[0]}\(.*Remove this setting"), place.sink() as sink:
         sink.run(LEFT_ON_THE_WRITER[what](place.writer(spark)))
     assert not place.checkpoint.exists()
+
+
+def test_a_batch_is_staged_from_a_thread_of_a_pool(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5), range(5, 10))
+    with place.sink() as sink, ThreadPoolExecutor(1) as pool:
+        chain(spark, place, lambda df, batch_id: pool.submit(sink.stage, df, batch_id).result(60))
+    assert place.lines.ids() == list(range(10))
+
+
+def test_a_batch_is_not_staged_after_a_restart_in_between(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5))
+    with pytest.raises(Exception, match="no such row"), place.sink(None) as sink:
+        chain(spark, place, swallowing(first_fails(sink), []))
+    place.feed.add(range(5, 10))
+    with pytest.raises(HistoryError, match=r"batch 1.* begins with batch 0"):
+        place.run(spark, None)
+    assert not list(place.wal.glob("batches/*/manifest*"))
+
+
+def test_stopping_in_the_middle_of_staging_is_no_swallowed_error(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5))
+
+    def slowly(df: DataFrame, batch_id: int) -> None:
+        sink.stage(
+            df.selectExpr("if(java_method('java.lang.Thread', 'sleep', 20000L) is null, id, id) as id"), batch_id
+        )
+
+    with place.sink() as sink:
+        query = writer(spark, place, slowly).start()
+        wait_until(lambda: bool(list(place.wal.glob("wal.json"))), "staging began")
+    assert not query.isActive
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+def test_after_a_function_of_the_users_own_the_writer_is_refused_again(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(5))
+    used = place.writer(spark)
+    with place.sink() as sink:
+        sink.run(used)
+    with pytest.raises(ConfigError, match="foreachBatch"), place.sink() as sink:
+        sink.run(used.foreachBatch(sink_nothing))

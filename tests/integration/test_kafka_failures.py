@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from tests.support.forked import ForkedChild
 from tests.support.kafka_topics import delete_topic, new_topic, read
 from tests.support.programs.kafka_writer import batch, live, persistently, sink_of
 from tests.support.servers.kafka_broker import KafkaBroker
-from tests.support.servers.kafka_proxy import END_TXN, Fault, KafkaProxy
+from tests.support.servers.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError
 from wal_sink.testing import query_into
@@ -358,3 +359,60 @@ def test_positions_are_read_from_the_ledger_once_a_call(
         reader.positions(slots)
         assert requests == ["high_watermark", "_read"] * 2, "a second call reads the ledger again"
         assert reader.positions([]) == {}
+
+
+def test_a_zombie_that_knows_of_its_successor_does_not_disturb_it(kafka: KafkaBroker, topic: str) -> None:
+    with opened(newer := sink_of(kafka.address, topic)):
+        newer.write(batch(0, term=2))
+        with opened(zombie := sink_of(kafka.address, topic)):
+            assert zombie.last(batch(0).position.slot) == batch(0).position
+            with pytest.raises(FencedError, match="term 2"):
+                zombie.write(batch(1, term=1))
+        assert newer.write(batch(1, term=2)) is None  # in its first attempt: nobody fenced it
+    assert stored_ids(kafka, topic) == ids_of(0, 1)
+
+
+@pytest.mark.parametrize("fault", ["lose the request", "lose the answer"])
+@pytest.mark.parametrize("kind", [ADD_PARTITIONS, PRODUCE, END_TXN], ids=["add partitions", "produce", "end"])
+def test_a_connection_that_breaks_loses_and_doubles_nothing(
+    kafka: KafkaBroker, topic: str, proxy: KafkaProxy, kind: int, fault: Fault
+) -> None:
+    with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=10)):
+        persistently(lambda: sink.write(batch(0)))
+        proxy.arm(kind, fault)
+        persistently(lambda: sink.write(batch(1)))
+        assert proxy.fired.wait(60)
+        persistently(lambda: sink.write(batch(2)))
+    assert stored_ids(kafka, topic) == ids_of(0, 1, 2)
+
+
+def test_a_process_that_stood_still_finds_itself_superseded(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    with writer(kafka, topic, tmp_path / "zombie.txt", 1) as zombie:
+        zombie.wait_for_output("ready")
+        zombie.wait_for_output("wrote 1\n")
+        zombie.send_to_all(signal.SIGSTOP)
+        count = zombie.output.count("wrote") + 20  # it may have written many, and one that it did not tell yet
+        with writer(kafka, topic, tmp_path / "newer.txt", 2, count=count) as newer:
+            newer.succeed()
+        zombie.send_to_all(signal.SIGCONT)
+        assert zombie.wait() == 1
+        assert "wal_sink.errors.FencedError" in zombie.output
+    assert stored_ids(kafka, topic) == ids_of(*range(count))
+
+
+def test_processes_write_side_by_side_and_compete(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """Two segments, each with two senders of the same term, of which one or both may be fenced by the other."""
+    with contextlib.ExitStack() as stack:
+        children = [
+            stack.enter_context(
+                writer(kafka, topic, tmp_path / f"{number}.txt", 1, ordinal=number % 2, count=15, rivals=True)
+            )
+            for number in range(4)
+        ]
+        for child in children:
+            child.wait()
+    for ordinal in range(2):
+        with opened(sink := sink_of(kafka.address, topic)):
+            for number in range(15):
+                sink.write(batch(number, ordinal=ordinal))
+        assert stored_ids(kafka, topic, ordinal=ordinal) == ids_of(*range(15), ordinal=ordinal)

@@ -613,3 +613,33 @@ def test_a_ledger_that_deleted_all_holds_nothing(kafka: KafkaBroker) -> None:
         with pytest.raises(OutcomeUnknownError, match="lost rows that it acknowledged"):
             sink.write(batch(1))
     assert stored_ids(kafka, topic) == [0, 1]
+
+
+def test_rows_of_another_history_are_refused(kafka: KafkaBroker, topic: str) -> None:
+    sink, chunk = sink_of(kafka, topic), batch(3)
+    deliver(sink, [chunk])
+    position = dataclasses.replace(chunk.position, segment_id="another")
+    with pytest.raises(HistoryError, match="another"):
+        deliver(sink, [dataclasses.replace(chunk, segment_id="another", position=position)])
+    longer = dataclasses.replace(chunk, rows=range(3), position=dataclasses.replace(chunk.position, rows=3))
+    with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
+        deliver(sink, [longer])
+    assert len(read(kafka.address, topic)) == 2
+
+
+def more_partitions(kafka: KafkaBroker, topic: str, count: int) -> None:
+    client = admin(kafka.address)
+    client.create_partitions([_ADMIN.NewPartitions(topic, count)])[topic].result(timeout=PATIENCE_S)
+    wait_until(lambda: number_of_partitions(client, topic) == count, "the broker knows the partitions")
+
+
+def test_no_row_is_refused_for_a_partition_that_was_added_meanwhile(kafka: KafkaBroker) -> None:
+    topic = new_topic(kafka.address, partitions=1)
+    (chunk,) = chunks_of(pa.table({"p": [0, 1]}))
+    sink = sink_of(kafka, topic, partition="p")
+    with opened(sink, chunk):
+        more_partitions(kafka, topic, 2)
+        with pytest.raises(KafkaAttemptError, match="rows were refused while the topic was altered"):
+            sink.write(chunk)
+        assert sink.write(chunk) is None
+    assert [message.partition() for message in read(kafka.address, topic)] == [0, 1]

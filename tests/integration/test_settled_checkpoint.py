@@ -18,7 +18,7 @@ from tests.house.log import Log, note_end, paths
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM
 from tests.support.streams import Home
-from wal_sink import HistoryError, WalSink
+from wal_sink import CorruptError, HistoryError, WalSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,3 +70,37 @@ def _note_that_its_query_ended(wal: Path) -> None:
     for role in log.store.list(paths.TERMS):
         for number in log.numbers(f"{paths.TERMS}/{role}".rstrip("/")):
             note_end(log, role.rstrip("/"), number)
+
+
+@pytest.mark.parametrize(
+    ("emptied", "said"),
+    [
+        (["metadata"], r"expected Spark's query id, found b''.*wal-sink status shows"),
+        (["commits/2"], "Incomplete log file"),
+        (["offsets/2", "commits/2"], "expected a version line, a line of metadata and a line for each source"),
+    ],
+    ids=["metadata", "the newest commit", "the newest offsets"],
+)
+def test_a_checkpoint_with_an_emptied_file(spark: SparkSession, tmp_path: Path, emptied: list[str], said: str) -> None:
+    place = Home(tmp_path)
+    place.feed.add([1, 2], [3])
+    place.run(spark)
+    place.feed.add([4])
+    with WalSink(None, wal=str(place.wal), checkpoint=str(place.checkpoint)) as sink:
+        sink.run(place.writer(spark))  # a batch that no sink has
+    metadata = (place.checkpoint / "metadata").read_text()
+    for name in emptied:
+        at = place.checkpoint / name
+        at.write_bytes(b"")
+        (at.parent / f".{at.name}.crc").unlink(missing_ok=True)
+    place.feed.add([5])
+    with pytest.raises((CorruptError, StreamingQueryException), match=said):
+        place.run(spark)
+
+    for name in emptied:
+        (place.checkpoint / name).unlink()
+    if emptied == ["metadata"]:
+        (place.checkpoint / "metadata").write_text(metadata)
+    place.run(spark)
+
+    assert sorted(number for sent in place.lines.sent() for number in sent.ids) == [1, 2, 3, 4, 5]

@@ -17,10 +17,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as t
 from pyspark.sql.functions import rand
 
-from tests.house.log import SegmentLimits
+from tests.house.log import SegmentLimits, load_segment
 from tests.house.protocol import StagingContext
 from tests.house.spark import REPEAT_CHECKS, SparkJobError, setting_of, staging
-from tests.house.stores import StoreSpec
+from tests.house.stores import StoreSpec, open_store
 from tests.support.fixtures.spark import processes_of
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.private import changed
@@ -266,3 +266,18 @@ def test_shuffles_that_nobody_repeated_are_staged_whatever_they_are(spark: Spark
         ):
             staged = stage(df, tmp_path, under=f"staged-{number}")
             assert sum(segment.rows for segment in staged) == df.count()
+
+
+def test_partitions_without_rows_make_no_segment(spark: SparkSession, tmp_path: Path) -> None:
+    refs = stage(spark.range(0, 4, 1, 4).where("id = 2"), tmp_path)
+    assert [(Path(ref.path).name[:6], ref.rows) for ref in refs] == [("000002", 1)]
+    assert stage(spark.range(0), tmp_path) == []
+
+
+def test_staging_twice_uses_other_names(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(0, 10, 1, 2)
+    first, second = stage(df, tmp_path), stage(df, tmp_path)
+    assert not {ref.path for ref in first} & {ref.path for ref in second}
+    assert not {ref.id for ref in first} & {ref.id for ref in second}
+    store = open_store(StoreSpec(url=tmp_path.as_uri()))
+    assert all(load_segment(store, ref) for ref in [*first, *second])

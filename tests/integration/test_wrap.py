@@ -13,9 +13,9 @@ import pytest
 
 from tests.house.spark import version_of
 from tests.support.servers.s3_server import S3Server
-from tests.support.streams import Home
+from tests.support.streams import Home, Lines
 from tests.support.waiting import PATIENCE_S
-from tests.support.writers import Notes, NotingForeachWriter
+from tests.support.writers import Notes, NotingForeachWriter, noting
 from wal_sink import (
     Chunk,
     ConfigError,
@@ -23,6 +23,7 @@ from wal_sink import (
     DeliveryError,
     Retry,
     Settings,
+    UndeliveredError,
     WalSinkError,
     idempotent,
     wrap,
@@ -264,3 +265,70 @@ def test_sparks_jdbc_writer_writes_every_row_once_and_shows_no_password(
     wal = "".join(path.read_text(errors="replace") for path in place.wal.rglob("*.json"))
     assert "wrap.spark_writer('jdbc', mode='append')" in wal
     assert "hunter-2" not in wal
+
+
+def test_a_failed_segment_is_closed_with_the_error_and_repeated_whole(
+    spark: SparkSession, place: Home, notes: Notes
+) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("process-2")
+    run(spark, place, Delivery(wrap.foreach_writer(NotingForeachWriter(notes)), where="executors"), "uuid() AS u")
+    assert [note["error"] for note in notes.all("close")] == ["trouble at process-2", None]
+    processed = [(note["row"]["id"], note["row"]["u"]) for note in notes.all("process")]
+    assert [number for number, _ in processed] == [0, 1, 2, 0, 1, 2, 3]
+    assert len(set(processed)) == 4
+
+
+def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession, place: Home) -> None:
+    place.feed.add(range(3))
+    options = {"url": "jdbc:nothing://db/x?user=me&password=hunter-2", "dbtable": "orders"}
+    with pytest.raises(DeliveryError) as caught:
+        run(spark, place, Delivery(wrap.spark_writer("jdbc", options), retry=Retry(attempts=1)))
+    assert "spark_writer('jdbc'" in str(caught.value)
+    assert "hunter-2" not in str(caught.value)
+
+
+def test_a_batch_that_was_given_up_comes_to_the_next_run_with_the_same_rows(
+    spark: SparkSession, place: Home, notes: Notes
+) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("batch", times=1)
+    note = noting(notes)
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        note(df, batch_id)
+        notes.trouble("batch")
+
+    with pytest.raises(WalSinkError):
+        run(spark, place, Delivery(wrap.foreach_batch(write), retry=Retry(attempts=1)), "uuid()")
+    run(spark, place, wrap.foreach_batch(write), "uuid()")
+    first, again = notes.all()
+    assert first["rows"] == again["rows"]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["chunk by chunk", "as whole batches"])
+def test_a_sink_whose_batch_lost_a_segment_is_parked_and_the_other_goes_on(
+    spark: SparkSession, place: Home, whole: bool
+) -> None:
+    target = place.troubled()
+
+    def collected(batch: DataFrame, _: int) -> None:
+        batch.collect()
+        if place.trouble.exists():
+            raise OSError("down")
+
+    def run() -> None:
+        lost = Delivery(wrap.foreach_batch(collected) if whole else target, on_failure="park", retry=Retry(attempts=1))
+        place.run(spark, {"a": Lines(place.root / "a.jsonl"), "b": lost})
+
+    place.feed.add([1, 2])
+    with pytest.raises(UndeliveredError, match=r"sink 'b' of .* is parked"):
+        run()
+    place.trouble.unlink()
+    place.object("batches/*/*/*.parquet").unlink()
+    place.feed.add([3])
+
+    with pytest.raises(UndeliveredError, match=r"sink 'b' of .* is parked, .*parquet"):
+        run()
+
+    assert [number for sent in Lines(place.root / "a.jsonl").sent() for number in sent.ids] == [1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from importlib import import_module
 from itertools import chain
@@ -12,11 +13,11 @@ import pyspark
 import pytest
 
 from tests.house.spark import version_of
-from tests.support.data_source_writers import RowWriter
+from tests.support.data_source_writers import LateWriter, RowWriter, SilentWriter
 from tests.support.servers.s3_server import S3Server
-from tests.support.streams import Home
+from tests.support.streams import Home, flip
 from tests.support.writers import Notes
-from wal_sink import Settings, wrap
+from wal_sink import CorruptError, Delivery, DeliveryError, Retry, Settings, wrap
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,3 +89,38 @@ def test_an_empty_batch_is_committed_without_messages(spark: SparkSession, place
     with place.sink(wrap.data_source_writer(RowWriter(notes))) as sink:
         sink.run(place.feed.stream(spark).where("id > 9").writeStream.trigger(availableNow=True))
     assert [(note["what"], note.get("messages")) for note in notes.all()] == [("commit", [])]
+
+
+def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, place: Home, notes: Notes) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("commit", times=2)
+    notes.plan_trouble("abort")  # which is only logged
+    run(spark, place, wrap.data_source_writer(RowWriter(notes)))
+    assert [note["what"] for note in notes.all() if note["what"] != "write"] == ["commit", "abort"] * 2 + ["commit"]
+    assert {json.dumps(note["messages"]) for note in notes.all() if note["what"] != "write"} == {"[[0, 1, 2, 3]]"}
+
+
+def test_a_commit_that_returns_a_coroutine_is_no_commit(spark: SparkSession, place: Home, notes: Notes) -> None:
+    place.feed.add(range(3))
+    with pytest.raises(DeliveryError, match="commit returned a coroutine, which wal-sink would never run"):
+        run(spark, place, wrap.data_source_writer(LateWriter(notes)))
+    assert len(notes.all("abort")) == 1
+
+
+def test_a_write_without_a_message_is_refused_for_good(spark: SparkSession, place: Home, notes: Notes) -> None:
+    place.feed.add(range(4))
+    with pytest.raises(DeliveryError, match=r"write\(\) returned NoneType, but PySpark expects a WriterCommitMessage"):
+        run(spark, place, wrap.data_source_writer(SilentWriter(notes)))
+    assert [note["messages"] for note in notes.all()] == [[None]]
+
+
+def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Home, notes: Notes) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("commit", times=99)
+    with pytest.raises(DeliveryError):
+        run(spark, place, Delivery(wrap.data_source_writer(RowWriter(notes)), retry=Retry(attempts=1)))
+    flip(place.object("batches/*/*/*.parquet"))
+    with pytest.raises(CorruptError, match="CRC-32"):
+        run(spark, place, wrap.data_source_writer(RowWriter(notes)))
+    assert notes.all()[-1]["what"] == "abort"
+    assert notes.all()[-1]["messages"] == [None]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.world import KINDS, World, fails_at, points_of
+from tests.simulation.world import KINDS, World, dies_at, fails_at, points_of
 from wal_sink.errors import OutcomeUnknownError, StoreError, WalSinkError
 
 LEAST_POINTS = 100
@@ -95,3 +95,38 @@ def test_the_progress_record_of_a_lost_answer_is_taken_for_the_runs_own() -> Non
     assert not any(name.startswith("before list sinks/default/progress") for name in life.points), (
         "the run listed progress, though its record exists"
     )
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("kind", ["at_most_once", "lookup", "segment"])
+def test_an_error_after_a_crash_keeps_the_invariants(kind: str) -> None:
+    sends = [number for number, name in enumerate(points_of(kind), 1) if name.startswith("after sink ")]
+    assert len(sends) >= 3
+
+    for crash in sends[:3]:
+        recovery = World(kind)
+        recovery.life(dies_at(crash)).live()
+        recovering = recovery.life()
+        assert recovering.live()
+        for point in range(20, min(50, len(recovering.points))):
+            world = World(kind)
+            world.life(dies_at(crash)).live()
+            try:
+                assert world.life(*fails_at(point)).live()
+            except StoreError:
+                assert world.life().live()
+            world.check_end(crashes=2)
+
+
+@pytest.mark.parametrize("object_name", ["manifest", "segment batches"])
+def test_a_failure_of_staging_surfaces_in_the_query(object_name: str) -> None:
+    points = points_of("plain")
+    point = next(number for number, name in enumerate(points, 1) if name.startswith("before") and object_name in name)
+    world = World()
+
+    with pytest.raises((StoreError, OutcomeUnknownError)):
+        world.life(*fails_at(*range(point, point + 40))).live()
+
+    assert world.judge.completed == set()
+    assert world.life().live()
+    world.check_end(crashes=0)

@@ -13,7 +13,9 @@ from tests.house.protocol import Checkpoint, Run
 from tests.house.stores import MemoryStore
 from tests.simulation.scenarios import LONG
 from tests.simulation.world import World, dies
-from wal_sink.errors import CorruptError, HistoryError
+from wal_sink.errors import ConfigError, CorruptError, HistoryError, WalSinkError
+from wal_sink.protocol.history import MissingBatchError
+from wal_sink.testing import FakeQuery
 
 
 def delivered(batches: tuple[tuple[int, ...], ...] = ((3,), (2,), (1,))) -> World:
@@ -339,3 +341,160 @@ def test_files_beside_the_commits_are_no_commits() -> None:
             return [".7.crc", ".8.7e57.tmp", "3", "9.tmp", "_SUCCESS"]
 
     assert Checkpoint(Files()).newest_commit() == 3
+
+
+def test_a_checkpoint_of_another_query_is_refused_at_open_and_nothing_is_written() -> None:
+    world = delivered()
+    overwrite(world.checkpoint, "metadata", b'{"id": "another"}')
+    before = everything(world.wal)
+
+    with pytest.raises(HistoryError, match="belongs to query another"):
+        world.life().open_run()
+
+    assert everything(world.wal) == before
+
+
+def test_a_checkpoint_without_metadata_cannot_bind_a_new_wal() -> None:
+    world = World()
+    run = world.life().open_run()
+    world.checkpoint.create("offsets/0", offsets_of(0))
+
+    with pytest.raises(HistoryError, match="holds no query id"):
+        run.begin_staging(0, planned_ms=PLANNED_MS)
+
+    assert world.wal.list("batches") == []
+
+
+def test_a_batch_before_the_first_of_the_wal_is_refused() -> None:
+    world = World(batches=((1,), (1,), (1,)))
+    query = FakeQuery(world.checkpoint, lambda *_: [])
+    for batch_id in (0, 1):
+        query.start_batch(batch_id, batch_id)
+        query.complete_batch(batch_id)
+    assert world.life().live()
+    world.roll_back(0)
+    run = recover(world)
+    world.checkpoint.create("offsets/1", offsets_of(1))
+
+    with pytest.raises(HistoryError, match="begins with batch 2"):
+        run.begin_staging(1, planned_ms=PLANNED_MS)
+
+
+def test_a_gap_in_the_batch_ids_is_refused_when_it_is_staged() -> None:
+    world = delivered()
+    run = recover(world)
+    world.checkpoint.create("offsets/5", offsets_of(5))
+
+    with pytest.raises(HistoryError, match="batches 3 to 4 are missing in between"):
+        run.begin_staging(5, planned_ms=PLANNED_MS)
+
+
+def test_a_deleted_manifest_of_a_released_batch_is_told_from_one_that_never_was() -> None:
+    world = World(batches=((3,), (2,)))
+    world.life(dies("before sink")).live()
+    folder = paths.batch(0)
+    world.wal.delete([f"{folder}/{name}" for name in world.wal.list(folder) if name.startswith("manifest")])
+
+    with pytest.raises(CorruptError, match=r"manifest-.* is gone, but it must have existed: .*release\.json"):
+        recover(world)
+
+
+def test_a_deleted_segment_stops_delivery_and_names_it() -> None:
+    world = undelivered()
+    world.wal.delete(segments(world)[1:])
+
+    with pytest.raises(CorruptError, match="found nothing"):
+        recover(world)
+
+    assert world.facts.marked == set()
+
+
+def records(world: World) -> list[str]:
+    """One record of every kind that a start reads."""
+    names = world.wal.list("", recursive=True)
+    return [
+        next(name for name in names if part in name)
+        for part in ("wal.json", "manifest-", "release.json", "sinks/default/sink.json")
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_flipped_bit_in_a_record_is_never_taken_for_a_record(number: int) -> None:
+    reference = undelivered()
+    size = len(reference.wal.read(records(reference)[number]))
+
+    for bit in range(number, (size - 1) * 8, 97):  # the newline at the end has no meaning
+        world = undelivered()
+        path = records(world)[number]
+        damage(world, path, flip(world.wal.read(path), bit))
+        before = world.rows
+
+        with pytest.raises((CorruptError, ConfigError), match=path):
+            recover(world)
+
+        assert world.rows == before, "something was sent because of a damaged record"
+
+
+def test_a_flipped_bit_in_the_newest_marker_is_found() -> None:
+    world = delivered()
+    path = paths.marker("default", 2)
+    overwrite(world.wal, path, flip(world.wal.read(path), 300))
+
+    with pytest.raises(CorruptError, match="markers"):
+        recover(world)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_record_of_an_unknown_format_asks_for_the_version_that_wrote_it(number: int) -> None:
+    world = undelivered()
+    path = records(world)[number]
+    envelope = json.loads(world.wal.read(path))
+    damage(world, path, json.dumps({**envelope, "format": 7, "something": "new"}).encode())
+    before = world.rows
+
+    with pytest.raises(ConfigError, match=r"format 7, but this version of wal-sink reads format 6\. .*Use the version"):
+        recover(world)
+
+    assert world.rows == before
+
+
+def test_the_line_of_configuration_does_not_change_the_fingerprint() -> None:
+    store = World().checkpoint
+    store.create("offsets/0", b'v1\n{"batchTimestampMs":1}\n{"end":7}\n-')
+    store.create("offsets/1", b'v1\n{"batchTimestampMs":2,"conf":{"a":"b"}}\n{"end":7}\n-')
+    store.create("offsets/2", b'v1\n{"batchTimestampMs":2}\n-\n{"end":7}')
+
+    assert fingerprint(store, 0) == fingerprint(store, 1)
+    assert fingerprint(store, 1) != fingerprint(store, 2)
+
+
+def test_a_completed_newest_batch_without_offsets_is_refused() -> None:
+    world = World(batches=((3,),))
+    world.life(dies("before create", "release.json")).live()
+    world.checkpoint.delete(["offsets/0"])
+
+    with pytest.raises(HistoryError, match="has no offsets/0"):
+        recover(world)
+
+
+@pytest.mark.parametrize("entry", [b"{}", b"\x00\x00", b"v1\n\x00", b"v1\n[]", b"v1\n{]}", b"x1\n{}"])
+def test_a_commit_that_is_none_is_named(entry: bytes) -> None:
+    store = World().checkpoint
+    store.create("commits/0", entry)
+
+    with pytest.raises(CorruptError, match=r"commits/0: expected .*; restore the checkpoint"):
+        Checkpoint(store).is_completed(0)
+
+
+@pytest.mark.parametrize("text", [b"", b"v1", b'{"end":1}\n{}\n{}', b"\xff\xfe"])
+def test_damaged_offsets_are_named(text: bytes) -> None:
+    store = World().checkpoint
+    store.create("offsets/0", text)
+
+    with pytest.raises(CorruptError, match="offsets/0"):
+        Checkpoint(store).offsets(0)
+
+
+def test_every_refusal_of_a_history_is_one_error_family() -> None:
+    assert issubclass(MissingBatchError, HistoryError)
+    assert issubclass(HistoryError, WalSinkError)

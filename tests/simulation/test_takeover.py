@@ -154,3 +154,16 @@ def test_a_start_that_is_refused_fences_nobody() -> None:
 
     running.deliver_all()
     assert sink.batches == [0]
+
+
+def test_of_two_processes_that_claim_at_the_same_time_one_is_fenced() -> None:
+    world = World(batches=SHORT, zombies=True)
+    first = world.standing_still("before create", "terms/committer")
+    assert not first.done
+    second = world.life().open_run()
+
+    finish(first)
+
+    with pytest.raises(FencedError):
+        second.committers[0].term.check(world.wal)
+    world.check_end(crashes=1)

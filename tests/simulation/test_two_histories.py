@@ -8,8 +8,10 @@ import pytest
 
 from tests.house.log import Manifest, paths
 from tests.house.protocol import (
+    Checkpoint,
     DeliveryContext,
     DispatcherLostError,
+    Gate,
     Run,
     SegmentResult,
     SegmentTask,
@@ -19,8 +21,9 @@ from tests.house.sinks import Failure, FailureKind, as_sink, promise
 from tests.simulation.histories.targets import LedgerTarget
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
-from wal_sink.errors import FencedError, HistoryError
-from wal_sink.settings import Delivery
+from wal_sink.errors import ConfigError, FencedError, HistoryError
+from wal_sink.protocol.history import KEPT_MANIFESTS
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import FakeQuery
 
 
@@ -266,3 +269,61 @@ def test_every_slot_of_the_last_batch_is_asked_for() -> None:
         life.deliver_all(run)
 
     assert {batch for _, batch, _ in world.rows} == {0}
+
+
+def test_an_answer_that_was_under_way_when_the_gate_closed_is_not_remembered() -> None:
+    class Closing:
+        root = "x"
+
+        def read(self, path: str) -> bytes:
+            assert path == "commits/5"
+            gate.close_from(5)
+            return b"v1\n{}"
+
+        def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:  # noqa: ARG002
+            return []
+
+    gate = Gate(Checkpoint(Closing()))
+
+    assert gate.is_open(5)
+    assert gate.search() < 5
+
+
+def test_a_refused_start_registers_none_of_its_sinks() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 0)
+
+    with pytest.raises(ConfigError, match="'c' is new"):
+        place.open({"b": Delivery(Recorder(), start_from="next"), "c": Recorder()})
+
+    assert place.wal.list(paths.SINKS) == ["a/"]
+
+
+def test_a_backlog_larger_than_the_memory_for_manifests_arrives_all_the_same() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink})
+    completed(place, run, KEPT_MANIFESTS + 20)
+    assert len(run.history._staged) == KEPT_MANIFESTS
+    assert run.history.pending(before=10_000)[0] == KEPT_MANIFESTS + 20
+
+    run.deliver_all()
+
+    assert sink.batches == list(range(KEPT_MANIFESTS + 20))
+    assert run.history.pending(before=10_000) == (0, 0)
+
+
+def test_a_parked_sink_costs_no_manifests() -> None:
+    def broken(_: object) -> None:
+        raise ValueError("no")
+
+    place = Place()
+    run = place.open({"a": Recorder(), "b": Delivery(broken, retry=Retry(attempts=1), on_failure="park")})
+    query = query_of(place)
+    for _ in query.batches(run, 3):
+        run.advance(run.committers[0])
+        with pytest.raises(Exception, match="delivery stopped after 1 attempts"):
+            run.advance(run.committers[1])
+
+    assert run.advance(run.committers[0]) is False
+    assert run.history.staged(1) is None
+    assert run.history.pending(before=10) != (0, 0)

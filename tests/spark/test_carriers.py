@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from tests.house.protocol import SMALL_BATCH_BYTES, DeliveryContext, Run, Segmen
 from tests.house.sinks import Ability, Chunk, Failure, FailureKind, Sink, SinkContext, as_sink
 from tests.house.spark import ExecutorDispatcher, PickledSink, _DeliveryTask
 from tests.house.stores import StoreSpec, open_store
-from tests.house.support import DirectCall
+from tests.house.support import DirectCall, StoppedError
 from tests.support.forgetting import Forgetful, Target
 from tests.support.hanging_calls import Hangs
 from tests.support.one_segment import Stage
@@ -519,3 +520,62 @@ def test_a_driver_that_asks_another_target_ends_delivery_and_nothing_comes_twice
     assert target.rows == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]
     assert other.rows == []
     assert committer.marked_through == -1
+
+
+def test_without_a_copy_a_sink_in_which_a_call_still_runs_has_failed_for_good() -> None:
+    sink = Hanging(thing=threading.Lock())
+    _, run = with_batch(sink)
+
+    with pytest.raises(
+        DeliveryError, match=r"a call of this sink is still running after 0\.05 s\. The sink cannot be called"
+    ):
+        run.deliver_all()
+
+    assert sink.calls == 1
+
+
+def test_a_store_whose_package_is_missing_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules, "wal_sink.stores.s3", raising=False)
+    failure = failure_of_task(b"", StoreSpec("s3://bucket/no-package"))
+    assert failure.kind is FailureKind.PERMANENT
+    assert "needs s3fs" in failure.message
+
+
+def test_a_sink_in_this_process_is_told_that_it_is_not_on_an_executor() -> None:
+    sink = Told()
+    run, _ = staged(Place(), sink)
+
+    run.deliver_all()
+
+    assert [where is False for where in sink.on_executor] == [True]
+
+
+def test_a_sink_on_an_executor_is_told_so() -> None:
+    place, sink = Place(), Told()
+    run, _ = staged(place, sink)
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    tasks = [SegmentTask(0, manifest.segments[0], 0, maybe_sent=False)]
+    given = DeliveryContext("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 10, None)
+
+    carry_out(given, tasks, lambda: sink, DirectCall(), run.log, on_executor=True)
+
+    assert sink.on_executor == [True]
+
+
+def test_a_run_that_ends_is_heard_by_the_carrier_between_chunks() -> None:
+    sink = Told()
+    run, _ = staged(Place(rows=lambda _: [9]), sink, should_stop=lambda: sink.written == 2)
+
+    with pytest.raises(StoppedError, match="the run is ending"):
+        run.deliver_all()
+
+    assert sink.written == 2
+
+
+def test_a_small_batch_is_delivered_and_confirmed_by_the_driver() -> None:
+    driver, executors, _ = called(SMALL_BATCH_BYTES, confirm=True)
+
+    assert driver.calls == [(1, True)]
+    assert executors.calls == []

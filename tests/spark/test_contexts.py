@@ -6,6 +6,7 @@ import decimal
 import itertools
 import logging
 import pickle
+import threading
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from decimal import Decimal
@@ -17,12 +18,13 @@ import pytest
 from tests.house.protocol import Run, SegmentTask
 from tests.house.spark import PickledSink, _DeliveryTask
 from tests.house.stores import StoreSpec, open_store
-from tests.house.support import SYSTEM, ThreadCall, logger_of
+from tests.house.support import SYSTEM, ThreadCall, logger_of, side_by_side
 from tests.spark.test_carriers import InTask
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, served_sink
 from wal_sink import Chunk, Sink, SinkContext
 from wal_sink.settings import Settings
+from wal_sink.support.logs import logging_about
 
 LONG = Decimal("1234567890123456789012345678901234.5678")
 TWICE = "2469135780246913578024691357802469.1356"
@@ -119,3 +121,40 @@ def test_in_a_task_a_sink_writes_and_closes_in_the_context_that_it_opened(
     assert noted(tmp_path / "noted") == ({f"{TWICE} a"}, ["nothing"] * threads)
     segments = {record.__dict__["segment"] for record in caplog.records if record.message == "wrote"}
     assert segments == {segment.id for segment in staged.segments}
+
+
+def records_logged_here(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The attributes of what the functions here log, on whichever thread. Threads of other tests may log, too."""
+    return [record.__dict__ for record in caplog.records if record.name == __name__]
+
+
+def test_the_subject_of_a_call_is_gone_after_it_however_it_ended(caplog: pytest.LogCaptureFixture) -> None:
+    call = ThreadCall()
+
+    def fail() -> None:
+        logger.warning("fails")
+        raise ValueError("planned")
+
+    with logging_about(sink="a"), pytest.raises(ValueError, match="planned"):
+        call.call(fail, timeout_s=60)
+    call.call(logger.warning, "without", timeout_s=60)
+    call.close()
+    assert [record["sink"] for record in records_logged_here(caplog)] == ["a", None]
+
+
+def test_calls_side_by_side_share_no_context_with_their_caller(caplog: pytest.LogCaptureFixture) -> None:
+    mine, precision = decimal.getcontext(), decimal.getcontext().prec
+    both_here = threading.Barrier(2)
+
+    def work(_: int) -> int:
+        both_here.wait(60)
+        logger.warning("beside")
+        if decimal.getcontext() is not mine:
+            decimal.getcontext().prec = 7
+        both_here.wait(60)
+        return id(decimal.getcontext())
+
+    with logging_about(batch=3):
+        assert len(set(side_by_side(work, range(2)))) == 2
+    assert decimal.getcontext().prec == precision
+    assert [record["batch"] for record in records_logged_here(caplog)] == [3, 3]

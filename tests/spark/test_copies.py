@@ -12,7 +12,7 @@ import pytest
 
 from tests.house.log import paths
 from tests.house.protocol import RECORD_S, ByTime, SegmentResult, SegmentTask
-from tests.house.sinks import Chunk, FailureKind, Position, SinkContext, TransactionalSink, as_sink
+from tests.house.sinks import Chunk, FailureKind, Position, SinkContext, SinkFailedError, TransactionalSink, as_sink
 from tests.house.spark import _DeliveryTask
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import DirectCall
@@ -225,3 +225,11 @@ def result_of_copy(
 
 def _unreachable(_: StoreSpec) -> None:
     raise RuntimeError("no route to the store")
+
+
+@pytest.mark.parametrize("fails", ["open", "w/a/0", "close"])
+def test_one_that_does_not_answer_tells_nothing(fails: str) -> None:
+    sink = Ledger({}, fails=fails)
+    with pytest.raises(SinkFailedError, match=f"no {fails}"):
+        acknowledged(Stage(), sink, [Stage().task])
+    assert ("close" in sink.calls) is (fails != "open")

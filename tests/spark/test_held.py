@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from tests.house.support import CallTimedOutError, ThreadCall
 from tests.integration.runtime.test_process_assumptions import in_child
 from tests.support.waiting import PATIENCE_S
 from wal_sink import Chunk, ConfigError, Delivery, Sink, WalSink, wrap
-from wal_sink.sinks.held import hold, holding, objects_of
+from wal_sink.operate.replay import DeadLetters
+from wal_sink.sinks.held import hold, holding, objects_of, refuse_shared
 from wal_sink.support.calls import InUseError
 
 
@@ -176,3 +179,58 @@ def eventually(holds: Callable[[], bool]) -> bool:
         except InUseError:
             threading.Event().wait(0.01)
     return False
+
+
+def test_a_walsink_that_cannot_be_opened_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)  # other tests of this process may have one
+    sink = Memory()
+    with pytest.raises(ConfigError, match="there is no Spark session"):
+        opened(tmp_path, "first", Delivery(sink, where="executors")).drain()
+    with opened(tmp_path, "second", sink) as second:
+        second.drain()
+
+
+def test_a_replay_is_refused_what_a_walsink_holds(tmp_path: Path) -> None:
+    sink = Memory()
+    with opened(tmp_path, "first", sink) as first:
+        first.drain()
+        letters = DeadLetters(str(tmp_path / "first"))
+        with pytest.raises(ConfigError, match=r"the replay of sink 'default' of .* was given a Memory object that Wal"):
+            letters.replay(sink)
+    letters.replay(sink)
+
+
+def test_an_object_that_is_held_stays_so_that_no_other_one_gets_its_id() -> None:
+    sink = Memory()
+    found = weakref.ref(sink)
+    release = hold([sink], "one")
+
+    del sink
+    gc.collect()
+    assert found() is not None
+
+    release()
+    gc.collect()
+    assert found() is None
+
+
+def test_objects_are_found_once_though_they_stand_in_each_other() -> None:
+    inner = Memory()
+    outer = Memory(inner)
+    inner.inner = outer
+    assert objects_of(outer) == [outer, inner]
+    refuse_shared({"a": outer})
+    hold([*objects_of(outer), *objects_of(outer)], "one")()
+
+
+@Sink.register
+class WithoutAttributes:
+    """Has no attributes in which another sink could stand."""
+
+    __slots__ = ()
+
+
+def test_a_sink_without_attributes_stands_for_itself() -> None:
+    sink = WithoutAttributes()
+
+    assert objects_of(sink) == [sink]

@@ -10,6 +10,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.errors import ConfigError
+from wal_sink.spark import identity as locations
 from wal_sink.spark.identity import BatchRows, Place, QueryIdentity, compare, identity_of, refuse_other_checkpoint
 from wal_sink.spark.query import refuse_leftovers
 from wal_sink.spark.staging import _first_of_the_run
@@ -242,3 +243,30 @@ def test_a_run_that_completed_any_batch_completed_the_one_before(
     progress = [Odd(batchId=batch_id) for batch_id in remembered]
     known = cast("QueryIdentity", Odd(is_first=is_first, batch_id=5, query=Odd(recentProgress=progress)))
     assert _first_of_the_run(known) == earliest
+
+
+@pytest.mark.parametrize("table", [None, Odd(), Odd(keySet=lambda: None), Odd(keySet=lambda: ["a"])])
+def test_a_spark_whose_list_of_queries_cannot_be_read_is_an_error_that_names_it(table: object) -> None:
+    df = dataframe(execution())
+    df._jdf._known["sparkSession"] = lambda: Odd(sharedState=lambda: Odd(activeStreamingQueries=lambda: table))
+    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not let wal-sink read which query a batch belongs to"):
+        identity_of(df, 3)
+
+
+def test_as_many_batches_are_remembered_as_there_is_room_for() -> None:
+    rows = BatchRows()
+    for number in range(1001):
+        rows.refuse_earlier(batch_frame(), replace(identity("/c"), batch_id=number, rows_id=number))
+    present = replace(identity("/c"), batch_id=1000, rows_id=1000)
+    rows.refuse_earlier(batch_frame(0), present)
+    with pytest.raises(ConfigError, match="holds rows of batch 1,"):
+        rows.refuse_earlier(batch_frame(1), present)
+
+
+@pytest.mark.parametrize(("through_mounts", "verdict"), [("hdfs://one/x", Place.SAME), (None, Place.OTHER)])
+def test_mount_points_of_a_view_are_looked_through(
+    through_mounts: str | None, verdict: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody: Any = None
+    monkeypatch.setattr(locations, "_resolved", lambda _, url: through_mounts or url)
+    assert compare(nobody, "viewfs://view/a", "viewfs://view/b") is verdict

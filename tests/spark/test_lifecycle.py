@@ -745,3 +745,173 @@ def test_committers_end_though_the_query_cannot_be_stopped_and_its_next_batch_fa
     with Soon():
         wait_until(lambda: not stream.active)
     assert "was closed. Create a new WalSink" in str(stream.error)
+
+
+def test_what_completed_after_a_drain_is_delivered_by_closing(home: Home) -> None:
+    home.left_behind(2)
+    sink = home.sink(target := Recorder())
+    sink.drain()
+    assert target.batches == [0, 1]
+    with home.sink(None) as other:
+        home.chain(other.stage).complete(2)
+
+    sink.close()
+
+    assert target.batches == [0, 1, 2]
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.05])
+def test_after_a_drain_the_query_is_delivered_on_without_closing(home: Home, timeout_s: float | None) -> None:
+    target, other = Hanging(), Recorder()
+    target.go.set()
+    with home.sink({"a": target, "b": other}, settings=Settings(max_pending_batches=1)) as sink:
+        stream = home.chain(sink.stage)
+        stream.complete(0)
+        if timeout_s:
+            wait_until(lambda: target.batches == [0])
+            target.go.clear()
+            stream.through = 1
+            wait_until(lambda: home.completed == 1)
+            with pytest.raises(UndeliveredError):
+                sink.drain(timeout_s=timeout_s)
+            target.go.set()
+        else:
+            sink.drain()
+
+        stream.complete(3)
+
+        wait_until(lambda: target.batches == other.batches == [0, 1, 2, 3])
+
+
+def test_a_drain_leaves_no_thread_though_nobody_closes(home: Home) -> None:
+    home.left_behind(3)
+    wait_until(lambda: not home.committers())
+    sink, target = home.sink(to := Recorder()), to
+
+    sink.drain()
+
+    assert target.batches == [0, 1, 2]
+    wait_until(lambda: not home.committers())
+    sink.drain()
+    wait_until(lambda: not home.committers())
+
+
+def test_what_made_a_drain_fail_is_raised_by_closing_too(home: Home) -> None:
+    home.left_behind(1)
+    sink = home.sink(Delivery(Recorder(lambda _: False), retry=Retry(attempts=1)))
+    with pytest.raises(DeliveryError):
+        sink.drain()
+    with pytest.raises(DeliveryError):
+        sink.close()
+
+
+def test_a_following_drain_goes_on_while_one_sink_is_not_parked_and_tells_at_its_end(home: Home) -> None:
+    home.left_behind(1)
+    parked = Delivery(Recorder(lambda _: False), retry=Retry(attempts=1), on_failure="park")
+    target = Recorder()
+    sink = home.sink({"default": parked, "b": Delivery(target, start_from="earliest")})
+    pool = sink._open()
+    wait_until(lambda: target.batches == [0] and "default" in pool.parked)
+    began_s = time.monotonic()
+    with pytest.raises(UndeliveredError, match=r"'default' of .* is parked"):
+        sink.drain(follow=True, timeout_s=0.5)
+    assert time.monotonic() - began_s >= 0.5
+
+
+def test_a_following_drain_ends_when_another_thread_closes(home: Home) -> None:
+    home.left_behind(1)
+    sink = home.sink(target := Recorder())
+    draining = threading.Thread(target=sink.drain, kwargs={"follow": True})
+    draining.start()
+    wait_until(lambda: target.batches == [0])
+
+    sink.close()
+
+    draining.join(PATIENCE_S)
+    assert not draining.is_alive()
+
+
+def test_one_exit_hook_is_registered_however_often_it_drains(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks: list[object] = []
+    monkeypatch.setattr(atexit, "register", hooks.append)
+    with home.sink(Recorder()) as sink:
+        sink.drain()
+        sink.drain()
+        home.chain(sink.stage).complete(1)
+    assert len(hooks) == 1
+
+
+def test_a_restarted_query_that_only_a_parked_sink_holds_back_is_told(home: Home) -> None:
+    failing_once(home, at=1)
+    parked = Delivery(Recorder(lambda chunk: chunk.batch_id == 0 or None), retry=Retry(attempts=1), on_failure="park")
+    sink = home.sink({"bad": parked, "good": (good := Recorder())}, settings=Settings(max_pending_batches=2))
+    first = home.chain(sink.stage, through=1)
+    wait_until(lambda: not first.active and good.batches == [0])
+    second = home.chain(sink.stage, through=9)
+    with Soon():
+        wait_until(lambda: not second.active)
+    assert isinstance(second.error, UndeliveredError)
+    with pytest.raises(UndeliveredError, match=r"'bad' of .* is parked"):
+        sink.close()
+    assert good.batches == list(range(home.completed + 1))
+
+
+def test_a_claim_that_failed_is_made_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = claims(monkeypatch)
+    answers: Iterator[BaseException | None] = iter([WalSinkError("the store sleeps"), None])
+    claim = Run.become_stager
+
+    def flaky(run: Run) -> None:
+        if (error := next(answers, None)) is not None:
+            raise error
+        claim(run)
+
+    monkeypatch.setattr(Run, "become_stager", flaky)
+
+    def patient(df: Any, batch_id: int) -> None:
+        try:
+            sink.stage(df, batch_id)
+        except WalSinkError:
+            sink.stage(df, batch_id)
+
+    with home.sink(target := Recorder()) as sink:
+        home.chain(patient).complete(1)
+    assert target.batches == [0, 1]
+    assert len(made) == 1
+
+
+def test_a_sink_that_staged_nothing_may_be_left_anywhere(home: Home) -> None:
+    def on_batch(_: object, __: int) -> None:
+        with home.sink(Recorder()):
+            pass
+
+    home.chain(on_batch).complete(0)
+
+
+def test_ctrl_c_ends_soon_though_the_first_stage_waits_for_what_was_left(home: Home) -> None:
+    home.left_behind(1)
+    sink = home.sink(Hanging(), settings=Settings(max_pending_batches=1))
+    stream = home.chain(sink.stage, through=9)
+    wait_until(lambda: bool(home.committers()))
+    time.sleep(0.1)
+    with Soon():
+        sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert (stream.active, stream.error) == (False, None)
+
+
+def test_a_sink_opened_before_there_was_a_session_is_refused_when_one_comes(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where sinks run and through what the checkpoint is read was decided without it."""
+    session = object()
+    monkeypatch.setattr(wal_sink.spark.query, "session_of", lambda _: session)
+    monkeypatch.setattr(identity, "identity_of", lambda stream, batch_id: Identity(stream, batch_id, session))
+    with (
+        home.sink(Recorder()) as sink,
+        pytest.raises(ConfigError, match="Create the SparkSession before you enter the"),
+    ):
+        sink.start(writer(0))
+    with home.sink(Recorder()) as sink:
+        stream = home.chain(sink.stage, through=0)
+        wait_until(lambda: not stream.active)
+        assert "Create the SparkSession before you enter the with block" in str(stream.error)

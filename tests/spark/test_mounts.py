@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.stores import StoreSpec, open_store, probe
+from tests.house.stores import LocalStore, StoreSpec, open_store, probe
 from tests.house.support import SYSTEM
 from wal_sink.errors import ConfigError
 from wal_sink.spark.cluster import _CreateThere
@@ -110,3 +110,36 @@ def test_an_executor_that_has_it_mounted_so_says_so(monkeypatch: pytest.MonkeyPa
     assert REMEMBERS in _CreateThere(spec)(("probe/2.json", b"{}")).problem
     promised = StoreSpec(spec.url, single_writer=True)
     assert _CreateThere(promised)(("probe/3.json", b"{}")).problem == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/srv/here/wal",
+        "/mnt/nfsother/wal",
+        "/mnt",
+        "/mnt/fresh/wal",
+        "/mnt/noac/wal",
+        "/mnt/disk/wal",
+        "/mnt/merged/wal",
+        "/mnt/nfs/local/wal",
+    ],
+)
+def test_absence_is_seen_at_once(path: str) -> None:
+    assert doubt(path) == ""
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_elsewhere_nothing_tells(system: str) -> None:
+    assert doubt_of("/mnt/nfs/wal", table=lambda: TABLE, system=system) == ""
+
+
+def test_reading_is_not_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A commit in a checkpoint shows later. A process that only reads decides nothing."""
+    store = LocalStore(StoreSpec(str(tmp_path)))
+    store.create("commits/0", b"v1")
+    on_nfs(monkeypatch, tmp_path)
+    assert store.create_doubt != ""
+    assert store.read("commits/0") == b"v1"
+    assert store.list("commits") == ["0"]

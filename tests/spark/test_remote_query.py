@@ -163,3 +163,52 @@ def test_a_request_without_an_answer_ends_in_time() -> None:
     assert asked(lambda: 7, 60.0) == 7
     with pytest.raises(OSError, match="refused"):
         asked(failing(OSError("refused")), 60.0)
+
+
+def test_a_query_that_ended_by_itself_did_not_fail(query: Query, remote: RemoteQuery) -> None:
+    query.is_active = lambda: False
+    remote.watch()
+    wait_until(lambda: remote.has_ended, "the end is known")
+    assert remote.failure is None
+
+
+def test_a_stop_without_an_answer_is_waited_for_only_so_long(query: Query, remote: RemoteQuery) -> None:
+    answered = threading.Event()
+    query.stops = lambda: cast("None", answered.wait(120.0))
+    remote.stop(0.05)
+    assert "no answer yet" in str(remote.failure)
+    remote.ask_to_stop()  # sends no second one
+    answered.set()
+    wait_until(lambda: remote.has_ended, "the answer came late")
+    assert remote.failure is None
+
+
+def test_a_run_waits_for_the_end_and_raises_the_error_of_the_query(query: Query, remote: RemoteQuery) -> None:
+    query.await_error = StreamingQueryException("it failed")
+    query.awaited.set()
+    with pytest.raises(StreamingQueryException, match="it failed"):
+        remote.wait_for_end()
+    assert remote.has_ended
+
+
+def test_a_wait_that_was_dropped_while_the_query_ended_is_no_failure(query: Query, remote: RemoteQuery) -> None:
+    query.await_error = Answer("INVALID_HANDLE.OPERATION_NOT_FOUND")
+    query.is_active = lambda: False
+    query.awaited.set()
+    remote.wait_for_end()
+    assert remote.failure is None
+
+
+def test_a_wait_that_fails_with_a_silent_server_raises(query: Query, remote: RemoteQuery) -> None:
+    query.await_error = OSError("connection refused")
+    query.is_active = failing(OSError("connection refused"))
+    query.awaited.set()
+    with pytest.raises(OSError, match="connection refused"):
+        remote.wait_for_end()
+
+
+def test_a_run_does_not_wait_longer_for_a_server_that_refuses_the_stop(query: Query, remote: RemoteQuery) -> None:
+    query.stops = failing(OSError("connection refused"))
+    remote.ask_to_stop()
+    remote.wait_for_end()
+    assert "did not confirm" in str(remote.failure)

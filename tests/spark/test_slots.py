@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 from py4j.protocol import Py4JError
 
 from tests.house.protocol import DispatcherLostError, SegmentTask
+from tests.house.sinks import FailureKind
 from tests.house.spark import ExecutorDispatcher, PickledSink, task_slots
 from tests.house.stores import StoreSpec
 from tests.support.one_segment import Stage
+from wal_sink.settings import Delivery
 from wal_sink.spark import delivery as executors
+from wal_sink.spark.committers import concurrency
 from wal_sink.support.limits import LENT_S, DeliverySlots
 
 WAIT_S = 60
@@ -242,3 +246,73 @@ def test_after_a_job_that_was_lost_staging_keeps_its_slot(monkeypatch: pytest.Mo
     deliver(to)
     deliver(to)
     assert context.tasks == [1, 1, 2]
+
+
+def test_slots_come_back_after_an_error_too() -> None:
+    slots = DeliverySlots(lambda: 1)
+    with pytest.raises(ValueError, match="x"), slots.taken(1, should_stop=go_on):
+        raise ValueError("x")
+    with slots.taken(1, should_stop=go_on) as granted:
+        assert granted == 1
+
+
+def test_little_work_that_finds_slots_of_staging_free_overtakes_nobody() -> None:
+    slots = DeliverySlots(lambda: 0, lambda: 1)
+    first = Waiting(slots, 1, [])
+    while not slots._waiting:
+        threading.Event().wait(0.001)
+
+    with slots.taken(1, should_stop=lambda: True, work_s=LENT_S) as granted:
+        assert granted == 0
+
+    first.stopping.set()
+    first.end()
+    assert first.granted == 0
+
+
+def test_a_cluster_that_grows_lets_the_next_one_in() -> None:
+    size = [1]
+    slots = DeliverySlots(lambda: size[0])
+    with slots.taken(1, should_stop=go_on):
+        size[0] = 3
+        with slots.taken(9, should_stop=go_on) as granted:
+            assert granted == 2
+
+
+def test_the_jobs_of_all_sinks_together_take_no_more_than_there_are() -> None:
+    context, slots = Context(), DeliverySlots(lambda: 7)
+    threads = [threading.Thread(target=deliver, args=[dispatcher(context, slots)], daemon=True) for _ in range(3)]
+    with ExitStack() as ending:
+        ending.callback(context.go.set)
+        for thread in threads:
+            thread.start()
+        assert all(context.started.acquire(timeout=WAIT_S) for _ in range(2))
+        assert not context.started.acquire(timeout=0.1)
+        # The thread that takes five slots may give its tasks to Spark later than the thread that takes two.
+        assert sorted(context.tasks) == [2, 5]
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert len(context.tasks) == 3
+
+
+def test_a_run_that_ends_before_a_slot_is_free_starts_no_job() -> None:
+    context = Context()
+    results = deliver(dispatcher(context, DeliverySlots(lambda: 0), stopped=True))
+    assert {result.failure.kind for result in results} == {FailureKind.STOPPED}
+    assert context.tasks == []
+
+
+def test_a_sink_may_be_given_fewer_than_there_are() -> None:
+    context, slots = Context(), DeliverySlots(lambda: 7)
+    context.go.set()
+    deliver(dispatcher(context, slots, max_concurrency=2))
+    deliver(dispatcher(context, slots, max_concurrency=50))
+    assert context.tasks == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("of_sink", "of_user", "most"), [(None, None, None), (3, None, 3), (3, 2, 2), (3, 9, 3), (None, 9, 9)]
+)
+def test_a_user_can_only_lower_what_a_sink_permits(of_sink: int | None, of_user: int | None, most: int | None) -> None:
+    sink: Any = SimpleNamespace(max_concurrency=of_sink)
+    assert concurrency(sink, Delivery(None, max_concurrency=of_user)) == most

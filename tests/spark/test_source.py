@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.house.log import Log, Manifest, Release, paths
 from tests.house.stores import StoreSpec, open_store
 from tests.house.support import SYSTEM, process_identity
-from wal_sink.errors import ConfigError, FencedError, HistoryError
+from wal_sink.errors import ConfigError, CorruptError, FencedError, HistoryError
 from wal_sink.settings import Settings
 from wal_sink.spark import source_reading as reading
 from wal_sink.spark import source_writing as writing
@@ -385,3 +385,48 @@ def test_wrong_options_are_named_and_no_secret_is_shown(options: dict[str, str],
     with pytest.raises(ConfigError, match=expected) as raised:
         read_options(options)
     assert "topsecret" not in str(raised.value)
+
+
+def test_a_batch_without_partitions_is_staged_too(place: Place) -> None:
+    place.writer().commit([], 0)
+    assert [manifest.rows for manifest in place.manifests()] == [0]
+
+
+def test_the_run_of_a_worker_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3)], 0)
+    place.complete(0)
+    place.plan(1)
+    place.writer().commit([in_task(monkeypatch, place.sent(), 3, Task(batch="1"))], 1)
+    assert [(manifest.term, manifest.attempt) for manifest in place.manifests(1)] == [(1, 2)]
+
+
+def test_a_worker_whose_batch_is_refused_for_another_reason_does_not_claim_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned_by_another_worker(place, monkeypatch, pid=1)
+    place.complete(0)
+    with pytest.raises(FencedError, match="but this batch is running now"):
+        place.sent()
+    writing._stagers.clear()
+    with pytest.raises(FencedError, match="but this batch is running now"):
+        place.sent()
+
+
+def test_a_release_that_is_gone_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged(place, monkeypatch, 2)
+    released(place, 1)
+    with pytest.raises(CorruptError, match="batch 1 is released"):
+        reading._all_released(place.log, [0, 1])
+    assert reading._all_released(place.log, [0]) == []
+
+
+@pytest.mark.parametrize("wal", ["hdfs://spark@name-node:8020/wal", "webhdfs://etl_user@host/wal"])
+def test_the_user_of_a_hadoop_address_is_no_secret(wal: str) -> None:
+    assert read_options({"wal": wal, "storageOptions": '{"user": "spark"}'}).store.url == wal
+    options = write_options({"wal": wal, "checkpointLocation": "hdfs://spark@name-node:8020/checkpoint"})
+    assert options.store.url == wal
+
+
+def test_the_container_of_an_address_is_no_secret() -> None:
+    url = "abfs://container@account.dfs.core.windows.net/wal"
+    assert read_options({"wal": url}).store.url == url

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import functools
 import pickle
 import subprocess
@@ -291,3 +292,73 @@ def test_a_spark_without_python_data_sources_is_named(monkeypatch: pytest.Monkey
     expected = ConfigError if missing.startswith("pyspark") else ModuleNotFoundError
     with pytest.raises(expected, match="no Python data sources" if expected is ConfigError else missing):
         wrap.data_source_writer(Source())
+
+
+def test_an_open_that_raises_is_not_closed() -> None:
+    writer = Recorder(OSError("closed today"))
+    with pytest.raises(OSError, match="closed today"):
+        deliver(wrap.foreach_writer(writer), chunk(1))
+    assert writer.calls == [("open", 3, 7)]
+
+
+def test_only_process_is_required() -> None:
+    rows: list[Row] = []
+    deliver(wrap.foreach_writer(SimpleNamespace(process=rows.append)), chunk(1, 2))
+    assert rows == [Row(id=1), Row(id=2)]
+
+
+def test_rows_have_the_types_pyspark_gives_its_own_writers() -> None:
+    inner = t.StructType([t.StructField("x", t.IntegerType()), t.StructField("y", t.StringType())])
+    arrow_inner = pa.struct([("x", pa.int32()), ("y", pa.string())])
+    fields: list[tuple[str, t.DataType, pa.DataType, Any, Any]] = [
+        ("a.b", t.StringType(), pa.string(), "x", "x"),
+        ("a.b", t.DecimalType(5, 2), pa.decimal128(5, 2), decimal.Decimal("1.50"), decimal.Decimal("1.50")),
+        ("day", t.DateType(), pa.date32(), dt.date(2024, 2, 29), dt.date(2024, 2, 29)),
+        ("ntz", t.TimestampNTZType(), pa.timestamp("us"), dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1)),  # noqa: DTZ001
+        ("map", t.MapType(t.StringType(), inner), pa.map_(pa.string(), arrow_inner),
+         [("k", {"x": 1, "y": "z"})], {"k": Row(x=1, y="z")}),
+        ("list", t.ArrayType(inner), pa.list_(arrow_inner),
+         [{"x": None, "y": "z"}], [Row(x=None, y="z")]),
+        ("bytes", t.BinaryType(), pa.binary(), b"\0\xff", b"\0\xff"),
+        ("void", t.NullType(), pa.null(), None, None),
+    ]  # fmt: skip
+    schema = t.StructType([t.StructField(name, kind) for name, kind, *_ in fields])
+    table = pa.Table.from_arrays([pa.array([f[3]], f[2]) for f in fields], names=[f[0] for f in fields])
+    rows: list[Row] = []
+    sink = wrap.foreach_writer(rows.append)
+    sink.open(context(schema))
+    sink.write_segment(0, 7, [Chunk.of(table, key="key")])
+    assert rows[0].__fields__ == schema.names
+    assert list(rows[0]) == [f[4] for f in fields]
+
+
+def test_an_instant_is_naive_local_time_as_in_pyspark() -> None:
+    instant = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
+    table = pa.table({"at": pa.array([instant], pa.timestamp("us", "UTC"))})
+    rows: list[Row] = []
+    sink = wrap.foreach_writer(rows.append)
+    sink.open(context(t.StructType([t.StructField("at", t.TimestampType())])))
+    sink.write_segment(0, 7, [Chunk.of(table, key="key")])
+    assert rows[0].at == instant.astimezone().replace(tzinfo=None)
+
+
+def test_what_a_foreach_batch_function_returns_is_ignored() -> None:
+    calls: list[tuple[object, int]] = []
+
+    def write(df: object, batch_id: int) -> str:
+        calls.append((df, batch_id))
+        return "whatever"
+
+    batch = ReleasedBatch(batch_id=7, term=1, spark=cast("Any", None), read=lambda: cast("Any", "rows"))
+    assert wrap.foreach_batch(write).write_batch(batch) is None
+    assert calls == [("rows", 7)]
+
+
+@pytest.mark.parametrize("function", [later, lazily])
+@pytest.mark.parametrize("method", ["a function", "open", "process", "close"])
+def test_a_row_writer_whose_call_did_not_run_fails_for_good(method: str, function: Callable[..., object]) -> None:
+    recorder = Recorder()
+    vars(recorder)[method] = undecided(function)
+
+    with pytest.raises(PermanentError, match=r"returned a (coroutine|generator), which wal-sink would never run"):
+        deliver(wrap.foreach_writer(recorder if method != "a function" else undecided(function)), chunk(1))

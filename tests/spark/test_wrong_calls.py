@@ -17,8 +17,11 @@ from tests.house.sinks import Chunk, SegmentSink, Sink, as_sink, sink_from_url
 from wal_sink import (
     BatchSink,
     Delivery,
+    PermanentError,
+    Rejected,
     Retry,
     Settings,
+    TransactionalSink,
     WalSink,
     idempotent,
     wrap,
@@ -442,3 +445,43 @@ def test_a_shared_folder_is_refused_before_anything_is_written(tmp_path: Path, c
         WalSink(post, wal=str(tmp_path / "a"), checkpoint=str(tmp_path / checkpoint)).drain()
 
     assert not list(tmp_path.iterdir())
+
+
+def test_refused_rows_that_are_no_mapping_are_not_tried_again() -> None:
+    with pytest.raises(PermanentError, match="mapping from the index"):
+        Rejected(cast("Any", ["bad"]))
+
+
+class Ledger(TransactionalSink):
+    """Its `commit` is its own helper: wal-sink calls only methods of a sink's kind."""
+
+    def write(self, chunk: Chunk) -> None: ...
+
+    def last(self, slot: str) -> None: ...
+
+    def commit(self) -> None: ...
+
+
+def test_helpers_of_a_sink_may_look_as_they_like() -> None:
+    ledger = Ledger()
+
+    assert as_sink(ledger) is ledger
+
+
+def test_a_type_error_inside_a_function_is_its_own() -> None:
+    def adds(_: Chunk) -> None:
+        raise TypeError("can only concatenate str")
+
+    sink = as_sink(adds)
+
+    with pytest.raises(TypeError, match="concatenate"):
+        cast("Sink", sink).write(cast("Chunk", None))
+
+
+def test_every_answer_fits_on_a_few_lines() -> None:
+    calls = [call for call, _ in (*WRONG_VALUES, *WRONG_WRAPS)]
+
+    for call in calls:
+        with pytest.raises(ConfigError) as told:
+            call()
+        assert len(str(told.value)) < 700

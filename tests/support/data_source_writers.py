@@ -56,5 +56,13 @@ class LateWriter(RowWriter):
         return later()  # type: ignore[return-value]  # that is the fault
 
 
+class SilentWriter(CommittingWriter):
+    """A writer that forgets to return a message."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        list(iterator)
+        return None  # type: ignore[return-value]  # that is the fault
+
+
 def _ids(messages: list[WriterCommitMessage | None]) -> list[list[int] | None]:
     return [message.ids if isinstance(message, Written) else None for message in messages]

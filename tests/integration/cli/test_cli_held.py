@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,3 +136,47 @@ def test_a_query_that_starts_takes_over_without_a_question(wal: str, living: sub
     with wal_sink.walsink.WalSink(lambda _: None, wal=wal, checkpoint=f"{Path(wal).parent}/checkpoint"):
         assert terms(wal) == [1, 2]
     assert living.poll() is None  # it learns of it with the next batch
+
+
+def test_a_process_that_was_killed_holds_nothing_though_the_host_has_another_name(wal: str) -> None:
+    drain(wal, "--start-from", "earliest")
+    claim_as(wal, host="its-older-name")
+
+    for more in ((), ("--take-over",)):
+        assert "is running on this machine. Stop that process first" in drain(wal, *more, code=1).stderr
+
+    assert terms(wal) == [1, 2]
+
+
+def test_a_zombie_holds_no_sink(wal: str, living: subprocess.Popen[bytes]) -> None:
+    """In a container whose first process does not wait for its children, a killed driver stays in the table."""
+    os.kill(living.pid, signal.SIGKILL)
+    stat = Path(f"/proc/{living.pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+    wait_until(lambda: len(list(Path(f"/proc/{living.pid}/task").iterdir())) == 1)
+
+    drain(wal)
+
+
+def test_after_a_process_that_ended_on_another_host_it_goes_on(wal: str, living: subprocess.Popen[bytes]) -> None:
+    living.send_signal(signal.SIGINT)
+    living.wait(60)
+
+    assert paths.ended(ROLE, 1) in [f"{paths.terms(ROLE)}/{name}" for name in store_of(wal).list(paths.terms(ROLE))]
+    drain(wal)
+    drain(wal)  # each leaves its own record
+    assert terms(wal) == [1, 2, 3]
+
+
+def test_a_process_id_that_another_process_got_is_no_holder(wal: str) -> None:
+    drain(wal, "--start-from", "earliest")
+    claim_as(wal, started=process_identity().started - 1)
+
+    drain(wal)
+
+
+def test_a_drain_that_failed_has_ended_too(wal: str) -> None:
+    result = CliRunner().invoke(main, ["drain", wal, "--to", "held_targets:fail", "--start-from", "earliest"])
+    assert result.exit_code == 1
+
+    drain(wal)

@@ -241,3 +241,29 @@ def test_a_drain_that_follows_ends_soon_with_0_though_the_store_does_not_answer(
         assert (said["batches"], said["pending_batches"], said["interrupted"]) == (None, None, True)
     else:
         assert "the store did not tell how far the delivery came" in result.stdout
+
+
+def test_ctrl_c_ends_a_drain_in_the_same_way(wal: str) -> None:
+    with command(*drain(wal)) as process:
+        process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == ENDED_BY_CTRL_C == 128 + signal.SIGINT
+    assert lines() == ["begun", "done"]
+    assert ended(wal, OTHER)
+    assert (told, said) == ("", "ended by Ctrl-C: 3 batches pending, delivered at the next start\n")
+
+
+def test_where_the_store_does_not_answer_any_more_the_line_says_so(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(WalSink, "status", refused)
+        raise KeyboardInterrupt
+
+    def refused(*_: object) -> None:
+        raise StoreError("no route")
+
+    monkeypatch.setattr(WalSink, "drain", interrupted)
+    result = CliRunner().invoke(main, [*drain(wal), "--to", "slow_targets:take"])
+
+    assert result.exit_code == ENDED_BY_CTRL_C
+    assert "it is not known how many batches are pending (StoreError: no route)" in result.stderr

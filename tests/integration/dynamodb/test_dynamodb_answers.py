@@ -12,7 +12,7 @@ import pytest
 from tests.house.sinks import Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import KINDS, SECRET, opened
-from tests.support.servers.dynamodb_server import DynamoDbServer, Fault
+from tests.support.servers.dynamodb_server import ACCESS, DynamoDbServer, Fault
 from wal_sink.errors import PermanentError
 from wal_sink_backends.dynamodb import calls as dynamodb_clients
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
@@ -194,3 +194,17 @@ def test_a_table_without_that_row_key(server: DynamoDbServer) -> None:
         opened(server, server.new_table(), row_key="at"),
     ):
         pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_are_read_anew_when_opening(
+    server: DynamoDbServer, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dynamodb_clients.session().get_credentials()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    server.faults.append(Fault("DescribeTable", "UnrecognizedClientException"))
+    table = server.new_table()
+    server.signers.clear()
+    with opened(server, table, kind):
+        assert server.signers[:2] == [ACCESS["aws_access_key_id"], "renewed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +11,11 @@ import pytest
 from tests.house.sinks import Position
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.dynamodb_tools import opened
-from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, create_table
+from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault, create_table
 from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError, PermanentError
 from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.items import Identity
-from wal_sink_backends.dynamodb.sink import DynamoDbSink
+from wal_sink_backends.dynamodb.sink import DynamoDbSink, TryAgainError
 
 # The ledger.
 
@@ -243,3 +244,24 @@ def test_a_service_that_tells_neither_id_nor_creation_is_refused() -> None:
 def test_the_id_of_a_table_comes_before_its_time_of_creation() -> None:
     found = {"TableName": "orders", "TableId": "7f", "CreationDateTime": 1}
     assert Identity.of(found, "'orders'") == Identity("orders", "7f")
+
+
+def test_slots_that_were_left_unread_are_asked_for_again(server: DynamoDbServer) -> None:
+    slots = [f"wal/default/{number}" for number in range(10)]
+    with opened(server, server.new_table()) as sink:
+        for slot in slots:
+            sink.write(chunk(ids(1), slot=slot))
+        server.requests.clear()
+        server.faults += [Fault("BatchGetItem", unprocessed=10), Fault("BatchGetItem", unprocessed=4)]
+        found = sink.positions(slots)
+    asked = [one["Keys"] for _, body in server.requests[1:] for one in body["RequestItems"].values()]
+    assert [len(keys) for keys in asked] == [10, 10, 4]
+    assert found == {slot: Position(slot, 0, 1, "a") for slot in slots}
+
+
+def test_waiting_for_slots_that_are_left_unread_is_bounded(server: DynamoDbServer) -> None:
+    with opened(server, server.new_table()) as sink:
+        sink._target = replace(sink._target, timeout_s=0.3)  # of its patience, not of its client
+        server.faults.append(Fault("BatchGetItem", unprocessed=1, times=10**6))
+        with pytest.raises(TryAgainError, match="1 slots were not read within timeout_s"):
+            sink.positions([SLOT])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.support.http_collection import IDS, Collection, write
-from tests.support.servers.http_target import Fault
+from tests.support.servers.http_target import Fault, HttpTarget
 from tests.support.servers.ports import free_port
+from tests.support.servers.tls import Authority
 from tests.support.waiting import wait_until
-from wal_sink.errors import OutcomeUnknownError
+from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.testing import query_into
 from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError
 
@@ -87,3 +91,25 @@ def test_a_sink_without_a_lookup_or_keys_repeats_a_request_of_unknown_outcome(pl
 
 
 # Killed processes.
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "ours")
+
+
+@pytest.fixture
+def tls_target(tmp_path: Path, authority: Authority) -> Iterator[HttpTarget]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.certificate("127.0.0.1"))
+    with HttpTarget(tmp_path / "rows.db", tls=context) as server:
+        yield server
+
+
+def test_a_certificate_is_checked(tls_target: HttpTarget, authority: Authority) -> None:
+    url = f"{tls_target.url}/plain/orders"
+    with pytest.raises(PermanentError, match=r"CERTIFICATE_VERIFY_FAILED.*pass verify="):
+        write(HttpSink(url))
+    write(HttpSink(url, verify=str(authority.file)))
+    write(HttpSink(url, verify=False))
+    assert [row["id"] for row in tls_target.store.rows("orders")] == IDS * 2

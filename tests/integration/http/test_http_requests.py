@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.house.sinks import Rejected
-from tests.support.http_collection import CONTEXT, SECRET, Collection, chunk, write
+from tests.support.http_collection import CONTEXT, SECRET, Collection, chunk, opened, write
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink_backends.http.sink import HttpSink, Statuses, TargetFailedError
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Statuses, TargetFailedError
 
 # Requests.
 
@@ -207,3 +207,17 @@ def test_a_variable_that_is_no_header(plain: Collection, monkeypatch: pytest.Mon
     with pytest.raises(PermanentError, match="ORDERS_AUTH is not a valid header value") as caught:
         write(HttpSink(plain.url, headers_from_env={"Authorization": "ORDERS_AUTH"}))
     assert SECRET not in str(caught.value)
+
+
+def test_a_redirect_that_echoes_a_header_shows_it_not(plain: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_AUTH", f"Bearer {SECRET}")
+    plain.server.faults.append(Fault(status=302, headers={"Location": f"/for/{SECRET}/x"}))
+    with pytest.raises(PermanentError, match=r"redirects to /for/\*\*\*/x, but"):
+        write(HttpSink(plain.url, headers_from_env={"Authorization": "ORDERS_AUTH"}))
+
+
+def test_the_secrets_of_a_lookup_are_masked_too(plain: Collection) -> None:
+    plain.server.faults.append(Fault(status=500, body="abcdef it was"))
+    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/{{key}}?token=abcdef")
+    with opened(sink), pytest.raises(TargetFailedError, match=r"\*\*\* it was"):
+        sink.write(chunk())

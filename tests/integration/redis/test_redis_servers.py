@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from tests.house.sinks import Chunk
+from tests.house.sinks import Chunk, Position
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import CHECKOUT
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids
@@ -234,3 +235,62 @@ def test_a_url_with_the_path_of_a_socket_makes_a_sink_that_writes(server: RedisS
     sink.write(chunk(ids(1)))
     sink.close()
     assert ledger(server)["rows"] == "1"
+
+
+def test_a_server_without_an_append_only_file_is_warned_of(
+    new_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = new_redis("--appendonly", "no")
+    with caplog.at_level(logging.WARNING, "wal_sink_backends.redis.sink"):
+        for _ in range(2):
+            with opened(server):
+                pass
+    (warned,) = [record.getMessage() for record in caplog.records if "append-only" in record.getMessage()]
+    assert server.url in warned
+
+
+def test_a_server_replaced_unseen_by_one_with_an_older_state(
+    server: RedisServer, new_redis: Callable[..., RedisServer]
+) -> None:
+    """redis-py connects anew without a word: the chunk is the first to meet the other server."""
+    older = new_redis()
+    for each in (server, older):
+        with opened(each, kind="stream", key="orders") as sink:
+            sink.write(chunk(ids(1)))
+    with TcpProxy(server.port) as proxy:
+        sink = through(proxy)
+        sink.open(CONTEXT)
+        sink.write(chunk(ids(2), first=1))
+        follows = sink.last(SLOT)
+        proxy.lead_to(older.port)
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
+            sink.write(chunk(ids(3), first=2))
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
+            sink.write(chunk(ids(3), batch=1, segment="b", after=follows))
+        assert stream_ids(older) == [1]
+        assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 1, "a")}
+        for first in (1, 2):
+            sink.write(chunk(ids(first + 1), first=first))
+        sink.close()
+    assert stream_ids(older) == [1, 2, 3]
+    assert stream_ids(server) == [1, 2]
+
+
+def test_a_server_that_restarts_without_its_newest_writes(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis("--appendonly", "no")
+    with opened(server, kind="stream", key="orders") as sink:
+        sink.write(chunk(ids(1)))
+        with server.client() as client:
+            client.save()
+        sink.write(chunk(ids(2), first=1))
+        server.kill()
+        server.start()
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
+            sink.write(chunk(ids(3), first=2))
+    assert stream_ids(server) == [1]

@@ -132,3 +132,21 @@ def test_what_another_process_opened_is_refused_by_its_id() -> None:
         ConfigError, match=r"the WAL was opened in process -1, and this process is a forked child of that process"
     ):
         Owner(pid=-1).refuse_child("the WAL")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_what_was_made_before_a_fork_is_opened_in_the_child(tmp_path: Path) -> None:
+    sink = WalSink(print, wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint"))
+
+    def opened() -> str:
+        with sink:
+            sink.drain()
+        return "drained"
+
+    assert in_child(opened) == "drained"
+
+
+def test_an_owner_is_here_and_not_in_a_child() -> None:
+    owner = Owner()
+    assert owner.is_here
+    assert in_child(lambda: str(owner.is_here)) == "False"

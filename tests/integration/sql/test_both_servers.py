@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.sinks import Position, Rejected
+from tests.house.sinks import LedgerEntry, Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
-from tests.support.servers.databases import PASSWORD_VARIABLE, DatabaseServer, PostgresqlServer
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, DatabaseServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import FencedError, HistoryError, PermanentError
+from wal_sink_backends.sql.sink import SqlSink
 
 UTC = dt.UTC
 AT = dt.datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
@@ -211,3 +212,25 @@ def test_booleans_instants_and_nested_values(server: DatabaseServer, database: s
     assert first[1] == 1
     assert first[2].replace(tzinfo=first[2].tzinfo or UTC) == AT
     assert (json.loads(first[3]) if isinstance(first[3], str) else first[3]) == nested[0]
+
+
+def test_rows_are_not_committed_without_their_position(server: DatabaseServer, database: str) -> None:
+    """As where the ledger's row cannot be seen: an update that meets nothing is no error to a database."""
+    with opened(sink_to(server, database)) as sink:
+        connection, dialect = sink._connected(), sink._dialect
+        entry = LedgerEntry(1, Position(SLOT, 0, 2, "a"))
+        told = f"slot '{SLOT}' of wal_sink_ledger: 0 rows moved, expected 1"
+        with pytest.raises(PermanentError, match=told), dialect.transaction(connection):
+            dialect.move_ledger(connection, entry)
+        with dialect.transaction(connection):
+            dialect.lock(connection, SLOT, 1)
+            dialect.move_ledger(connection, entry)
+            dialect.move_ledger(connection, entry)
+        assert sink.last(SLOT) == entry.position
+
+
+def test_a_password_in_the_url_works_and_does_not_show(server: DatabaseServer, database: str) -> None:
+    sink = SqlSink(server.url(database, password=True), "flights")
+    assert write(sink, chunk(ids(1))) == [None]
+    assert PASSWORD not in repr(sink)
+    assert USER not in repr(sink)

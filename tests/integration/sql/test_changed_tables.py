@@ -204,3 +204,34 @@ def test_a_table_that_is_altered_while_it_is_described_may_be_tried_again(
         with pytest.raises(TableAltered, match="was altered while its description was read"):
             sink.write(chunk(ids(1)))
     assert stored(server, database) == []
+
+
+def test_a_table_that_is_gone_is_not_made_anew(server: DatabaseServer, database: str) -> None:
+    """Its rows are gone, and the ledger says that they are there."""
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(ids(1)))
+        as_owner(server, database, "DROP TABLE flights")
+        with pytest.raises(
+            PermanentError, match="the table no longer exists, and the rows that this process wrote to it are lost"
+        ):
+            sink.write(chunk(ids(2), first=1))
+
+
+def test_a_table_that_is_altered_again_and_again_may_be_tried_again(postgresql: PostgresqlServer, pg: str) -> None:
+    with opened(sink_to(postgresql, pg)) as sink:
+        sink.write(chunk(ids(1)))
+        dialect: Any = sink._dialect
+        insert = type(dialect).insert
+        numbers = iter(range(10))
+
+        def altered_first(*arguments: Any, **named: Any) -> Any:
+            as_owner(postgresql, pg, f"ALTER TABLE flights ADD COLUMN more{next(numbers)} integer")
+            return insert(*arguments, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(dialect), "insert", altered_first)
+            with pytest.raises(TableAltered, match=r"was altered while rows were written to it\. Nothing was written"):
+                sink.write(chunk(ids(2), first=1))
+        assert stored(postgresql, pg) == [(1,)]
+        assert sink.write(chunk(ids(2), first=1)) is None
+    assert stored(postgresql, pg) == [(1,), (2,)]

@@ -12,6 +12,9 @@ from tests.house.sinks import Position, Rejected
 from tests.support.chunks import SLOT, chunk, ids
 from tests.support.servers.databases import MariadbServer, PostgresqlServer
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
+from wal_sink.errors import DeliveryError
+from wal_sink.settings import Delivery
+from wal_sink.testing import query_into
 from wal_sink_backends.sql.mariadb.session import Session
 
 REASON = (
@@ -192,3 +195,29 @@ def test_what_a_mariadb_counts_is_what_it_was_sent(mariadb: MariadbServer, maria
             older = rows((1, 0, 2), (2, None, 2), (1, 0, 3))
             assert sink.write(chunk(older, first=8, slot=str(options))) is None
     assert mariadb.query(maria, "SELECT count(*) FROM flights") == [(3,)]
+
+
+def test_a_dropped_row_halts_or_becomes_a_dead_letter(
+    postgresql: PostgresqlServer, pg: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    as_owner(postgresql, pg, "CREATE TABLE flights (id bigint)", *trigger("BEFORE INSERT", DROPS_TWO))
+    told = r"batch 0.*SqlSink\('postgresql://.*'flights'.* rejected 1 row; row 1 of the chunk: the table kept 0 of 1 "
+    with query_into(sink_to(postgresql, pg)) as query:
+        with pytest.raises(DeliveryError, match=f"{told}.*pass may_drop_rows=True\\. Correct the rows"):
+            query.batch(ids(1, 2))
+        query.crash()
+    assert stored(postgresql, pg) == []
+    with query_into(Delivery(sink_to(postgresql, pg), on_rejected="dead_letter")) as query:
+        query.batch(ids(1, 2, 3))
+    assert stored(postgresql, pg) == [(1,), (3,)]
+    kept = [record.getMessage() for record in caplog.records if "kept as" in record.getMessage()]
+    assert [text.partition(", ")[0] for text in kept] == ["sink default: 1 row refused"]
+
+
+def test_of_a_key_alone_a_row_is_there_or_dropped(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(postgresql, pg, "CREATE TABLE flights (id bigint PRIMARY KEY)", *trigger("BEFORE INSERT", DROPS_TWO))
+    with opened(sink_to(postgresql, pg, **UPSERT)) as sink:
+        assert sink.write(chunk(ids(1, 3, 1))) is None
+        assert sink.write(chunk(ids(3, 4, 4), first=3)) is None
+        assert sink.write(chunk(ids(5, 2, 1), first=6)) == Rejected({1: REASON})
+    assert stored(postgresql, pg) == [(1,), (3,), (4,)]

@@ -366,3 +366,34 @@ def test_a_wrong_password_is_refused_before_anything_is_staged(server: DatabaseS
     ):
         raise AssertionError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_replaced_between_two_batches_by_one_with_an_older_state(
+    server: DatabaseServer, older: DatabaseServer, database: str, proxy: TcpProxy
+) -> None:
+    """The first chunk of a segment follows what the slot held when the segment was begun."""
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(2), first=1))
+        follows = sink.last(SLOT)
+        proxy.lead_to(older.port)
+        with pytest.raises(
+            OutcomeUnknownError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "
+        ):
+            write_patiently(sink, chunk(ids(3), batch=1, segment="b", after=follows))
+    assert stored(older, database) == [1]
+
+
+def test_a_server_replaced_by_one_without_ledger_and_table(
+    server: DatabaseServer, older: DatabaseServer, database: str, proxy: TcpProxy
+) -> None:
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(2), first=1))
+        for table in ("flights", "wal_sink_ledger"):
+            older.query(database, f"DROP TABLE {table}")
+        proxy.lead_to(older.port)
+        with pytest.raises(OutcomeUnknownError, match=r"the slot is at nothing, expected it at batch 0, row 2\. "):
+            write_patiently(sink, chunk(ids(3), first=2))
+        assert sink.last(SLOT) is None
+        for first in range(3):
+            write_patiently(sink, chunk(ids(first + 1), first=first))
+    assert stored(older, database) == [1, 2, 3]

@@ -155,3 +155,12 @@ def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(
     own = "" if isinstance(server, PostgresqlServer) else f" AND table_schema = '{database}'"
     named = f"SELECT table_name FROM information_schema.tables WHERE table_name LIKE '%rders%'{own}"
     assert server.query(database, named) == []
+
+
+def test_a_partition_that_becomes_unlogged_is_noticed(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(postgresql, pg, PARTED, LOW.format("", ""))
+    with opened(sink_to(postgresql, pg)) as sink:
+        sink.write(chunk(ids(1)))
+        postgresql.query(pg, "ALTER TABLE low SET UNLOGGED")
+        with pytest.raises(PermanentError, match="low, a partition of flights, is UNLOGGED"):
+            sink.write(chunk(ids(2), first=1))

@@ -71,3 +71,15 @@ def test_four_processes_write_side_by_side(server: DatabaseServer, database: str
         assert [one.wait() for one in all_of_them] == [0] * 4, [one.output[-500:] for one in all_of_them]
         assert not any("again" in one.output for one in all_of_them)
     assert check(server, database, "side by side") == 4 * 4 * BATCH_ROWS
+
+
+def test_two_processes_with_different_terms_at_once(server: DatabaseServer, database: str, tmp_path: Path) -> None:
+    """Both begin with the first row of the slot. The lower term ends, in either order, and no row is there twice."""
+    url = server.url(database, password=True)
+    with (
+        writer(url, tmp_path / "lower.log", batches=30, term=1) as lower,
+        writer(url, tmp_path / "higher.log", batches=30, term=2) as higher,
+    ):
+        assert higher.wait() == 0, higher.output[-500:]
+        assert lower.wait() in (0, FENCED), lower.output[-500:]
+    assert check(server, database, "two terms") == 30 * BATCH_ROWS
