@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -23,6 +24,8 @@ from wal_sink.operate.letters import (
     plan_delete,
 )
 from wal_sink.operate.replay import DeadLetters, ReplayResult
+from wal_sink.settings import Delivery
+from wal_sink.testing import Crash
 
 EVERY = Chosen()
 
@@ -284,3 +287,38 @@ def test_a_deletion_that_is_killed_anywhere_is_completed_and_makes_no_row_due_ag
         end_roles(place.wal)
         deleted(place)
         assert files(place) == []
+
+
+def unknown_then_refused_again() -> Place:
+    """A chunk of unknown outcome. The target refused row 0 of its replay, which was killed before that was recorded."""
+    place = Place(rows=lambda _: [2])
+
+    def fail(_: Chunk) -> None:
+        raise ConnectionError("broken")
+
+    run = place.open({"a": Delivery(Recorder(fail), guarantee="at_most_once", on_rejected="dead_letter")})
+    list(place.query().batches(run, 1))
+    with suppress(DeliveryError):
+        run.deliver_all()
+    place.open({"a": Delivery(Recorder(), guarantee="at_most_once")}).deliver_all()
+    end_roles(place.wal)
+
+    def die(what: str, where: str) -> None:
+        if what == "before create" and where.endswith(paths.REPLAYED):
+            raise Crash
+
+    with pytest.raises(Crash):
+        DeadLetters(log_on(place.wal, die), name="a").replay(
+            lambda _: Rejected({0: "bad"}), unknown=True, take_over="always"
+        )
+    end_roles(place.wal)
+    return place
+
+
+def test_a_deletion_that_is_killed_sends_no_row_of_unknown_outcome_again() -> None:
+    for place in killed_everywhere(
+        remade(unknown_then_refused_again), lambda place: place.wal, lambda log, place: deleted(place, log=log)
+    ):
+        sent = Recorder()
+        DeadLetters(log_on(place.wal), name="a").replay(sent, unknown=True, take_over="always")
+        assert 1 not in [row for chunk in sent.chunks for row in chunk.rows]  # the first replay brought it

@@ -305,3 +305,18 @@ def test_the_target_of_another_sink_is_a_warning_from_the_earliest_batch_on(capl
 
     assert "start_from=earliest: sink 'a' of" in caplog.text
     assert "has the same target" in caplog.text
+
+
+def test_next_is_a_batch_that_was_staged_and_not_complete_when_the_sink_was_registered() -> None:
+    place, new = Place(), Recorder()
+    run = place.open({"old": Recorder()})
+    place.stream(run, 1)
+    query = place.query()
+    query.start_batch(2, 2)
+    query.stage(run, 2)
+
+    drain = place.open({"new": Delivery(new, start_from="next")}, stages=False)
+    query.complete_batch(2)
+    drain.deliver_all()
+
+    assert new.batches == [2]

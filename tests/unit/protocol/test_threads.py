@@ -393,3 +393,37 @@ def test_where_the_system_gives_no_thread_nobody_waits_for_one(monkeypatch: pyte
     assert thread.wait_caught_up(None), "it has given up, for ever"
     assert str(thread.error) == "can't start new thread"
     assert thread.join(None)
+
+
+def test_a_caller_who_asks_during_the_last_look_waits_for_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, asked = Place(), threading.Event()
+
+    def slow(chunk: Chunk) -> None:
+        if chunk.batch_id == 1:
+            time.sleep(0.3)
+
+    sink = Recorder(slow)
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    query = place.query()
+    next(query.batches(run, 1))
+    thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
+    is_open, looks = run.gate.is_open, []
+
+    def ask_after_look(batch_id: int) -> bool:
+        found = is_open(batch_id)
+        if batch_id == 1 and not found:
+            looks.append(batch_id)
+            if len(looks) == 2:  # the last look of the answer that is due
+                next(query.batches(run, 2))
+                thread.catch_up()
+                asked.set()
+        return found
+
+    monkeypatch.setattr(run.gate, "is_open", ask_after_look)
+    thread.catch_up()
+    assert asked.wait(PATIENCE_S)
+    assert thread.wait_caught_up(PATIENCE_S)
+    delivered = list(sink.batches)
+    thread.finish()
+    assert thread.join(PATIENCE_S)
+    assert delivered == [0, 1]

@@ -20,6 +20,7 @@ from tests.support.vault import Vault, VaultSink
 from tests.unit.protocol.test_groups import ignoring
 from wal_sink import idempotent
 from wal_sink.errors import FencedError, HistoryError
+from wal_sink.sinks import Transaction
 
 SLEPT_S = 60.0
 
@@ -130,3 +131,34 @@ def test_what_a_sleeper_released_of_a_history_that_spark_never_completed_is_deli
         next(place.query().batches(run, 1, end_offset=lambda _: 8))
 
     assert sent.tries == 0
+
+
+class SleepyVault(VaultSink):
+    """It fails while a batch is staged. At delivery it begins a transaction, then sleeps while `meanwhile` happens."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def begin(self, transaction: Transaction) -> str:
+        if self.meanwhile is None:
+            raise ConnectionError("the target is away while the batch is staged")
+        token = super().begin(transaction)
+        self.meanwhile()
+        return token
+
+
+def test_rows_that_a_sleeper_prepared_at_delivery_are_not_committed(
+    monkeypatch: pytest.MonkeyPatch, vault: Vault
+) -> None:
+    monkeypatch.setattr(wal_sink.protocol.collect, "COLLECT_EVERY_BATCHES", 1)
+    place, sink = Place(rows=lambda _: [5]), SleepyVault(vault)
+    sleeper = place.open({"a": sink}, settings=lower_retention(1))
+    next(place.query().batches(sleeper, 1))
+
+    def deliver_and_collect() -> None:
+        place.stream(place.open({"a": VaultSink(vault)}, settings=lower_retention(1)), 2)
+        assert place.wal.list(paths.batch(0)) == []
+
+    sink.meanwhile = deliver_and_collect
+    with pytest.raises(FencedError):
+        sleeper.deliver_all()
+    assert shown(vault) == sorted([0, 1, 2, 3, 4] * 3)
