@@ -43,7 +43,7 @@ def stream_ids(server: RedisServer, name: str = "orders") -> list[int]:
         return [int(row["id"]) for _, row in client.xrange(name)]
 
 
-def ledger(server: RedisServer) -> dict[str, str]:
+def ledger(server: RedisServer, slot: str = SLOT) -> dict[str, str]:
     with server.client() as client:
-        found: dict[str, str] = client.hgetall(f"{LEDGER}{SLOT}")
+        found: dict[str, str] = client.hgetall(f"{LEDGER}{slot}")
         return found

@@ -11,7 +11,7 @@ import pytest
 from tests.support.chunks import CONTEXT, chunk, ids
 from tests.support.processes import CHECKOUT, Child
 from tests.support.programs.url_writers import BATCH_ROWS, killed_at_any_moment
-from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, create_table, dynamodb_client
+from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer, create_table, dynamodb_client
 from wal_sink_backends.dynamodb.sink import DynamoDbSink
 
 
@@ -27,7 +27,7 @@ def test_a_writer_killed_at_any_moment_leaves_rows_and_ledger_equal(server: Dyna
             if server.items(f"{table}-ledger") == ledger:
                 return found, sum(int(one["batch_id"]["N"]) * BATCH_ROWS + int(one["rows"]["N"]) for one in ledger)
 
-    killed_at_any_moment(url, tmp_path, held)
+    killed_at_any_moment(url, tmp_path, held, env={name.upper(): value for name, value in ACCESS.items()})
 
 
 @pytest.mark.usefixtures("no_waiting", "server")

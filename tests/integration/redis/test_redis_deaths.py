@@ -15,6 +15,7 @@ from tests.support.programs.url_writers import BATCH_ROWS, killed_at_any_moment
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids, wait_until_alone
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.servers.tcp_proxy import TcpProxy
+from wal_sink.testing.contract.calls import slot
 from wal_sink_backends.redis.sink import RedisSink
 
 
@@ -39,7 +40,7 @@ def test_a_kill_at_any_moment_leaves_rows_and_ledger_equal(
     url = f"{server.url}?kind=stream&key=orders&password_env={VARIABLE}"
 
     def held() -> tuple[list[int], int]:
-        at = ledger(server)
+        at = ledger(server, slot())
         return stream_ids(server), int(at["batch_id"]) * BATCH_ROWS + int(at["rows"]) if at else 0
 
     def kill(writer: Child) -> None:

@@ -46,7 +46,7 @@ def test_neither_the_end_of_the_main_thread_nor_a_call_that_hangs_matters_to_the
 
 INTERRUPTED = """
 import threading
-from wal_sink.runtime import side_by_side as module
+from wal_sink.support import calls as module
 
 module.INTERRUPTED_S = 0.2
 begun = threading.Barrier(3)

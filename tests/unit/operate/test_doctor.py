@@ -136,6 +136,8 @@ def test_without_a_wal_it_is_unknown_whose_the_checkpoint_is(base: Path) -> None
         _, owner = checkpoint_findings(opened(base / "checkpoint"), str(base / "wal"), status)
         assert owner.level is Level.WARNING
         assert why in owner.found
+        (none,) = checkpoint_findings(opened(base / "nothing"), str(base / "wal"), status)
+        assert (none.level, "holds no checkpoint yet" in none.found) == (Level.WARNING, True)
 
 
 def test_the_recorded_checkpoint_is_known_wherever_the_record_can_be_read(base: Path) -> None:
