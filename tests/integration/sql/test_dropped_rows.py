@@ -203,7 +203,7 @@ def test_a_dropped_row_halts_or_becomes_a_dead_letter(
     as_owner(postgresql, pg, "CREATE TABLE flights (id bigint)", *trigger("BEFORE INSERT", DROPS_TWO))
     told = r"batch 0.*SqlSink\('postgresql://.*'flights'.* rejected 1 row; row 1 of the chunk: the table kept 0 of 1 "
     with query_into(sink_to(postgresql, pg)) as query:
-        with pytest.raises(DeliveryError, match=f"{told}.*pass may_drop_rows=True\. Correct the table"):
+        with pytest.raises(DeliveryError, match=f"{told}.*pass may_drop_rows=True\\. Correct the table"):
             query.batch(ids(1, 2))
         query.crash()
     assert stored(postgresql, pg) == []
