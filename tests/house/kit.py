@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.testing.contract.calls import Held, chunks_of, commit, opened, prepare
+from wal_sink.testing.contract.calls import Held, chunks_of, commit, opened, prepare, slot
 from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED
 from wal_sink.testing.data.tables import three_batches
 from wal_sink.testing.simulation.fake_query import stage_tables
@@ -24,6 +24,7 @@ __all__ = [
     "resolve",
     "served_sink",
     "simulated_runtime",
+    "slot",
     "stage_tables",
     "three_batches",
 ]

@@ -56,11 +56,11 @@ __all__ = [
     "claim",
     "decode",
     "encode",
-    "terms",
     "holder_of",
     "load_segment",
     "note_end",
     "paths",
     "read_parquet",
     "segment_writer",
+    "terms",
 ]

@@ -17,14 +17,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import admin as _admin
 
-from tests.house.kit import chunks_of, opened
+from tests.house.kit import chunks_of, opened, slot
 from tests.house.sinks import Chunk, Rejected
 from tests.support.chunks import CONTEXT
 from tests.support.kafka_topics import admin, delete_topic, new_name, new_topic, number_of_partitions, read, set_config
 from tests.support.servers.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, PermanentError
-from wal_sink.testing.contract.calls import deliver, send, slot
+from wal_sink.testing.contract.calls import deliver, send
 from wal_sink_backends.kafka import ledger as kafka_ledger
 from wal_sink_backends.kafka import producer as kafka_producer
 from wal_sink_backends.kafka.client import ClusterSpec, KafkaAttemptError, Topic

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.house.kit import slot
 from tests.house.sinks import Position
 from tests.support.chunks import CONTEXT, SLOT, chunk, ids
 from tests.support.processes import Child
@@ -15,7 +16,6 @@ from tests.support.programs.url_writers import BATCH_ROWS, killed_at_any_moment
 from tests.support.redis_tools import VARIABLE, ledger, opened, stream_ids, wait_until_alone
 from tests.support.servers.redis_server import PASSWORD, RedisServer
 from tests.support.servers.tcp_proxy import TcpProxy
-from wal_sink.testing.contract.calls import slot
 from wal_sink_backends.redis.sink import RedisSink
 
 

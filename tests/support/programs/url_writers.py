@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.house.kit import chunks_of
+from tests.house.kit import chunks_of, slot
 from tests.house.sinks import SinkContext, TransactionalSink, sink_from_url
 from tests.support.forked import ForkedChild
 from tests.support.processes import Child
-from wal_sink.testing.contract.calls import following, slot
+from wal_sink.testing.contract.calls import following
 
 BATCH_ROWS = 20
 _LIVES = 3

@@ -140,7 +140,7 @@ class SleepyVault(VaultSink):
 
     def begin(self, transaction: Transaction) -> str:
         if self.meanwhile is None:
-            raise ConnectionError("the target is away while the batch is staged")
+            raise ConnectionError("the target does not answer while it is staged")
         token = super().begin(transaction)
         self.meanwhile()
         return token
