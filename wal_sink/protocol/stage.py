@@ -29,6 +29,8 @@ from wal_sink.support.clock import epoch_s
 from wal_sink.support.logs import logger_of
 from wal_sink.support.measures import OperationTimes
 
+_logger = logger_of(__name__)
+
 _stagers: dict[tuple[str, str], tuple[str, object]] = {}
 """By query and WAL in this process: the newest run, and the token of the `Entries` that it entered first."""
 _stagers_lock = threading.Lock()
@@ -202,9 +204,6 @@ _ANOTHER_SINK = (
     "belongs to a run of a query that another WalSink of this process stages into the same WAL. Create one WalSink "
     "before the query starts, not in foreachBatch, and close it after the query ended"
 )
-
-
-_logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)

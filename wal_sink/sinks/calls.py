@@ -37,6 +37,9 @@ from wal_sink.support.logs import logger_of
 from wal_sink.support.secrets import redacted
 from wal_sink.support.texts import Finding, counted, name_of, repr_of, text_of, told
 
+_logger = logger_of(__name__)
+T = TypeVar("T")
+
 
 def is_certificate_error(error: BaseException) -> bool:
     """Return whether the error, or one of its causes, is a certificate error: an unknown authority, a wrong name, an
@@ -66,10 +69,6 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(each))
             yield each
             left += [one for one in (each.__cause__, each.__context__) if one is not None]
-
-
-_logger = logger_of(__name__)
-T = TypeVar("T")
 
 
 def _asked_s(error: RetryLaterError) -> float:

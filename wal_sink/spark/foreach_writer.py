@@ -32,6 +32,8 @@ from wal_sink.support.texts import told
 if TYPE_CHECKING:
     from wal_sink.sinks.chunk import Chunk
 
+_logger = logger_of(__name__)
+
 _UNREADABLE = (ValueError, OverflowError)  # what Arrow and `datetime` raise for a value that Python cannot hold
 Convert = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -207,9 +209,6 @@ def dumped(writer: object) -> bytes:
 def unpickled(payload: bytes) -> Any:
     """A fresh copy of it."""
     return pickle.loads(payload)  # noqa: S301 - our own bytes, from the driver's memory
-
-
-_logger = logger_of(__name__)
 
 
 class ForeachWriterSink(SegmentSink):

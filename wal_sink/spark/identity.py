@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+T = TypeVar("T")
+
 _MISSING = "java.io.FileNotFoundException"
 _S3_SCHEMES = frozenset({S3, "s3a", "s3n"})
 _LOCAL_SCHEMES = frozenset({LOCAL, "local"})
@@ -195,7 +197,6 @@ def _scheme(url: str) -> str:
     return url.partition(":")[0].lower() if ":" in url.partition("/")[0] else LOCAL
 
 
-T = TypeVar("T")
 _WHAT = "which query a batch belongs to"
 _SPARK_3_5 = "3.5."
 _METADATA_CACHE = "spark.sql.streaming.metadataCache.enabled"

@@ -18,6 +18,9 @@ from wal_sink.support.logs import logger_of
 from wal_sink.support.measures import OperationTimes, Times
 from wal_sink.support.texts import told
 
+_logger = logger_of(__name__)
+_P = ParamSpec("_P")
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -205,9 +208,6 @@ class GaveUp(_OfSink):
 
 OnEvent = Callable[[Event], object]
 """A hook. It runs on the thread that does the work, so it should return at once."""
-
-_logger = logger_of(__name__)
-_P = ParamSpec("_P")
 
 
 class Events:

@@ -156,6 +156,7 @@ def test_a_zombie_holds_no_sink(wal: str, living: subprocess.Popen[bytes]) -> No
     wait_until(lambda: len(list(Path(f"/proc/{living.pid}/task").iterdir())) == 1)
 
     drain(wal)
+    assert terms(wal) == [1, 2]
 
 
 def test_after_a_process_that_ended_on_another_host_it_goes_on(wal: str, living: subprocess.Popen[bytes]) -> None:
@@ -173,6 +174,7 @@ def test_a_process_id_that_another_process_got_is_no_holder(wal: str) -> None:
     claim_as(wal, started=process_identity().started - 1)
 
     drain(wal)
+    assert terms(wal) == [1, 2, 3]
 
 
 def test_a_drain_that_failed_has_ended_too(wal: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import wal_sink.protocol.collect
-from tests.house.log import MARGIN, Log, paths
+from tests.house.log import MARGIN, Log, Move, encode, paths
 from tests.house.operate import WalFacts, read_batches, read_status
 from tests.house.sinks import Chunk, Rejected
 from tests.house.stores import ObjectMissing
@@ -526,3 +526,13 @@ def test_the_table_in_the_documentation_is_the_one_in_the_code() -> None:
 
     assert rows == [[f"`{lost}`", rule.evidence, rule.verdict] for lost, rule in TABLE.items()]
     assert list(TABLE) == list(Lost)
+
+
+def test_the_error_of_a_place_that_was_left_names_the_present_one() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 1)
+    place.wal.delete([paths.WAL])
+    move = Move(number=1, location="memory://lake/new", moved_from=place.wal.root, id="m", created="now")
+    place.wal.create(paths.move(1), encode(move))
+    with pytest.raises(CorruptError, match=r"wal.json is gone.* By .*moves.* this WAL lies at memory://lake/new"):
+        require_wal(Log(place.wal, simulated_runtime(), "run"), "batches/")
