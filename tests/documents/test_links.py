@@ -56,7 +56,7 @@ def links(text: str) -> list[str]:
         elif token.type == "image":
             found.append(str(token.attrs["src"]))
         elif token.type in ("html_block", "html_inline"):
-            found += re.findall(r"(?:href|src)=[\"']([^\"']+)", token.content)
+            found += re.findall(r"(?:href|src|srcset)=[\"']([^\"']+)", token.content)
     return found
 
 

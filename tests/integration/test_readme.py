@@ -20,8 +20,8 @@ from tests.support.servers.s3_server import S3Server
 
 TEXT = (CHECKOUT / README).read_text()
 ROWS = list(range(60))
-MOST_LINES = 150
-EXAMPLE_ENDS_BY = 15
+MOST_LINES = 120
+EXAMPLE_ENDS_BY = 25
 
 
 @PAGE_LIMIT
@@ -37,9 +37,8 @@ def test_the_code_blocks_do_what_they_say(
     assert ids_of_files(ds.dataset(folder / "lake/orders", format="parquet", exclude_invalid_files=True)) == ROWS
     on_s3 = s3fs.S3FileSystem(**lake.storage_options, use_listings_cache=False)
     assert ids_of_files(ds.dataset(f"{BUCKET}/orders", filesystem=on_s3, format="parquet")) == ROWS
-    posted = http_target.store.rows(name_at_the_api(README))  # by two queries: the second may be stopped before its end
-    times = [sum(row["id"] == each for row in posted) for each in ROWS]
-    assert set(times) <= {1, 2}
+    posted = http_target.store.rows(name_at_the_api(README))
+    assert sorted(int(row["id"]) for row in posted) == ROWS
     assert "database: exactly once" in printed
     assert "api: exactly once in effect" in printed
 
@@ -57,7 +56,7 @@ def test_the_commands_of_readme_are_targets_of_the_makefile() -> None:
     named = re.findall(r"^    make (\S+)", TEXT, flags=re.MULTILINE)
     targets = re.findall(r"^([a-z0-9-]+):", (CHECKOUT / "Makefile").read_text(), flags=re.MULTILINE)
 
-    assert named == ["demo", "test", "test-all"]
+    assert named == ["demo", "test"]
     assert set(named) <= set(targets)
 
 

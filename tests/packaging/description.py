@@ -11,7 +11,7 @@ from typing import Literal
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-_IN_HTML = re.compile(r"""\b(href|src)\s*=\s*["']?([^"'\s>]*)""", re.IGNORECASE)
+_IN_HTML = re.compile(r"""\b(href|src|srcset)\s*=\s*["']?([^"'\s>]*)""", re.IGNORECASE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
@@ -90,7 +90,7 @@ def _links_in(token: Token) -> Iterator[Link]:
         yield Link("image", str(token.attrGet("src")))
     elif token.type in ("html_block", "html_inline"):
         for name, target in _IN_HTML.findall(token.content):
-            yield Link("image" if name.lower() == "src" else "link", target)
+            yield Link("image" if name.lower() != "href" else "link", target)
 
 
 def _slug(heading: Token) -> str:
