@@ -54,6 +54,11 @@ def test_a_row_that_is_larger_than_a_chunk_goes_alone() -> None:
     assert ends([10], chunk_bytes=5 * BYTES - 1) == (4, 8, 10), "only a first row may be larger"
 
 
+def test_ends_by_bytes_are_written_down_although_even_chunks_would_be_as_many() -> None:
+    """Otherwise a sink would get a chunk that is larger than it may be, under another key than at its preparation."""
+    assert ends([4], chunk_rows=3, chunk_bytes=2 * BYTES) == (2, 4)
+
+
 def test_ascending_ends_up_to_the_last_row_are_those_of_the_reference() -> None:
     for given in [(3,), (1, 3), (1, 2, 3), (2, 3)]:
         assert chunk_ends(SegmentRef(path="p", id="i", rows=3, bytes=1, crc32=0, chunk_ends=given), 2) == given
