@@ -42,7 +42,7 @@ LEFT_OUT_OF_3_5: Mapping[str, str] = {
     DATA_SOURCES: "Spark has Python data sources since 4.0",
     f"{STAGING}::TestMemory::test_incompressible_strings_of_a_mebibyte": (
         "Spark 3.5 cuts Arrow batches by rows alone: rows of 1 MiB do not fit into the JVM of the tests, and their "
-        "task waits for ever (docs/ASSUMPTIONS.md, `A setting limits Arrow batches by bytes`)"
+        "task waits for ever (docs/ASSUMPTIONS.md, `arrow.maxBytesPerBatch`)"
     ),
 }
 

@@ -1,6 +1,6 @@
 """The places where the sources rely on undocumented behaviour of others, found in the sources, so without a list.
 
-A place is named as in docs/ASSUMPTIONS.md: `file.py::function`, `file.py::Class.method` or `file.py::CONSTANT`.
+A place is named as in docs/assumptions.toml: `file.py::function`, `file.py::Class.method` or `file.py::CONSTANT`.
 """
 
 from __future__ import annotations
