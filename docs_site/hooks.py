@@ -1,12 +1,11 @@
-"""Events of MkDocs: pages of the repository's root, links into the repository, entries of the navigation with a "*"."""
+"""Events of MkDocs: pages of the repository's root, and links into the repository."""
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, InclusionLevel
@@ -32,11 +31,7 @@ _BLOCK = re.compile(r"^<details>", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fill in what mkdocs.yml leaves to the checkout: the documents behind a "*", and the repository's address."""
-    if config.nav is not None:
-        named = set(named_in(config.nav))
-        documents = (path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md"))
-        config.nav = expanded(config.nav, sorted(set(documents) - named))
+    """Fill in what mkdocs.yml leaves to the checkout: the repository's address."""
     repository = {"icon": "fontawesome/brands/git-alt", "link": repository_url(), "name": "The repository"}
     config.extra["social"] = [repository]  # not `repo_url`: the theme would query that host for stars
     return config
@@ -49,33 +44,6 @@ def repository_url(pyproject: Path = ROOT / "pyproject.toml") -> str:
     if not isinstance(url, str) or not url.startswith("https://"):
         raise PluginError(f'{pyproject}: [project.urls] needs an entry Repository = "https://…": found {url!r}')
     return url.rstrip("/")
-
-
-def expanded(nav: list[Any], documents: list[str]) -> list[Any]:
-    """Return the navigation with each "folder/*.md" replaced by the documents that it fits."""
-    result: list[Any] = []
-    for entry in nav:
-        if isinstance(entry, dict):
-            inner = {
-                title: expanded(part, documents) if isinstance(part, list) else part for title, part in entry.items()
-            }
-            result.append(inner)
-        elif isinstance(entry, str) and "*" in entry:
-            found = [name for name in documents if fnmatch.fnmatch(name, entry)]
-            if not found:
-                raise PluginError(f"mkdocs.yml: nav: no document fits {entry!r}")
-            result += found
-        else:
-            result.append(entry)
-    return result
-
-
-def named_in(nav: Any) -> list[str]:
-    """Return the documents that the navigation names, as they stand there."""
-    if isinstance(nav, str):
-        return [nav]
-    parts = nav.values() if isinstance(nav, dict) else nav
-    return [name for part in parts for name in named_in(part)]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -1,4 +1,4 @@
-"""Settings of the log (`Settings`), of the delivery to one sink (`Delivery`) and of its retries (`Retry`).
+"""Settings of the log and of the delivery to one sink: `Settings`, `Delivery` and `Retry`.
 
 Plain, frozen values, validated where they are made.
 """

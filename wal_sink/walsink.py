@@ -1,4 +1,4 @@
-"""`WalSink`: the object a user holds. It connects one run of the core with Spark, threads and the user's settings."""
+"""`WalSink`: the object that users hold. It connects one run of the core with Spark, threads and the settings."""
 
 from __future__ import annotations
 

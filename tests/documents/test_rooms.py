@@ -1,12 +1,15 @@
-"""`docs/rooms.toml` names the rooms and what each imports: no more and no less.
+"""`docs/rooms.toml` names the rooms and what each imports, and `docs/assets/rooms.svg` draws them: no more and no less.
 
 Small made-up trees show that every difference is found.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
+
+import pytest
 
 from tests.support.processes import CHECKOUT
 from tests.support.rooms import (
@@ -14,10 +17,12 @@ from tests.support.rooms import (
     Sources,
     declaration,
     differences,
+    drawn,
     read_declaration,
     report,
     undocumented,
 )
+from tests.support.rooms_drawing import DRAWING
 
 TOWN = {
     "wal_sink/__init__.py": '"""Names."""\nfrom wal_sink.roof import top\n__all__ = ["top"]\n',
@@ -80,3 +85,17 @@ def test_a_circle_is_told_with_the_imports_that_make_it_even_if_it_is_declared(t
     assert "wal_sink.ground > wal_sink.roof" in circle[0]
     assert set(graph.floors.values()) == {1, 2}
     assert "  wal_sink.ground > wal_sink.roof\n" in report(graph)
+
+
+def test_the_drawing_is_that_of_the_rooms_from_the_roof_to_the_ground(tmp_path: Path) -> None:
+    assert (CHECKOUT / DRAWING).read_text() == drawn(CHECKOUT), "python -m tests.support.rooms --write"
+    town = drawn(_build(tmp_path, TOWN))
+    order = ["Floor 4", "backends/db", "A database", "Floor 3", "roof.py", "Floor 2", "Keeps", "Floor 1", "Ground"]
+    found = re.findall(rf">({'|'.join(map(re.escape, order))})<", town)
+    assert found == order
+
+
+def test_a_purpose_that_does_not_fit_into_its_box_is_told(tmp_path: Path) -> None:
+    long = {"wal_sink/ground.py": f'"""{"many words " * 40}."""\nlow = 1\n'}
+    with pytest.raises(ValueError, match=r"ground\.py: shorten"):
+        drawn(_build(tmp_path, {**TOWN, **long}))

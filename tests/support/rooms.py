@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tests.support.documents import syntax_of
 from tests.support.processes import CHECKOUT
+from tests.support.rooms_drawing import DRAWING, drawing
 
 PACKAGES = {"wal_sink": "wal_sink", "wal_sink_backends": "backends/wal_sink_backends"}
 """The folder of each package, by the name under which it is imported."""
@@ -38,7 +39,8 @@ HEAD = """\
 # itself. Each __init__ says what happens there. Each room stands under its floor, with the rooms
 # that it imports. tests/support/rooms.py says which imports count; tests/documents/test_rooms.py
 # holds this list to them. A new arrow is a decision: first look for a way without it.
-# `python -m tests.support.rooms` prints the rooms as they are; with --write it writes this list.
+# `python -m tests.support.rooms` prints the rooms as they are; with --write it writes this list,
+# and docs/assets/rooms.svg.
 """
 
 Arrow = tuple[str, str]
@@ -107,6 +109,11 @@ class Module:
         elif not self.is_init:
             parts = parts[:-1]
         return "/".join(["backends"] * (package == "wal_sink_backends") + (parts or ["__init__.py"]))
+
+    @property
+    def tells_of_its_room(self) -> bool:
+        """Tell whether its docstring is that of its room."""
+        return self.is_init or self.room.endswith(".py")
 
     @cached_property
     def only_re_exports(self) -> bool:
@@ -239,6 +246,14 @@ def undocumented(checkout: Path) -> list[str]:
     return sorted(folder.relative_to(checkout).as_posix() for folder in folders if not _docstring(folder))
 
 
+def drawn(checkout: Path) -> str:
+    """Return the drawing that fits a checkout."""
+    sources = Sources(checkout)
+    graph = sources.graph()
+    told = {module.room: ast.get_docstring(module.tree) for module in sources.values() if module.tells_of_its_room}
+    return drawing(graph.floors, {room: told[room] or room for room in graph.rooms})
+
+
 def _docstring(folder: Path) -> str | None:
     init = folder / "__init__.py"
     return ast.get_docstring(syntax_of(init.read_text())) if init.exists() else None
@@ -285,13 +300,16 @@ def main() -> None:
     """Print the graph of a checkout, or write its declaration."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.rooms", description="Print the graph of rooms.")
     parser.add_argument("checkout", nargs="?", type=Path, default=CHECKOUT, help="any state of this repository")
-    parser.add_argument("--write", action="store_true", help=f"write {DECLARATION} again: a new arrow is a decision")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {DECLARATION} and {DRAWING}: a new arrow is a decision"
+    )
     given = parser.parse_args()
     graph = Sources(given.checkout).graph()
     sys.stdout.write(report(graph))
     if given.write:
         (given.checkout / DECLARATION).write_text(declaration(graph))
-        sys.stdout.write(f"written: {DECLARATION}. Look at the diff: each new arrow is a decision.\n")
+        (given.checkout / DRAWING).write_text(drawn(given.checkout))
+        sys.stdout.write(f"written: {DECLARATION}, {DRAWING}. Look at the diff: each new arrow is a decision.\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The Spark side: the query, staging and delivery as Spark jobs. Importing this package does not import pyspark.
+"""The protocol as Spark carries it out: the query, staging and delivery as Spark jobs.
+
+Importing this package does not import pyspark.
 
 `check_java` and `prepare_python` are for programs that create a Spark session: call them before you create it.
 """

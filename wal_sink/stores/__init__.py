@@ -1,1 +1,1 @@
-"""The durable primitives, one file per kind of store, and the encoding of rows that segments and files share."""
+"""The durable primitives, one file per kind of store; also the encoding of rows that segments and files share."""
