@@ -90,6 +90,8 @@ def test_what_does_not_exist_or_is_left_out_is_noticed() -> None:
     assert [check for check in absent if holds(check) or is_test(check)] == []
     (entry,) = Assumptions.read(ENTRY).entries
     assert entry.row == "| Water falls. | It is dry. | [`Run.open`](../wal_sink/protocol/run.py) |\n"
+    tested = replace(entry, checks=("tests/unit/test_rain.py::test_it_rains",))
+    assert tested.row.endswith('| [`test_rain.py`](../tests/unit/test_rain.py "test_it_rains") |\n')
     assert faults(entry) == ["Water falls.: chaos::no such scenario does not exist"]
     assert faults(replace(entry, checks=entry.checks[:1])) == []
     assert len(faults(Entry("It rains", "", (), ()))) == 4

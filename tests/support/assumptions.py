@@ -79,8 +79,10 @@ def _rows(section: Section) -> str:
 
 
 def _shown(check: str) -> str:
-    """Return a check as the page shows it: the name, which leads to its file."""
+    """Return a check as the page shows it: a place by its name, a test by its file, since its name is too long."""
     file, _, name = check.partition("::")
+    if file.startswith("tests/"):
+        return f'[`{file.rpartition("/")[2]}`](../{file} "{name}")'
     return f"[`{name}`](../{file})" if file.endswith(".py") else f"`{check}`"
 
 
