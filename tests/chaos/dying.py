@@ -1,4 +1,4 @@
-"""A process that kills itself at one exact point of the local store: around the link that names an object."""
+"""A process that kills itself at one exact point: around the link that names an object, or at a request."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class HalfSteps:
-    """Counts the half-steps of naming objects in this process: one just before each link, one just after it."""
+class Steps:
+    """Counts the points that this process passes, and dies at one of them."""
 
     deadly: int = 0
-    """The half-step at which this process dies. 0: none."""
+    """The point at which this process dies. 0: none."""
     passed: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def step(self) -> None:
+        with self._lock:
+            self.passed += 1
+            if self.passed == self.deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+                while True:  # the signal needs a moment, and no more of the code under test may run
+                    signal.pause()
+
+
+class HalfSteps(Steps):
+    """The half-steps of naming objects in this process: one just before each link, one just after it."""
 
     def watch(self) -> None:
         """Count every call of `os.link` in this process from now on.
@@ -27,16 +39,8 @@ class HalfSteps:
         link = os.link
 
         def linking(source: Any, target: Any, **more: Any) -> None:
-            self._step()
+            self.step()
             link(source, target, **more)
-            self._step()
+            self.step()
 
         os.link = linking  # type: ignore[assignment]
-
-    def _step(self) -> None:
-        with self._lock:
-            self.passed += 1
-            if self.passed == self.deadly:
-                os.kill(os.getpid(), signal.SIGKILL)
-                while True:  # the signal needs a moment, and no more of the store's code may run
-                    signal.pause()
