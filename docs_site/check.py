@@ -24,6 +24,7 @@ WIDTHS = (360, 1280)
 HEIGHT = 1600
 SEARCHES = {
     "fenced": "/troubleshooting/",
+    "this file system refuses hard links": "/troubleshooting/",
     "foreachBatch": "/guide/existing-writers/",
     "dead letters": "/guide/dead-letters/",
     "PostgreSQL": "/sinks/sql/",

@@ -25,6 +25,9 @@ ROOT_PAGES = {
     "SECURITY.md": "project/security.md",
 }
 """Documents of the repository's root that are pages, with their place in the site."""
+BOOSTS = {"troubleshooting.md": 1000}
+"""Pages that the search shows first, with the factor. For the theme, a word of a title weighs as much as 1,000 words of
+a text, and messages stand in texts."""
 IMAGES = "repository"
 """The folder of the site for images that lie elsewhere in the repository."""
 _BLOCK = re.compile(r"^<details>", re.MULTILINE)
@@ -57,6 +60,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite a document for the site. API pages included: they are documents, too."""
     source = _source(page.file)
+    if page.file.src_uri in BOOSTS:
+        page.meta["search"] = {"boost": BOOSTS[page.file.src_uri]}
 
     def add_image(path: str) -> str:
         place = f"{IMAGES}/{path}"

@@ -24,6 +24,10 @@ from tests.support.troubleshooting import (
 from wal_sink import errors
 
 FILE = read_file()
+MOST_WORDS = 4000
+"""Words of the page: it is searched, not read."""
+MOST_WHY, MOST_DO = 14, 20
+"""Words of the two texts of a row."""
 PUBLIC = [name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 
 
@@ -50,15 +54,26 @@ def test_every_message_of_the_sources_is_found_under_its_class() -> None:
 def test_every_cause_helps_and_a_class_that_no_user_meets_has_its_reason() -> None:
     assert [name for name, reason in FILE.not_met.items() if len(reason.split()) < 4] == []
     causes = [cause for entry in (*FILE.entries, FILE.warnings) for cause in entry.causes]
-    assert all(cause.title and cause.do for cause in causes)
-    alone = [cause.title for cause in causes if not (cause.messages or cause.foreign)]
-    assert alone == ["A wrapped Spark writer failed"]  # Spark's text
+    assert all(cause.seen and cause.do for cause in causes)
+    assert [cause.do for cause in causes if len(cause.why.split()) > MOST_WHY or len(cause.do.split()) > MOST_DO] == []
     assert all(entry.meaning and entry.safe and entry.avoid for entry in FILE.entries)
 
 
-def test_the_page_is_made_from_the_file_and_its_lines_fit() -> None:
+def test_what_the_page_shows_of_a_message_is_part_of_a_fragment() -> None:
+    causes = [cause for entry in (*FILE.entries, FILE.warnings) for cause in entry.causes]
+    unknown = [
+        seen
+        for cause in causes
+        for seen in cause.seen
+        if not any(seen in text for text in cause.messages + cause.foreign)
+    ]
+    assert unknown == []
+
+
+def test_the_page_is_made_from_the_file_and_is_short_and_its_lines_fit() -> None:
     page = FILE.page(read_sources())
     assert PAGE.read_text() == page, COMMAND
+    assert len(page.split()) <= MOST_WORDS
     assert [line for line in page.splitlines() if len(line) > WIDTH and line[0] not in "-|<" and "](" not in line] == []
 
 
@@ -119,9 +134,9 @@ def _file(
     return Troubleshooting.read(
         f'introduction = "Search."\n[[error]]\nnames = [{names}]\nmeaning = "Gone. For good."\n'
         'safe = "All."\navoid = "run."\n'
-        f'[[error.cause]]\ntitle = "Cleaners"\nmessages = [{messages}]\nwhy = "A rule."\ndo = "Stop it."\n'
-        f'[warnings]\nmeaning = "It goes on."\n[[warnings.cause]]\ntitle = "Tidied"\nmessages = ["{warnings}"]\n'
-        'why = ""\ndo = "Nothing."\n[not_met]\n'
+        f'[[error.cause]]\nseen = ["gone"]\nwhy = "A rule."\ndo = "Stop it."\nmessages = [{messages}]\n'
+        f'[warnings]\nmeaning = "It goes on."\n[[warnings.cause]]\nseen = ["tidied"]\ndo = "Nothing."\n'
+        f'messages = ["{warnings}"]\n[not_met]\n'
     )
 
 

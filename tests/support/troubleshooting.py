@@ -39,12 +39,13 @@ HEAD = f"""\
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason for an error or a warning, with the messages by which a reader recognises it."""
+    """One reason for an error or a warning: a row of the page."""
 
-    title: str
-    messages: tuple[str, ...]
+    seen: tuple[str, ...]
+    """Parts of `messages` and `foreign` by which a reader recognises it. The page shows these alone."""
     why: str
     do: str
+    messages: tuple[str, ...]
     foreign: tuple[str, ...] = ()
     """Texts of servers and of Spark, which stand in our messages as they came. No source of ours holds them."""
 
@@ -120,13 +121,12 @@ class Troubleshooting:
         return {name: entry for entry in (*self.entries, self.warnings) for name in entry.names}
 
     def page(self, sources: Sources) -> str:
-        """The whole page. The sources tell from which classes each error derives."""
-        parts = [HEAD, _wrapped(self.introduction), "\n| class | meaning |\n|---|---|\n"]
-        parts += [f"| [`{entry.name}`](#{entry.name.lower()}) | {_first(entry.meaning)} |\n" for entry in self.entries]
-        parts.append("| [warnings in the log](#warnings-in-the-log) | The run goes on. |\n")
-        parts += [_section(f"`{entry.name}`", entry, _caught_by(entry.name, sources)) for entry in self.entries]
-        parts.append(_section("Warnings in the log", self.warnings))
-        return "".join(parts)
+        """The whole page. The sources tell which classes derive from the base class."""
+        others = [entry.name for entry in self.entries if BASE not in (entry.name, *sources.parents[entry.name])]
+        caught = f"`except {BASE}` catches every class of this page but {_named(others)}."
+        parts = [HEAD, _wrapped(f"{self.introduction.strip()} {caught}")]
+        parts += [_section(f"`{entry.name}`", entry) for entry in self.entries]
+        return "".join([*parts, _section("Warnings in the log", self.warnings)])
 
 
 def pattern_of(fragment: str) -> re.Pattern[str]:
@@ -145,40 +145,24 @@ def _entry(*, names: list[str], meaning: str, safe: str, avoid: str, cause: list
     return Entry(tuple(names), meaning.strip(), safe.strip(), avoid.strip(), causes)
 
 
-def _cause(*, title: str, messages: list[str], why: str, do: str, foreign: Sequence[str] = ()) -> Cause:
-    return Cause(title, tuple(messages), why.strip(), do.strip(), tuple(foreign))
+def _cause(*, seen: list[str], do: str, messages: list[str], why: str = "", foreign: Sequence[str] = ()) -> Cause:
+    return Cause(tuple(seen), why, do, tuple(messages), tuple(foreign))
 
 
-def _caught_by(name: str, sources: Sources) -> str:
-    """Which `except` clauses catch an error, apart from its own."""
-    if name == BASE:
-        return ""
-    parents = sources.parents[name]
-    if BASE not in parents:
-        return f"`except {BASE}` does not catch this class."
-    caught = " and ".join(f"`except {parent}`" for parent in parents)
-    return f"{caught} {'catches' if len(parents) == 1 else 'catch'} it too."
+def _named(classes: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in classes)
 
 
-def _section(heading: str, entry: Entry, caught_by: str = "") -> str:
-    parts = [f"\n## {heading}\n\n{_wrapped(entry.meaning)}"]
-    others = ", ".join(f"`{name}`" for name in entry.names[1:] if not name.startswith("_"))
-    if others:
-        parts.append("\n" + _wrapped(f"The same holds for {others}."))
-    if caught_by:
-        parts.append("\n" + _wrapped(caught_by))
-    if entry.safe:
-        parts.append("\n" + _wrapped(f"**Safe:** {entry.safe}"))
-    if entry.avoid:
-        parts.append("\n" + _wrapped(f"**Do not** {entry.avoid}"))
-    return "".join([*parts, *(_of_cause(cause) for cause in entry.causes)])
+def _section(heading: str, entry: Entry) -> str:
+    others = _named(name for name in entry.names[1:] if not name.startswith("_"))
+    about = f"{entry.meaning} Also {others}." if others else entry.meaning
+    safety = f"\n{_wrapped(f'**Safe:** {entry.safe} **Do not** {entry.avoid}')}" if entry.safe else ""
+    rows = "".join(map(_row, entry.causes))
+    return f"\n## {heading}\n\n{_wrapped(about)}{safety}\n| message | why | do |\n|---|---|---|\n{rows}"
 
 
-def _of_cause(cause: Cause) -> str:
-    texts = (*cause.messages, *cause.foreign)
-    lines = "\n" + "".join(f"- {_code(fragment)}\n" for fragment in texts) if texts else ""
-    why = "\n" + _wrapped(cause.why) if cause.why else ""
-    return f"\n### {cause.title}\n{lines}{why}\n{_wrapped(f'**Remedy:** {cause.do}')}"
+def _row(cause: Cause) -> str:
+    return f"| {'<br>'.join(map(_code, cause.seen))} | {cause.why} | {cause.do} |\n"
 
 
 def _code(text: str) -> str:
@@ -190,11 +174,6 @@ def _wrapped(text: str) -> str:
     paragraphs = (" ".join(part.split()) for part in text.strip().split("\n\n"))
     filled = (textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False) for part in paragraphs)
     return "\n\n".join(filled) + "\n"
-
-
-def _first(text: str) -> str:
-    """The first sentence of a text, on one line."""
-    return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
 
 
 def read_file() -> Troubleshooting:
