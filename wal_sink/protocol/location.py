@@ -100,9 +100,7 @@ def is_plain(url: str) -> bool:
     No other address that a record holds may be opened. With fsspec's other schemes, the writer of the record would
     choose code that fetches other addresses, unpacks archives or fills in templates.
     """
-    scheme, found, _ = url.partition(":")
-    written = scheme.lower() if found and "/" not in scheme else LOCAL
-    return "::" not in url and written in {LOCAL, "local", MEMORY, *_ONE_NAME}
+    return "::" not in url and _scheme(url) in {LOCAL, "local", MEMORY, *_ONE_NAME}
 
 
 def address_at(said: str, own: StoreSpec | None) -> StoreSpec | None:
@@ -131,9 +129,14 @@ def address_at(said: str, own: StoreSpec | None) -> StoreSpec | None:
 
 def _kind(url: str) -> str:
     """One name for all schemes that reach the same objects; of a chained URL that of the first."""
-    scheme, found, _ = url.partition(":")
-    written = scheme.lower() if found and "/" not in scheme else LOCAL
+    written = _scheme(url)
     return LOCAL if written == "local" else _ONE_NAME.get(written, written)
+
+
+def _scheme(url: str) -> str:
+    """The scheme of a URL as it is written, in small letters; `LOCAL` for a path."""
+    scheme, found, _ = url.partition(":")
+    return scheme.lower() if found and "/" not in scheme else LOCAL
 
 
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:

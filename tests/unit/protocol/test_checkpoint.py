@@ -9,6 +9,7 @@ import pytest
 from tests.house.log import NOTHING
 from tests.house.protocol import Checkpoint, Gate, planned_ms
 from tests.house.stores import MemoryStore, StoreSpec
+from wal_sink.errors import CorruptError
 from wal_sink.testing import FaultyStore
 
 _numbers = itertools.count()
@@ -19,6 +20,12 @@ def with_files(files: dict[str, str]) -> Checkpoint:
     for path, text in files.items():
         store.create(path, text.encode())
     return Checkpoint(store)
+
+
+def test_metadata_without_a_query_id_is_refused_with_its_path() -> None:
+    checkpoint = with_files({"metadata": "{}"})
+    with pytest.raises(CorruptError, match=f"^{checkpoint.root}/metadata: expected Spark's query id"):
+        checkpoint.query_id()
 
 
 # When it was planned.

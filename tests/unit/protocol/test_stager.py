@@ -53,11 +53,17 @@ def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_whic
 
     attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
     assert attempt is not None
-    manifest = run.end_staging(attempt, Staged(segments=(), columns=("a", "b"), spark_schema="{}"))
+    manifest = run.end_staging(
+        attempt, Staged(segments=(), columns=("a", "b"), spark_schema="{}", time_zone="Asia/Tokyo")
+    )
 
     offsets = place.checkpoint.read("offsets/0").decode()
     assert (manifest.batch_id, manifest.term, manifest.attempt, manifest.run_id) == (0, 1, 1, run.log.run_id)
-    assert (manifest.offsets, manifest.fingerprint) == (offsets, attempt.offsets.fingerprint)
+    assert (manifest.offsets, manifest.fingerprint, manifest.time_zone) == (
+        offsets,
+        attempt.offsets.fingerprint,
+        "Asia/Tokyo",
+    )
     assert (manifest.columns, manifest.spark_schema, manifest.chunk_rows) == (("a", "b"), "{}", 7)
     assert attempt.folder == paths.attempt_folder(0, 1, 1)
 

@@ -56,6 +56,7 @@ def test_a_batch_is_told_from_its_staging_to_its_marker(heard: Heard) -> None:
     assert (released.sink, released.batch, released.rows, released.complete_through) == ("a", 0, 5, 0)
     assert released.staged_at == staged.staged_at is not None
     (sent,), (delivered,), (marked,) = heard.of(Sent), heard.of(Delivered), heard.of(Marked)
+    assert (sent.sink, sent.batch, sent.requests) == ("a", 0, ())
     assert (sent.segments, sent.rows, sent.chunks, sent.failure, sent.chunk_times) == (2, 5, 3, "", ())
     assert (delivered.batch, delivered.rows) == (0, 5)
     assert (marked.batch, marked.batches, marked.rows, marked.rejected, marked.unknown) == (0, 1, 5, 0, 0)
@@ -132,7 +133,7 @@ def test_rejected_rows_are_told(heard: Heard) -> None:
     place = Place(rows=lambda _: [4])
     sink = Recorder(lambda _: Rejected({0: "bad"}))
     place.stream(place.open({"a": sink}, on_event=heard, on_rejected="dead_letter"), 0)
-    assert [event.rows for event in heard.of(RowsRejected)] == [2]
+    assert [(event.sink, event.batch, event.rows) for event in heard.of(RowsRejected)] == [("a", 0, 2)]
     assert [event.rejected for event in heard.of(Marked)] == [2]
 
 
