@@ -50,9 +50,13 @@ def sentences(document: str | None = None) -> list[Sentence]:
     return found
 
 
+MOST_CHECKS, MOST_WORDS = 3, 2500
+
+
 def faults(sentence: Sentence) -> list[str]:
     found = [] if sentence.text.endswith(".") else ["it does not end"]
     found += [] if sentence.checks else ["nothing would fail if this were false"]
+    found += [] if len(sentence.checks) <= MOST_CHECKS else [f"more than {MOST_CHECKS} checks"]
     found += [f"{check} does not exist" for check in sentence.checks if not check_exists(check)]
     return [f"{sentence.number}. {sentence.text}: {fault}" for fault in found]
 
@@ -72,6 +76,11 @@ def test_a_sentence_without_checks_has_no_place_to_hide() -> None:
         sentences("## One\n1. It holds.\n   - `a::b`\n### Why\n2. It holds, too.\n")
     with pytest.raises(AssertionError, match="neither a sentence nor a check"):
         sentences("## One\nIt holds.\n")
+
+
+def test_the_document_is_short() -> None:
+    assert len((CHECKOUT / "docs/GUARANTEES.md").read_text().split()) <= MOST_WORDS
+    assert faults(Sentence(1, "It holds.", ["spec::I1_CompletedOnly"] * 4)) == ["1. It holds.: more than 3 checks"]
 
 
 def test_sentences_are_numbered_in_order() -> None:
