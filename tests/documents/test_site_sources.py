@@ -59,6 +59,14 @@ def _in_the_repository(text: str) -> dict[str, int]:
     return _counts(MarkdownIt("commonmark").enable("table").render(text))
 
 
+def test_the_two_layouts_of_the_drawing_say_the_same() -> None:
+    drawn = [(CHECKOUT / f"docs/assets/protocol{layout}.svg").read_text() for layout in ("", "-narrow")]
+    wide, narrow = (
+        sorted(" ".join(re.findall(r"<(?:text|title|desc)\b[^>]*>([^<]+)", each)).split()) for each in drawn
+    )
+    assert wide == narrow
+
+
 # --- lists
 
 
