@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.metrics.numbers import METRICS
+from wal_sink.metrics.numbers import METRICS, Metric
 from wal_sink.support.calls import CallTimedOutError, DirectCall, ThreadCall, side_by_side
 from wal_sink.support.clock import SYSTEM, ProcessIdentity, Runtime, StoppedError, process_identity
 from wal_sink.support.logs import logger_of
@@ -11,6 +11,7 @@ from wal_sink.telemetry import Began, Collected, Ended, Event, GaveUp, Marked, R
 
 __all__ = [
     "METRICS",
+    "Metric",
     "SYSTEM",
     "Began",
     "CallTimedOutError",

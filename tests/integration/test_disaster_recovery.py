@@ -1,6 +1,6 @@
 """Disaster recovery: which of WAL, checkpoint and target may be older than the others, and what happens if one is lost.
 
-`docs/operations/service.md` tells it in words. The target is an SQLite table with its ledger. `EARLIER` and `LATER` are
+`docs/operations/moving.md` tells it in words. The target is an SQLite table with its ledger. `EARLIER` and `LATER` are
 the newest batches when the copies were made, and when the disaster came. The query then runs on through `THROUGH`.
 """
 

@@ -17,7 +17,7 @@ from tests.support.processes import CHECKOUT
 from wal_sink.cli.options import duration
 from wal_sink.operate.estimate import Estimate, Prices
 
-PAGES = ["docs/cost.md", "docs/guide/command-line.md"]
+PAGES = ["docs/cost.md"]
 COMMAND = re.compile(r"^    \$ wal-sink (estimate.*)\n((?:    .*\n)+)", re.MULTILINE)
 
 
