@@ -64,10 +64,12 @@ def verdict_table(results: Results) -> Iterator[str]:
     """Yield the table of all targets, with what was measured."""
     yield "| what | wanted | found | reached | Spark alone |"
     yield "|---|---|---|---|---|"
-    yield from (_verdict(verdict) for verdict in results.verdicts())
-    yield ""
-    yield "*Spark alone* is the result of the same Spark without any log. It moves the rows to Python and drops them"
-    yield "(staging), or its `foreachBatch` calls the same sink (the whole path). No log on Spark can do better."
+    verdicts = results.verdicts()
+    yield from map(_verdict, verdicts)
+    if any(verdict.floor for verdict in verdicts):
+        yield ""
+        yield "*Spark alone* is the same Spark without any log. It moves the rows to Python and drops them (staging),"
+        yield "or its `foreachBatch` calls the same sink (the whole path). No log on Spark can do better."
 
 
 def table_without_targets(results: Results) -> Iterator[str]:
