@@ -327,6 +327,7 @@ class _Sending:
             before=before,
             taken_over=taken_over,
             rate=self._rate,
+            ignores_repeats=False,
         )
 
     def _renew_term(self, above: int) -> Term:

@@ -71,7 +71,7 @@ class BatchDelivery:
         before: Marker | None,
         taken_over: bool,
         rate: RowRate,
-        ignores_repeats: bool = False,
+        ignores_repeats: bool,
         looked_s: float = -math.inf,
         on_failure: OnFailure = tell_nobody,
     ) -> None:

@@ -136,19 +136,13 @@ class Checkpoint:
         """The newest completed batch; -1 if there is none. One listing."""
         return self._newest("commits")
 
-    def planned(self) -> list[int]:
-        """The batches that Spark planned, as far as it still keeps their entries, ascending. One listing."""
-        return self._numbers("offsets")
-
     def newest_planned(self) -> int:
         """The newest batch that Spark planned, which may run now; -1 if there is none. One listing."""
         return self._newest("offsets")
 
     def _newest(self, folder: str) -> int:
-        return max(self._numbers(folder), default=NOTHING)
-
-    def _numbers(self, folder: str) -> list[int]:
-        return sorted(int(name) for name in self._files.list(folder) if name.isascii() and name.isdigit())
+        found = (int(name) for name in self._files.list(folder) if name.isascii() and name.isdigit())
+        return max(found, default=NOTHING)
 
     def _commit(self, batch_id: int) -> dict[str, object] | None:
         path = f"commits/{batch_id}"

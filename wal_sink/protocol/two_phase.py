@@ -257,7 +257,7 @@ class SegmentCommit:
         """Commit the segment's transaction. Prepare it first where there is none, or none any more."""
         prepared = self._present(task) or self._prepare(task, number=1)
         try:
-            self._commit(task, prepared, term_checked=task.term_checked)
+            self._commit(task, prepared)
         except SinkFailedError as error:
             if not self._may_prepare_again(task, error):
                 raise
@@ -265,7 +265,7 @@ class SegmentCommit:
             return
         again = self._prepare(task, number=prepared.number + 1)
         try:
-            self._commit(task, again, term_checked=False)
+            self._commit(task, again)
         except SinkFailedError as error:
             if error.failure.kind not in _GONE:
                 raise
@@ -284,9 +284,9 @@ class SegmentCommit:
             prepared = later
         return prepared
 
-    def _commit(self, task: SegmentTask, prepared: _Prepared, *, term_checked: bool) -> None:
+    def _commit(self, task: SegmentTask, prepared: _Prepared) -> None:
         self._refuse_stopped()
-        if prepared.number or not term_checked:
+        if prepared.number or not task.term_checked:
             self._given.term.check(self._log.store)
         transaction = self._transaction(task.segment, prepared.transaction_id)
         what = f"{self._what(transaction)}: commit"

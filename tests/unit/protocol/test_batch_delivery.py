@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.house.log import MARGIN, Manifest, Progress, Stamp, encode, paths
+from tests.house.log import MARGIN, Manifest, Marker, Progress, Stamp, decode, encode, paths
 from tests.house.protocol import DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask
 from tests.house.sinks import Failure, FailureKind, TransactionalSink
 from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
+from wal_sink.protocol.messages import failed_as_a_whole
 from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.base import OnGone
 
@@ -568,3 +569,34 @@ def test_a_target_that_names_no_term_ends_the_run_at_once() -> None:
     with pytest.raises(FencedError, match="it is fenced"):
         run.deliver_all()
     assert len(dispatcher.given) == 1
+
+
+# What the marker tells of the time.
+
+
+def test_the_marker_tells_the_seconds_of_all_attempts_and_the_slowest_segment() -> None:
+    def slowly(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        run.log.runtime.sleep_s(5)
+        lost = failed_as_a_whole(Failure(FailureKind.RETRIABLE, "cut off"))
+        return [lost, *(SegmentResult(task.ordinal, 0, fetch_s=1, send_s=2) for task in tasks)]
+
+    def then(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        run.log.runtime.sleep_s(5)
+        return [SegmentResult(task.ordinal, task.segment.rows, 1, fetch_s=2, send_s=1) for task in tasks]
+
+    place, run = carried_by(Carrying(slowly, then), rows=[3])
+    run.log.runtime.sleep_s(100)
+    run.deliver_all()
+
+    (timing,) = decode(Marker, place.wal.read(paths.marker("a", 0)), "x").timings
+    assert (timing.attempts, timing.fetch_seconds, timing.send_seconds) == (2, 3, 3)
+    assert 10 <= timing.seconds <= 12
+    assert timing.slowest is not None
+    assert (timing.slowest.ordinal, timing.slowest.fetch_seconds, timing.slowest.send_seconds) == (0, 1, 2)
+
+
+def test_one_attempt_is_told_as_one() -> None:
+    place, run = carried_by(Carrying(done))
+    run.deliver_all()
+    (timing,) = decode(Marker, place.wal.read(paths.marker("a", 0)), "x").timings
+    assert timing.attempts == 1

@@ -314,3 +314,24 @@ def test_the_end_waits_for_a_store_that_does_not_answer_only_a_short_time(
     wait_until(lambda: any(isinstance(event, Ended) for event in heard))
     assert holder_of(team.run.log, paths.committer_role("a"), 1).state is Holding.ENDED
     assert team.pool.stop(PATIENCE_S)
+
+
+def test_a_run_whose_thread_is_still_busy_is_ended_later_by_a_thread_that_keeps_no_program_alive() -> None:
+    held, over = Held(), threading.Event()
+    team = Team({"a": held})
+    team.pool.start()
+    assert held.called.wait(PATIENCE_S)
+    assert not team.pool.stop(0.05)
+
+    team.pool.end_later(over.set)
+    (waiting,) = [each for each in threading.enumerate() if each.name == "wal-sink-end-later"]
+    assert waiting.daemon
+    assert not over.is_set()
+
+    held.let_go.set()
+    assert over.wait(PATIENCE_S)
+    role = paths.committer_role("a")
+    assert holder_of(team.run.log, role, 1).state is Holding.ENDED
+    team.place.wal.delete([paths.ended(role, 1)])
+    assert team.pool.stop(PATIENCE_S)
+    assert holder_of(team.run.log, role, 1).state is not Holding.ENDED, "it was ended already, and not twice"

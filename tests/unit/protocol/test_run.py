@@ -295,3 +295,14 @@ def test_a_run_that_stages_knows_whether_only_siblings_came_after_it() -> None:
     assert not older.is_superseded_by_siblings()
     place.open({}).become_stager()
     assert older.is_superseded_by_siblings(), "both runs are of this process"
+
+
+def test_a_start_lists_all_terms_at_once_and_the_first_one_neither_terms_nor_sinks() -> None:
+    place = Place()
+    run = place.open({"a": Recorder(), "b": Recorder()})
+    assert not {"list terms", "list sinks"} & set(place.requests)
+    place.stream(run, 0)
+
+    place.requests.clear()
+    place.open({"a": Recorder(), "b": Recorder()})
+    assert [request for request in place.requests if request.startswith("list terms")] == ["list terms"]
