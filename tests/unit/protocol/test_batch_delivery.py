@@ -571,7 +571,7 @@ def test_a_target_that_names_no_term_ends_the_run_at_once() -> None:
     assert len(dispatcher.given) == 1
 
 
-# What the marker tells of the time.
+# The times that a marker tells.
 
 
 def test_the_marker_tells_the_seconds_of_all_attempts_and_the_slowest_segment() -> None:
