@@ -59,7 +59,7 @@ def place_of(moved_from: str | None, gone: object) -> str | GonePlace | None:
         return moved_from
     if moved_from is not None:
         raise ConfigError(
-            "moved_from and moved_from_gone: pass one. moved_from looks there, moved_from_gone believes you"
+            "moved_from and moved_from_gone: pass one. moved_from checks the old location, moved_from_gone does not"
         )
     return GonePlace(check_text("moved_from_gone", gone, "s3://lake/wal/orders"))
 

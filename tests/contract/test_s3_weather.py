@@ -234,7 +234,7 @@ def test_a_refused_request_names_its_right_and_its_key_and_no_other_right(
         request_it(S3Store(spec))
     text = str(refused.value)
     assert f"this request needs {needs}: grant it on arn:aws:s3:::{spec.location}{named}" in text
-    assert "If the credentials have it, something narrows it: a condition of their policy" in text
+    assert "If the credentials have this right, something limits it: a condition of their policy" in text
     others = {other for other in _ALL if other != needs and other in text}
     assert others == ({"s3:ListBucket"} if absent else set())
 

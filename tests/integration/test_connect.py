@@ -211,7 +211,7 @@ DataStreamWriter.start = losing
 """
     )
     with client(server, home, "import time\n" + body) as child:
-        assert "This process goes on with it" in child.succeed()
+        assert "This process continues with that query" in child.succeed()
     assert delivered(home) == list(range(20))
 
 

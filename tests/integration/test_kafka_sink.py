@@ -515,7 +515,7 @@ def test_another_topic_than_that_of_the_ledger_is_refused_or_accepted(kafka: Kaf
     deliver(sink_of(kafka, topic), [batch(0)])
     other = new_topic(kafka.address)
     sink = sink_of(kafka, other, ledger_topic=f"{topic}-ledger")
-    with opened(sink, batch(1)), pytest.raises(HistoryError, match=f"is '{other}', but '{topic}' has the rows to"):
+    with opened(sink, batch(1)), pytest.raises(HistoryError, match=f"is '{other}', but '{topic}' has the rows up to"):
         sink.last(slot())
     deliver(sink_of(kafka, other, ledger_topic=f"{topic}-ledger", recreated_topic="accept"), [batch(1)])
     assert sorted(stored_ids(kafka, other)) == [2, 3]

@@ -77,7 +77,7 @@ def test_a_query_whose_start_got_no_answer_is_found_by_the_id_in_its_checkpoint(
 ) -> None:
     ours, other = SimpleNamespace(id="ours"), SimpleNamespace(id="other")
     assert start(Starting(LOST, lambda: [other, ours]), "ours") is ours
-    assert "This process goes on with it" in caplog.text
+    assert "This process continues with that query" in caplog.text
 
 
 @pytest.mark.parametrize("query_id", [None, "ours"])
@@ -105,7 +105,7 @@ def test_an_error_with_which_the_server_answers_is_raised_as_it_is() -> None:
 def test_a_start_that_is_interrupted_warns_that_the_query_may_run(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KeyboardInterrupt):
         start(Starting(KeyboardInterrupt()))
-    assert "Its server may run the query all the same" in caplog.text
+    assert "Its server may still run the query" in caplog.text
 
 
 def test_a_walsink_is_never_sent_to_a_server() -> None:

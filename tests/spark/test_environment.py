@@ -109,7 +109,7 @@ def test_a_worker_without_packages_is_explained(other_sparks: Lasting, bare_pyth
     output = other_sparks.run(CHECKING_DRIVER, json.dumps({PYTHON: str(bare_python)}))
     assert f"CONFIG Spark's workers run {bare_python}" in output
     assert "pyarrow (ModuleNotFoundError: No module named 'pyarrow'); pandas (" in output
-    assert f"Ways out: set PYSPARK_PYTHON={sys.executable}" in output
+    assert f"Your options: set PYSPARK_PYTHON={sys.executable}" in output
 
 
 @pytest.mark.spark

@@ -96,5 +96,6 @@ def test_a_row_writer_without_a_session_says_whose_time_zone_its_rows_have(caplo
     sink = wrap.foreach_writer(print)
     Placement(log, StoreSpec("memory://nowhere"), None, 1, lambda: False).serve("a", sink, Delivery(sink))
     assert (
-        "sink a: wrap.foreach_writer(print) runs in this process, as there is no classic Spark session" in caplog.text
+        "sink a: wrap.foreach_writer(print) runs in this process, because there is no classic Spark session"
+        in caplog.text
     )

@@ -27,13 +27,13 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.support.texts import counted, in_ranges
 
 _OUTCOMES = {
-    "skipped": "sink {name!r} passes over batch {batch}: its next delivery begins with batch {next}",
+    "skipped": "sink {name!r} skips batch {batch}: its next delivery begins with batch {next}",
     "delivered": "batch {batch} was not skipped: another process delivered it to sink {name!r} meanwhile",
-    "passed": "sink {name!r} is already behind batch {batch}. The record of how it got there was deleted since",
+    "passed": "sink {name!r} already has or skipped batch {batch}. The record of this was deleted",
 }
 
 
-@options.verb("skip", "Let one sink pass over a batch that can never be delivered.")
+@options.verb("skip", "For one sink, skip a batch that can never be delivered.")
 @options.batch
 @options.name
 @options.to("The target of a transactional sink: its ledger tells which rows it has.", required=False)
@@ -102,12 +102,9 @@ class BatchRange(click.ParamType[range]):
     multiple=True,
     type=BatchRange(),
     metavar="BATCH",
-    help="A batch, or a range such as 12-20, that cannot be sent again, and whose rows the target need not get. May be "
-    "repeated.",
+    help="A batch, or a range such as 12-20, that cannot be sent again and may stay missing. May be repeated.",
 )
-@click.option(
-    "--empty", "is_empty", is_flag=True, help="The target has no row of this sink: its ledger may hold nothing."
-)
+@click.option("--empty", "is_empty", is_flag=True, help="The target has no row of this sink: its ledger may be empty.")
 @options.asks
 @options.why
 @options.take_over
@@ -152,8 +149,8 @@ def _of_catch_up(plan: CatchUpPlan) -> Iterator[str]:
         yield f"the sink was registered for {plan.registered}: serve it with this target from now on"
     if not (plan.batches or plan.is_behind or plan.lost_letters):
         yield (
-            "the target lacks no batch, by its ledger. If rows are missing there, its ledger was not restored with "
-            "them: restore both of one backup"
+            "according to its ledger, the target lacks no batch. If rows are missing, restore ledger and rows from "
+            "one backup"
         )
     elif not plan.batches:
         yield "the target lacks only what is left out" if plan.is_behind else "the target lacks no batch"
@@ -164,9 +161,9 @@ def _of_catch_up(plan: CatchUpPlan) -> Iterator[str]:
         amount = f"{counted(plan.rows, 'row')}, {size(plan.bytes)}"
         yield f"{counted(len(plan.batches), 'batch')} to send ({ids}): {amount}"
     if plan.skipped:
-        yield f"skipped before, and still: batch {', '.join(plan.skipped)}"
+        yield f"skipped before, and not sent: batch {', '.join(plan.skipped)}"
     if plan.left_out:
-        yield f"left out, so their rows are missing for good: batch {', '.join(plan.left_out)}"
+        yield f"left out, so their rows stay missing: batch {', '.join(plan.left_out)}"
     yield from _letters(plan)
     if plan.others:
         yield f"other sinks with this target, which may lack batches too: {', '.join(plan.others)}"
@@ -178,7 +175,7 @@ def _letters(plan: CatchUpPlan) -> Iterator[str]:
         yield f"dead letters that were sent again after the backup, and become due again: {letters}"
     if plan.replayed_letters:
         yield (
-            f"dead letters that were sent again, but nobody recorded to this target, which lacks them: "
+            "dead letters that this target lacks, and that were sent again to an unknown target: "
             f"{plan.replayed_letters}; see wal-sink letters list"
         )
 
@@ -209,12 +206,12 @@ def _done(done: CaughtUp, plan: CatchUpPlan) -> Iterator[str]:
         )
     if done.letters_unknown:
         yield (
-            f"it may lack rows of {counted(done.letters_unknown, 'dead letter')} that were sent again: nobody recorded "
-            f"whether to this target; see wal-sink letters list WAL --name {done.name}"
+            f"it may lack rows of {counted(done.letters_unknown, 'dead letter')} that were sent again to an unknown "
+            f"target; see wal-sink letters list WAL --name {done.name}"
         )
 
 
-@options.verb("settle", "Make a checkpoint for drains, where the query's own one is lost.")
+@options.verb("settle", "Make a checkpoint for drains, if the query's checkpoint is lost.")
 @click.argument("folder")
 @options.checkpoint
 @click.option(
@@ -253,11 +250,11 @@ def _folder(folder: str, wal: Wal) -> Wal:
 
 def _settled(wal: str, folder: str, done: Settled | None) -> Iterator[str]:
     if done is None:
-        yield "no batch of this WAL counts: there is nothing to settle. Begin with a new WAL"
+        yield "no batch of this WAL is complete: there is nothing to settle. Begin with a new WAL"
         return
     yield (
         f"{folder} is a checkpoint for drains. With it, a drain delivers every batch up to {done.through}. For each "
         f"sink: wal-sink drain {wal} --checkpoint {folder} --name SINK --to TARGET"
     )
-    yield f"the new query begins behind batch {done.through}, with a new WAL and a new checkpoint:"
+    yield f"the new query begins after batch {done.through}, with a new WAL and a new checkpoint:"
     yield from (f"  source {number}: {line}" for number, line in enumerate(done.offsets))

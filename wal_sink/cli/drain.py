@@ -64,7 +64,7 @@ class _Start(click.ParamType[str | int]):
 @options.name
 @options.checkpoint
 @click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; pass it one time.")
-@click.option("--moved-from-gone", metavar="URL", help="The same, for an address that cannot be looked at: it is gone.")
+@click.option("--moved-from-gone", metavar="URL", help="The same, if that address no longer exists.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
 @click.option(
     "--timeout",
@@ -85,7 +85,7 @@ class _Start(click.ParamType[str | int]):
     help="The first batch of a new sink name: the oldest, the next completed one, or a number.",
 )
 @click.option(
-    "--through", type=options.BATCH, metavar="BATCH", help="The last batch of a new sink name, then it retires."
+    "--through", type=options.BATCH, metavar="BATCH", help="The last batch of a new sink name; then the sink retires."
 )
 @click.option("--yes", is_flag=True, help="Begin with a number although another sink of the WAL has the same target; "
               "go on although the table or topic of a known sink has a new name.")  # fmt: skip
@@ -134,8 +134,7 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
             to_there.on_gone = more["on_gone"]
         except AttributeError:  # frozen, or a property
             raise ConfigError(
-                f"--on-gone: {name_of(to_there)} does not let its on_gone be set. Leave out --on-gone, and set it "
-                "where the sink is made"
+                f"--on-gone cannot be set for {name_of(to_there)}. Leave it out, and set on_gone where the sink is made"
             ) from None
     _check_start(before, name, more["start_from"])
     refused: list[int] = []

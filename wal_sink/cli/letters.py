@@ -51,8 +51,8 @@ class Listed:
 def _choosing(verb: options.F) -> options.F:
     """Add the conditions of `Chosen` that both verbs have."""
     for option in (
-        click.option("--reason", default="", metavar="TEXT", help="Only those whose every reason contains this."),
-        click.option("--file", default="", metavar="FILE", help="Only this one, as the list names its file."),
+        click.option("--reason", default="", metavar="TEXT", help="Only those with this text in every reason."),
+        click.option("--file", default="", metavar="FILE", help="Only this file, named as in the list."),
         click.option("--batch", type=options.BATCH, help="Only those of this batch."),
     ):
         verb = option(verb)

@@ -71,7 +71,7 @@ def _show_version(context: click.Context, _option: click.Parameter, value: objec
 
 @click.group(cls=WalSinkGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help=f"Show tracebacks; the same as {DEBUG_VARIABLE}=1.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not report on stderr what takes long.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress on stderr.")
 @click.option(
     "--log-format",
     type=click.Choice(get_args(LogFormat)),

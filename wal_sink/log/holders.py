@@ -123,10 +123,10 @@ def refuse_holder(log: Log, role: str, number: int, take_over: TakeOver) -> None
             f"{what} (term {number}) and is running on this machine. Stop that process first, then repeat the command"
         )
     raise HeldError(
-        f"{what} (term {number}), and it is not known whether that process ended. That process ran on another host, in "
-        "another container, before this machine was restarted, or on a system where this cannot be found out. If the "
-        "process is still running, stop it. If the process ended, repeat the command with --take-over, this one time. "
-        "This option would end a process that is still running"
+        f"{what} (term {number}), and it is not known whether that process ended. That process ran on another host, "
+        "in another container, before this machine was restarted, or on a system where this cannot be found out. If "
+        "the process is still running, stop it. If the process ended, repeat the command once with --take-over. "
+        "This option ends a process that is still running"
     )
 
 

@@ -172,9 +172,9 @@ def _missing(listed: Sequence[int], number: int) -> list[int]:
 
 def _terms_are_gone(log: Log, role: str, because: str) -> str:
     return (
-        f"terms of {role!r} on {log.store.root} are gone: {because}. Likely causes: a life-cycle rule of the bucket, "
-        "or a partial copy of this WAL. A higher term is claimed and the missing terms are created, so that earlier "
-        "holders are fenced. Stop the deletion of objects here, because other objects cannot be replaced"
+        f"terms of {role!r} on {log.store.root} are gone: {because}. Likely causes: a life-cycle rule of the "
+        "bucket, or a partial copy of this WAL. A higher term is claimed and the missing terms are created, so that "
+        "older processes are fenced. Stop the deletion of objects here, because other objects cannot be replaced"
     )
 
 

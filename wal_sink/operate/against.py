@@ -99,7 +99,7 @@ class AgainstCheckpoint:
         lines = []
         if self._forgotten:
             which = _described(self._forgotten)
-            lines = [f"the source offsets of {which}: Spark has deleted these entries of the checkpoint, as it does"]
+            lines = [f"the source offsets of {which}: Spark has deleted these old entries of the checkpoint"]
         if self._newer:
             newest = "has no batch" if self._planned == NOTHING else f"ends with batch {self._planned}"
             lines.append(f"the source offsets of {_described(self._newer)}: the checkpoint is older, and {newest}")
@@ -313,7 +313,7 @@ class _Slots:
         if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
             raise SinkFailedError(
                 FailureKind.PERMANENT,
-                f"{what}: expected a mapping with every slot, and None for a slot that holds nothing",
+                f"{what}: expected a mapping with every slot, and None for an empty slot",
             )
         return [stored_position(what, slot, found[slot]) for slot in slots]
 
@@ -330,7 +330,7 @@ def _compare_keys(look: Look, facts: SinkFacts, sink: Sink, lookup: Lookup, *, t
     batch_id = facts.marked_through
     marker = Look(look.known).find(Marker, paths.marker(facts.folder, batch_id)) if batch_id in facts.markers else None
     if marker is not None and marker.skipped:
-        return f"the sink passed over batch {batch_id} on purpose"
+        return f"the sink skipped batch {batch_id}"
     manifest = look.released(batch_id) if batch_id in look.known.held else None
     if manifest is None or facts.record is None or facts.record.sink_kind != "lookup":
         return "the WAL holds no batch that was marked for a target of this kind"

@@ -225,9 +225,9 @@ class _Sending:
         """Refuse to go on if the target was restored once more: the earlier batches were not held."""
         if now.batches and (not self._plan.batches or now.batches[0][0] < self._plan.batches[0][0]):
             raise ConfigError(
-                f"{self._log.store.root}: the target of sink {self._plan.name!r} was restored to an older state once "
-                f"more: it is at {now.position}, and it was at {self._plan.position} when this catch-up began. End "
-                f"that one: wal-sink sinks retire WAL {self._holder}. Then repeat the command"
+                f"{self._log.store.root}: the target of sink {self._plan.name!r} was restored again to an older "
+                f"state: it is at {now.position}, and it was at {self._plan.position} when this catch-up began. End "
+                f"this catch-up: wal-sink sinks retire WAL {self._holder}. Then repeat the command"
             )
 
     def _send(self, batch_id: int, *, was_skipped: bool) -> None:
@@ -360,8 +360,8 @@ def _refuse_deleted(log: Log, holder: str, plan: CatchUpPlan) -> None:
     if gone := [batch_id for batch_id, _ in plan.batches if batch_id <= through]:
         _retire(log, holder, gone)
         raise ConfigError(
-            f"{log.store.root}: batches {gone[0]} to {gone[-1]} were deleted meanwhile, since every sink had them. "
-            "Repeat the command: it names what the target will lack"
+            f"{log.store.root}: batches {gone[0]} to {gone[-1]} were deleted in the meantime, because every sink had "
+            "them. Repeat the command: it names what the target will lack"
         )
 
 

@@ -54,7 +54,7 @@ _OTHERS = {
     Ability.IGNORE_KNOWN_KEYS: "It gets the batches after its backup by their ids, and ignores the keys that it knows",
     Ability.LOOK_UP: "It gets the batches after its backup by their ids, and only the chunks that it does not know",
 }
-_DOUBLES = "It gets the batches after its backup by their ids, and may have twice those rows of them that it has"
+_DOUBLES = "It gets the batches after its backup by their ids, and may then have some of their rows twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +199,9 @@ def find_unfinished(log: Log, order: Order) -> ChangeRecord | None:
         return begun
     name = next(sink.name for sink in read_names(log).sinks if sink.folder == order.folder)
     raise HeldError(
-        f"sink {name!r} of {log.store.root} is not caught up yet: {begun.who} began it at {begun.created}. Complete it "
-        f"first with the same command: {command_of(begun, name)} (--to is {begun.arguments[TARGET]} there). Or end it: "
-        f"wal-sink sinks retire WAL {holder}"
+        f"sink {name!r} of {log.store.root} has an unfinished catch-up: {begun.who} began it at {begun.created}. "
+        f"Complete it first with the same command: {command_of(begun, name)} (with --to {begun.arguments[TARGET]}). "
+        f"Or end it: wal-sink sinks retire WAL {holder}"
     )
 
 
@@ -255,7 +255,7 @@ def plan_catch_up(
     if leave_out and newest.batch_id <= deleted_through(log, held_from=held_from):
         raise ConfigError(
             f"{log.store.root}: every batch with rows that sink {name!r} delivered was deleted from the log, so there "
-            "is nothing to send. Let the target begin anew: retire the sink, and serve it under a new name"
+            "is nothing to send. Begin again: retire the sink, and serve the target under a new name"
         )
     return _plan(log, of, target, ledger, due, letters=letters, is_empty=is_empty, leave_out=leave_out)
 
@@ -319,7 +319,10 @@ def _sink_of(log: Log, name: str) -> _Of:
 def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink:
     """The target, if it keeps a ledger and the sink used it. Raises `ConfigError` with the way for other kinds."""
     if of.record.is_holder:
-        raise ConfigError(f"{log.store.root}: {of.name!r} is the sink of a catch-up, which its own command completes")
+        raise ConfigError(
+            f"{log.store.root}: {of.name!r} belongs to a catch-up. Complete it with its own command: wal-sink sinks "
+            "list WAL"
+        )
     ability = Ability(of.record.sink_kind)
     if ability is not Ability.TRANSACTIONAL:
         raise ConfigError(
@@ -345,9 +348,9 @@ def _refuse_ahead(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger) -> N
     through = of.marker.batch_id if of.marker else NOTHING
     if ledger.at > through + 1:
         raise HistoryError(
-            f"sink {of.name!r} of {log.store.root} has batch {through} by its newest marker, but {name_of(to)} is at "
-            f"{described(ledger.newest)}: it is ahead. The WAL was restored to an older state, or a copy of the WAL "
-            "delivers too. Nothing was sent"
+            f"sink {of.name!r} of {log.store.root} has batch {through} according to its newest marker, but "
+            f"{name_of(to)} is ahead, at {described(ledger.newest)}. The WAL was restored to an older state, or a "
+            "copy of the WAL delivers too. Nothing was sent"
         )
 
 
@@ -356,7 +359,7 @@ def _refuse_nothing(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger, *,
     if ledger.newest is None and not is_empty:
         raise ConfigError(
             f"{name_of(to)} holds no position of sink {of.name!r} of {log.store.root}. Either --to does not name the "
-            "target of this sink, or its ledger was not restored with its rows: restore both of one moment. Only if "
+            "target of this sink, or its ledger was not restored with its rows: restore both from one backup. Only if "
             "the target has no row of this sink, pass --empty: then it gets everything that the WAL holds"
         )
 
@@ -365,7 +368,7 @@ def _refuse_without_table(session: SinkSession, to: TransactionalSink, ledger: L
     if ledger.newest is not None and isinstance(to, HasTable) and not session.call("has_table()", to.has_table):
         raise ConfigError(
             f"{name_of(to)}: the ledger is at {described(ledger.newest)}, but the table does not exist. Restore table "
-            "and ledger of one moment"
+            "and ledger from one backup"
         )
 
 
@@ -383,8 +386,8 @@ def _refuse_other_rows(
         if any(each is not None and each.batch_id >= since for each in found):
             raise ConfigError(
                 f"{log.store.root}: {name_of(to)} has rows of batch {since} or a later one by sink {known.name!r} too "
-                f"({redacted(record.identity)}), so they could come twice. Restore the target once more, and catch it "
-                "up before another sink delivers to it"
+                f"({redacted(record.identity)}), so they could come twice. Restore the target again, and catch it up "
+                "before another sink delivers to it"
             )
 
 
@@ -402,14 +405,13 @@ def _refuse_unsendable(log: Log, of: _Of, due: Due, leave_out: Sequence[int]) ->
     reasons = []
     if gone := [each for each in due.gone if each in lacking]:
         was = "was" if len(gone) == 1 else "were"
-        reasons.append(f"{_batches(gone)} {was} deleted from the log, since every sink had the rows")
+        reasons.append(f"{_batches(gone)} {was} deleted from the log, because every sink had the rows")
     if open_ := [each for each in unknown if each in lacking]:
         reasons.append(f"{_batches(open_)}: skipped by this sink, and nobody knows which of the rows its target had")
     option = " ".join(f"--leave-out {each}" for each in in_ranges(sorted({*lacking, *leave_out})))
     raise ConfigError(
         f"{log.store.root}: the target of sink {of.name!r} lacks rows that cannot be sent again: "
-        f"{'; '.join(reasons)}. Restore a newer backup of the target. If their rows may be missing for good, add "
-        f"{option}"
+        f"{'; '.join(reasons)}. Restore a newer backup of the target. If these rows may stay missing, add {option}"
     )
 
 

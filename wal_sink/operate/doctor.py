@@ -78,12 +78,12 @@ def _of_answer(store: InBucket) -> list[Finding]:
             risk(
                 _CHECK,
                 f"unknown: these credentials have no permission to read it ({PERMISSION})",
-                f"grant {PERMISSION} for this command, or let the owner of the bucket look",
+                f"grant {PERMISSION} for this command, or let the owner of the bucket check its rules",
             )
         ]
     if answer.refused:
         said = f"unknown: the store answered {answer.refused} ({answer.text})"
-        return [risk(_CHECK, said, "let the owner of the bucket look at it")]
+        return [risk(_CHECK, said, "let the owner of the bucket check its rules")]
     rules = [rule for rule in answer.found.get("Rules", ()) if _concerns(rule, prefix)]
     found = [finding for rule in rules for finding in _of_rule(rule, prefix)]
     return found or [fine(_CHECK, "no life-cycle rule deletes or archives objects of the WAL")]
@@ -367,13 +367,13 @@ def _location(facts: WalFacts, wal: WalRecord) -> Finding:
     """Whether the WAL lies where it says."""
     here, check = canonical(facts.log.store.root), "wal.location"
     if facts.location == here:
-        return fine(check, "the WAL lies where it records")
+        return fine(check, "the WAL lies at its recorded location")
     try:
         check_location(facts.log, wal, moved=True)
     except WalSinkError as failure:
-        return fault(check, text_of(failure), "open the recorded location, or declare the move once")
+        return fault(check, text_of(failure), "open the recorded location, or declare the move once (moved_from)")
     step = "use the recorded path; if this is a copy, do not open it"
-    return risk(check, f"the WAL lies at {here}, and records {facts.location}", step)
+    return risk(check, f"the WAL lies at {here}, but its recorded location is {facts.location}", step)
 
 
 def recorded_checkpoint(facts: WalFacts, status: Status | None) -> tuple[str | None, str]:
@@ -429,7 +429,7 @@ def _owner(checkpoint: Checkpoint, query_id: str, status: Status | None) -> Find
     if status.query_id != query_id:
         return fault(
             check,
-            f"{checkpoint.root} is that of query {query_id}, but the WAL is that of query {status.query_id}",
-            f"pass the checkpoint that belongs to the WAL; it records {status.checkpoint}. If lost: wal-sink settle",
+            f"{checkpoint.root} belongs to query {query_id}, but the WAL to query {status.query_id}",
+            f"pass the checkpoint that the WAL records, {status.checkpoint}. If it is lost: wal-sink settle",
         )
-    return fine(check, "the checkpoint and the WAL are of one query")
+    return fine(check, "the checkpoint and the WAL belong to one query")

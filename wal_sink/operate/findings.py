@@ -44,15 +44,16 @@ class Fault(StrEnum):
     """The target has rows of another history, or gave an answer that cannot be right."""
 
 
-_RESTORE = "Restore the object from a copy, a snapshot or an earlier version in the bucket"
+_FROM = "from a copy, a snapshot or an earlier version in the bucket"
+_RESTORE = f"Restore the object {_FROM}"
 _STOP = "Find out what deletes objects here (most often a life-cycle rule of the bucket) and stop it first"
 NEXT = {
     Fault.DAMAGED: f"{_RESTORE}. Do not delete it. Check the disk or bucket, since other objects may be damaged too",
     Fault.LOST: f"{_STOP}. {_RESTORE}. If there is none, and a sink waits for this batch: wal-sink skip WAL "
     "BATCH --name SINK gives up its rows for that sink",
-    Fault.MISPLACED: f"Find out who copied or renamed objects here. {_RESTORE} that belongs under this name",
+    Fault.MISPLACED: f"Find out who copied or renamed objects here. Restore the right object {_FROM}",
     Fault.CONTRADICTION: "Find out which of the two objects is the right one, and restore the other from a copy",
-    Fault.FOREIGN: f"Find out who copied objects of another WAL here. {_RESTORE} of this WAL",
+    Fault.FOREIGN: f"Find out who copied objects of another WAL here. Restore the object of this WAL {_FROM}",
     Fault.DANGLING: "Nothing reads this object any more. Restore the object that it names if it is needed; otherwise "
     "ignore this",
     Fault.UNKNOWN: "If a newer version of wal-sink wrote it, check with that version. Otherwise move it out of the WAL",
@@ -62,8 +63,8 @@ NEXT = {
     Fault.ROLLED_BACK: "Restore a newer checkpoint before you start the query. If the input is the same as before, "
     "Spark may also run the batches again: wal-sink recognises them, and refuses any that differ",
     Fault.MISSING_BATCH: "Restore the objects of the batch. Without them, later batches wait (HistoryError)",
-    Fault.DIVERGED: "Restore the checkpoint that belongs to this WAL, or start a new WAL. Do not start the query as it "
-    "is. Before a new WAL, wal-sink settle WAL FOLDER and a drain deliver what this one holds",
+    Fault.DIVERGED: "Do not start the query now. Restore the checkpoint that belongs to this WAL, or deliver what this "
+    "WAL holds (wal-sink settle WAL FOLDER, then a drain) and start a new WAL",
     Fault.CHECKPOINT: "Restore the checkpoint",
     Fault.TARGET_BEHIND: "Stop the delivery to this sink. Restore the newer target, or deliver the lost batches again "
     "while the WAL still holds them: wal-sink catch-up WAL --name SINK --to TARGET",

@@ -404,7 +404,7 @@ def _health(
 
 def _lag(pending: Backlog, pending_age_s: float | None, spark: SparkCommit) -> tuple[float | None, str]:
     if pending.missing is not None:
-        return None, f"batch {pending.missing} is due, but the WAL does not hold it, or not readably"
+        return None, f"batch {pending.missing} is due, but the WAL does not hold it, or it cannot be read"
     if pending.oldest is None:
         return 0.0, ""
     if pending_age_s is None:

@@ -276,10 +276,9 @@ def refuse_two_moments(
 
 def _two_moments(where: str, number: int, ledger: Ledger, batch_id: int) -> HistoryError:
     return HistoryError(
-        f"{where} is at {described(ledger.newest)}, but slot {number} is at "
-        f"{described(ledger.found[number])} and lacks rows of batch {batch_id}. So this ledger is not the state of one "
-        "moment. Restore rows and ledger from one backup, made in one transaction or while nothing was delivered. "
-        "Nothing was sent"
+        f"{where} is at {described(ledger.newest)}, but slot {number} is at {described(ledger.found[number])} and "
+        f"lacks rows of batch {batch_id}. So this ledger mixes states of different times. Restore rows and ledger "
+        "from one backup, made in one transaction or while nothing was delivered. Nothing was sent"
     )
 
 
@@ -319,9 +318,9 @@ def _there(ledger: Ledger, manifest: Manifest) -> list[int]:
     for segment, found in zip(manifest.segments, ledger.found, strict=False):
         if found and found.batch_id == manifest.batch_id and found.segment_id != segment.id:
             raise HistoryError(
-                f"batch {manifest.batch_id}: the target holds segment {found.segment_id} in slot "
-                f"{found.slot!r}, but the WAL delivers segment {segment.id}. This is not the target of this sink, or "
-                "one of another history. Nothing was sent"
+                f"batch {manifest.batch_id}: the target holds segment {found.segment_id} in slot {found.slot!r}, but "
+                f"the WAL delivers segment {segment.id}. This is not the target of this sink, or it has another "
+                "history. Nothing was sent"
             )
     for number, found in enumerate(ledger.found[: len(there)]):
         there[number] = _has(found, manifest, number)

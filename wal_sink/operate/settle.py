@@ -212,9 +212,9 @@ def _refuse_own(wal: WalRecord, checkpoint: Checkpoint, ending: Ending) -> None:
     """Refuse where a drain can use the checkpoint that is there. It may belong to a query that goes on."""
     if checkpoint.query_id() == wal.query_id and checkpoint.newest_commit() >= ending.through:
         raise ConfigError(
-            f"{checkpoint.root} is a checkpoint of this WAL, and is not older than it. So a drain delivers what is "
-            "left with this checkpoint. If it stops at a batch of other input (HistoryError), restore the "
-            "checkpoint to its state before this batch, so that the query runs it again. Nothing was written"
+            f"{checkpoint.root} is a checkpoint of this WAL, and is not older than the WAL. So run a drain with this "
+            "checkpoint. If the drain stops at a batch of other input (HistoryError), restore the checkpoint to its "
+            "state before this batch, so that the query runs it again. Nothing was written"
         )
 
 
@@ -223,9 +223,9 @@ def _decided(log: Log, ending: Ending, newest: str | None) -> int:
     if ending.unclear:
         which = ", ".join(in_ranges(ending.unclear))
         raise ConfigError(
-            f"two histories of the query staged batches {which}, and the WAL does not show which of them goes on: an "
-            "older checkpoint was restored, and a newer one may have come back later. Restore the query's own "
-            "checkpoint if you can: then a drain compares every batch with it. Nothing was written"
+            f"two histories of the query staged batches {which}, and the WAL does not show which of them is valid: an "
+            "older checkpoint was restored, and perhaps a newer one later. Restore the query's own checkpoint if you "
+            "can: then a drain compares every batch with it. Nothing was written"
         )
     undecided = ending.undecided
     if undecided is not None and newest is None:
@@ -233,9 +233,9 @@ def _decided(log: Log, ending: Ending, newest: str | None) -> int:
         rows = "" if manifest is None else f" ({counted(manifest.rows, 'row')})"
         raise ConfigError(
             f"nobody knows whether Spark completed batch {undecided}{rows}. Add --newest complete if the new query "
-            f"begins behind it{_said(_offsets(manifest))}: then a drain delivers it. Add --newest incomplete if the "
-            f"new query begins behind batch {ending.through}{_said(_offsets(_readable(log, ending.through)))}, and "
-            "reads its input again: then a drain leaves it alone"
+            f"begins after this batch{_said(_offsets(manifest))}: then a drain delivers it. Add --newest incomplete "
+            f"if the new query begins after batch {ending.through}{_said(_offsets(_readable(log, ending.through)))}, "
+            "and so reads the input of the newest batch again: then a drain does not deliver it"
         )
     if undecided is None and newest == "incomplete":
         raise ConfigError(
@@ -268,8 +268,8 @@ def refuse_filled(folder: Store, wal: Store, files: Mapping[str, bytes]) -> None
     here, there = f"{canonical(wal.root)}/", f"{canonical(folder.root)}/"
     if here.startswith(there) or there.startswith(here):
         raise ConfigError(
-            f"{folder.root}: this folder and {wal.root} are one, or one lies inside the other. Give a folder apart "
-            "from the WAL"
+            f"{folder.root}: this folder and {wal.root} are the same, or one lies inside the other. Give a separate "
+            "folder"
         )
     names = set(folder.list(""))
     found = {path: data for path in files if (data := _read(folder, path)) is not None} if names else {}

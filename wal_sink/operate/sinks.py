@@ -91,7 +91,7 @@ def _leave_in_order(log: Log, name: str, folder: str, record: RetiredRecord) -> 
         keep_in_flight(log, folder, batch_id, Term(role, newest))
     begun = paths.begun_folder(folder)
     if count := len([file for file in log.store.list(begun) if paths.parse_begun(begun, file)]):
-        text = "sink %s: up to %d transactions may be open in its target, and no start aborts them any more: see %s"
+        text = "sink %s: up to %d transactions may be open in its target, and wal-sink no longer aborts them: see %s"
         _logger.warning(text, name, count, log.store.url_of(begun))
 
 

@@ -40,7 +40,7 @@ _SENT = {
     Ability.ACCEPT: "and up to one more chunk of each segment",
     Ability.LOOK_UP: "and up to one more chunk of each segment",
     Ability.IGNORE_KNOWN_KEYS: "and the rows of about one more second",
-    Ability.TRANSACTIONAL: "but only the ledger of a transactional target knows how many: pass --to, and it is read",
+    Ability.TRANSACTIONAL: "but only the ledger of a transactional target knows how many: pass --to to read it",
     Ability.SEGMENT_WRITER: "and up to one more segment",
     Ability.BATCH_WRITER: "but a batch writer leaves no records, so it may have all of them",
 }
@@ -106,7 +106,7 @@ def plan_skip(log: Log, name: str, batch_id: int, *, to: object = None) -> SkipP
     if batch_id != due:
         raise ConfigError(
             f"batch {batch_id} of {log.store.root}: sink {name!r} would get batch {due} next. A sink gets batches in "
-            f"order, so only that one can be skipped, and the batches before {due} are settled"
+            f"order, so only that batch can be skipped. The sink has or skipped the batches before {due}"
         )
     manifest, names = _left_of(log, batch_id)
     if manifest is None:

@@ -145,11 +145,11 @@ def older_checkpoint(spark: SparkCommit, *, newest_batch: int, delivered_through
     if delivered_through <= spark.newest:
         known = f"holds batches through {newest_batch}"
     return (
-        f"the checkpoint is older than the WAL, which {known}, while Spark completed {completed}. It was restored to "
-        "an older state, or is another copy. Before the query starts, run wal-sink verify WAL --checkpoint URL, and "
-        "restore a newer checkpoint if you can. If the query reads the same input under the same batch ids as before, "
-        "wal-sink recognises these batches. An option such as maxFilesPerTrigger that was changed since makes it read "
-        "other input (HistoryError)"
+        f"the checkpoint is older than the WAL, which {known}, while Spark completed {completed}. The checkpoint was "
+        "restored to an older state, or is another copy. Before the query starts, run wal-sink verify WAL "
+        "--checkpoint URL, and restore a newer checkpoint if you can. If the query reads the same input under the "
+        "same batch ids as before, wal-sink recognises these batches. A changed option such as maxFilesPerTrigger "
+        "makes it read other input (HistoryError)"
     )
 
 

@@ -123,7 +123,7 @@ def _check_moves(look: Look) -> None:
         if record is None:
             return
         if at and record.moved_from != at:
-            what = f"the WAL was moved from {record.moved_from}, but it lay at {at} by the record before this one"
+            what = f"the WAL was moved from {record.moved_from}, but according to the record before, it lay at {at}"
             look.fault(Fault.CONTRADICTION, paths.move(record.number), what)
         at = record.location
 

@@ -129,7 +129,7 @@ class Checkpoint:
             return
         raise ConfigError(
             f"{self.root} holds {paths.WAL}, so it is the folder of a WAL and cannot be a checkpoint. Were wal and "
-            "checkpoint exchanged? Pass each its own folder. Nothing was written"
+            "checkpoint exchanged? Pass a separate folder for each. Nothing was written"
         )
 
     def newest_commit(self) -> int:
@@ -332,10 +332,10 @@ class Fingerprints:
                 continue  # deleted since the listing, in favour of a later file that holds the same entries
         raise CorruptError(
             f"according to {entry.where}, source {source} reads files up to entry {through} of its log, but neither "
-            f"{self._url(folder)}/{through} nor a '.compact' file that holds it exists. Restore the whole checkpoint, "
-            "including 'sources'. If the sources of the query have names, these names are also in the paths of their "
-            "logs. Then the query needs spark.sql.streaming.offsetLog.formatVersion=2 from its first start on. A "
-            "source that you wrote must not call its offsets 'logOffset'"
+            f"{self._url(folder)}/{through} nor a '.compact' file that holds it exists. Restore the whole "
+            "checkpoint, including 'sources'. If the sources of the query have names, these names are also in the "
+            "paths of their logs. Then the query needs spark.sql.streaming.offsetLog.formatVersion=2 from its first "
+            "start. A source that you wrote must not call its offsets 'logOffset'"
         )
 
     def _chosen(self, data: bytes, path: str, *, after: int, through: int) -> list[FileEntry]:

@@ -146,8 +146,8 @@ def read_query_id(data: bytes, where: str) -> str:
         found = msgspec.json.decode(data, type=_Metadata)
     except msgspec.DecodeError as error:
         raise CorruptError(
-            f"{where}: expected Spark's query id, found {data[:60]!r}; restore the file. Or write the id of the "
-            'query back, which wal-sink status shows: {"id":"…"}, and delete the checksum beside it (.metadata.crc)'
+            f"{where}: expected Spark's query id, found {data[:60]!r}; restore the file. Or write into it the query id "
+            'that wal-sink status shows, {"id":"…"}, and delete its checksum file .metadata.crc'
         ) from error
     return found.id
 
@@ -216,8 +216,8 @@ def _version(line: str, known: tuple[int, ...], where: str, what: str) -> int:
         raise _corrupt(where, f"a version line such as 'v1' of Spark's {what}", line)
     if (found := int(match[1])) == DRAINS_ONLY:
         raise ConfigError(
-            f"{where}: wal-sink settle made this checkpoint for drains, and no query can go on from it. Give the query "
-            "its own checkpoint, or a new one with a new WAL"
+            f"{where}: wal-sink settle made this checkpoint for drains, so a query cannot use it. Give the query "
+            "its own checkpoint, or a new checkpoint and a new WAL"
         )
     if found not in known:
         expected = " or ".join(f"v{number}" for number in known)

@@ -140,8 +140,8 @@ class CommitterPool:
         except TimeoutError:
             is_late.set()
             _logger.warning(
-                "%s: the store did not record the end of this process within %g s. The process ends without it, and "
-                "the next command may need --take-over",
+                "%s: the store did not record the end of this process within %g s. The process ends without this "
+                "record, so the next command may need --take-over",
                 self.run.log.store.root,
                 END_S,
             )

@@ -188,8 +188,9 @@ class History:
         if batch_id < wal.first_batch:
             raise HistoryError(
                 f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}, but the "
-                f"checkpoint {self._checkpoint.root} was rolled back to an earlier batch. Restore a newer checkpoint, "
-                "or start a new WAL; before that, wal-sink settle WAL FOLDER and a drain deliver what this one holds"
+                f"checkpoint {self._checkpoint.root} was rolled back to an earlier batch. Restore a newer "
+                "checkpoint, or deliver what this WAL holds (wal-sink settle WAL FOLDER, then a drain) and start a "
+                "new WAL"
             )
         self._wal = wal
         return is_made
@@ -288,9 +289,9 @@ class History:
         if batch_id > 0:
             _logger.warning(
                 "%s is a new WAL and begins with batch %d. Spark completed the batches before it, and wal-sink "
-                "delivers none of them. This is right if the query wrote them to its target by itself. If an earlier "
-                "WAL of this checkpoint was deleted, restore it: the batches that it had not delivered are in no other "
-                "place",
+                "delivers none of them. This is right if the query wrote them to its target without wal-sink. If an "
+                "earlier WAL of this checkpoint was deleted, restore it: only that WAL holds the batches that it "
+                "had not delivered",
                 self._log.store.root, batch_id,
             )  # fmt: skip
         return wal, True
@@ -307,7 +308,7 @@ class History:
             f"belongs to {found}. The batch ids of another query mean other rows. Restore the checkpoint of query "
             f"{wal.query_id}, or use a new WAL for this query. If only the file metadata of the checkpoint was lost, "
             f'write {{"id":"{wal.query_id}"}} into it and delete .metadata.crc. {_held(self._log, wal)}. Before a '
-            "new WAL, wal-sink settle WAL FOLDER makes a checkpoint with which a drain delivers what this WAL holds"
+            "new WAL, deliver what this WAL holds: wal-sink settle WAL FOLDER, then a drain"
         )
 
 
@@ -330,14 +331,14 @@ def divergence(
     `held`: term and attempt of the WAL's manifest.
     """
     return HistoryError(
-        f"batch {batch_id} of {log.store.root}: the WAL holds this batch with source offsets {expected[:12]}, but the "
-        f"checkpoint {checkpoint.root} now has {found[:12]} under the same id. The checkpoint was restored to an older "
-        f"state or rewritten. {difference(log, checkpoint, batch_id, held)}. No row of the other history was staged or "
-        "delivered. After a restore, a changed option that decides how much a batch reads (maxFilesPerTrigger, "
-        "maxOffsetsPerTrigger) or new input in the source plans other batches under the same ids. Then set the option "
-        "back, and restore the whole checkpoint once more, since the other plan stands in it by now. Restore the "
-        "checkpoint that belongs to this WAL, or start a new WAL; before that, wal-sink settle WAL FOLDER and a drain "
-        "deliver what this WAL still holds"
+        f"batch {batch_id} of {log.store.root}: the WAL holds this batch with source offsets {expected[:12]}, but "
+        f"the checkpoint {checkpoint.root} now has {found[:12]} under the same id. The checkpoint was restored to "
+        f"an older state or rewritten. {difference(log, checkpoint, batch_id, held)}. No row of the other history "
+        "was staged or delivered. Restore the checkpoint that belongs to this WAL, or deliver what this WAL still "
+        "holds (wal-sink settle WAL FOLDER, then a drain) and start a new WAL. After a restore, Spark plans other "
+        "batches under the same ids if the source has new input, or if an option changed that limits a batch "
+        "(maxFilesPerTrigger, maxOffsetsPerTrigger). Then set the option back, and restore the whole checkpoint "
+        "again, because it now holds the other plan"
     )
 
 

@@ -186,7 +186,7 @@ def _refuse_checkpoint(log: Log, top: frozenset[str]) -> None:
     if spark := sorted(_OF_A_CHECKPOINT & top):
         raise ConfigError(
             f"{log.store.root} holds {' and '.join(spark)}, so it is the checkpoint of a query and cannot be a WAL. "
-            "Were wal and checkpoint exchanged? Pass each its own folder. Nothing was written"
+            "Were wal and checkpoint exchanged? Pass a separate folder for each. Nothing was written"
         )
 
 
@@ -214,7 +214,9 @@ def require_wal(log: Log, younger: str) -> WalRecord:
         return wal
     if moves := log.numbers(paths.MOVES):
         move = paths.move(moves[-1])
-        younger = f"{younger}. By {log.store.url_of(move)} this WAL lies at {log.require(Move, move).location}"
+        younger = (
+            f"{younger}. According to {log.store.url_of(move)}, this WAL lies at {log.require(Move, move).location}"
+        )
     return find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
 
 
@@ -361,8 +363,8 @@ def _after(younger: str) -> str:
 
 _NEW_WAL = "or start a new WAL in an empty folder: the batches that this WAL did not deliver then stay undelivered"
 _FORGET = (
-    "or, to forget the sink for good, put an empty object sinks/<name>/forgotten beside the remaining objects of the "
-    "sink, and do not use the name of this sink again"
+    "or, to forget the sink permanently, create the empty object sinks/<name>/forgotten, and never use this sink "
+    "name again"
 )
 _WAY_OUT = {**dict.fromkeys(Lost, _NEW_WAL), Lost.SINK: _FORGET}
 

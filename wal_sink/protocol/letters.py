@@ -158,7 +158,7 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         raise CorruptError(f"{where}: expected the columns {facts.columns}, {_ROW} and {_REASON}, found {table.schema}")
     span = paths.parse_dead_letter(path.rpartition("/")[2])
     if span is None:
-        raise CorruptError(f"{where}: expected the name of a dead letter; restore the object under its own name")
+        raise CorruptError(f"{where}: expected the name of a dead letter; restore the object under its original name")
     rows: list[Any] = table.column(_ROW).to_pylist()
     reasons: list[Any] = table.column(_REASON).to_pylist()
     chunk = Chunk(

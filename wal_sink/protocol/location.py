@@ -240,16 +240,15 @@ def _leave(log: Log, wal: WalRecord, said: str, address: str, take_over: TakeOve
         raise _third_place(here, said, earlier.moved_to)
     if earlier.state is Earlier.LIVES and earlier.there is not None:
         raise ConfigError(
-            f"{here}: the WAL {wal.wal_id} was moved from {said}, but its wal.json still lies at {said}. Both places "
-            f"would deliver the same batches. {_compared(earlier.there, log, said)}. End every process that uses "
-            f"{said}, copy what is lacking, then remove {said}/wal.json and "
-            "repeat this start"
+            f"{here}: the WAL {wal.wal_id} was moved from {said}, but its wal.json still lies at {said}. Both "
+            f"places would deliver the same batches. {_compared(earlier.there, log, said)}. End every process that "
+            f"uses {said}, copy what is missing, remove {said}/wal.json, then start again"
         )
     if earlier.state in {Earlier.GONE, Earlier.UNKNOWN} and not is_gone:
         raise ConfigError(
-            f"{here}: nobody can see that the WAL {wal.wal_id} is out of use at {said}: {earlier.why}. If it can be "
-            "opened there, both places deliver the same batches. Repeat this start where that place can be reached. If "
-            "it is gone for good, or its wal.json was removed, and no process uses it, say so in place of moved_from: "
+            f"{here}: it cannot be checked whether the WAL {wal.wal_id} is still used at {said}: {earlier.why}. If "
+            "it can be opened there, both places deliver the same batches. Start on a machine that can reach that "
+            "place. If that place or its wal.json no longer exists, and no process uses it, replace moved_from: "
             f"WalSink(…, moved_from_gone={said!r}), wal-sink drain … --moved-from-gone {said}"
         )
 
@@ -278,9 +277,9 @@ def _refuse_incomplete(there: Log, log: Log, said: str) -> None:
         here = canonical(log.store.root)
         raise ConfigError(
             f"{here} lacks {counted(len(lacks), 'object')} of {said}, from where the WAL was moved; the first is "
-            f"{lacks[0]}. Either not everything was copied, or a process went on at {said} since. A sink would get "
-            "batches twice or never. End every process there, copy it again, then repeat this start. If these objects "
-            f"must not count, delete all of {said}, and pass moved_from_gone"
+            f"{lacks[0]}. Either not everything was copied, or a process wrote to {said} after the copy. A sink "
+            "would get batches twice or never. End every process there, copy it again, then start again. If you do "
+            f"not need these objects, delete all of {said}, and pass moved_from_gone"
         )
 
 
@@ -292,7 +291,7 @@ def _compared(there: Log, log: Log, said: str) -> str:
         return f"It is not known whether this copy is complete: {redacted(error)}"
     if not lacks:
         return f"This copy has every object of {said}"
-    return f"Only there: {counted(len(lacks), 'object')}, first {lacks[0]}. So this copy is too old, or not whole"
+    return f"Only there: {counted(len(lacks), 'object')}, first {lacks[0]}. So this copy is too old or incomplete"
 
 
 def _only_there(there: Log, log: Log) -> list[str]:
@@ -303,9 +302,9 @@ def _only_there(there: Log, log: Log) -> list[str]:
 
 def _third_place(here: str, said: str, moved_to: str) -> ConfigError:
     return ConfigError(
-        f"{here} holds a copy of a WAL: {said}, where it lay before, says that the WAL was moved to {moved_to}. Two "
-        f"copies of one WAL would deliver the same batches twice. Open the WAL at {moved_to}. If it is lost there for "
-        f"good, and no process opens it, delete all of {said}, and pass moved_from_gone"
+        f"{here} holds a copy of a WAL. Its earlier location {said} says that the WAL was moved to {moved_to}. Two "
+        f"copies of one WAL would deliver the same batches twice. Open the WAL at {moved_to}. If it is permanently "
+        f"lost there, and no process opens it, delete all of {said}, and pass moved_from_gone"
     )
 
 
@@ -313,11 +312,11 @@ def _refuse_or_warn(log: Log, wal: WalRecord, here: str, said: str) -> None:
     doubt = _doubt(log, wal, here, said)
     if doubt:
         raise ConfigError(
-            f"{here} holds the WAL {wal.wal_id}, but the recorded location of this WAL is {said}: {doubt}. Two copies "
-            "of one WAL would deliver the same batches twice. Open the WAL at the recorded location. If the WAL was "
-            "moved here for good, and no process opens the other location again, give the earlier location for one "
-            f"start: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}. It is refused while the "
-            "WAL can still be opened there"
+            f"{here} holds the WAL {wal.wal_id}, but the recorded location of this WAL is {said}: {doubt}. Two "
+            "copies of one WAL would deliver the same batches twice. Open the WAL at the recorded location. If the "
+            "WAL was moved here permanently, and no process opens the other location again, give the earlier "
+            f"location for one start: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}. "
+            "wal-sink refuses this while the WAL can still be opened there"
         )
     _logger.warning(
         "%s holds a WAL whose recorded location is %s. There are three possible causes. If this is the same folder "

@@ -103,7 +103,7 @@ class Positions:
         what = f"positions of {len(slots)} slots from {slots[0]!r}"
         found: object = self._session.call(what, self._sink.positions, slots, nothing_sent=True)
         if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
-            text = f"{what}: expected a mapping with every slot, and None for a slot that holds nothing"
+            text = f"{what}: expected a mapping with every slot, and None for an empty slot"
             raise SinkFailedError(FailureKind.PERMANENT, text)
         return {slot: stored_position(what, slot, found[slot]) for slot in slots}
 
@@ -115,7 +115,7 @@ def _result(ordinal: int, segment: SegmentRef, rows: int) -> SegmentResult:
     if rows >= segment.rows:
         return SegmentResult(ordinal, segment.rows)
     text = (
-        f"segment {ordinal} ({segment.id}): the target has {rows} of {segment.rows} rows, but it acknowledged all of "
-        "them. Look for a fail-over to a standby that lagged behind, or a restart without the newest writes"
+        f"segment {ordinal} ({segment.id}): the target has {rows} of {segment.rows} rows, but it acknowledged all "
+        "of them. Find out whether it failed over to a standby that lagged, or restarted without its newest writes"
     )
     return SegmentResult(ordinal, rows, failure=Failure(FailureKind.FORGOTTEN, text))

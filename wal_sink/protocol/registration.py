@@ -106,7 +106,7 @@ def described_elsewhere(record: SinkRecord, identity: str, to: object) -> str:
     place = after.index(name) if name in after else len(after)  # a key may have the name of another table
     if before[place : place + 1] == [name]:
         return ""
-    return f"was registered for {known}, which has its earlier rows, and is given {now}"
+    return f"was registered for {known}, which has its earlier rows, but its target is now {now}"
 
 
 def _refuse_holder(log: Log, record: SinkRecord) -> None:
@@ -143,29 +143,33 @@ def _refuse_other_range(log: Log, record: SinkRecord, sink: Registration) -> Non
     start_from = sink.delivery.start_from
     if isinstance(start_from, int) and start_from != record.first_batch:
         raise ConfigError(
-            f"start_from={start_from}: sink {sink.name!r} of {log.store.root} begins with batch {record.first_batch}, "
-            "as it was registered. Leave out start_from, or give the sink a new name"
+            f"start_from={start_from}: sink {sink.name!r} of {log.store.root} was registered to begin with batch "
+            f"{record.first_batch}. Leave out start_from, or give the sink a new name"
         )
     if sink.delivery.through not in {None, record.through}:
-        found = "has no last batch" if record.through is None else f"ends with batch {record.through}"
+        found = (
+            "was registered without a last batch"
+            if record.through is None
+            else f"was registered to end with batch {record.through}"
+        )
         raise ConfigError(
-            f"through={sink.delivery.through}: sink {sink.name!r} of {log.store.root} {found}, as it was registered. "
-            "Leave out through, or give the sink a new name"
+            f"through={sink.delivery.through}: sink {sink.name!r} of {log.store.root} {found}. Leave out through, "
+            "or give the sink a new name"
         )
 
 
 def _plan(log: Log, history: History, gate: Gate, sink: Registration, sinks: Sequence[Registration]) -> SinkRecord:
     if sink.delivery.through is not None and sink.ability is Ability.TWO_PHASE:
         raise ConfigError(
-            f"through={sink.delivery.through}: sink {sink.name!r} is a two-phase sink, of which transactions may be "
-            "open when it has its last batch. Leave out through. Once it has the batch, retire it: wal-sink sinks "
-            f"retire WAL {sink.name}"
+            f"through={sink.delivery.through}: sink {sink.name!r} is a two-phase sink: its transactions may still "
+            "be open after its last batch. Leave out through. Once the sink has that batch, retire it: wal-sink "
+            f"sinks retire WAL {sink.name}"
         )
     first = _first_batch(log, history, gate, sink, sinks)
     if sink.delivery.through is not None and not history.has_batches:
         raise ConfigError(
-            f"through={sink.delivery.through}: {log.store.root} holds no batch yet, so nobody knows with which batch "
-            f"it will begin. Begin with sink {sink.name!r} once it holds one"
+            f"through={sink.delivery.through}: {log.store.root} holds no batch yet, so its first batch is not "
+            f"known. Start sink {sink.name!r} after the first batch was staged"
         )
     if sink.delivery.through is not None and sink.delivery.through < first:
         raise ConfigError(
@@ -220,9 +224,9 @@ def _refuse_gone(log: Log, history: History, name: str, first: int) -> None:
     if not oldest <= first <= history.newest_known + 1:
         held = f"holds batches {oldest} to {history.newest_known}" if history.has_batches else "holds no batch yet"
         raise ConfigError(
-            f"start_from={first}: sink {name!r} of {log.store.root} cannot begin with batch {first}. The WAL {held}; "
-            "earlier ones were deleted, or may be. Begin with one of these batches or with the next one. Rows of a "
-            "deleted batch are only in the targets that have it"
+            f"start_from={first}: sink {name!r} of {log.store.root} cannot begin with batch {first}. The WAL "
+            f"{held}; earlier batches may be deleted. Begin with one of these batches or with the next one. Rows of "
+            "a deleted batch are only in the targets that have it"
         )
 
 
@@ -241,7 +245,6 @@ def _same_target(log: Log, sink: Registration, sinks: Sequence[Registration]) ->
         if target == identity:
             return (
                 f"start_from={sink.delivery.start_from}: sink {name!r} of {log.store.root} has the same target, "
-                f"{identity}. A batch that both deliver is there twice, unless the target ignores the keys that it "
-                "knows"
+                f"{identity}. A batch that both deliver is there twice, unless the target ignores keys that it knows"
             )
     return ""

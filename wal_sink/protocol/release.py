@@ -119,7 +119,7 @@ class Releaser:
         """
         folder = paths.batch(batch_id)
         is_left = any(paths.parse_segment(name) for name in self._log.store.list(folder, recursive=True))
-        left = "Rows of it are still there" if is_left else "This folder holds no rows either"
+        left = "Some of its rows are still there" if is_left else "This folder holds no rows either"
         return MissingBatchError(
             f"Spark completed batch {batch_id} in {self._checkpoint.root}, but {self._log.store.url_of(folder)} holds "
             f"no manifest. The rows of this batch cannot be delivered, and later batches must wait. {left}. Likely "

@@ -339,6 +339,6 @@ def refuse_ends(names: Iterable[str]) -> None:
     """Refuse a query for these sinks, each of which ends with a batch: it would wait for them for ever."""
     for name in names:
         raise ConfigError(
-            f"sink {name!r} ends with a batch (through=…), so the query would wait for it for ever. Serve this sink by "
-            "a process that does not stage: wal-sink drain, or WalSink.drain()"
+            f"sink {name!r} ends with a batch (through=…), so the query would wait for this sink for ever. Serve it "
+            "in a process that does not stage: wal-sink drain, or WalSink.drain()"
         )

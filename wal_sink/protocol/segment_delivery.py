@@ -48,7 +48,7 @@ send a segment to a target that has forgotten its keys.
 RECORD_S = 1.0
 """Least time between two records of one task, where they go by time."""
 _KEEP_REFUSED = (
-    "Correct the table; or keep the refused rows as dead letters: Delivery(…, on_rejected='dead_letter'); or pass over "
+    "Correct the table; or keep the refused rows as dead letters: Delivery(…, on_rejected='dead_letter'); or skip "
     "the batch: wal-sink skip"
 )
 

@@ -172,14 +172,14 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
         return ""
     if record.is_holder:
         return (
-            f"sink {sink.name!r} of {log.store.root} belongs to an unfinished catch-up. Until that is completed by the "
-            f"same command (wal-sink sinks list WAL), or ended (wal-sink sinks retire WAL {sink.name}), the WAL "
-            f"deletes nothing after batch {through}"
+            f"sink {sink.name!r} of {log.store.root} belongs to an unfinished catch-up, so the WAL deletes nothing "
+            f"after batch {through}. Complete it with the same command (wal-sink sinks list WAL), or end it: "
+            f"wal-sink sinks retire WAL {sink.name}"
         )
     last = f" ({holder.process} served it since {holder.since}: {holder.state})" if holder else ""
     return (
-        f"sink {sink.name!r} of {log.store.root} is registered, but this run does not serve it{last}. Until this sink "
-        f"has more batches, the WAL deletes nothing after batch {through}. Serve the sink again or drain it. If the "
-        f"sink has a new name: wal-sink sinks rename WAL {sink.name} NEW. If the sink is not needed any more: wal-sink "
-        f"sinks retire WAL {sink.name}"
+        f"sink {sink.name!r} of {log.store.root} is registered, but this run does not serve it{last}. The WAL "
+        f"deletes nothing after batch {through} until this sink has more batches. Serve the sink again or drain it. "
+        f"If the sink has a new name: wal-sink sinks rename WAL {sink.name} NEW. If the sink is not needed any "
+        f"more: wal-sink sinks retire WAL {sink.name}"
     )

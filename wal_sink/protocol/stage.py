@@ -374,10 +374,10 @@ class Stager:
                     "chose it. So another query runs on this checkpoint. Nothing was written; stop this query"
                 )
             raise HistoryError(
-                f"batch {batch_id} of {self._log.store.root}: this batch was delivered and then deleted from the WAL "
-                f"(low water {low_water}), but the checkpoint {self._checkpoint.root} makes Spark run it again. "
-                "Restore a newer checkpoint, or start a new WAL; before that, wal-sink settle WAL FOLDER and a "
-                "drain deliver what this WAL still holds"
+                f"batch {batch_id} of {self._log.store.root}: this batch was delivered and then deleted from the "
+                f"WAL (low water {low_water}), but the checkpoint {self._checkpoint.root} makes Spark run it again. "
+                "Restore a newer checkpoint, or deliver what this WAL still holds (wal-sink settle WAL FOLDER, then "
+                "a drain) and start a new WAL"
             )
 
     def _refuse_gap(self, batch_id: int) -> None:

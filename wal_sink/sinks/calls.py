@@ -166,7 +166,7 @@ def problem_of_variants(sink: Sink, spark_schema: str) -> str:
     for column in json.loads(spark_schema)["fields"]:
         if re.search('[tT]ype": "variant"', json.dumps({"type": column["type"]})):
             has = f"column {column['name']!r} holds a VARIANT, and this sink would get its internal bytes"
-            return f"{has}. Write to_json of it in the query"
+            return f"{has}. Convert it with to_json in the query"
     return ""
 
 

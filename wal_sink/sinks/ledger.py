@@ -107,9 +107,9 @@ def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
 def _forgotten(at: Position | None, chunk: Chunk, where: str) -> ForgottenError:
     held = f"batch {chunk.batch_id}, row {chunk.start}" if chunk.start else described(chunk.follows)
     return ForgottenError(
-        f"{_place(chunk, where)}: the slot is at {described(at)}, expected it at {held}. The target lost rows that it "
-        "acknowledged, or its answers come from different states. Nothing was written. Look for a fail-over to a "
-        "standby that lagged behind, or a restart without the newest writes"
+        f"{_place(chunk, where)}: the slot is at {described(at)}, expected it at {held}. The target lost rows that "
+        "it acknowledged, or its answers come from different states. Nothing was written. Find out whether it "
+        "failed over to a standby that lagged, or restarted without its newest writes"
     )
 
 

@@ -95,8 +95,8 @@ class Placement:
         mine, before = (each and private(each, "_jsparkSession") for each in (session, self._of_query))
         if mine and before and mine != before:
             raise ConfigError(
-                "this query belongs to another SparkSession than the one before it, whose batches may still be due to "
-                f"{sorted(self._clones)}. Close this WalSink, and create a new one for this query"
+                "this query belongs to another SparkSession than the query before it. Batches of that query may still "
+                f"be due to {sorted(self._clones)}. Close this WalSink, and create a new one for this query"
             )
         if mine or not before:
             self._of_query, self._clones = session, {name: cloned(state) for name in self._clones}
@@ -134,8 +134,8 @@ class Placement:
             )
         if self.spark is None and sink.needs_tasks:
             _logger.warning(
-                "sink %s: %s runs in this process, as there is no classic Spark session: its rows have the time zone "
-                "of the session that staged them, and TaskContext.get() returns None",
+                "sink %s: %s runs in this process, because there is no classic Spark session: its rows have the time "
+                "zone of the session that staged them, and TaskContext.get() returns None",
                 name,
                 name_of(sink),
             )
@@ -370,9 +370,9 @@ class Committers:
         """Call it before taking a lock: another thread may hold that lock while it waits for this thread."""
         if self.pool is not None and self.pool.is_own_thread:
             raise ConfigError(
-                f"{self.owner}: {call} was called on a thread that delivers for it, such as by on_event or a handler "
-                "of logging. The call would wait for its own thread. Let the hook only set a flag or an Event, and "
-                "make the call on another thread"
+                f"{self.owner}: {call} was called on a thread that delivers, for example by on_event or a logging "
+                "handler. The call would wait for its own thread. In the hook, only set a flag or an Event; make the "
+                "call on another thread"
             )
 
     def refuse_closed(self) -> None:

@@ -125,8 +125,8 @@ def start_over_connect(
         return _found_after(error, writer, query_id)
     except BaseException:
         _logger.warning(
-            "the start of a query over Spark Connect was interrupted. Its server may run the query all the same, and "
-            "stage batches. The WAL keeps them. Look at the server, or start the query again"
+            "the start of a query over Spark Connect was interrupted. Its server may still run the query and stage "
+            "batches. The WAL keeps them. Look at the server, or start the query again"
         )
         raise
 
@@ -139,15 +139,15 @@ def _found_after(error: Exception, writer: DataStreamWriter, query_id: Callable[
         wanted, active = query_id(), asked(lambda: list(session.streams.active), _FIND_S)
     except Exception as problem:  # noqa: BLE001 - errors of gRPC, of PySpark, and of the checkpoint's store
         raise WalSinkError(
-            f"the server of Spark Connect did not answer the start of the query: {said}. Nor does it say whether the "
-            f"query runs: {_line(problem)}. The query may run there and stage batches. "
-            "The WAL keeps them. Look at the server. Then start the query again: Spark refuses a second one on this "
-            "checkpoint while the first one runs"
+            f"the server of Spark Connect did not answer the start of the query: {said}. It does not say whether the "
+            f"query runs: {_line(problem)}. The query may run there and stage batches. The WAL keeps them. Look at "
+            "the server. Then start the query again: Spark refuses a second query on this checkpoint while the first "
+            "one runs"
         ) from error
     if found := next((query for query in active if wanted is not None and query.id == wanted), None):
         _logger.warning(
-            "the server of Spark Connect did not answer the start of the query (%s), but it runs the query %s, which "
-            "is that of the checkpoint. This process goes on with it",
+            "the server of Spark Connect did not answer the start of the query (%s), but it runs the query %s of this "
+            "checkpoint. This process continues with that query",
             said,
             wanted,
         )
@@ -329,9 +329,9 @@ class RemoteQuery:
         condition = _condition_of(error)
         if any(part in condition for part in _LOST):
             lost = WalSinkError(
-                f"the server of Spark Connect does not have the query {self._query.id} any more ({condition}): it was "
-                "restarted, or it ended the session of this client and its queries. The WAL keeps what was staged. "
-                "Start the query again"
+                f"the server of Spark Connect does not have the query {self._query.id} any more ({condition}). The "
+                "server was restarted, or ended the session of this client and its queries. The WAL keeps what was "
+                "staged. Start the query again"
             )
             lost.__cause__ = error
             self._note_end(lost)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WAYS_OUT = (
-    "Ways out: use Delivery(…, where='driver'), so that the sink is called in the driver's process; or create "
+    "Your options: use Delivery(…, where='driver'), so that the sink is called in the driver's process; or create "
     "connections and locks in open() instead of __init__; or, if the workers do not have a module, install it there, "
     "call spark.sparkContext.addPyFile(…) or cloudpickle.register_pickle_by_value(module)"
 )

@@ -58,7 +58,7 @@ def check_versions(spark: SparkSession) -> Version:
     if version_of(pyspark_version) != found:
         raise ConfigError(
             f"this Python has PySpark {pyspark_version}, but the session runs Spark {spark.version}. Look at "
-            "SPARK_HOME and PYTHONPATH: both must name one installation. Nothing was started"
+            "SPARK_HOME and PYTHONPATH: both must name the same installation. Nothing was started"
         )
     if found == SPARK_3_5 and (python := _python()) > _LAST_PYTHON_OF_3_5:
         raise ConfigError(

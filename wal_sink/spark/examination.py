@@ -51,7 +51,7 @@ def _of_workers(master: str, store: StoreSpec | None) -> list[Finding]:
         prepare_python(os.environ)
         return _with_spark(master, store)
     except ConfigError as failure:
-        return [fault("workers", text_of(failure), "the message names the ways out")]
+        return [fault("workers", text_of(failure), "follow the message")]
 
 
 def _with_spark(master: str, store: StoreSpec | None) -> list[Finding]:

@@ -67,7 +67,7 @@ def readable(make: Any, tables: Iterable[pa.Table], schema: t.StructType) -> Ite
             row = next(row for row in range(table.num_rows) if fails(column.slice(row, 1), field))
             raise PermanentError(
                 f"row {first + row} of the segment, column {field.name!r}: Python cannot hold the value "
-                f"({told(error)}), with Spark alone neither. Cast the column in the query"
+                f"({told(error)}), also not with Spark alone. Cast the column in the query"
             ) from error
         first += table.num_rows
 
@@ -174,8 +174,8 @@ def _zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (OSError, ValueError, LookupError) as error:
         raise PermanentError(
-            f"time zone {name!r} of the session that staged the rows: this Python does not know it. Install tzdata, or "
-            "deliver on executors, whose own time zone counts"
+            f"time zone {name!r} of the session that staged the rows: this Python does not know it. Install tzdata, "
+            "or deliver on executors, which use their own time zone"
         ) from error
 
 

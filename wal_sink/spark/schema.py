@@ -114,7 +114,7 @@ def _problems(path: str, field: StructField) -> Iterator[str]:
 def _type_problems(path: str, kind: DataType) -> Iterator[str]:
     for base in type(kind).__mro__:
         if way_out := _CASTS.get(base.__name__):
-            yield f"{path} is of type {kind.simpleString()!r}. Arrow does not support this type. Way out: {way_out}"
+            yield f"{path} is of type {kind.simpleString()!r}. Arrow does not support this type: {way_out}"
     if isinstance(kind, UserDefinedType):
         yield from _type_problems(path, kind.sqlType())
     if isinstance(kind, StructType):

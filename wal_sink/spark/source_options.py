@@ -126,7 +126,7 @@ def _storage_options(text: str) -> dict[str, object]:
     if not isinstance(options, dict):
         raise ConfigError(
             f'format("wal_sink"): option {STORAGE_OPTIONS}: expected one JSON object such as {{"anon": true}}, found '
-            f"{len(text)} characters that are none"
+            f"{len(text)} characters of other text"
         )
     _refuse_secrets(options)
     return options

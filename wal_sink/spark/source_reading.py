@@ -127,7 +127,7 @@ class WalReader(DataSourceReader):
         if found != self._schema:
             raise ConfigError(
                 f"batch {manifest.batch_id} of {log.store.root} has other columns than the newest batch: expected "
-                f"{self._schema.simpleString()}, found {found.simpleString()}. Read the batches apart: "
+                f"{self._schema.simpleString()}, found {found.simpleString()}. Read the batches separately: "
                 f'.option("fromBatch", {manifest.batch_id + 1}) or .option("toBatch", {manifest.batch_id})'
             )
 
@@ -179,7 +179,7 @@ def _with_own(schema: StructType, log: Log) -> StructType:
     names = [name.lower() for name in (*schema.names, *(field.name for field in OWN_COLUMNS))]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
-            f"{log.store.root} holds columns that a table cannot have beside each other: {', '.join(twice)}. Read its "
+            f"{log.store.root} holds columns that one table cannot have together: {', '.join(twice)}. Read its "
             "segments with another tool, or rename the columns in the query"
         )
     return StructType([*_nullable_struct(schema).fields, *OWN_COLUMNS])

@@ -67,8 +67,7 @@ _NEXT_STEP = {
     "NSQuotaExceededException": _QUOTA,
     "DSQuotaExceededException": _QUOTA,
     "QuotaByStorageTypeExceededException": _QUOTA,
-    "SafeModeException": "let the name node leave safe mode: it does so by itself after a start, otherwise with "
-    "`hdfs dfsadmin -safemode leave`",
+    "SafeModeException": "wait until the name node leaves safe mode by itself, or run `hdfs dfsadmin -safemode leave`",
     "StandbyException": "this name node is not the active one: give the address of the active one",
     "InvalidPathException": "choose a folder without ':' in its name",
     NO_NODE: _NODES,

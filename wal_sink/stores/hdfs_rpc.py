@@ -55,8 +55,8 @@ class HdfsRpc(HdfsClient):
             _owners.append(Owner())
         if not _owners[0].is_here:
             raise ConfigError(
-                "hdfs-native was used in the process that forked this one, and its calls may never return here. Start "
-                "this process in another way, for example by multiprocessing's 'spawn', or use webhdfs://"
+                "hdfs-native was used in the parent process before the fork, so its calls may never return here. "
+                "Start this process in another way, for example by multiprocessing's 'spawn', or use webhdfs://"
             )
         self._new_client = new_client
         self._connect()

@@ -52,8 +52,8 @@ _ALWAYS = dict.fromkeys(("put_object", "upload_part", "complete_multipart_upload
 """A field that S3's answer to an operation always has."""
 _RIGHTS = "check which rights these credentials have"
 _CONDITIONS = (
-    "If the credentials have it, something narrows it: a condition of their policy (on s3:prefix, an address or a tag) "
-    "that this {what} does not meet, a Deny, the policy of the bucket, or the policy of the session"
+    "If the credentials have this right, something limits it: a condition of their policy (on s3:prefix, an address "
+    "or a tag) that this {what} does not meet, a Deny, the policy of the bucket, or the policy of the session"
 )
 _NEEDS = {
     "create": "s3:PutObject",

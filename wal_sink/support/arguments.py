@@ -143,7 +143,7 @@ def check_ran(what: str, returned: T) -> T:
             returned.close()  # no warning is due: the error says it
         raise PermanentError(
             f"{what} returned a {type(returned).__name__}, which wal-sink would never run, so nothing would be "
-            "written. Use plain functions, without async and yield, decorated ones too"
+            "written. Use plain functions without async and yield, also under decorators"
         )
     return returned
 

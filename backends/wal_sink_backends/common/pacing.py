@@ -95,7 +95,8 @@ class Pace:
         while self._bucket and (wait_s := self._bucket.take(rows)) > 0:
             if not patience.wait(wait_s):
                 raise NotNowError(
-                    f"{self._target}: no room within max_wait_s={self._pacing.max_wait_s:g} for {rows} rows",
+                    f"{self._target}: rows_per_s left no room for {rows} rows within "
+                    f"max_wait_s={self._pacing.max_wait_s:g}",
                     after_s=wait_s,
                 )
 

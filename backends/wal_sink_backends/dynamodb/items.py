@@ -32,7 +32,7 @@ def check_name(table: str, argument: str) -> None:
     if not _NAME.fullmatch(table):
         raise ConfigError(
             f"{argument}: expected the name of a DynamoDB table (letters, digits, '_', '-' and '.') or its ARN, found "
-            f"{len(table)} characters with others among them. The characters are not shown, because they may contain "
+            f"{len(table)} characters, some of them not allowed. They are not shown, because they may contain "
             "credentials. Pass only the name: boto3 finds credentials where the sink runs, in the environment, a "
             "profile or a role"
         )
@@ -102,7 +102,7 @@ class Identity:
         noted = item["table_id"]
         if item["table"] == {"S": self.table} and noted == {"S": self.id}:
             return
-        other = f"is given, but {item['table']['S']!r} has the rows to" if item["table"] != {"S": self.table} else ""
+        other = f"is given, but {item['table']['S']!r} has the rows up to" if item["table"] != {"S": self.table} else ""
         raise HistoryError(
             f"{what}, slot {item['slot']['S']!r}: table {self.table!r} "
             f"{other or 'was deleted and created again after'} batch {item['batch_id']['N']}, row {item['rows']['N']}. "

@@ -79,8 +79,9 @@ class FilesSink(ReadySink):
         store = self._folder.open(repr(self), context)
         if isinstance(store, GenericStore) and store.create_doubt:
             warn_once(
-                f"{store.root}: readers may see a part of a file while it is written, or after a crash until its chunk "
-                f"comes again: {store.create_doubt}. If this hurts, use a local folder, S3, HDFS, gs or abfs"
+                f"{store.root}: readers may see a part of a file while it is written, or after a crash until its "
+                f"chunk is sent again: {store.create_doubt}. If this is a problem, use a local folder, S3, HDFS, gs "
+                "or abfs"
             )
         self._own_key = context.own_key
 

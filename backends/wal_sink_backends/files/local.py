@@ -77,7 +77,7 @@ class LocalHolder:
             raise PermanentError(
                 f"{final} exists, but it is not the file of transaction {transaction_id}: another query, another sink "
                 "or a user wrote it. Move that file elsewhere, or use another folder or name_template for this sink "
-                f"({{wal_id}} in it tells queries apart). Nothing was replaced; the rows are held in {held}"
+                f"({{wal_id}} in it distinguishes queries). Nothing was replaced; the rows are held in {held}"
             ) from error
         except OSError as error:
             raise self._failure("commit", final, error) from error

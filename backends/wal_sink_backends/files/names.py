@@ -37,7 +37,7 @@ def check_chunk_template(template: str) -> None:
         raise ConfigError(f"name_template={template!r}: {error}; expected something like {CHUNK_TEMPLATE!r}") from error
     if "key" not in fields:
         raise ConfigError(
-            f"name_template={template!r}: expected {{key}} in it, because only the key tells chunks apart"
+            f"name_template={template!r}: expected {{key}} in it, because only the key distinguishes chunks"
         )
     if any(fields["key"]):
         raise ConfigError(
@@ -59,7 +59,7 @@ def check_columns(columns: Sequence[str], path: str, what: str) -> None:
             bare = folder.partition("=")[0]
             raise ConfigError(
                 f"{what}: column {column!r} has the same name as the folder {folder!r} of the file {path!r}. Spark, "
-                "Arrow and DuckDB would read the value of the folder in place of the column. Nothing was written. "
+                "Arrow and DuckDB would read the value of the folder instead of the column. Nothing was written. "
                 f"Rename the column in the query, or pass a name_template without '{bare}='"
             )
 
@@ -118,7 +118,7 @@ class SegmentNames:
                 raise self._error(_unknown(name or "", _SPECS))
             if conversion or not allowed.fullmatch(spec or ""):
                 raise self._error(
-                    f"{{{name}{f'!{conversion}' if conversion else ''}:{spec}}} could cut a value short or be read in "
+                    f"{{{name}{f'!{conversion}' if conversion else ''}:{spec}}} could shorten a value or be read in "
                     f"two ways; write {{{name}}}, numbers also as {{{name}:06d}}, dates as {{date:%Y/%m/%d}}"
                 )
             fields.append((literal, name or ""))

@@ -115,7 +115,7 @@ class S3Holder:
             raise PermanentError(
                 f"{url} exists, but it is not the object of transaction {transaction_id}: another query, another sink "
                 "or a user wrote it. Move that object elsewhere, or use another prefix or name_template for this sink "
-                "({wal_id} in it tells queries apart). Nothing was replaced; the rows are held in the upload "
+                "({wal_id} in it distinguishes queries). Nothing was replaced; the rows are held in the upload "
                 f"{given.upload}"
             ) from error
         there = "no object has that name" if owner is None else "the object with that name is another object"

@@ -224,14 +224,14 @@ class HttpSink(ReadySink):
     def _check_halving(self, part: Chunk, reason: str) -> None:
         if self.idempotent or self._is_looked_up:
             raise PermanentError(
-                f"{name_of(part)}: all {part.num_rows} rows were refused in one answer, and "
-                f"this answer names no row: {reason}. wal-sink does not halve the chunk, because the API may still "
-                "accept the whole chunk, and the halves have other keys. Look at the rows: wal-sink show WAL "
-                f"{part.batch_id}. To send each row alone, which finds the refused ones, use body='rows' (in the URL "
-                "of the target: #body=rows, or &body=rows after other options). That alone stops at the refused row "
-                "again: to keep it as a dead letter and go on, also use Delivery(…, on_rejected='dead_letter'), "
-                "wal-sink drain … --on-rejected dead_letter. Or configure the API to accept this chunk; if the chunk "
-                "is too large, stage smaller chunks with Settings(chunk_rows=…)"
+                f"{name_of(part)}: all {part.num_rows} rows were refused in one answer, and this answer names no row: "
+                f"{reason}. wal-sink does not halve the chunk, because the API may still accept the whole chunk, and "
+                f"the halves have other keys. Look at the rows: wal-sink show WAL {part.batch_id}. To send each row "
+                "alone, which finds the refused ones, use body='rows' (in the URL of the target: #body=rows, or "
+                "&body=rows after other options). Delivery then stops at the refused row again. To keep that row as a "
+                "dead letter and go on, also use Delivery(…, on_rejected='dead_letter'), wal-sink drain … "
+                "--on-rejected dead_letter. Or configure the API to accept this chunk; if the chunk is too large, "
+                "stage smaller chunks with Settings(chunk_rows=…)"
             )
 
     def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:

@@ -77,7 +77,7 @@ class LedgerRecord(msgspec.Struct, frozen=True):
         """Raise `HistoryError` if the rows are in another topic, or if the topic was deleted and created again."""
         if self.topic == now.name and (self.topic_id == now.id or "" in (self.topic_id, now.id)):
             return
-        other = f"is {now.name!r}, but {self.topic!r} has the rows to" if self.topic != now.name else ""
+        other = f"is {now.name!r}, but {self.topic!r} has the rows up to" if self.topic != now.name else ""
         raise HistoryError(
             f"{what}: the topic {other or 'was deleted and created again after'} batch {self.batch_id}, row "
             f"{self.rows}. The rows delivered before that are not in it. Nothing was sent. Restore the topic, or give "

@@ -84,7 +84,7 @@ def test_without_a_rate_nobody_waits(clock: Clock) -> None:
 def test_who_waited_long_enough_is_told_to_come_back(clock: Clock) -> None:
     pace = Pace("api", Pacing(rows_per_s=1, max_wait_s=4), clock.runtime)
     pace.admit(10, Patience(4, clock.runtime))
-    with pytest.raises(NotNowError, match="api: no room within max_wait_s=4 for 1 rows") as caught:
+    with pytest.raises(NotNowError, match="api: rows_per_s left no room for 1 rows within max_wait_s=4") as caught:
         pace.admit(1, Patience(4, clock.runtime))
     assert caught.value.after_s == 10
     assert clock.slept == [], "the core waits, without a task slot"

@@ -60,7 +60,7 @@ def test_max_lag_is_for_cron(wal: str) -> None:
 def test_an_unknown_lag_is_late_and_says_why(wal: str) -> None:
     next((Path(wal) / paths.batch(2)).glob("manifest-*")).unlink()
     output = invoke("status", wal, "--max-lag", "1d", code=1).stdout
-    assert "sink 'table': batch 2 is due, but the WAL does not hold it, or not readably" in output
+    assert "sink 'table': batch 2 is due, but the WAL does not hold it, or it cannot be read" in output
     assert "LATE: sink 'table' has an unknown lag" in output
 
 
@@ -195,7 +195,7 @@ def test_processes_that_end_each_other_are_told(wal: str) -> None:
 
     told = " ".join(invoke("status", wal).stdout.split())
 
-    assert "sink 'table': 4 of its last 4 take-overs came after a process that had not recorded its end" in told
+    assert "sink 'table': 4 of its last 4 takeovers came after a process that had not recorded its end" in told
     assert "Either it was killed (memory?), or two supervisors end each other." in told
     assert "Let one supervisor run one process of each sink" in told
 

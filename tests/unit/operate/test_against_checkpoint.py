@@ -66,7 +66,7 @@ def test_batches_that_are_newer_than_the_checkpoint_are_not_said_to_be_deleted_b
 ) -> None:
     checkpoint.delete([f"{folder}/{number}" for folder in ("offsets", "commits") for number in (0, 2, 3, 4)])
     assert left_out(wal, checkpoint) == [
-        "the source offsets of batch 0: Spark has deleted these entries of the checkpoint, as it does",
+        "the source offsets of batch 0: Spark has deleted these old entries of the checkpoint",
         "the source offsets of batches 2 to 4: the checkpoint is older, and ends with batch 1",
     ]
     checkpoint.delete(["offsets/1", "commits/1"])
@@ -149,7 +149,7 @@ def test_entries_that_spark_deleted_are_named(wal: MemoryStore, checkpoint: Memo
     checkpoint.delete(["offsets/0", "commits/0"])
     assert faults(wal, checkpoint) == []
     assert left_out(wal, checkpoint) == [
-        "the source offsets of batch 0: Spark has deleted these entries of the checkpoint, as it does"
+        "the source offsets of batch 0: Spark has deleted these old entries of the checkpoint"
     ]
     checkpoint.delete(["offsets/1", "commits/1"])
     assert "of batches 0 to 1:" in left_out(wal, checkpoint)[0]

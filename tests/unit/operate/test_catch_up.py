@@ -455,7 +455,7 @@ def test_batches_that_were_deleted_just_before_they_were_held_end_it() -> None:
         if what == "before create" and where.startswith("sinks/catch-up-") and where.endswith(paths.SINK_RECORD):
             collected(place, 2)
 
-    with pytest.raises(ConfigError, match=r"batches 2 to 2 were deleted meanwhile.*Repeat the command"):
+    with pytest.raises(ConfigError, match=r"batches 2 to 2 were deleted in the meantime.*Repeat the command"):
         caught_up(place, Forgetful(target), log=log_on(place.wal, collect))
     assert outcomes(place) == ["ended"]
 
@@ -489,7 +489,7 @@ def test_a_target_that_was_restored_once_more_is_not_taken_for_the_planned_one()
     place, target = stopped_half_way()
     target.forget(8)
 
-    with pytest.raises(ConfigError, match="was restored to an older state once more"):
+    with pytest.raises(ConfigError, match="was restored again to an older state"):
         caught_up(place, Forgetful(target))
 
     ended(place)

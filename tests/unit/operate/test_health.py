@@ -113,7 +113,7 @@ def test_a_batch_that_spark_completed_and_the_wal_lacks_is_an_unknown_lag() -> N
     for held in (0, 2):
         sink = only(staged(2, drained=held), spark=SparkCommit(5))
         assert (sink.lag_s, sink.pending.missing) == (None, 2)
-        assert sink.lag_note == "batch 2 is due, but the WAL does not hold it, or not readably"
+        assert sink.lag_note == "batch 2 is due, but the WAL does not hold it, or it cannot be read"
         assert sink.is_late(10.0**9)
 
 

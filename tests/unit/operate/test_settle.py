@@ -205,7 +205,7 @@ def test_the_checkpoint_for_drains_is_not_replaced() -> None:
     place, folder = pending(stops_at=3), memory()
     settled(place, folder, "incomplete")
 
-    with pytest.raises(ConfigError, match="So a drain delivers what is left with this checkpoint"):
+    with pytest.raises(ConfigError, match="So run a drain with this checkpoint"):
         settled(place, memory(), "complete", checkpoint=folder)
 
 
@@ -297,7 +297,7 @@ def test_a_decision_against_what_the_wal_shows_is_refused() -> None:
 
 def test_a_wal_whose_newest_checkpoint_is_given_is_not_settled() -> None:
     place = pending()
-    with pytest.raises(ConfigError, match="is a checkpoint of this WAL, and is not older than it"):
+    with pytest.raises(ConfigError, match="is a checkpoint of this WAL, and is not older than the WAL"):
         settled(place, memory(), checkpoint=place.checkpoint)
 
 
@@ -376,7 +376,7 @@ def test_a_lost_or_damaged_manifest_of_the_newest_batch_is_told_without_its_rows
     place.wal.delete([path])
     place.wal.create(path, b"no record")
     with pytest.raises(
-        ConfigError, match=r"completed batch 2\. Add --newest complete if the new query begins behind it:"
+        ConfigError, match=r"completed batch 2\. Add --newest complete if the new query begins after this batch:"
     ):
         settled(place, memory())
 

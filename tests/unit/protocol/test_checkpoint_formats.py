@@ -142,7 +142,7 @@ def test_what_is_no_log_of_a_file_source_is_named(data: bytes, found: str) -> No
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"id":5}', b"[]", b"id", b"\xff"])
 def test_what_holds_no_query_id_is_named(data: bytes) -> None:
     with pytest.raises(
-        CorruptError, match=r"x/metadata: expected Spark's query id, found b'.*'; restore the file\. Or write the id"
+        CorruptError, match=r"x/metadata: expected Spark's query id, found b'.*'; restore the file\. Or write into it"
     ):
         read_query_id(data, "x/metadata")
 

@@ -123,4 +123,4 @@ def test_the_error_says_how_other_input_comes_about_and_what_to_do() -> None:
     assert "The WAL has 1 row of it, in 1 segment, planned at " in text
     assert "Source 0: the WAL has " in text
     assert "maxFilesPerTrigger, maxOffsetsPerTrigger" in text
-    assert "set the option back, and restore the whole checkpoint once more" in text
+    assert "set the option back, and restore the whole checkpoint again" in text

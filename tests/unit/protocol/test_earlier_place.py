@@ -109,7 +109,7 @@ def test_where_nothing_is_found_absence_is_no_proof(own: str) -> None:
 
     assert look_at_earlier(log_at(own), wal, wal.location).state is Earlier.GONE
     for said in (wal.location, earlier):
-        with pytest.raises(ConfigError, match="nobody can see that the WAL"):
+        with pytest.raises(ConfigError, match="it cannot be checked whether the WAL"):
             check_location(log_at(own), wal, moved=False, moved_from=said)
     check_location(log_at(own), wal, moved=False, moved_from=GonePlace(earlier))
 

@@ -160,7 +160,7 @@ def test_a_sink_with_a_last_batch_goes_on_until_then_and_its_registration_counts
 
 def test_a_known_sink_gets_no_last_batch() -> None:
     place = delivered()
-    with pytest.raises(ConfigError, match=r"through=9: sink 'a' of .* has no last batch"):
+    with pytest.raises(ConfigError, match=r"through=9: sink 'a' of .* was registered without a last batch"):
         place.open({"a": Recorder()}, stages=False, through=9)
 
 
@@ -172,7 +172,7 @@ def test_a_two_phase_sink_and_a_query_are_refused() -> None:
         place.open({"b": Recorder()}, start_from="earliest", through=3)
     with pytest.raises(ConfigError, match=r"sink 'b' ends with a batch"):  # by its registration
         place.open({"b": Recorder()})
-    with pytest.raises(ConfigError, match="holds no batch yet, so nobody knows with which batch it will begin"):
+    with pytest.raises(ConfigError, match="holds no batch yet, so its first batch is not known"):
         Place().open({"b": Recorder()}, stages=False, through=3)
 
 

@@ -338,4 +338,4 @@ def test_a_loss_is_told_with_what_is_missing_and_where_to_look(caplog: pytest.Lo
 
     told = "the slot is at nothing, expected it at batch 0, row 2. The target lost rows that it acknowledged"
     assert told in caplog.text
-    assert "Look for a fail-over to a standby that lagged behind" in caplog.text
+    assert "Find out whether it failed over to a standby that lagged" in caplog.text

@@ -155,4 +155,4 @@ def test_a_known_sink_is_given_its_own_table_again(caplog: pytest.LogCaptureFixt
     with pytest.raises(ConfigError, match=r"registered for Table\('db', 'orders', .*\), .* same_target=True"):
         place.open({"a": Table("db", "other")})
     place.open({"a": Delivery(Table("db", "other"), same_target=True)})
-    assert "and is given Table('db', 'other', key='other')" in caplog.text
+    assert "but its target is now Table('db', 'other', key='other')" in caplog.text

@@ -198,7 +198,7 @@ def lost_manifest() -> Place:
 def test_a_lost_manifest_is_told_with_what_is_left_and_with_every_way_out() -> None:
     place = lost_manifest()
 
-    with pytest.raises(HistoryError, match="Rows of it are still there") as caught:
+    with pytest.raises(HistoryError, match="Some of its rows are still there") as caught:
         place.open({"a": Recorder()}).deliver_all()
 
     told = str(caught.value)

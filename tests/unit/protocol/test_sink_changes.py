@@ -114,7 +114,7 @@ def test_a_sink_without_a_batch_or_a_term_is_warned_of_too(caplog: pytest.LogCap
 
     assert "sink 'c'" in caplog.text
     assert (
-        "this run does not serve it. Until this sink has more batches, the WAL deletes nothing after batch 2"
+        "this run does not serve it. The WAL deletes nothing after batch 2 until this sink has more batches"
         in caplog.text
     )
 

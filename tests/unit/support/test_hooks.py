@@ -204,8 +204,8 @@ def test_a_close_on_the_thread_of_a_committer_is_refused_and_the_run_ends_as_eve
             sink.drain()
     assert hook.errors
     assert all(isinstance(error, ConfigError) for error in hook.errors)
-    assert "close() was called on a thread that delivers for it" in str(hook.errors[0])
-    assert "drain() was called on a thread that delivers for it" in str(hook.errors[1])
+    assert "close() was called on a thread that delivers" in str(hook.errors[0])
+    assert "drain() was called on a thread that delivers" in str(hook.errors[1])
     assert [type(event) for event in hook.events][-1] is Ended
     assert paths.ended(paths.committer_role("a"), 1).rpartition("/")[2] in home.store.list("terms/committer-a")
 

@@ -60,7 +60,7 @@ def test_a_template_that_cannot_work_is_refused() -> None:
         ),
         ("{batch_id}-{partition}-{file_index}-{}", r"\{\} is unknown"),
         ("{batch_id.real}-{partition}-{file_index}", r"\{batch_id.real\} is unknown"),
-        ("{batch_id:.1}-{partition}-{file_index}", r"\{batch_id:.1\} could cut a value short"),
+        ("{batch_id:.1}-{partition}-{file_index}", r"\{batch_id:.1\} could shorten a value"),
         ("{batch_id!s:.1}-{partition}-{file_index}", r"\{batch_id!s:.1\} could cut"),
         ("{batch_id:x}-{partition}-{file_index}", r"\{batch_id:x\} could cut"),
         ("{batch_id}-{partition}-{file_index}-{sink:.2}", r"\{sink:.2\} could cut"),
