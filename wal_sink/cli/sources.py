@@ -102,7 +102,7 @@ def _place_of(error: BaseException) -> str:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("(a key occurs twice)")
+        raise ValueError("(at a key that occurs twice)")
     return found
 
 

@@ -215,7 +215,7 @@ def require_wal(log: Log, younger: str) -> WalRecord:
     if moves := log.numbers(paths.MOVES):
         move = paths.move(moves[-1])
         younger = (
-            f"{younger}. According to {log.store.url_of(move)}, this WAL lies at {log.require(Move, move).location}"
+            f"{younger} (according to {log.store.url_of(move)}, this WAL lies at {log.require(Move, move).location})"
         )
     return find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
 

@@ -139,7 +139,7 @@ def test_options_of_a_store_are_json_on_the_line_in_a_file_or_in_the_environment
 
 MISTAKES_IN_OPTIONS: list[tuple[str, int, str]] = [
     (PLANTED, 0o600, r'--storage-options: expected one JSON object such as \{"anon": true\}, or @ .*\(line 1\)'),
-    (f'{{"a": "{PLANTED}", "a": 1}}', 0o600, "a key occurs twice"),
+    (f'{{"a": "{PLANTED}", "a": 1}}', 0o600, "a key that occurs twice"),
     ("@missing.json", 0o600, "--storage-options @missing.json: this file cannot be read: No such file"),
     ("@f.json", 0o640, r"--storage-options @f.json: this file has mode 0640, .*chmod 600 f\.json"),
     ("@f.json", 0o600, r"--storage-options @f.json: expected one JSON object .* \(line 1\)"),
@@ -178,7 +178,7 @@ MISTAKES_IN_THE_FILE = [
     ("f.toml", f"to = {PLANTED}\n", r"expected TOML, and it cannot be parsed \(line 1, column"),
     ("f.toml", "name = 'a'\nname = 'b'\n", r"expected TOML, and it cannot be parsed \(line 2, column"),
     ("f.json", f'{{"to": {PLANTED}}}', r"expected one JSON object, and it cannot be parsed \(line 1\)"),
-    ("f.json", '{"name": "a", "name": "b"}', "a key occurs twice"),
+    ("f.json", '{"name": "a", "name": "b"}', "a key that occurs twice"),
     ("f.json", "[" * 100_000, "the place is not known"),
     ("f.json", "[]", "expected one JSON object, found a list"),
     ("f.toml", "#" * (MOST_BYTES + 1), "expected at most 1048576 bytes"),

@@ -431,7 +431,7 @@ def test_no_run_serves_the_sink_of_an_unfinished_catch_up_and_its_warning_names_
         place.open({"a": Forgetful(target), name: Recorder()})
     log = log_on(place.wal)
     said = describe_unserved(log, next(sink for sink in read_names(log).sinks if sink.name == name))
-    assert f"same command (wal-sink sinks list WAL), or ended (wal-sink sinks retire WAL {name})" in said
+    assert f"same command (wal-sink sinks list WAL), or end it: wal-sink sinks retire WAL {name}" in said
     its = next(sink for sink in read_health(WalFacts(place.wal), SparkCommit(5, "")).sinks if sink.is_holder)
     assert (its.lag_s, its.behind_spark, its.pending.batches) == (None, None, 0)
     assert "wal-sink sinks list" in its.lag_note

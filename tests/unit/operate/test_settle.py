@@ -280,7 +280,7 @@ def test_a_wal_that_no_sink_ever_served_is_settled_for_a_new_one() -> None:
 
 
 def test_a_decision_that_nobody_can_make_for_the_user_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"completed batch 2 \(5 rows\).*source 0: .*behind batch 1 \(source 0: "):
+    with pytest.raises(ConfigError, match=r"completed batch 2 \(5 rows\).*source 0: .*after batch 1 \(source 0: "):
         settled(pending(), memory())
 
 

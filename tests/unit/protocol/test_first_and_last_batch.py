@@ -151,7 +151,7 @@ def test_a_sink_with_a_last_batch_goes_on_until_then_and_its_registration_counts
     place.stream(place.open({"a": Recorder()}), 6)
     end_roles(place.wal)
 
-    with pytest.raises(ConfigError, match=r"through=5: sink 'b' of .* ends with batch 4"):
+    with pytest.raises(ConfigError, match=r"through=5: sink 'b' of .* to end with batch 4"):
         drained(place, got, through=5)
     drained(place, got)
 
@@ -268,7 +268,7 @@ def test_a_known_sink_begins_with_no_other_batch() -> None:
     place, got = delivered(), Recorder()
     drained(place, got, start_from=5, where="driver", same_target=True)
 
-    with pytest.raises(ConfigError, match=r"start_from=2: sink 'b' .* begins with batch 5"):
+    with pytest.raises(ConfigError, match=r"start_from=2: sink 'b' .* to begin with batch 5"):
         drained(place, got, start_from=2, where="driver", same_target=True)
 
     drained(place, got, start_from=5, where="driver", same_target=True)
@@ -281,8 +281,8 @@ def test_a_known_sink_begins_with_no_other_batch() -> None:
 @pytest.mark.parametrize(
     ("to", "other", "said"),
     [
-        (Recorder(), {"start_from": 5}, "begins with batch 5"),
-        (Recorder(), {"start_from": 2, "through": 3}, "ends with batch 3"),
+        (Recorder(), {"start_from": 5}, "to begin with batch 5"),
+        (Recorder(), {"start_from": 2, "through": 3}, "to end with batch 3"),
         (idempotent(Recorder()), {"start_from": 2}, "The two kinds of sink"),
     ],
 )

@@ -534,5 +534,7 @@ def test_the_error_of_a_place_that_was_left_names_the_present_one() -> None:
     place.wal.delete([paths.WAL])
     move = Move(number=1, location="memory://lake/new", moved_from=place.wal.root, id="m", created="now")
     place.wal.create(paths.move(1), encode(move))
-    with pytest.raises(CorruptError, match=r"wal.json is gone.* By .*moves.* this WAL lies at memory://lake/new"):
+    with pytest.raises(
+        CorruptError, match=r"wal.json is gone.*according to .*moves.* this WAL lies at memory://lake/new"
+    ):
         require_wal(Log(place.wal, simulated_runtime(), "run"), "batches/")

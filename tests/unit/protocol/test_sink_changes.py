@@ -97,8 +97,8 @@ def test_a_start_without_a_registered_sink_is_warned_that_nothing_is_deleted(cap
     (said,) = [record.getMessage() for record in caplog.records if "does not serve it" in record.getMessage()]
     assert f"sink 'b' of {place.wal.root} is registered, but this run does not serve it" in said
     assert re.search(
-        r"\(.*:\d+ served it since .*: ended\)\. Until this sink has more batches, the WAL deletes nothing after "
-        r"batch 2",
+        r"\(.*:\d+ served it since .*: ended\)\. The WAL deletes nothing after batch 2 "
+        r"until this sink has more batches",
         said,
     )
     assert "wal-sink sinks rename WAL b NEW" in said
