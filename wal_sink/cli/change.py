@@ -175,7 +175,7 @@ def _letters(plan: CatchUpPlan) -> Iterator[str]:
         yield f"dead letters that were sent again after the backup, and become due again: {letters}"
     if plan.replayed_letters:
         yield (
-            "dead letters that this target lacks, and that were sent again to an unknown target: "
+            "dead letters that were sent again, perhaps to another target, and that this target lacks: "
             f"{plan.replayed_letters}; see wal-sink letters list"
         )
 
@@ -206,8 +206,8 @@ def _done(done: CaughtUp, plan: CatchUpPlan) -> Iterator[str]:
         )
     if done.letters_unknown:
         yield (
-            f"it may lack rows of {counted(done.letters_unknown, 'dead letter')} that were sent again to an unknown "
-            f"target; see wal-sink letters list WAL --name {done.name}"
+            f"it may lack rows of {counted(done.letters_unknown, 'dead letter')} that were sent again, perhaps to "
+            f"another target; see wal-sink letters list WAL --name {done.name}"
         )
 
 
