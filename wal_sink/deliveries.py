@@ -126,8 +126,8 @@ def refuse_what_only_the_stager_can_do(
         said = f"keep_segments=False of {not_kept} has no effect, because rows are prepared in this process only"
     elif has_checkpoint_options:
         said = (
-            "checkpoint_options stay in this process, and the server would read the checkpoint without them. Let the "
-            "environment of server and client provide what they hold"
+            "checkpoint_options stay in this process, and the server would read the checkpoint without them. Provide "
+            "these values through the environment of server and client"
         )
     else:
         return

@@ -249,7 +249,7 @@ def _drained(
 
 def _lines(done: Drained) -> Iterator[str]:
     if done.batches is None or done.delivered_through is None:
-        yield f"sink {done.sink!r}: ended, and the store did not tell how far the delivery came"
+        yield f"sink {done.sink!r}: ended, but the store did not tell how far delivery came"
     else:
         through = f"through batch {done.delivered_through}" if done.delivered_through >= 0 else "none so far"
         pending = f"; {done.pending_batches} pending" if done.pending_batches else ""

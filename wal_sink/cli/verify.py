@@ -134,7 +134,7 @@ def _summary(found: Findings) -> Iterator[str]:
         (seen.unreleased_batches, "batch", "staged and not released yet"),
         (seen.superseded_attempts, "attempt", "superseded by a later one"),
         (seen.unfinished_attempts, "attempt", "under way, or left by a process that ended"),
-        (seen.debris_objects, "object", "of such attempts and failed tasks; they go with their batch"),
+        (seen.debris_objects, "object", "of such attempts and failed tasks; deleted with their batch"),
         (seen.skipped_batches, "batch", "skipped on purpose by a sink"),
         (seen.leftovers, "batch", "delivered everywhere and being deleted"),
     ]

@@ -59,7 +59,8 @@ class Term:
 
 
 _ONE_DRAIN = (
-    ". If a supervisor starts it again, the two end each other in turn. Let one supervisor run one process of each sink"
+    ". If a supervisor starts it again, the two processes end each other in turn. Let one supervisor run one process "
+    "of each sink"
 )
 
 

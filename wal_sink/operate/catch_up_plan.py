@@ -385,8 +385,8 @@ def _refuse_other_rows(
         found = positions_of(session, to, record.name, of.wal_id, slots)
         if any(each is not None and each.batch_id >= since for each in found):
             raise ConfigError(
-                f"{log.store.root}: {name_of(to)} has rows of batch {since} or a later one by sink {known.name!r} too "
-                f"({redacted(record.identity)}), so they could come twice. Restore the target again, and catch it up "
+                f"{log.store.root}: sink {known.name!r} ({redacted(record.identity)}) also delivered batch {since} or "
+                f"a later one to {name_of(to)}, so rows could come twice. Restore the target again, and catch it up "
                 "before another sink delivers to it"
             )
 

@@ -52,7 +52,7 @@ LOOKED_AT = 5
 """Newest terms of a sink that are looked at."""
 WITHIN_S = 3600.0
 """Time in which so many terms are suspicious."""
-_NO_LAG = "a sink of an unfinished catch-up has no lag. To complete or end that: wal-sink sinks list WAL"
+_NO_LAG = "a sink of an unfinished catch-up has no lag. To complete or end the catch-up: wal-sink sinks list WAL"
 
 
 @dataclass(frozen=True, slots=True)

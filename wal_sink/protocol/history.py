@@ -317,7 +317,7 @@ def _held(log: Log, wal: WalRecord) -> str:
     try:
         low_water, held = held_batches(log, wal)
         sinks = [sink for sink in read_names(log).sinks if not sink.is_retired]
-        have = [f"sink {sink.name!r} has those up to {marked_through(log, sink.folder)}" for sink in sinks]
+        have = [f"sink {sink.name!r} has batches up to {marked_through(log, sink.folder)}" for sink in sinks]
     except WalSinkError:
         return "It is not known which batches its sinks lack"
     return ", ".join([f"This WAL holds batches up to {max([low_water, wal.first_batch - 1, *held])}", *have])

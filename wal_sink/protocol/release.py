@@ -123,13 +123,13 @@ class Releaser:
         return MissingBatchError(
             f"Spark completed batch {batch_id} in {self._checkpoint.root}, but {self._log.store.url_of(folder)} holds "
             f"no manifest. The rows of this batch cannot be delivered, and later batches must wait. {left}. Likely "
-            f"causes: {self._moved()}a life-cycle rule of the bucket or a clean-up deleted objects, only a part of the "
-            "WAL was copied, or the query ran without the WAL. Delete nothing. Stop the deletions, and restore the "
-            "manifest: from a version (in a versioned bucket, remove the delete marker) or from a backup. Then run "
-            "wal-sink verify WAL, and start again. If it cannot be restored, wal-sink skip gives up this batch for one "
-            "sink, and all later batches are delivered. Another possible cause is Spark's offline repartition of "
-            "state, because it writes a batch without rows. wal-sink recognises such a batch, unless the repartition "
-            "skipped a batch that failed"
+            f"causes: {self._moved()}a life-cycle rule of the bucket or a clean-up deleted objects, only a part of "
+            "the WAL was copied, or the query ran without the WAL. Delete nothing. Stop the deletions, and restore "
+            "the manifest: from a version (in a versioned bucket, remove the delete marker) or from a backup. Then "
+            "run wal-sink verify WAL, and start again. If it cannot be restored, wal-sink skip gives up this batch "
+            "for one sink, and all later batches are delivered. Another possible cause: Spark's offline repartition "
+            "of state wrote a batch without rows. wal-sink recognises such a batch, unless the repartition skipped a "
+            "batch that failed"
         )
 
     def _moved(self) -> str:

@@ -316,10 +316,10 @@ class SegmentCommit:
                 f"{error.failure.message}. An earlier attempt may have committed this transaction, so its rows may "
                 "have been in the target before. The WAL keeps these rows in "
                 f"{self._log.store.url_of(task.segment.path)}. Find out whether the target received these rows of "
-                f"batch {self._given.batch_id}. If it did not, start one time with on_gone='prepare_again' "
-                "of the sink, then remove this option. If it did, restore in the target the "
-                "transaction that it lost, then start the query or command again. If the target cannot be restored, "
-                "prepare_again delivers these rows a second time",
+                f"batch {self._given.batch_id}. If it did not, start once with the sink's option "
+                "on_gone='prepare_again', then remove this option. If it did, restore in the target the transaction "
+                "that it lost, then start the query or command again. If the target cannot be restored, prepare_again "
+                "delivers these rows a second time",
             ) from error
         self._given.term.check(self._log.store)
         return True

@@ -100,7 +100,9 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     if delivery.on_rejected == "dead_letter":
         sentence += "; rows that it refuses are kept as dead letters and are not in the target"
     if isinstance(sink, TwoPhaseSink) and sink.on_gone == "prepare_again":
-        sentence += "; a transaction that the target lost is prepared again, which repeats it if it had been committed"
+        sentence += (
+            "; a transaction that the target lost is prepared again, so its rows repeat if it was committed before"
+        )
     return Promise(ability, kept, sentence)
 
 

@@ -414,8 +414,8 @@ class Committers:
             return
         _logger.warning(
             "%s: a call of a sink or of on_event is still running. It is not known whether the target received the "
-            "last chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
-            "End this process first, because it uses the sink until the call returns",
+            "last chunks of this sink. End this process, because it uses the sink until the call returns. The next "
+            "start handles these chunks according to the guarantee of the sink",
             self.owner,
         )
         self.pool.end_later(self._let_go)  # until then the sink stays held: no other WalSink calls it meanwhile

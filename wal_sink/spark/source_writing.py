@@ -187,8 +187,8 @@ def begin_batch(options: WriteOptions, schema: StructType) -> BegunBatch:
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_planned()
     if query_id is None or batch_id == NOTHING:
         raise HistoryError(
-            f"{checkpoint.root} holds no planned batch, but a batch is running. Pass as checkpointLocation the full "
-            "address of the checkpoint: wal-sink reads an address without a scheme as a local folder"
+            f"{checkpoint.root} holds no planned batch, but a batch is running. Pass the full address of the "
+            "checkpoint as checkpointLocation: wal-sink reads an address without a scheme as a local folder"
         )
     key = (options.store, options.checkpoint, options.settings, query_id)
     stager = _stagers.get(key)

@@ -194,9 +194,9 @@ class LocalStore(StoreAt):
 
     def _lost_root(self) -> StoreError:
         return StoreError(
-            f"{self._root}: this folder is gone, or it is on another disk now. It may have been moved or deleted, or a "
-            "mount may be lost. Nothing is read or written until the folder is back: otherwise a newer process would "
-            "not be noticed, and rows would be written to a wrong place. Put the folder back, or mount it again, then "
+            f"{self._root}: this folder is gone, or it is on another disk now. It may have been moved or deleted, or "
+            "a mount may be lost. Nothing is read or written until the folder is back: otherwise this process could "
+            "miss a newer process, and write rows to a wrong place. Put the folder back, or mount it again, then "
             "start the query or command again"
         )
 

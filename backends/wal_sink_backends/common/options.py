@@ -92,7 +92,7 @@ def options_by_mode(query: str, url: str, name: str, modes: Mapping[str, Options
 def refuse_braces(name: str, text: str, known: str = "") -> None:
     """Raise `ConfigError` for braces other than `known` in an address or a name: nothing takes their place."""
     if re.search("[{}]", text.replace(known, "")):
-        told = f" except {known}; write others as %7B and %7D" if known else ", because it is no template"
+        told = f" except {known}; write others as %7B and %7D" if known else ", because it is not a template"
         raise ConfigError(f"{name}={mask_url(text)!r}: expected no braces{told}")
 
 

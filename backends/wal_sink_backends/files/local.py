@@ -95,8 +95,8 @@ class LocalHolder:
         found = _stat(held)
         if found is not None and not given.is_of(found):
             raise HandleGoneError(
-                f"{held} is not the file that was prepared for {final}, or was altered: expected {given.bytes} bytes "
-                f"of the inode and the time of change in the handle, found {found.st_size} bytes",
+                f"{held} is not the file that was prepared for {final}, or was altered: expected {given.bytes} bytes, "
+                f"with inode and time of change as in the handle, found {found.st_size} bytes",
                 never_committed=True,
             )
         if found is None or not self._store.in_folder(final.parent, lambda: _move(held, final)):

@@ -377,8 +377,8 @@ def _refuse_other_form(ages: Sequence[Any], table: str, column: str) -> None:
     if len(set(forms)) > 1:
         raise PermanentError(
             f"table {table!r}: newer_by column {column!r} holds a value of the form {forms[0]!r}, but the query sends "
-            f"{forms[1]!r}, and SQLite would compare letters. Bring the stored values into the second form. Texts "
-            "of datetime() in UTC become timestamps by strftime('%Y-%m-%dT%H:%M:%f000Z', column)"
+            f"{forms[1]!r}, and SQLite would compare them as text. Convert the stored values to the second form. "
+            "Texts of datetime() in UTC become timestamps by strftime('%Y-%m-%dT%H:%M:%f000Z', column)"
         )
 
 

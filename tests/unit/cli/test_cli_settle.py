@@ -44,7 +44,7 @@ def test_a_wal_whose_checkpoint_was_deleted_is_settled_with_the_words_that_the_c
     shutil.rmtree(tmp_path / "checkpoint")
     refused = drain(wal, code=1).output
     assert "wal-sink settle WAL FOLDER" in refused
-    assert "This WAL holds batches up to 2, sink 'default' has those up to 0" in refused
+    assert "This WAL holds batches up to 2, sink 'default' has batches up to 0" in refused
     undecided = invoke("settle", wal, "rest", code=2).output
     assert "nobody knows whether Spark completed batch 2 (2 rows)" in undecided
     assert 'source 0: {"end": 1}' in undecided

@@ -347,7 +347,7 @@ def test_the_error_for_another_query_tells_what_the_wal_holds_and_its_sinks_have
     told = (
         r"\. It is not known which batches its sinks lack\b"
         if is_damaged
-        else r"\. This WAL holds batches up to 3, sink 'a' has those up to 1\b"
+        else r"\. This WAL holds batches up to 3, sink 'a' has batches up to 1\b"
     )
 
     with pytest.raises(HistoryError, match=told):

@@ -191,7 +191,7 @@ def test_the_guarantee_says_that_refused_rows_are_kept_as_dead_letters() -> None
 
 def test_a_transaction_that_is_prepared_again_is_said_with_the_guarantee() -> None:
     again = promise(VaultSink(Vault(), on_gone="prepare_again"), Delivery(None), "orders").sentence
-    assert again.endswith("is prepared again, which repeats it if it had been committed")
+    assert again.endswith("is prepared again, so its rows repeat if it was committed before")
 
 
 def test_what_holds_for_a_target_that_stores_its_position_is_said_in_one_sentence() -> None:

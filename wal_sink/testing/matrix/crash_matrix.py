@@ -125,7 +125,7 @@ def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Tab
         raise ConfigError(f"every={every}; expected 1 for all points, or 5 for one point of five")
     if tables is not None and not any(table.num_rows for table in tables):
         raise ConfigError(
-            f"tables: {len(tables)} without a row, so that no run can lose any. Leave `tables` out, or add rows"
+            f"tables: {len(tables)} without a row, so no run can lose a row. Leave `tables` out, or add rows"
         )
 
 

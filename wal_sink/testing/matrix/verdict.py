@@ -163,7 +163,7 @@ class CrashMatrix:
 
 _GENERAL = {
     "lost": (
-        "let write() return only after the rows are in the target for good: send no buffer later, hide no error, and "
+        "let write() return only after the rows are in the target durably: send no buffer later, hide no error, and "
         "store no key before its rows"
     ),
     "foreign": (
