@@ -173,7 +173,7 @@ def test_a_held_file_that_was_altered_is_not_committed(tmp_path: Path, alter: Ca
     (file,) = held_files(tmp_path)
     alter(file)
     found = size(file)
-    with pytest.raises(HandleGoneError, match=rf"or was altered: expected \d+ bytes .* found {found} bytes") as error:
+    with pytest.raises(HandleGoneError, match=rf"or was altered: expected \d+ bytes, .* found {found} bytes") as error:
         committed(tmp_path, held)
     assert error.value.never_committed
     assert shown(tmp_path) == {}
