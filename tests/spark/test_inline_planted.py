@@ -15,7 +15,7 @@ from tests.simulation.planted_bugs import Plant, around, instead
 from tests.spark import test_spark_assumptions as assumptions
 from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, numbers
-from tests.unit.protocol import test_inline_rows as inline
+from tests.unit.protocol import test_partitions_inline as inline
 from tests.unit.protocol import test_recording as recording
 from wal_sink.errors import CorruptError, WalSinkError
 from wal_sink.protocol import partitions as inline_rows

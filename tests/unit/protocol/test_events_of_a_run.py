@@ -14,6 +14,7 @@ from tests.house.support import Began, Collected, Ended, Event, GaveUp, Marked, 
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink import Rejected, Retry, RetryLaterError, StoreError, idempotent
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.support.texts import told
 from wal_sink.telemetry import AttemptFailed, Delivered, FoundDelivered, Released, Sent, StreamHeld, StreamResumed
 from wal_sink.telemetry import Rejected as RowsRejected
@@ -58,9 +59,17 @@ def test_a_batch_is_told_from_its_staging_to_its_marker(heard: Heard) -> None:
     (sent,), (delivered,), (marked,) = heard.of(Sent), heard.of(Delivered), heard.of(Marked)
     assert (sent.sink, sent.batch, sent.requests) == ("a", 0, ())
     assert (sent.segments, sent.rows, sent.chunks, sent.failure, sent.chunk_times) == (2, 5, 3, "", ())
-    assert (delivered.batch, delivered.rows) == (0, 5)
+    assert (delivered.sink, delivered.batch, delivered.rows) == ("a", 0, 5)
+    assert released.bytes == staged.bytes
     assert (marked.batch, marked.batches, marked.rows, marked.rejected, marked.unknown) == (0, 1, 5, 0, 0)
     assert len(marked.delays_s) == 1
+
+
+def test_with_metrics_a_dispatch_tells_the_times_of_its_chunks(heard: Heard) -> None:
+    place = Place(rows=lambda _: [3, 2])
+    place.stream(place.open({"a": Recorder()}, on_event=heard, metrics=Metrics()), 0)
+    (sent,) = heard.of(Sent)
+    assert sum(times.count for times in sent.chunk_times) == sent.chunks == 3
 
 
 def test_times_come_from_the_clocks(heard: Heard) -> None:
@@ -70,6 +79,7 @@ def test_times_come_from_the_clocks(heard: Heard) -> None:
     def slow(_: Chunk) -> None:
         clock.sleep_s(2.0)
 
+    clock.sleep_s(60.0)
     place.stream(place.open({"a": slow}, on_event=heard, runtime=clock), 0)
     assert heard.of(Sent)[0].took_s == heard.of(Delivered)[0].took_s == pytest.approx(2.0)
     assert heard.of(Marked)[0].delays_s == (pytest.approx(2.0, abs=0.01),)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import wal_sink.protocol.collect
-from tests.house.log import MARGIN, Log, Move, encode, paths
+from tests.house.log import MARGIN, Log, Move, Term, encode, paths
 from tests.house.operate import WalFacts, read_batches, read_status
 from tests.house.sinks import Chunk, Rejected
 from tests.house.stores import ObjectMissing
@@ -17,7 +17,7 @@ from tests.support.processes import CHECKOUT
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError
 from wal_sink.operate.replay import DeadLetters
-from wal_sink.protocol.inventory import TABLE, Lost, require_wal
+from wal_sink.protocol.inventory import TABLE, Lost, refuse_left, require_wal
 from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.base import idempotent
 from wal_sink.testing import simulated_runtime
@@ -538,3 +538,27 @@ def test_the_error_of_a_place_that_was_left_names_the_present_one() -> None:
         CorruptError, match=r"wal.json is gone.*according to .*moves.* this WAL lies at memory://lake/new"
     ):
         require_wal(Log(place.wal, simulated_runtime(), "run"), "batches/")
+
+
+def test_a_claim_right_after_the_listed_terms_proves_that_the_wal_was_not_left_and_any_other_asks() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 0)
+    wal, term = run.history.wal, Term("committer-a", 5)
+    lose(place, paths.WAL)
+
+    refuse_left(run.log, wal, [(term, [3, 4])])
+    refuse_left(run.log, None, [(term, [])])
+    for listed in ([], [3], [4, 5], [6]):
+        with pytest.raises(
+            CorruptError, match=r"existed: the record that this process read when it began is made after"
+        ):
+            refuse_left(run.log, wal, [(term, listed)])
+
+
+def test_a_record_that_is_gone_when_it_is_needed_is_told_with_what_needs_it() -> None:
+    run = Place().open({"a": Recorder()})
+    with pytest.raises(
+        CorruptError, match=rf"wal\.json is gone.* existed: the content of {paths.BATCHES}/ is made after"
+    ):
+        run.history.require_wal()
