@@ -149,7 +149,11 @@ class Sqlite(Dialect):
         return connection
 
     def connect_to_look(self) -> Connection | None:
-        """A read-only connection, or None for a file that does not exist: `connect` would create it."""
+        """A connection that runs no statement that writes, or None for a file that does not exist.
+
+        `connect` would create it. The file is opened for writing all the same: only such a connection undoes a
+        transaction in which a process was killed, and until then nothing can be read (SQLITE_READONLY_ROLLBACK).
+        """
         if not Path(self.path).exists():
             if not os.access(Path(self.path).parent, os.W_OK | os.X_OK):
                 raise PermanentError(
@@ -158,9 +162,11 @@ class Sqlite(Dialect):
                 )
             return None
         with self.translated(f"opening {self.address}"):
-            return sqlite3.connect(
-                f"file:{quote(self.path)}?mode=ro", uri=True, timeout=self.busy_timeout_s, isolation_level=None
+            connection = sqlite3.connect(
+                f"file:{quote(self.path)}?mode=rw", uri=True, timeout=self.busy_timeout_s, isolation_level=None
             )
+            connection.execute("PRAGMA query_only = ON")
+        return connection
 
     def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file cannot be disconnected
         return True

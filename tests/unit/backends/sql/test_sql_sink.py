@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import pickle
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -645,6 +646,34 @@ def test_names_are_quoted(path: Path) -> None:
         sink.write(chunk(pa.table({name: [1], "select": [5], "a.b": [6], "ü ?": [7]}), first=1))
     quoted = name.replace('"', '""')
     assert query(path, f'SELECT * FROM "{quoted}"') == [(1, 5, 6, 7)]
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_look_undoes_the_transaction_in_which_a_process_was_killed_and_changes_nothing_else(
+    path: Path, tmp_path: Path, mode: str
+) -> None:
+    """Otherwise no start would come past its look: only a connection that may write undoes it."""
+    (tmp_path / "left").mkdir()
+    left = tmp_path / "left" / path.name
+    with closing(sqlite3.connect(path, isolation_level=None)) as killed:
+        killed.execute(f"PRAGMA journal_mode = {mode}")
+        killed.execute("CREATE TABLE flights (id INTEGER)")
+        killed.execute("INSERT INTO flights VALUES (1)")
+        killed.execute("PRAGMA cache_size = 1")  # pages reach the file before the commit
+        killed.execute("BEGIN IMMEDIATE")
+        killed.executemany("INSERT INTO flights VALUES (?)", ((row,) for row in range(20_000)))
+        for file in path.parent.glob(f"{path.name}*"):
+            if not file.name.endswith("-shm"):
+                shutil.copy(file, left.parent)
+        killed.execute("ROLLBACK")
+    assert len(list(left.parent.iterdir())) == 2, "the file, and what undoes or completes it"
+
+    found = SqlSink(f"sqlite:///{left}", "flights").examine(pa.schema({"id": pa.int64()}))
+
+    assert [finding.level for finding in found] == ["OK", "OK"]
+    with closing(sqlite3.connect(left)) as connection:
+        assert connection.execute("SELECT id FROM flights").fetchall() == [(1,)]
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
 
 
 def test_a_locked_database_may_be_tried_again(path: Path) -> None:
