@@ -123,7 +123,7 @@ class Troubleshooting:
     def page(self, sources: Sources) -> str:
         """The whole page. The sources tell which classes derive from the base class."""
         others = [entry.name for entry in self.entries if BASE not in (entry.name, *sources.parents[entry.name])]
-        caught = f"`except {BASE}` catches every class of this page but {_named(others)}."
+        caught = f"`except {BASE}` catches all classes of this page except {_named(others)}."
         parts = [HEAD, _wrapped(f"{self.introduction.strip()} {caught}")]
         parts += [_section(f"`{entry.name}`", entry) for entry in self.entries]
         return "".join([*parts, _section("Warnings in the log", self.warnings)])
