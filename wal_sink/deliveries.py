@@ -119,19 +119,28 @@ def refuse_what_only_the_stager_can_do(
     """Refuse settings that need staging and delivery in one process, where another process stages: `ConfigError`."""
     not_kept = [name for name, sink in sinks.items() if isinstance(sink, TwoPhaseSink) and not sink.keep_segments]
     if settings.single_writer:
-        said = "single_writer=True promises that one process writes to the WAL, but two write here"
+        said = (
+            "single_writer=True promises that one process writes to the WAL, but two write here. Leave out "
+            "single_writer"
+        )
     elif settings.max_pending_batches is not None:
-        said = "max_pending_batches cannot hold back the query, because it runs in another process"
+        said = (
+            "max_pending_batches cannot hold back the query, because the query runs in another process. Leave out "
+            "max_pending_batches"
+        )
     elif not_kept:
-        said = f"keep_segments=False of {not_kept} has no effect, because rows are prepared in this process only"
+        said = (
+            f"keep_segments=False of {not_kept} has no effect, because rows are prepared in this process only. Leave "
+            "out keep_segments"
+        )
     elif has_checkpoint_options:
         said = (
-            "checkpoint_options stay in this process, and the server would read the checkpoint without them. Provide "
-            "these values through the environment of server and client"
+            "checkpoint_options stay in this process, and the server would read the checkpoint without them. Leave out "
+            "checkpoint_options, and provide these values through the environment of server and client"
         )
     else:
         return
-    raise ConfigError(f"over Spark Connect, the server stages and this process delivers: {said}. Leave it out")
+    raise ConfigError(f"over Spark Connect, the server stages and this process delivers: {said}")
 
 
 def _sink(delivery: Delivery) -> Sink | BatchSink:

@@ -357,7 +357,7 @@ def test_the_options_of_a_walsink_are_those_of_the_format() -> None:
 
 
 def test_storage_options_that_another_process_cannot_read_are_refused() -> None:
-    with pytest.raises(ConfigError, match="expected values that JSON can hold, found some of object"):
+    with pytest.raises(ConfigError, match="expected values that JSON can hold, found values of type object"):
         options_of(StoreSpec("s3://bucket/wal", {"anon": object()}), "/checkpoint", Settings())
     with pytest.raises(ConfigError, match="'key' may hold a secret"):
         options_of(StoreSpec("s3://bucket/wal", {"key": b"topsecret"}), "/checkpoint", Settings())

@@ -134,7 +134,8 @@ def drain(*, wal: Wal, to: str, name: str, **more: Any) -> Answer:
             to_there.on_gone = more["on_gone"]
         except AttributeError:  # frozen, or a property
             raise ConfigError(
-                f"--on-gone cannot be set for {name_of(to_there)}. Leave it out, and set on_gone where the sink is made"
+                f"--on-gone cannot be set for {name_of(to_there)}. Leave out --on-gone, and set on_gone where the "
+                "sink is made"
             ) from None
     _check_start(before, name, more["start_from"])
     refused: list[int] = []
@@ -181,10 +182,10 @@ def _check_start(before: Status, name: str, start_from: str | int | None) -> Non
     raise ConfigError(
         f"sink {name!r} is new to {before.wal}, but this WAL already holds batches up to {before.newest_batch} (known "
         f"sinks: {known}). Choose the first batch of the sink: --start-from earliest delivers all batches that the WAL "
-        "still holds, --start-from next only batches completed from now on, a number begins with that batch. To "
-        "continue a known sink, pass the name of that sink with --name, or rename the sink: wal-sink sinks rename WAL "
-        f"OLD {name}. If the new sink replaces an old sink, retire the old sink (wal-sink sinks retire WAL OLD). "
-        "Otherwise the WAL never deletes the batches that the old sink does not have"
+        "still holds; --start-from next delivers only batches that Spark completes from now on; --start-from NUMBER "
+        "begins with this batch. To continue a known sink, pass the name of that sink with --name, or rename the sink: "
+        f"wal-sink sinks rename WAL OLD {name}. If the new sink replaces an old sink, retire the old sink (wal-sink "
+        "sinks retire WAL OLD). Otherwise the WAL never deletes the batches that the old sink does not have"
     )
 
 

@@ -146,9 +146,9 @@ def _notes(sink: SinkHealth) -> Iterator[str]:
         yield f"{_letters_of(sink)}. The target lacks them: wal-sink letters list WAL --name {sink.name}"
     if sink.take_overs >= MANY_TAKE_OVERS:
         yield (
-            f"{name}: {sink.take_overs} of its last {LOOKED_AT - 1} takeovers came after a process that had not "
-            "recorded its end, within an hour. Either it was killed (memory?), or two supervisors end each other. Let "
-            "one supervisor run one process of each sink"
+            f"{name}: within an hour, {sink.take_overs} of its last {LOOKED_AT - 1} takeovers came after a process "
+            "that had not recorded its end. Either these processes were killed (out of memory?), or two supervisors "
+            "end each other's processes. Let one supervisor run one process of each sink"
         )
     if sink.lag_note:
         yield f"{name}: {sink.lag_note}"

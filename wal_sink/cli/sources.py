@@ -122,7 +122,7 @@ def _read(path: str, named: str) -> str:
     except OSError as error:
         raise ConfigError(f"{named}: this file cannot be read: {error.strerror or error}") from error
     if len(data) > MOST_BYTES:
-        raise ConfigError(f"{named}: expected at most {MOST_BYTES} bytes")
+        raise ConfigError(f"{named}: expected at most {MOST_BYTES} bytes in this file")
     try:
         return data.decode()
     except UnicodeDecodeError:

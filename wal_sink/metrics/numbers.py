@@ -72,9 +72,14 @@ LAST_ERROR = Metric(
     "wal_sink_last_error_timestamp_seconds", "gauge", (*SINK, "kind"), "Time and kind of the sink's last failure."
 )
 GAVE_UP = Metric("wal_sink_gave_up", "gauge", SINK, "1 after the delivery to the sink ended with an error.")
-REJECTED_ROWS = Metric("wal_sink_rejected_rows", "counter", SINK, "Rows refused by the sink and kept, as they occur.")
+REJECTED_ROWS = Metric(
+    "wal_sink_rejected_rows",
+    "counter",
+    SINK,
+    "Rows refused by the sink and kept as dead letters, also of unfinished batches.",
+)
 DEAD_LETTER_ROWS = Metric(
-    "wal_sink_dead_letter_rows", "counter", (*SINK, "reason"), "Dead letters of the marked batches."
+    "wal_sink_dead_letter_rows", "counter", (*SINK, "reason"), "Rows in dead letters of the marked batches."
 )
 LOW_WATER = Metric("wal_sink_low_water", "gauge", WAL, "Newest batch that this process deleted from the WAL.")
 SLOW_STORE = Metric("wal_sink_slow_store", "gauge", WAL, "1 after some requests took longer than a second.")

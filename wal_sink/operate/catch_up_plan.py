@@ -396,8 +396,8 @@ def _refuse_unsendable(log: Log, of: _Of, due: Due, leave_out: Sequence[int]) ->
     unknown = [each.batch_id for each in due.batches if each.rows is None]
     if sendable := sorted({each.batch_id for each in due.batches if each.rows is not None} & set(leave_out)):
         raise ConfigError(
-            f"--leave-out: batch {sendable[0]} of {log.store.root} can be sent. Only batches that cannot be sent may "
-            "be left out"
+            f"--leave-out: batch {sendable[0]} of {log.store.root} can be sent. Remove it from --leave-out: only "
+            "batches that cannot be sent may be left out"
         )
     lacking = {*due.gone, *unknown} - set(leave_out)
     if not lacking:

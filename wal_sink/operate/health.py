@@ -30,7 +30,7 @@ from wal_sink.operate.status import SinkStatus, SparkCommit, Status, older_check
 from wal_sink.protocol.letters import find_dead_letter
 from wal_sink.stores.base import Store
 from wal_sink.support.secrets import redacted
-from wal_sink.support.texts import text_of
+from wal_sink.support.texts import counted, text_of
 
 MOST_LETTERS = 16
 """Dead letters of a sink that one look reads, so that its cost does not grow without a bound."""
@@ -97,12 +97,12 @@ def read_letters(log: Log, folder: str, names: Sequence[str]) -> Letters:
         found = [(f"{root}/{file}", file.removesuffix(".parquet") in replayed) for file in files]
         chunks.append(list(dropwhile(itemgetter(1), found))[::-1])
     seen = _seen(log, [path for files in chunks for path, _ in files])
-    counted = [each for files in chunks for each in _due(files, seen)]
+    waiting = [each for files in chunks for each in _due(files, seen)]
     note = _note(seen, sum(map(len, chunks)))
     return Letters(
-        due=len(counted),
-        rows=sum(rows for rows, _ in counted),
-        since=min((created for _, created in counted), default=None),
+        due=len(waiting),
+        rows=sum(rows for rows, _ in waiting),
+        since=min((created for _, created in waiting), default=None),
         replayed=len(replayed),
         is_exact=not note,
         files=sum(not was_sent and seen.get(path, "") is not None for files in chunks for path, was_sent in files),
@@ -149,9 +149,9 @@ def _due(files: Sequence[_File], seen: _Seen) -> Iterator[tuple[int, str]]:
 
 def _note(seen: _Seen, files: int) -> str:
     damaged = [content for content in seen.values() if isinstance(content, str)]
-    parts = [f"cannot be read: {len(damaged)}, the first: {damaged[0]}"] if damaged else []
+    parts = [f"{counted(len(damaged), 'file')} cannot be read, the first: {damaged[0]}"] if damaged else []
     if len(seen) < files:
-        parts.append(f"read: {len(seen)} of {files} files")
+        parts.append(f"{len(seen)} of {files} files were read")
     return "; ".join(parts)
 
 

@@ -276,10 +276,10 @@ def _refuse_incomplete(there: Log, log: Log, said: str) -> None:
     if lacks:
         here = canonical(log.store.root)
         raise ConfigError(
-            f"{here} lacks {counted(len(lacks), 'object')} of {said}, from where the WAL was moved; the first is "
-            f"{lacks[0]}. Either not everything was copied, or a process wrote to {said} after the copy. A sink "
-            "would get batches twice or never. End every process there, copy it again, then start again. If you do "
-            f"not need these objects, delete all of {said}, and pass moved_from_gone"
+            f"{here} lacks {counted(len(lacks), 'object')} of {said}, the place before the move; the first is "
+            f"{lacks[0]}. With this copy, a sink would get batches twice or never. Either not everything was copied, "
+            f"or a process wrote to {said} after the copy. End every process that uses {said}, copy the WAL again, "
+            f"then start again. If you do not need these objects, delete all of {said}, and pass moved_from_gone"
         )
 
 

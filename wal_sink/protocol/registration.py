@@ -211,10 +211,10 @@ def _first_batch(log: Log, history: History, gate: Gate, sink: Registration, sin
     raise ConfigError(
         f"sink {name!r} is new to {log.store.root}, but this WAL already holds batches up to {history.newest_known} "
         f"(known sinks: {known}). Set where the sink begins: Delivery(…, start_from='earliest') delivers all batches "
-        "that the WAL still holds, start_from='next' only batches completed from now on. If this is a known sink "
-        f"under a new name, rename it: wal-sink sinks rename WAL OLD {name}. If this sink replaces a sink that no "
-        "process serves any more, retire the old sink; otherwise the WAL never deletes the batches that the old sink "
-        "does not have: wal-sink sinks retire WAL OLD"
+        "that the WAL still holds; start_from='next' delivers only batches that Spark completes from now on. If this "
+        f"is a known sink under a new name, rename it: wal-sink sinks rename WAL OLD {name}. If this sink replaces a "
+        "sink that no process serves any more, retire the old sink; otherwise the WAL never deletes the batches that "
+        "the old sink does not have: wal-sink sinks retire WAL OLD"
     )
 
 

@@ -165,7 +165,9 @@ def problem_of_variants(sink: Sink, spark_schema: str) -> str:
         return ""
     for column in json.loads(spark_schema)["fields"]:
         if re.search('[tT]ype": "variant"', json.dumps({"type": column["type"]})):
-            has = f"column {column['name']!r} holds a VARIANT, and this sink would get its internal bytes"
+            has = (
+                f"column {column['name']!r} holds a VARIANT, and this sink would get the internal bytes of the VARIANT"
+            )
             return f"{has}. Convert it with to_json in the query"
     return ""
 

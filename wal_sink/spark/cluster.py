@@ -249,12 +249,17 @@ def _where(context: SparkContext, worker: WorkerPython) -> str:
 
 
 def _ways_out(context: SparkContext, missing: Collection[str] = ()) -> str:
-    way = f"set PYSPARK_PYTHON={sys.executable}" if (context.master or "").startswith("local") else "set PYSPARK_PYTHON"
+    is_local = (context.master or "").startswith("local")
+    way = (
+        f"set PYSPARK_PYTHON={sys.executable}"
+        if is_local
+        else "set PYSPARK_PYTHON to a Python of the same minor version with wal-sink,"
+    )
     only_ours = "" if set(missing) - OURS or not missing else f"{_BY_PY_FILES}; "
     return (
-        f"Your options: {only_ours}{way} before the session is created (with spark-submit also --conf "
-        "spark.pyspark.python=...); install wal-sink into the Python that the workers run; or ship an environment "
-        "that contains it with spark.archives."
+        f"Your options: {only_ours}{way} before the session is created (with spark-submit, also pass "
+        "--conf spark.pyspark.python=...); install wal-sink into the Python that the workers run; or ship an "
+        "environment that contains it with spark.archives."
     )
 
 

@@ -138,8 +138,9 @@ def _json(options: Mapping[str, object]) -> str:
     except (TypeError, ValueError):
         kinds = sorted({type(value).__name__ for value in options.values()})
         raise ConfigError(
-            f'format("wal_sink"): option {STORAGE_OPTIONS}: expected values that JSON can hold, found some of '
-            f"{', '.join(kinds)}. Another process has to read them"
+            f'format("wal_sink"): option {STORAGE_OPTIONS}: expected values that JSON can hold, found values '
+            f"of type {', '.join(kinds)}. Another process reads these options. Give texts, numbers, booleans, or lists "
+            "and dicts of these"
         ) from None
 
 

@@ -244,8 +244,8 @@ def check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[
     missing = [name for name in key_types if name not in names]
     if missing:
         raise PermanentError(
-            f"{what}: the table's key {missing[0]!r} is not among the columns {listed}. Rename a column in the query, "
-            "or use row_key with a table that has such a key"
+            f"{what}: the table's key {missing[0]!r} is not among the columns {listed}. Rename a column in the query. "
+            "Or use a table whose whole key is one string attribute, and name this attribute in row_key"
         )
 
 

@@ -314,8 +314,8 @@ class Api:
         if isinstance(found, Mapping) and all(_is_reason(index, reason, call.rows) for index, reason in found.items()):
             return {index: self._clean(reason) for index, reason in found.items()}
         raise PermanentError(
-            f"{what}, but the response check returned {self._clean(repr(found))}: expected None, or a dict of reasons "
-            f"(texts) by the index of the row in the request, from 0 to {call.rows - 1}. Correct the check"
+            f"{what}, but the response check returned {self._clean(repr(found))}: expected None, or a dict from "
+            f"the index of a row in the request (0 to {call.rows - 1}) to a reason (a text). Correct the check"
         )
 
     def knows(self, call: Call, patience: Patience) -> bool:

@@ -229,7 +229,7 @@ class HttpSink(ReadySink):
                 f"the halves have other keys. Look at the rows: wal-sink show WAL {part.batch_id}. To send each row "
                 "alone, which finds the refused ones, use body='rows' (in the URL of the target: #body=rows, or "
                 "&body=rows after other options). Delivery then stops at the refused row again. To keep that row as a "
-                "dead letter and go on, also use Delivery(…, on_rejected='dead_letter'), wal-sink drain … "
+                "dead letter and go on, also use Delivery(…, on_rejected='dead_letter') or wal-sink drain … "
                 "--on-rejected dead_letter. Or configure the API to accept this chunk; if the chunk is too large, "
                 "stage smaller chunks with Settings(chunk_rows=…)"
             )

@@ -131,7 +131,9 @@ class RedisSink(LedgerSink):
 
     def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
         """The positions, read together on one connection."""
-        what = f"{len(slots)} slots in {LEDGER}… in {mask_url(self._url)}, from {slots[:1]} on"
+        what = (
+            f"{len(slots)} slots of the ledger in {mask_url(self._url)}, the first: {LEDGER}{slots[0] if slots else ''}"
+        )
         with translated(what), self.opened(self._client).pipeline(transaction=False) as questions:
             for slot in slots:
                 questions.hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")

@@ -349,7 +349,11 @@ class SqlSink(LedgerSink):
         if not self._table or "\0" in self._table or self._table.lower() == LEDGER:
             raise ConfigError(f"table={self._table!r}: expected the name of a table other than {LEDGER}")
         if self._dialect.too_long([self._table]):
-            raise ConfigError(f"table={self._table!r}: expected at most {self._dialect.longest_name} bytes")
+            size = len(self._table.encode("utf-8", "replace"))
+            raise ConfigError(
+                f"table={self._table!r}: expected at most {self._dialect.longest_name} bytes, found {size}. Choose a "
+                "shorter name"
+            )
 
     # The connection.
 

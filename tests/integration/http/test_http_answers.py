@@ -88,7 +88,7 @@ def test_a_reason_of_a_check_shows_no_secret(keyed: Collection) -> None:
 
 @pytest.mark.parametrize("answer", [True, False, 5, [1], {5: "x"}, {-1: "x"}, {"0": "x"}, {True: "x"}, {0: None}])
 def test_a_check_that_answers_nonsense_is_refused(keyed: Collection, answer: Any) -> None:
-    with pytest.raises(PermanentError, match=r"check.*expected None, or a dict of reasons"):
+    with pytest.raises(PermanentError, match=r"check.*expected None, or a dict from the index of a row"):
         write(HttpSink(keyed.url, check=Check(answer)))
 
 

@@ -97,7 +97,7 @@ def test_a_table_that_became_one_without_transactions(mariadb: MariadbServer, ma
     with opened(sink_to(mariadb, maria)) as sink:
         sink.write(chunk(ids(1)))
         mariadb.query(maria, "ALTER TABLE flights ENGINE=MyISAM")
-        with pytest.raises(PermanentError, match="flights is kept by MyISAM"):
+        with pytest.raises(PermanentError, match="flights has the engine MyISAM"):
             sink.write(chunk(ids(2), first=1))
     assert stored(mariadb, maria) == [(1,)]
 

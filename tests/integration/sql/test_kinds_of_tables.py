@@ -97,7 +97,7 @@ def test_a_federated_table_is_refused(mariadb: MariadbServer, maria: str) -> Non
     to = f"mysql://root@127.0.0.1:{mariadb.port}/{maria}/other"
     mariadb.query(maria, f"CREATE TABLE flights (id BIGINT) ENGINE=FEDERATED CONNECTION='{to}'")
     with opened(sink_to(mariadb, maria)) as sink:
-        with pytest.raises(PermanentError, match=r"flights is kept by FEDERATED; expected .*InnoDB"):
+        with pytest.raises(PermanentError, match=r"flights has the engine FEDERATED; expected .*InnoDB"):
             sink.write(chunk(ids(1)))
         assert sink.last(SLOT) is None
     assert mariadb.query(maria, "SELECT * FROM other") == []
@@ -110,9 +110,9 @@ def test_a_federated_table_is_refused(mariadb: MariadbServer, maria: str) -> Non
         (("CREATE SEQUENCE flights",), "flights is a sequence"),
         (
             ("CREATE TABLE flights (id BIGINT) ENGINE=Aria PARTITION BY HASH (id) PARTITIONS 3",),
-            "flights is kept by Aria",
+            "flights has the engine Aria",
         ),
-        (("CREATE TABLE flights (id BIGINT) ENGINE=MyISAM",), "flights is kept by MyISAM"),
+        (("CREATE TABLE flights (id BIGINT) ENGINE=MyISAM",), "flights has the engine MyISAM"),
     ],
     ids=["view", "sequence", "partitions", "MyISAM"],
 )
@@ -141,7 +141,7 @@ def test_a_ledger_without_transactions_is_refused(mariadb: MariadbServer, maria:
     with opened(sink_to(mariadb, maria)) as sink:
         sink.write(chunk(ids(1)))
         mariadb.query(maria, "ALTER TABLE wal_sink_ledger ENGINE=MyISAM")
-        with pytest.raises(PermanentError, match="wal_sink_ledger is kept by MyISAM"):
+        with pytest.raises(PermanentError, match="wal_sink_ledger has the engine MyISAM"):
             sink.write(chunk(ids(2), first=1))
     assert stored(mariadb, maria) == [(1,)]
 

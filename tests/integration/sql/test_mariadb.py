@@ -34,7 +34,7 @@ def test_years_beyond_the_calendar_of_mariadb_are_rejected(mariadb: MariadbServe
 
 def test_tables_without_transactions_are_refused(mariadb: MariadbServer, maria: str) -> None:
     mariadb.query(maria, "CREATE TABLE flights (id BIGINT) ENGINE=Aria")
-    with pytest.raises(PermanentError, match="flights is kept by Aria; expected ENGINE=InnoDB for every partition"):
+    with pytest.raises(PermanentError, match="flights has the engine Aria; expected ENGINE=InnoDB for every partition"):
         write(sink_to(mariadb, maria), chunk(ids(1)))
 
 

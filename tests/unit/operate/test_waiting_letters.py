@@ -131,7 +131,7 @@ def test_a_damaged_letter_is_told_and_hides_no_other() -> None:
     damage(place, 0)
     found = look(place.wal)
     assert (found.due, found.rows, found.files, found.is_exact) == (2, 4, 3, False)
-    assert found.note.startswith("cannot be read: 1, the first: ")
+    assert found.note.startswith("1 file cannot be read, the first: ")
 
 
 def test_letters_that_a_damaged_one_may_repeat_do_not_count() -> None:

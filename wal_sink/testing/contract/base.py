@@ -261,7 +261,7 @@ class LinesContract(ContractBase):
             exact = promise_of(self.make_sink(fresh)).guarantee == "exactly_once"
             if difference.lost or difference.foreign or (difference.repeated and (exact or not again)):
                 self._fail(
-                    expected=f"every row, when another task delivers its segment just before {place}",
+                    expected=f"every row of two segments, if another task delivers the second one just before {place}",
                     found=str(difference),
                     next_step="put the chunk's key or the segment's id into every name that tasks could share",
                 )

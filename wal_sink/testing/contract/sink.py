@@ -167,7 +167,8 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
             self._fail(
                 expected=f"a sink that promises {self.expected_guarantee}",
                 found=f"{found.guarantee}: {found.sentence}",
-                next_step="declare what its target can do: idempotent = True, was_applied, TransactionalSink, …",
+                next_step="declare in the sink what the target can do (idempotent = True, was_applied, "
+                "TransactionalSink, …), or correct expected_guarantee",
             )
 
     # The rules of a sink.

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Literal, Self
 
 from wal_sink.sinks.guarantees import Ability, Promise
+from wal_sink.support.texts import counted
 from wal_sink.testing.data.rows import Difference
 from wal_sink.testing.simulation.watched import SENDING
 
@@ -132,7 +133,7 @@ class CrashMatrix:
         lines = [
             str(self),
             f"expected: {self.promise.sentence}",
-            f"found:    {len(self.violations)} runs that broke this promise",
+            f"found:    {counted(len(self.violations), 'run')} that broke this promise",
             *shown,
             *([f"  … and {more} more"] if more > 0 else []),
             *(f"next:     {advice}" for advice in self._advice()),

@@ -188,7 +188,11 @@ class ServerDialect(Dialect):
         if self.at.schema is not None and ("\0" in self.at.schema or not self.at.schema):
             raise ConfigError(f"schema={self.at.schema!r}: expected the name of {self.schema_is}")
         if unfit := self.too_long([self.at.schema or "", self.at.database]):  # the server would cut it
-            raise ConfigError(f"{unfit[0]!r}: expected at most {self.longest_name} bytes in a name")
+            size = len(unfit[0].encode("utf-8", "replace"))
+            raise ConfigError(
+                f"{unfit[0]!r} has {size} bytes; expected at most {self.longest_name} in the name of a database or "
+                "schema. Choose a shorter name"
+            )
 
     @property
     def address(self) -> str:  # type: ignore[override]

@@ -327,10 +327,10 @@ def problem_of(name: str, definition: str) -> str | None:
     engines = _ENGINE.findall(bare)
     others = [engine for engine in engines if engine.lower() not in _ENGINES]
     if others or not engines:
-        kept = f"kept by {others[0]}" if others else "of an engine that the server does not name"
+        engine = f"the engine {others[0]}" if others else "an engine that the server does not name"
         return (
-            f"{name} is {kept}; expected ENGINE=InnoDB for every partition: only InnoDB commits rows and position "
-            "together"
+            f"{name} has {engine}; expected ENGINE=InnoDB for every partition: only InnoDB commits rows and position "
+            "together. Convert the table (ALTER TABLE … ENGINE=InnoDB), or use another one"
         )
     return None
 

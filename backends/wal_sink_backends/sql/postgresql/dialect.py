@@ -179,7 +179,7 @@ class Postgresql(ServerDialect):
         if self.at.hosts and any(each.keyword == b"hostaddr" and each.val for each in known):
             raise PermanentError(
                 f"opening {self.address}: PGHOSTADDR (or the service that PGSERVICE names) would lead to another "
-                "server than the URL's host. Remove it where the sink runs"
+                "server than the URL's host. Remove this setting on each machine where the sink runs"
             )
         try:
             connection = connection_class().connect(**self._parameters())
@@ -391,7 +391,8 @@ class _Relation(NamedTuple):
         if self.persistence == "u":
             return f"{which} is UNLOGGED: a crash of the server would empty it. ALTER TABLE … SET LOGGED"
         if self.persistence != "p":
-            return f"{which} is temporary, or of the unknown persistence {self.persistence!r}: {_WHY}"
+            kept = "is temporary" if self.persistence == "t" else f"has the unknown persistence {self.persistence!r}"
+            return f"{which} {kept}: {_WHY}"
         if self.kind == "r" and self.method != "heap":
             return f"{which} has the access method {self.method!r}, expected heap: {_WHY}"
         if self.has_rule:

@@ -808,8 +808,16 @@ def test_arguments_that_cannot_work() -> None:
         ("sqlite:///x.db", {"key": ("id",)}, "expected key columns"),
         ("sqlite:///x.db", {"table": LEDGER}, "other than wal_sink_ledger"),
         ("sqlite:///x.db", {"busy_timeout_s": 0}, "expected a number of seconds"),
-        ("postgresql://h/x", {"schema": "s" * 64}, r"^'s+': expected at most 63 bytes in a name"),
-        (f"postgresql://h/{'d' * 64}", {}, r"^'d+': expected at most 63 bytes in a name"),
+        (
+            "postgresql://h/x",
+            {"schema": "s" * 64},
+            r"^'s+' has 64 bytes; expected at most 63 in the name of a database or schema",
+        ),
+        (
+            f"postgresql://h/{'d' * 64}",
+            {},
+            r"^'d+' has 64 bytes; expected at most 63 in the name of a database or schema",
+        ),
     ]
     assert unrefused(ConfigError, make, cases) == []
 

@@ -61,15 +61,15 @@ def test_an_index_over_an_expression_is_no_key_and_may_not_be_met(
     [
         ("CREATE TABLE `t` (`id` int) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", None),
         ("CREATE TABLE `t` (`a ENGINE=x` int COMMENT 'it''s ENGINE=\\'y\\'') ENGINE=InnoDB", None),
-        ("CREATE TABLE `t` (`id` int) ENGINE=ROCKSDB", "t is kept by ROCKSDB; expected ENGINE=InnoDB"),
+        ("CREATE TABLE `t` (`id` int) ENGINE=ROCKSDB", "t has the engine ROCKSDB; expected ENGINE=InnoDB"),
         (
             (
                 "CREATE TABLE `t` (`id` int) ENGINE=InnoDB\n/*!50100 PARTITION BY HASH (`id`)\n"
                 "(PARTITION p0 ENGINE = InnoDB,\n PARTITION p1 COMMENT = ')' ENGINE = MyISAM) */"
             ),
-            "t is kept by MyISAM; expected ENGINE=InnoDB for every partition",
+            "t has the engine MyISAM; expected ENGINE=InnoDB for every partition",
         ),
-        ("CREATE TABLE `t` (`id` int)", "t is of an engine that the server does not name"),
+        ("CREATE TABLE `t` (`id` int)", "t has an engine that the server does not name"),
         ("CREATE ALGORITHM=UNDEFINED SQL SECURITY DEFINER VIEW `t` AS select 1 AS `id`", "t is a view"),
         ("CREATE THING `t` ENGINE=InnoDB", "t is of an unknown kind"),
         ("", None),
