@@ -168,7 +168,7 @@ def test_a_copy_that_is_killed_opens_nowhere_and_the_same_lines_complete_it(plac
     old.store().delete([paths.WAL])
     early = new.drain("--moved-from", old.url, code=None)  # what is found first depends on where the copy was killed
     assert early.exit_code
-    assert "copy it again" in early.output or "must have existed" in early.output
+    assert "copy the WAL again" in early.output or "must have existed" in early.output
     old.store().create(paths.WAL, old_record)
 
     copy(old, new)
@@ -193,7 +193,7 @@ def test_a_wal_that_lives_while_it_is_copied_delivers_from_one_place_only(places
     note_end(run.log, paths.STAGER_ROLE, max(run.log.numbers(paths.terms(paths.STAGER_ROLE))))
     batches = FakeQuery(open_store(StoreSpec(str(old.folder / "checkpoint"))), lambda *_: [pa.table({"id": [8, 9]})])
     list(batches.batches(run, 5))  # it lives, whatever its record says
-    assert "copy it again" in new.drain("--moved-from", old.url, code=2).output
+    assert "copy the WAL again" in new.drain("--moved-from", old.url, code=2).output
     first, _ = lines(old, new)
     subprocess.run(first, check=True, capture_output=True, timeout=PATIENCE_S)
 

@@ -213,7 +213,7 @@ def test_an_original_that_went_on_after_the_copy_was_made_is_not_left_behind(*, 
     place.wal.delete([paths.WAL])
     before = place.wal.list("", recursive=True)
 
-    with pytest.raises(ConfigError, match=r"lacks \d+ objects of .*batches/0+2/.*copy it again"):
+    with pytest.raises(ConfigError, match=r"lacks \d+ objects of .*batches/0+2/.*copy the WAL again"):
         opened(copy, place.wal.root)
 
     assert place.wal.list("", recursive=True) == before  # nobody was fenced
@@ -241,7 +241,7 @@ def test_a_process_that_delivers_between_the_look_and_its_end_is_noticed() -> No
             goes_on.clear()
             place.stream(run, 2)
 
-    with pytest.raises(ConfigError, match="copy it again"):
+    with pytest.raises(ConfigError, match="copy the WAL again"):
         moved(copy, wal, place, deliver)
 
     assert recorder.batches == [0, 1, 2]
