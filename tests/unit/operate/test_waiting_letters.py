@@ -105,7 +105,7 @@ def test_the_cost_of_many_letters_is_bounded() -> None:
     found = look(store)
 
     assert (found.due, found.rows, found.is_exact) == (MOST_LETTERS, 2 * MOST_LETTERS, False)
-    assert (found.files, found.note) == (MOST_LETTERS + 5, f"read: {MOST_LETTERS} of {MOST_LETTERS + 5} files")
+    assert (found.files, found.note) == (MOST_LETTERS + 5, f"{MOST_LETTERS} of {MOST_LETTERS + 5} files were read")
     assert reads(requests) == MOST_LETTERS
     assert len([request for request in requests if request.startswith("before list sinks/a/dead-letters")]) == 1
 
