@@ -31,6 +31,7 @@ MODULES = (
     "disks",
     "backends",
     "forgetful_targets",
+    "restored_targets",
     "orphans",
     "processes",
     "connect",
