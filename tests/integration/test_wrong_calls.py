@@ -170,3 +170,16 @@ def test_a_job_that_is_cancelled_without_a_stop_is_a_failure(spark: SparkSession
 
     with pytest.raises(StreamingQueryException, match="job cancelled"), place.sink() as sink:
         use(sink)
+
+
+def test_a_checkpoint_whose_connector_spark_lacks_is_refused_with_its_scheme_and_the_next_step(
+    spark: SparkSession, place: Home
+) -> None:
+    said = (
+        r"(?s)checkpointLocation memory://lake/cp: .*No FileSystem for scheme .memory.*add the connector of its scheme"
+    )
+    with (
+        pytest.raises(ConfigError, match=said),
+        WalSink(print, wal=str(place.wal), checkpoint="memory://lake/cp") as sink,
+    ):
+        sink.run(place.feed.stream(spark).writeStream.trigger(availableNow=True))

@@ -29,6 +29,7 @@ from wal_sink import (
 from wal_sink.errors import ConfigError
 from wal_sink.protocol.location import refuse_shared_folder
 from wal_sink.spark.foreach_writer import ForeachWriterSink
+from wal_sink_backends import FilesSink, TwoPhaseFilesSink
 
 LOOSE: Any = WalSink
 """As a user without a type checker calls it."""
@@ -443,6 +444,22 @@ def test_folders_beside_each_other_are_not(wal: str, checkpoint: str, tmp_path: 
 def test_a_shared_folder_is_refused_before_anything_is_written(tmp_path: Path, checkpoint: str) -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
         WalSink(post, wal=str(tmp_path / "a"), checkpoint=str(tmp_path / checkpoint)).drain()
+
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [FilesSink, TwoPhaseFilesSink])
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [("a", "WAL"), ("a/wal", "WAL"), ("a/wal/out", "WAL"), ("c", "checkpoint"), ("c/o", "checkpoint"), (".", "WAL")],
+)
+def test_a_sink_that_fills_the_folder_of_the_wal_or_the_checkpoint_is_refused_before_anything_is_written(
+    kind: type[FilesSink | TwoPhaseFilesSink], target: str, named: str, tmp_path: Path
+) -> None:
+    """Readers of the target would take the segments for its rows."""
+    sink = kind(str(tmp_path / target), format="parquet")
+    with pytest.raises(ConfigError, match=rf"sink 'default' writes its files into \S+, and the {named} is \S+\. "):
+        WalSink(sink, wal=str(tmp_path / "a/wal"), checkpoint=str(tmp_path / "c"), check_targets=False).drain()
 
     assert not list(tmp_path.iterdir())
 

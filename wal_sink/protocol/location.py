@@ -397,5 +397,18 @@ def refuse_shared_folder(wal: str, checkpoint: str) -> None:
     )
 
 
+def refuse_target_folder(sink: str, folder: str, wal: str, checkpoint: str) -> None:
+    """Refuse a sink whose folder is that of the WAL or the checkpoint, or lies in it or around it. `ConfigError`."""
+    target = canonical(folder)
+    for name, url in (("WAL", wal), ("checkpoint", checkpoint)):
+        place = canonical(url)
+        if target == place or _is_within(target, place) or _is_within(place, target):
+            raise ConfigError(
+                f"sink {sink!r} writes its files into {mask_url(folder)}, and the {name} is {mask_url(url)}. Readers "
+                f"of the one would take the files of the other for theirs. Choose a folder beside the {name}. Nothing "
+                "was started"
+            )
+
+
 def _is_within(inner: str, outer: str) -> bool:
     return inner.startswith(f"{outer.rstrip('/')}/")

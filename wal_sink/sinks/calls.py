@@ -295,15 +295,18 @@ def _looked_at(sink: Examined, name: str, schema: Any, runtime: Runtime) -> Sink
     """The error of the last look; None for a target that takes rows. It is looked at again while a retry may help."""
     until_s = runtime.monotonic_s() + LOOK_S
     timed_call = runtime.new_timed_call()
+    earlier: SinkFailedError | None = None
     try:
         while True:
             left_s = max(_PAUSE_S, until_s - runtime.monotonic_s())
             try:
                 call_sink(timed_call, f"looking at the target of sink {name!r}", sink.examine, schema, timeout_s=left_s)
             except SinkFailedError as failure:
-                may_help = failure.failure.kind is FailureKind.RETRIABLE
-                if not may_help or runtime.monotonic_s() + _PAUSE_S >= until_s:
+                if failure.failure.kind is FailureKind.UNKNOWN and earlier is not None:
+                    return earlier  # it has the reason; this look only had less time
+                if failure.failure.kind is not FailureKind.RETRIABLE or runtime.monotonic_s() + _PAUSE_S >= until_s:
                     return failure
+                earlier = failure
                 runtime.sleep_s(_PAUSE_S)
             else:
                 return None

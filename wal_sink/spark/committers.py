@@ -25,7 +25,7 @@ from wal_sink.protocol.dispatch import (
     copier,
     serve,
 )
-from wal_sink.protocol.location import GonePlace, refuse_shared_folder
+from wal_sink.protocol.location import GonePlace, refuse_shared_folder, refuse_target_folder
 from wal_sink.protocol.run import Run
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink
@@ -334,6 +334,9 @@ class Committers:
             check_environment(spark, self.spec)
         self.checkpoint = checkpoint_location(self.checkpoint, spark)
         refuse_shared_folder(self.spec.url, self.checkpoint)
+        for name, sink in self.sinks.items():
+            if isinstance(sink, Sink) and sink.folder is not None:  # no other sink says that it writes files
+                refuse_target_folder(name, sink.folder, self.spec.url, self.checkpoint)
         checkpoint = checkpoint_files(self.checkpoint, self.checkpoint_options, self.spec, spark)
         run = Run(store, checkpoint, self.settings, pause=self._pause, events=events)
         placement = Placement(run.log, self.spec, spark, self.settings.max_delivery_tasks, self._should_stop)

@@ -177,7 +177,8 @@ def start_query(
         ) from error
     except Py4JJavaError as error:
         raise ConfigError(
-            f"Spark cannot start this query with checkpointLocation {mask_url(checkpoint)}: {_cause_of(error)}"
+            f"Spark cannot start this query with checkpointLocation {mask_url(checkpoint)}: {_cause_of(error)}. "
+            "Correct the address, or add the connector of its scheme to Spark (for s3a:// the package hadoop-aws)"
         ) from error
     if _ASYNC_PROGRESS in _execution_class(query):
         query.stop()
@@ -227,7 +228,11 @@ def sleep_in_stream(df: DataFrame, seconds: float) -> None:
 
 
 def _cause_of(error: Py4JJavaError) -> str:
-    return str(error.java_exception).partition("\n")[0]
+    """The first line of Java's exception, and of its innermost cause: that one names a connector which Spark lacks."""
+    outer = inner = error.java_exception
+    while (cause := inner.getCause()) is not None:
+        inner = cause
+    return "; ".join(dict.fromkeys(str(each).partition("\n")[0] for each in (outer, inner)))
 
 
 def _execution_class(query: StreamingQuery) -> str:

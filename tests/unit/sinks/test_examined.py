@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.sinks import Chunk, Sink
 from tests.house.support import Finding
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.calls import refuse_unfit_targets
 from wal_sink.testing import simulated_runtime
@@ -57,6 +57,13 @@ def test_a_target_that_never_answers_is_refused_within_the_limit() -> None:
     with pytest.raises(ConfigError, match="unreachable"):
         look(target)
     assert 10 < len(target.looks) < 20
+
+
+def test_a_last_look_without_an_answer_does_not_hide_why_the_earlier_ones_failed() -> None:
+    with pytest.raises(ConfigError, match="nothing answers at the endpoint"):
+        look(Target(ConnectionError("nothing answers at the endpoint"), OutcomeUnknownError("no answer within 1 s")))
+    with pytest.raises(ConfigError, match="no answer within 15 s"):
+        look(Target(OutcomeUnknownError("no answer within 15 s")))
 
 
 def test_a_sink_that_may_be_parked_lets_the_query_start(caplog: pytest.LogCaptureFixture) -> None:
