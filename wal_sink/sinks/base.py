@@ -117,7 +117,7 @@ class Sink(ABC):
     only wait for each other, in task slots that staging needs. `Delivery.max_concurrency` can only lower it. A
     `TwoPhaseSink` is still written by every staging task.
     """
-    folder: str | None = None
+    writes_files_to: str | None = None
     """URL of the folder that it fills with files. A WAL or a checkpoint in it, or around it, is refused at start."""
 
     def open(self, context: SinkContext) -> None:

@@ -335,8 +335,8 @@ class Committers:
         self.checkpoint = checkpoint_location(self.checkpoint, spark)
         refuse_shared_folder(self.spec.url, self.checkpoint)
         for name, sink in self.sinks.items():
-            if isinstance(sink, Sink) and sink.folder is not None:  # no other sink says that it writes files
-                refuse_target_folder(name, sink.folder, self.spec.url, self.checkpoint)
+            if isinstance(sink, Sink) and sink.writes_files_to is not None:  # no other sink says it
+                refuse_target_folder(name, sink.writes_files_to, self.spec.url, self.checkpoint)
         checkpoint = checkpoint_files(self.checkpoint, self.checkpoint_options, self.spec, spark)
         run = Run(store, checkpoint, self.settings, pause=self._pause, events=events)
         placement = Placement(run.log, self.spec, spark, self.settings.max_delivery_tasks, self._should_stop)

@@ -66,7 +66,7 @@ class FilesSink(ReadySink):
         check_maps(maps)
         check_chunk_template(name_template)
         self._folder = Folder(url, storage_options, options_from_env)
-        self.folder = url
+        self.writes_files_to = url
         self._format: Format = format
         self._name_template = name_template
         self._maps: Maps = maps

@@ -75,7 +75,7 @@ class TwoPhaseFilesSink(ReadySink, TwoPhaseSink):
         check_maps(maps)
         self._names = SegmentNames(name_template, ext=format)
         self._folder = Folder(url, storage_options, options_from_env)
-        self.folder = url
+        self.writes_files_to = url
         self._format: Format = format
         self._part_bytes = part_bytes
         self._maps: Maps = maps
