@@ -115,7 +115,7 @@ def lines(old: Wal, new: Wal) -> Iterator[list[str]]:
     """The commands of the page for these places."""
     for line in TO_S3 if "s3://" in old.url + new.url else TO_DISK:
         there = line.replace("s3://lake/wal/shop", new.url).replace("/mnt/large/shop", new.url)
-        tool, *arguments = shlex.split(there.replace("/srv/wal/shop", old.url))
+        tool, *arguments = shlex.split(there.replace("s3://old/wal/shop", old.url).replace("/srv/wal/shop", old.url))
         # Before 2.13 aws knows no AWS_ENDPOINT_URL, and would ask Amazon.
         server = ["--endpoint-url", str({**old.options, **new.options}["endpoint_url"])] if tool == "aws" else []
         yield [tool, *server, *arguments]
