@@ -8,6 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -29,6 +30,7 @@ from wal_sink import (
 from wal_sink.errors import ConfigError
 from wal_sink.protocol.location import refuse_shared_folder
 from wal_sink.spark.foreach_writer import ForeachWriterSink
+from wal_sink.spark.query import _cause_of
 from wal_sink_backends import FilesSink, TwoPhaseFilesSink
 
 LOOSE: Any = WalSink
@@ -502,3 +504,25 @@ def test_every_answer_fits_on_a_few_lines() -> None:
         with pytest.raises(ConfigError) as told:
             call()
         assert len(str(told.value)) < 700
+
+
+class Thrown:
+    """An exception of Java."""
+
+    def __init__(self, text: str, cause: Thrown | None = None) -> None:
+        self._text, self._cause = text, cause
+
+    def __str__(self) -> str:
+        return f"{self._text}\n\tat a.place.of.Java"
+
+    def getCause(self) -> Thrown | None:  # noqa: N802 - as Java calls it
+        return self._cause
+
+
+def test_the_cause_of_a_refused_start_names_what_lies_innermost() -> None:
+    """Spark's own text for a connector that it lacks says only that a file manager cannot be loaded."""
+    inner = Thrown("ClassNotFoundException: S3AFileSystem")
+    thrown = Thrown("CANNOT_LOAD_CHECKPOINT_FILE_MANAGER", Thrown("RuntimeException", inner))
+    told = _cause_of(cast("Any", SimpleNamespace(java_exception=thrown)))
+    assert told == "CANNOT_LOAD_CHECKPOINT_FILE_MANAGER; ClassNotFoundException: S3AFileSystem"
+    assert _cause_of(cast("Any", SimpleNamespace(java_exception=inner))) == "ClassNotFoundException: S3AFileSystem"
