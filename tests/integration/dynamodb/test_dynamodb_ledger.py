@@ -229,7 +229,7 @@ def test_another_table_than_that_of_the_ledger_is_refused_or_accepted(server: Dy
     table, other = server.new_table(), server.new_table()
     with opened(server, table) as sink:
         sink.write(chunk(ids(1)))
-    told = f"'{other}' is given, but '{table}' has the rows to batch 0, row 1"
+    told = f"'{other}' is given, but '{table}' has the rows up to batch 0, row 1"
     with opened(server, other, ledger_table=f"{table}-ledger") as sink, pytest.raises(HistoryError, match=told):
         sink.last(SLOT)
     with opened(server, other, ledger_table=f"{table}-ledger", recreated_table="accept") as sink:
