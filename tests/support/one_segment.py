@@ -29,6 +29,7 @@ class Stage:
 
     place: Place = field(default_factory=lambda: Place(rows=lambda _: [5]))
     should_stop: Callable[[], bool] = lambda: False
+    on_executor: bool = False
 
     def __post_init__(self) -> None:
         self.run: Run = self.place.open({"a": Recorder()})
@@ -59,8 +60,10 @@ class Stage:
         assert isinstance(sink, Sink)
         delivery_context = replace(self.given, **given)
         session = SinkSession(sink, DirectCall(), delivery_context.context(on_executor=True), timeout_s=10)
-        delivery = SegmentDelivery(delivery_context, session, self.run.log, should_stop=self.should_stop)
-        return delivery.deliver(replace(self.task, **(task or {})))
+        return self.delivery(delivery_context, session).deliver(replace(self.task, **(task or {})))
+
+    def delivery(self, given: DeliveryContext, session: SinkSession) -> SegmentDelivery:
+        return SegmentDelivery(given, session, self.run.log, should_stop=self.should_stop, on_executor=self.on_executor)
 
     def first_chunk(self) -> Chunk:
         data = load_segment(self.run.log.store, self.segment)

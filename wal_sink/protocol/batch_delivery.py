@@ -270,10 +270,9 @@ class BatchDelivery:
         self._maybe_sent = True
         known = sum(self._rows)
         self.reload_progress()
-        if sum(self._rows) > known:  # the attempt came further, though it could not report that
+        if came_further := sum(self._rows) > known:  # though the attempt could not report that
             budget.note_progress()
-            may_be_unreachable = False
-        self._is_unreachable = may_be_unreachable and failure.kind is not FailureKind.LOST
+        self._is_unreachable = may_be_unreachable and not came_further and failure.kind is not FailureKind.LOST
         raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s, kind=failure.kind)
 
     def _rounds(self) -> Iterator[list[SegmentTask]]:

@@ -240,7 +240,7 @@ def _place_of_checksum(data: bytes) -> int | None:
     """The offset of the checksum: behind the last `CHECKSUM`, since rows and names of columns stand before the
     metadata.
     """
-    found = _CHECKSUM_PLACE.match(data, max(0, data.rfind(CHECKSUM)))
+    found = _CHECKSUM_PLACE.match(data, data.rfind(CHECKSUM))
     return found.start(1) if found else None
 
 

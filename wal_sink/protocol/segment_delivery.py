@@ -62,8 +62,8 @@ class SegmentDelivery:
         session: SinkSession,
         log: Log,
         *,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_executor: bool = False,
+        should_stop: Callable[[], bool],
+        on_executor: bool,
     ) -> None:
         self._host = host_name() if on_executor else ""
         self._given = delivery_context
@@ -88,7 +88,8 @@ class SegmentDelivery:
                     self._chunk_by_chunk(run)
             except (SinkFailedError, WalSinkError) as error:
                 run.failure = failure_of(error)
-                self._record_what_is_known(run)
+                if run.failure.kind is not FailureKind.FENCED:  # a superseded process records nothing
+                    self._record_what_is_known(run)
             return run.result(self._host)
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
@@ -116,9 +117,8 @@ class SegmentDelivery:
         )
         segment_commit.commit(run.task)
         rows = run.task.segment.rows
-        if self._given.segments > 1:
-            self._records.create(run.task, rows)
-        run.note_sent(rows, recorded=1)
+        self._records.create_unless_marker_follows(run.task, rows)
+        run.note_sent(rows)
 
     def _kept_chunks(self, task: SegmentTask) -> Iterator[Chunk]:
         return self._chunks(task, load_segment(self._log.store, task.segment), 0)
@@ -135,7 +135,7 @@ class SegmentDelivery:
         check_returned(what, returned)
         if self._given.segments > 1 and last:
             self._records.create(run.task, last[0].position.rows)
-        run.note_sent(run.task.segment.rows, recorded=1)
+        run.note_sent(run.task.segment.rows)
 
     def _chunk_by_chunk(self, run: _Run) -> None:
         data = self._fetched(run)
@@ -196,7 +196,7 @@ class SegmentDelivery:
         rows = chunk.position.rows
         if isinstance(self._session.sink, TransactionalSink):
             self._send_in_transaction(run, chunk, doubtful=doubtful)
-            run.note_sent(rows, recorded=1)
+            run.note_sent(rows)
             return
         if not (doubtful and self._was_answered(run, chunk)):
             self._keep_refused(run, chunk, self._write(run, chunk))
@@ -204,9 +204,8 @@ class SegmentDelivery:
             run.note_sent(rows, recorded=0)
             run.recorded += self._records.note(run.task, rows)
             return
-        if not self._records.marker_follows(run.task, rows):
-            self._records.create(run.task, rows)
-        run.note_sent(rows, recorded=1)
+        self._records.create_unless_marker_follows(run.task, rows)
+        run.note_sent(rows)
 
     def _send_in_transaction(self, run: _Run, chunk: Chunk, *, doubtful: bool) -> None:
         """Send rows and position in one transaction. Refused rows are kept first, then the others are sent again."""
@@ -235,7 +234,7 @@ class SegmentDelivery:
             keep_unknown(self._log, self._given.sink, run.task.ordinal, chunk, reason=str(error))
             run.rows = rows
             raise
-        run.note_sent(rows, recorded=1)
+        run.note_sent(rows)
 
     def _write(self, run: _Run, chunk: Chunk) -> Rejected | None:
         """Send a chunk. Returns the rows that the sink refused, if they may be kept. Raises `SinkFailedError`."""
@@ -277,11 +276,8 @@ class SegmentDelivery:
     def _record_what_is_known(self, run: _Run) -> None:
         """After a failure: record what the sink has, so that it counts as progress, and is not sent again.
 
-        A failure of the record changes nothing: these chunks are then sent again under their keys. A superseded process
-        records nothing.
+        A failure of the record changes nothing: these chunks are then sent again under their keys.
         """
-        if run.failure is None or run.failure.kind is FailureKind.FENCED:
-            return
         with suppress(SinkFailedError, WalSinkError):
             run.recorded += self._records.create_due()
 
@@ -350,12 +346,16 @@ class Records:
         while self._due:
             ordinal = next(iter(self._due))
             task, rows = self._due[ordinal]
-            if not self.marker_follows(task, rows):
-                self.create(task, rows)
+            self.create_unless_marker_follows(task, rows)
             del self._due[ordinal]
         self._recorded_s = self._log.runtime.monotonic_s()
         recorded, self._chunks_due = self._chunks_due, 0
         return recorded
+
+    def create_unless_marker_follows(self, task: SegmentTask, rows: int) -> None:
+        """Create the record, unless the marker makes it needless."""
+        if not self.marker_follows(task, rows):
+            self.create(task, rows)
 
     def create(self, task: SegmentTask, rows: int) -> None:
         """Create the record. If it exists, another process delivers the segment, and this one stops."""
@@ -407,7 +407,7 @@ class _Run:
     def note_fetched(self) -> None:
         self.fetch_s = self.now_s() - self.began_s
 
-    def note_sent(self, rows: int, *, recorded: int) -> None:
+    def note_sent(self, rows: int, *, recorded: int = 1) -> None:
         """Note that the sink has the segment up to `rows`."""
         self.rows = rows
         self.sent += 1

@@ -8,7 +8,6 @@ call is remembered here, and the next batch is refused after a failed one.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -140,11 +139,10 @@ class Entries:
     def _claim_run(self, query_id: str, run_id: str) -> object:
         """Make this `WalSink` the stager of the run, unless another of this process is. The token of the stager."""
         with _stagers_lock:
-            run, stager = _stagers.get((query_id, self._wal), ("", self._token))
-            if run != run_id:
-                _stagers[query_id, self._wal] = (run_id, self._token)
-                return self._token
-            return stager
+            known = _stagers.get((query_id, self._wal))
+            if known is None or known[0] != run_id:
+                known = _stagers[query_id, self._wal] = (run_id, self._token)
+            return known[1]
 
     def _leave(self, entry: RunEntry, query_id: str, unstaged: Unstaged | None) -> None:
         entry.busy, entry.staged = False, unstaged is None
@@ -218,6 +216,8 @@ class Attempt:
     offsets: Offsets
     began: str = ""
     """When it began, ISO 8601, UTC."""
+    began_s: float = 0.0
+    """The same by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,6 @@ class Stager:
         self._term = term
         self._chunk_rows = chunk_rows
         self._attempts = 0
-        self._began_s = -math.inf  # when the last attempt began, by the monotonic clock
 
     def begin(self, batch_id: int, *, planned_ms: int) -> Attempt | None:
         """Begin an attempt to stage a batch; None if it is a replay of a released one.
@@ -261,8 +260,7 @@ class Stager:
         Raises `HistoryError` before anything is written if the batch contradicts the WAL, `FencedError` if another
         query has taken over the checkpoint.
         """
-        began = self._log.runtime.timestamp()
-        self._began_s = self._log.runtime.monotonic_s()
+        began, began_s = self._log.runtime.timestamp(), self._log.runtime.monotonic_s()
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
         if self._history.wal is None:
@@ -278,7 +276,7 @@ class Stager:
         self._refuse_gap(batch_id)
         self._attempts += 1
         folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
-        return Attempt(batch_id, self._term.number, self._attempts, folder, offsets, began)
+        return Attempt(batch_id, self._term.number, self._attempts, folder, offsets, began, began_s)
 
     def end(self, attempt: Attempt, staged: Staged) -> Manifest:
         """Create the manifest of an attempt whose rows are staged: the batch is then known to the WAL.
@@ -291,7 +289,7 @@ class Stager:
         if batch_id <= self._history.newest_known:
             self._tell_of_other_rows(manifest)
         self._history.note_staged(manifest)
-        self._tell_staged(manifest, staged)
+        self._tell_staged(manifest, staged, began_s=attempt.began_s)
         return manifest
 
     @property
@@ -299,7 +297,7 @@ class Stager:
         """The term under which it stages."""
         return self._term
 
-    def _tell_staged(self, manifest: Manifest, staged: Staged) -> None:
+    def _tell_staged(self, manifest: Manifest, staged: Staged, *, began_s: float) -> None:
         self._log.events.tell(
             events.Staged,
             batch=manifest.batch_id,
@@ -307,7 +305,7 @@ class Stager:
             rows=manifest.rows,
             bytes=manifest.bytes,
             segments=len(manifest.segments),
-            took_s=self._log.runtime.monotonic_s() - self._began_s,
+            took_s=self._log.runtime.monotonic_s() - began_s,
             staged_at=epoch_s(manifest.created),
             requests=staged.requests,
         )

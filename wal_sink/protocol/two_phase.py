@@ -62,7 +62,7 @@ class OpenTransaction:
     def __init__(self, log: Log, session: SinkSession, sink: TwoPhaseSink, transaction: Transaction) -> None:
         self._session = session
         self._sink = sink
-        self._transaction = transaction
+        self.transaction = transaction
         self._what = f"batch {transaction.batch_id}, transaction {transaction.id}: {name_of(sink)}"
         self._token = ""
         self._write_down(log)
@@ -83,12 +83,12 @@ class OpenTransaction:
     def abort(self) -> None:
         """Abort the transaction. After a failure, which is a warning, `abort_abandoned` aborts it later."""
         try:
-            self._call("abort", self._sink.abort, self._transaction, self._token)
+            self._call("abort", self._sink.abort, self.transaction, self._token)
         except SinkFailedError as error:
             _logger.warning("%s", error.failure.message)
 
     def _write_down(self, log: Log) -> None:
-        given = self._transaction
+        given = self.transaction
         record = BegunRecord(
             transaction_id=given.id,
             wal_id=given.wal_id,
@@ -101,7 +101,7 @@ class OpenTransaction:
             raise StoreError(f"{self._what}: another transaction with this id was begun before; ids must be unique")
 
     def _write_down_token(self, log: Log) -> None:
-        given = self._transaction
+        given = self.transaction
         record = TokenRecord(transaction_id=given.id, batch_id=given.batch_id, token=self._token, **log.stamp())
         log.create(paths.begun_token(given.sink, given.batch_id, given.id), record)
 
@@ -133,18 +133,15 @@ class Preparer:
         self._timed_call: TimedCall | None = None
         self._session: SinkSession | None = None
         self._open: OpenTransaction | None = None
-        self._segment_id = ""
-        self._file_index = 0
         self._failed = False
 
     def begin(self, segment_id: str, file_index: int) -> None:
-        self._segment_id, self._file_index = segment_id, file_index
-        self._try(self._begin)
+        self._try(lambda: self._begin(segment_id, file_index))
 
     def take(self, first: int, end: int, table: pa.Table) -> None:
         opened = self._open
         if opened is not None:
-            self._try(lambda: opened.write(self._chunk(first, end, table)))
+            self._try(lambda: opened.write(self._chunk(opened.transaction, first, end, table)))
 
     def end(self) -> None:
         opened = self._open
@@ -158,22 +155,21 @@ class Preparer:
             opened.abort()
 
     def close(self) -> None:
-        """Free the sink; harmless when repeated."""
+        """Free the sink."""
         if self._session is not None:
             self._session.close()
         elif self._timed_call is not None:
             self._timed_call.close()
-        self._session = self._timed_call = None
 
-    def _begin(self) -> None:
+    def _begin(self, segment_id: str, file_index: int) -> None:
         session, sink = self._opened()
         transaction = Transaction(
-            id=self._segment_id,
+            id=segment_id,
             wal_id=self._context.wal_id,
             sink=self.sink,
             batch_id=self._context.batch_id,
             partition=self._partition,
-            file_index=self._file_index,
+            file_index=file_index,
         )
         self._open = OpenTransaction(self._log, session, sink, transaction)
 
@@ -204,16 +200,16 @@ class Preparer:
             )
             return None
 
-    def _chunk(self, first: int, end: int, table: pa.Table) -> Chunk:
-        context = self._context
-        slot = f"{context.wal_id}/{self.sink}/{self._partition}-{self._file_index}"
+    def _chunk(self, transaction: Transaction, first: int, end: int, table: pa.Table) -> Chunk:
+        context, segment_id = self._context, transaction.id
+        slot = f"{context.wal_id}/{self.sink}/{self._partition}-{transaction.file_index}"
         return Chunk(
             table=table.rename_columns(list(context.columns)),
             batch_id=context.batch_id,
-            key=chunk_key(self._segment_id, first, end),
-            segment_id=self._segment_id,
+            key=chunk_key(segment_id, first, end),
+            segment_id=segment_id,
             rows=range(first, end),
-            position=Position(slot, context.batch_id, end, self._segment_id),
+            position=Position(slot, context.batch_id, end, segment_id),
             term=context.term,
             start=first,
         )
@@ -422,8 +418,8 @@ def _maybe_committed(log: Log, sink: str, batch_id: int) -> set[str]:
     manifest = log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
     if manifest is None:
         return set()
-    handles = manifest.prepared.get(sink, ())
-    ids = {segment.id for segment, handle in zip(manifest.segments, handles, strict=False) if handle is not None}
+    handles = enumerate(manifest.prepared.get(sink, ()))
+    ids = {manifest.segments[ordinal].id for ordinal, handle in handles if handle is not None}
     folder = paths.progress_folder(sink, batch_id)
     for name in log.store.list(folder):
         if paths.is_prepared(name) and (record := log.find(PreparedRecord, f"{folder}/{name}")) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,15 +10,19 @@ from typing import Any
 import pytest
 
 from tests.house.log import MARGIN, Manifest, Marker, Progress, Stamp, decode, encode, paths
-from tests.house.protocol import DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask
-from tests.house.sinks import Failure, FailureKind, TransactionalSink
+from tests.house.protocol import ByTime, DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask, Staged
+from tests.house.sinks import Chunk, Failure, FailureKind, TransactionalSink
 from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
+from wal_sink import idempotent
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
 from wal_sink.protocol.messages import failed_as_a_whole
 from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.base import OnGone
+from wal_sink.support.events import OnEvent
+from wal_sink.support.measures import OperationTimes, Times
+from wal_sink.telemetry import Event, Sent
 
 Answer = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
@@ -48,6 +53,11 @@ class Carrying:
         return [[(task.ordinal, task.start) for task in tasks] for tasks in self.tasks]
 
 
+@idempotent
+def take_once(_: Chunk) -> None:
+    """A target that ignores repeats."""
+
+
 def done(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
     return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
 
@@ -63,12 +73,17 @@ def failed(*kinds: FailureKind, rows: int = 0, chunks: int = 0) -> Answer:
 
 
 def carried_by(
-    dispatcher: Carrying, *, rows: Sequence[int] = (2, 3), to: object = None, **delivery: Any
+    dispatcher: Carrying,
+    *,
+    rows: Sequence[int] = (2, 3),
+    to: object = None,
+    on_event: OnEvent | None = None,
+    **delivery: Any,
 ) -> tuple[Place, Run]:
     """A run with one complete batch of some segments."""
     place = Place(rows=lambda _: list(rows))
     given = Delivery(to or Recorder(), **delivery)
-    run = place.open({"a": given})
+    run = place.open({"a": given}, on_event=on_event)
     run.committers[0]._served_sink = replace(served_sink(run, "a", given), dispatcher=dispatcher)
     next(place.query().batches(run, 1))
     return place, run
@@ -91,6 +106,7 @@ def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None
     run.deliver_all()
 
     given = dispatcher.given[0]
+    assert given.by_time is None
     assert run.history.wal is not None
     assert (given.wal_id, given.sink, given.term.number, given.batch_id) == (run.history.wal.wal_id, "a", 1, 0)
     assert (given.columns, given.chunk_rows, given.segments) == (("batch", "row"), 2, 2)
@@ -110,6 +126,36 @@ def test_the_rows_of_each_segment_are_paced_once() -> None:
     run.deliver_all()
 
     assert [time_s - times[0] for time_s in times] == pytest.approx([0, 1, 2])
+
+
+def test_a_carrier_is_told_the_schema_and_the_time_zone_of_the_manifest() -> None:
+    place, dispatcher = Place(), Carrying(done, whole_batch=True)
+    given = Delivery(Recorder())
+    run = place.open({"a": given})
+    run.committers[0]._served_sink = replace(served_sink(run, "a", given), dispatcher=dispatcher)
+    query = place.query()
+    query.start_batch(0, 0)
+    attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
+    assert attempt is not None
+    run.end_staging(attempt, Staged((), ("id", "at"), spark_schema="{}", time_zone="Asia/Tokyo"))
+    query.complete_batch(0)
+
+    run.deliver_all()
+
+    context = dispatcher.given[0].context(on_executor=False)
+    assert (context.columns, context.spark_schema, context.time_zone) == (("id", "at"), "{}", "Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("most", "rows", "records"), [(None, (2, 3), True), (2, (2, 3), True), (1, (2, 3), False), (1, (3,), True)]
+)
+def test_an_idempotent_target_has_records_by_time_unless_each_segment_is_a_separate_task(
+    most: int | None, rows: Sequence[int], records: bool
+) -> None:
+    dispatcher = Carrying(*[done] * len(rows))
+    carried_by(dispatcher, rows=rows, to=take_once, max_concurrency=most)[1].deliver_all()
+
+    assert [given.by_time and given.by_time.records for given in dispatcher.given] == [records] * len(dispatcher.given)
 
 
 @pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
@@ -330,6 +376,105 @@ def test_of_a_target_that_stores_its_position_no_records_are_read() -> None:
     assert not [name for name in place.requests if name.startswith("list sinks/a/progress")]
 
 
+# A target that took nothing.
+
+
+@pytest.mark.parametrize("to", [Recorder(), take_once], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("rows", [(2, 3), (2, 3, 1)])
+def test_a_target_that_took_nothing_is_asked_with_one_segment_first(rows: Sequence[int], to: object) -> None:
+    kinds, every = [FailureKind.RETRIABLE] * len(rows), [(number, 0) for number in range(len(rows))]
+    dispatcher = Carrying(failed(*kinds), failed(*kinds), done, done)
+    carried_by(dispatcher, rows=rows, to=to)[1].deliver_all()
+
+    assert dispatcher.starts == [every, every[:1], every[:1], every[1:]]
+
+
+def test_a_target_that_took_some_rows_is_given_all_the_rest_at_once() -> None:
+    dispatcher = Carrying(failed(*[FailureKind.RETRIABLE] * 3, rows=1, chunks=1), done)
+    carried_by(dispatcher, rows=(2, 3, 2))[1].deliver_all()
+
+    assert dispatcher.starts[1:] == [[(0, 1), (1, 1), (2, 1)]]
+
+
+def test_a_target_that_took_rows_of_which_no_record_is_due_is_given_all_the_rest_at_once() -> None:
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE, FailureKind.RETRIABLE, rows=1), done)
+    carried_by(dispatcher, rows=(3, 3), to=take_once)[1].deliver_all()
+
+    assert dispatcher.starts[1:] == [[(0, 1), (1, 1)]]
+
+
+def test_a_transactional_target_that_took_a_single_row_is_given_all_the_rest_at_once() -> None:
+    def one_row(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        first = SegmentResult(0, 1, 1, Failure(FailureKind.RETRIABLE, "no answer"))
+        return [first, *failed(FailureKind.RETRIABLE)(tasks[1:])]
+
+    dispatcher = Carrying(one_row, done)
+    carried_by(dispatcher, rows=(3, 3), to=Ledger())[1].deliver_all()
+
+    assert dispatcher.starts[1:] == [[(0, 1), (1, 0)]]
+
+
+def test_segments_that_all_came_back_without_a_result_are_handed_over_together_again() -> None:
+    dispatcher = Carrying(lambda _: [], done)
+    carried_by(dispatcher)[1].deliver_all()
+
+    assert dispatcher.starts == [[(0, 0), (1, 0)]] * 2
+
+
+def test_a_target_of_which_a_record_tells_that_it_took_some_rows_is_given_all_the_rest_at_once() -> None:
+    place: Place
+
+    def silent(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        record(place, tasks[0], 2)
+        return failed(FailureKind.UNKNOWN, FailureKind.UNKNOWN)(tasks)
+
+    dispatcher = Carrying(silent, done)
+    place, run = carried_by(dispatcher, rows=(3, 3))
+
+    run.deliver_all()
+
+    assert dispatcher.starts[1:] == [[(0, 2), (1, 0)]]
+
+
+# The event of a dispatch.
+
+
+class Heard:
+    """Keeps the events of dispatches."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Sent):
+            self.sent.append(event)
+
+
+def test_an_event_tells_how_many_more_rows_arrived_and_no_number_below_0_for_a_target_that_forgot() -> None:
+    def forgotten(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [SegmentResult(0, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 2 rows"))]
+
+    heard = Heard()
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE, rows=2, chunks=1), forgotten, forgotten, done)
+    carried_by(dispatcher, rows=[5], to=Ledger(), on_event=heard)[1].deliver_all()
+
+    told = [(event.rows, event.chunks, event.failure) for event in heard.sent]
+    assert told == [(2, 1, "retriable"), (0, 0, "forgotten"), (0, 0, "forgotten"), (5, 1, "")]
+
+
+def test_an_event_tells_the_requests_of_all_tasks() -> None:
+    read, created = OperationTimes("read", "ok", Times()), OperationTimes("create", "exists", Times())
+
+    def measured(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        requests = [(read, created), (created,)]
+        return [replace(result, requests=requests.pop(0)) for result in done(tasks)]
+
+    heard = Heard()
+    carried_by(Carrying(measured), on_event=heard)[1].deliver_all()
+
+    assert [event.requests for event in heard.sent] == [(read, created, created)]
+
+
 # Lost attempts.
 
 
@@ -372,6 +517,27 @@ def test_the_term_is_renewed_once_for_each_lost_attempt() -> None:
     carried_by(dispatcher, rows=[9])[1].deliver_all()
 
     assert [given.term.number for given in dispatcher.given] == [1, 2, 2, 3]
+
+
+def test_no_term_is_claimed_again_for_a_marker_that_failed_after_a_lost_attempt() -> None:
+    dispatcher = Carrying(failed(FailureKind.LOST), done)
+    place, run = carried_by(dispatcher, rows=[9])
+    fail_first_marker(place)
+
+    run.deliver_all()
+
+    assert len(dispatcher.tasks) == 2
+    assert run.committers[0].term.number == 2
+
+
+def test_under_a_new_term_no_earlier_look_is_good() -> None:
+    dispatcher = Carrying(failed(FailureKind.LOST), done)
+    carried_by(dispatcher, rows=[9], to=take_once)[1].deliver_all()
+
+    before, after = (given.by_time for given in dispatcher.given)
+    assert before is not None
+    assert before.looked_s > -math.inf
+    assert after == ByTime(-math.inf, records=True)
 
 
 def test_one_lost_segment_among_others_that_failed_is_enough() -> None:

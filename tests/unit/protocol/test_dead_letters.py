@@ -142,11 +142,20 @@ def test_what_is_no_dead_letter_is_corrupt(log: Log, data: bytes) -> None:
 
 
 def test_another_parquet_file_is_corrupt(log: Log) -> None:
-    told = {"x": "the checksum of this dead letter does not match", "y": "expected the columns"}
-    for name, table in {"x": pa.table({"c0": [1]}), "y": _with_facts(log, pa.table({"c0": [1], "row": [2]}))}.items():
+    told = {
+        "x": "the checksum of this dead letter does not match",
+        "y": "expected the columns",
+        "z": r"expected a dead letter, found \d+ other bytes",
+    }
+    tables = {
+        "x": pa.table({"c0": [1]}),
+        "y": _with_facts(log, pa.table({"c0": [1], "row": [2]})),
+        "z": pa.table({"c0": [1]}).replace_schema_metadata({files.CHECKSUM: files.NO_CHECKSUM}),
+    }
+    for name, table in tables.items():
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
-        log.store.create(name, files.with_checksum(buffer.getvalue()) if name == "y" else buffer.getvalue())
+        log.store.create(name, buffer.getvalue() if name == "x" else files.with_checksum(buffer.getvalue()))
 
         with pytest.raises(CorruptError, match=told[name]):
             read_dead_letter(log.store, name)

@@ -212,6 +212,13 @@ def test_a_record_that_fails_after_a_failure_changes_nothing(stage: Stage) -> No
     assert (result.rows, result.chunks) == (6, 0)
 
 
+@pytest.mark.parametrize(("on_executor", "looks"), [(True, 1), (False, 0)])
+def test_an_executor_looks_itself_whatever_the_driver_saw(on_executor: bool, looks: int) -> None:
+    stage = Stage(on_executor=on_executor)
+    stage.deliver(Recorder(), by_time=ByTime(stage.run.log.runtime.monotonic_s(), records=True))
+    assert stage.checks == looks
+
+
 def test_a_look_of_the_driver_counts_only_in_the_driver() -> None:
     place, looks = Place(rows=lambda _: [4]), []
 

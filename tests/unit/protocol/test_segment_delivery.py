@@ -14,6 +14,7 @@ from tests.house.sinks import Chunk, FailureKind, Position, SinkContext
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.support.clock import host_name
 
 # Chunk by chunk.
 
@@ -144,13 +145,26 @@ def replace_crc(stage: Stage) -> Any:
 def test_a_sink_is_told_all_about_its_batch() -> None:
     stage, sink = Stage(), Noting()
 
-    stage.deliver(sink)
+    stage.deliver(sink, at_most_once=True, time_zone="Asia/Tokyo")
 
     assert sink.contexts == [
         SinkContext(
-            wal_id="w", sink="a", term=1, batch_id=0, columns=("batch", "row"), on_executor=True, spark_schema="{}"
+            wal_id="w",
+            sink="a",
+            term=1,
+            batch_id=0,
+            columns=("batch", "row"),
+            on_executor=True,
+            spark_schema="{}",
+            time_zone="Asia/Tokyo",
+            at_most_once=True,
         )
     ]
+
+
+@pytest.mark.parametrize(("on_executor", "host"), [(True, host_name()), (False, "")])
+def test_only_the_result_of_an_executor_names_its_host(on_executor: bool, host: str) -> None:
+    assert Stage(on_executor=on_executor).deliver(Noting()).host == host
 
 
 def test_while_nothing_can_have_been_sent_an_unknown_outcome_is_a_retriable_one() -> None:

@@ -7,11 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.house.log import paths
 from tests.house.protocol import SegmentResult
 from tests.house.sinks import Chunk, FailureKind, Position, Sink, TransactionalSink
 from tests.support.one_segment import Stage, Whole, kind_of_failure, raising
+from tests.support.small_run import Place
+from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import OutcomeUnknownError
 from wal_sink.protocol.messages import LastDelivered
+from wal_sink.telemetry import Event, Sent
 
 # Targets that answer look-ups.
 
@@ -272,3 +276,19 @@ def test_a_whole_segment_that_was_not_taken_is_not_recorded() -> None:
     assert result.failure is not None
     assert result.failure.message.startswith(f"batch 0, segment {stage.segment.id}: Whole returned False")
     assert (result.rows, result.chunks, stage.recorded) == (0, 0, [])
+
+
+# Two-phase sinks.
+
+
+@pytest.mark.parametrize(("rows", "recorded"), [([3], []), ([3, 2], [(0, 3), (1, 2)])])
+def test_a_two_phase_sink_has_a_record_for_each_segment_unless_the_marker_follows(
+    rows: list[int], recorded: list[tuple[int, int]]
+) -> None:
+    events: list[Event] = []
+    place = Place(rows=lambda _: rows)
+
+    place.stream(place.open({"a": VaultSink(Vault())}, on_event=events.append), 0)
+
+    assert [paths.parse_progress(name) for name in place.wal.list(paths.progress_folder("a", 0))] == recorded
+    assert [event.chunks for event in events if isinstance(event, Sent)] == [len(rows)]

@@ -7,10 +7,13 @@ from msgspec.structs import replace
 
 from tests.house.log import WalRecord, decode, encode, paths
 from tests.house.protocol import Run, Staged
+from tests.house.support import Event
+from tests.house.support import Staged as StagedEvent
 from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, FencedError, HistoryError
 from wal_sink.settings import Settings
+from wal_sink.testing import simulated_runtime
 
 
 def drainer(place: Place) -> Run:
@@ -66,6 +69,22 @@ def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_whic
     )
     assert (manifest.columns, manifest.spark_schema, manifest.chunk_rows) == (("a", "b"), "{}", 7)
     assert attempt.folder == paths.attempt_folder(0, 1, 1)
+
+
+def test_the_event_of_a_staged_batch_tells_the_seconds_since_its_attempt_began() -> None:
+    clock, events = simulated_runtime(seed=1), list[Event]()
+    place = Place()
+    run = place.open({}, runtime=clock, on_event=events.append)
+    clock.sleep_s(60)
+    query = place.query()
+    query.start_batch(0, 0)
+
+    attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
+    assert attempt is not None
+    clock.sleep_s(2)
+    run.end_staging(attempt, Staged(segments=(), columns=()))
+
+    assert [event.took_s for event in events if isinstance(event, StagedEvent)] == [pytest.approx(2)]
 
 
 def test_every_attempt_of_a_run_counts_higher_than_those_before() -> None:
@@ -168,15 +187,18 @@ def test_the_newest_batch_is_a_replay_once_it_is_released_also_in_the_query_that
     assert not query.stage(run, 0)
 
 
-def test_a_gap_of_one_batch_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("batch_id", "missing"), [(2, "batch 1 is"), (3, "batches 1 to 2 are"), (4, "batches 1 to 3 are")]
+)
+def test_a_gap_is_refused_with_the_batches_that_are_missing(batch_id: int, missing: str) -> None:
     place = Place()
     run = place.open({"a": Recorder()})
     place.stream(run, 0)
     query = place.query()
-    query.start_batch(2, 2)
+    query.start_batch(batch_id, batch_id)
 
-    with pytest.raises(HistoryError, match=r"batch 2 follows batch 0 in .*: batch 1 is missing in between"):
-        query.stage(run, 2)
+    with pytest.raises(HistoryError, match=rf"batch {batch_id} follows batch 0 in .*: {missing} missing in between"):
+        query.stage(run, batch_id)
 
 
 @pytest.mark.parametrize("first", [0, 5])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.house.log import SegmentRef, paths
-from tests.house.protocol import Run, SegmentDelivery, SegmentResult, read_dead_letter
+from tests.house.protocol import Run, SegmentResult, read_dead_letter
 from tests.house.sinks import Chunk, FailureKind, Position, Sink, SinkSession, as_sink
 from tests.house.support import DirectCall
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
@@ -31,7 +31,7 @@ def confirmed(
 ) -> list[SegmentResult]:
     given = replace(stage.given, last_delivered=last_delivered)
     session = SinkSession(sink, DirectCall(), given.context(on_executor=True), timeout_s=10)
-    return SegmentDelivery(given, session, stage.run.log).confirm(segments)
+    return stage.delivery(given, session).confirm(segments)
 
 
 def complete(place: Place, run: Run, batches: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The rate of rows for a sink, the pause before the next attempt, and how delivery finds a target reachable again."""
+"""The rate of rows for a sink, and the pause before the next attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.house.sinks import Chunk, Failure, FailureKind
 from tests.house.support import StoppedError
 from tests.support.small_run import Place, Recorder
 from tests.support.vault import Vault, VaultSink
-from tests.unit.protocol.test_batch_delivery import Carrying, carried_by, done, failed
+from tests.unit.protocol.test_batch_delivery import Carrying, carried_by, done
 from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Retry, RetryLaterError
 from wal_sink.sinks import SegmentSink
 from wal_sink.support.limits import RowRate
@@ -166,18 +166,3 @@ def test_a_wish_that_is_no_time_to_wait_leaves_our_own_growing_pauses(asked: Any
     place.stream(clocked(place, to), 0)
     pauses = [later - earlier for earlier, later in pairwise(to.at_s)]
     assert [round(pause, 6) >= 0.05 * 4**number for number, pause in enumerate(pauses)] == [True] * 4
-
-
-def test_a_target_that_took_nothing_is_asked_with_one_segment_first() -> None:
-    kinds = [FailureKind.RETRIABLE] * 3
-    carrying = Carrying(failed(*kinds), failed(*kinds), done, done)
-    _, run = carried_by(carrying, rows=(2, 3, 1))
-    run.deliver_all()
-    assert carrying.starts == [[(0, 0), (1, 0), (2, 0)], [(0, 0)], [(0, 0)], [(1, 0), (2, 0)]]
-
-
-def test_a_target_that_took_some_rows_is_given_all_the_rest_at_once() -> None:
-    carrying = Carrying(failed(*[FailureKind.RETRIABLE] * 3, rows=1, chunks=1), done)
-    _, run = carried_by(carrying, rows=(2, 3, 2))
-    run.deliver_all()
-    assert carrying.starts[1] == [(0, 1), (1, 1), (2, 1)]
