@@ -8,7 +8,7 @@ from wal_sink.protocol.collect import COLLECT_EVERY_BATCHES, Collector
 from wal_sink.protocol.committer import Committer
 from wal_sink.protocol.committer_pool import CommitterPool
 from wal_sink.protocol.committer_thread import CommitterThread
-from wal_sink.protocol.dispatch import DispatcherLostError, ServedSink
+from wal_sink.protocol.dispatch import DispatcherLostError, LocalDispatcher, ServedSink
 from wal_sink.protocol.letters import Rejections, keep_rejected, keep_unknown, read_dead_letter
 from wal_sink.protocol.location import GonePlace, canonical, check_location
 from wal_sink.protocol.messages import SMALL_BATCH_BYTES, ByTime, DeliveryContext, SegmentResult, SegmentTask
@@ -32,6 +32,7 @@ __all__ = [
     "DispatcherLostError",
     "Gate",
     "GonePlace",
+    "LocalDispatcher",
     "Rejections",
     "Run",
     "SegmentDelivery",

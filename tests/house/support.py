@@ -7,7 +7,7 @@ from wal_sink.support.calls import CallTimedOutError, DirectCall, ThreadCall, si
 from wal_sink.support.clock import SYSTEM, ProcessIdentity, Runtime, StoppedError, process_identity
 from wal_sink.support.logs import logger_of
 from wal_sink.support.texts import Finding, Level
-from wal_sink.telemetry import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
+from wal_sink.telemetry import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Sent, Staged
 
 __all__ = [
     "METRICS",
@@ -26,6 +26,7 @@ __all__ = [
     "ProcessIdentity",
     "Replayed",
     "Runtime",
+    "Sent",
     "Staged",
     "StoppedError",
     "ThreadCall",

@@ -10,10 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import functions as f
 
-from tests.house.support import Event, Staged
+from tests.house.support import Event, Sent, Staged
 from tests.support.streams import Home
 from wal_sink import Delivery, Metrics, Settings
-from wal_sink.telemetry import Sent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

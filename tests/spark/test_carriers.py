@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.house.log import SegmentRef, paths
-from tests.house.protocol import SMALL_BATCH_BYTES, DeliveryContext, Run, SegmentResult, SegmentTask
+from tests.house.protocol import SMALL_BATCH_BYTES, DeliveryContext, LocalDispatcher, Run, SegmentResult, SegmentTask
 from tests.house.sinks import Ability, Chunk, Failure, FailureKind, Sink
 from tests.house.spark import ExecutorDispatcher, PickledSink, _DeliveryTask
 from tests.house.stores import StoreSpec, open_store
@@ -23,7 +23,6 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.unit.protocol.test_dispatch import Changing, Plain
 from wal_sink.errors import DeliveryError, PermanentError
-from wal_sink.protocol.dispatch import LocalDispatcher
 from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.guarantees import ability_of
 from wal_sink.spark.delivery import pickled, problem_of, shared_out

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from tests.house.kit import served_sink, stage_tables
 from tests.house.log import read_parquet
-from tests.house.protocol import Run, ServedSink
+from tests.house.protocol import LocalDispatcher, Run, ServedSink
 from tests.house.sinks import Sink, promise
 from tests.simulation.histories.coroutines import Coroutine, running
 from tests.simulation.histories.plans import FORGETTING, Deed, Fault, LifePlan
@@ -22,7 +22,6 @@ from tests.simulation.histories.targets import SINKS, LedgerSink, batch_writer
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
 from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import CorruptError, FencedError, HistoryError, StoreError, WalSinkError
-from wal_sink.protocol.dispatch import LocalDispatcher
 from wal_sink.settings import Delivery, Retry, Settings
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.testing import Crash

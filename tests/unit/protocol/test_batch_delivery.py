@@ -12,7 +12,7 @@ import pytest
 from tests.house.log import MARGIN, Manifest, Marker, Progress, Stamp, decode, encode, paths
 from tests.house.protocol import ByTime, DeliveryContext, DispatcherLostError, Run, SegmentResult, SegmentTask, Staged
 from tests.house.sinks import Chunk, Failure, FailureKind, TransactionalSink
-from tests.house.support import StoppedError
+from tests.house.support import Event, Sent, StoppedError
 from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink import idempotent
@@ -20,9 +20,7 @@ from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryErr
 from wal_sink.protocol.messages import failed_as_a_whole
 from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.base import OnGone
-from wal_sink.support.events import OnEvent
 from wal_sink.support.measures import OperationTimes, Times
-from wal_sink.telemetry import Event, Sent
 
 Answer = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
@@ -77,7 +75,7 @@ def carried_by(
     *,
     rows: Sequence[int] = (2, 3),
     to: object = None,
-    on_event: OnEvent | None = None,
+    on_event: Callable[[Event], object] | None = None,
     **delivery: Any,
 ) -> tuple[Place, Run]:
     """A run with one complete batch of some segments."""

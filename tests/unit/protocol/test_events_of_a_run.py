@@ -10,13 +10,13 @@ import pytest
 
 from tests.house.protocol import CommitterPool, Run
 from tests.house.sinks import Chunk
-from tests.house.support import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
+from tests.house.support import Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Sent, Staged
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder
 from wal_sink import Rejected, Retry, RetryLaterError, StoreError, idempotent
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.support.texts import told
-from wal_sink.telemetry import AttemptFailed, Delivered, FoundDelivered, Released, Sent, StreamHeld, StreamResumed
+from wal_sink.telemetry import AttemptFailed, Delivered, FoundDelivered, Released, StreamHeld, StreamResumed
 from wal_sink.telemetry import Rejected as RowsRejected
 from wal_sink.testing import simulated_runtime
 

@@ -10,12 +10,12 @@ import pytest
 from tests.house.log import paths
 from tests.house.protocol import SegmentResult
 from tests.house.sinks import Chunk, FailureKind, Position, Sink, TransactionalSink
+from tests.house.support import Event, Sent
 from tests.support.one_segment import Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Place
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import OutcomeUnknownError
 from wal_sink.protocol.messages import LastDelivered
-from wal_sink.telemetry import Event, Sent
 
 # Targets that answer look-ups.
 
