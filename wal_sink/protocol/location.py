@@ -107,20 +107,20 @@ def address_at(said: str, own: StoreSpec | None) -> StoreSpec | None:
     """The address that reaches the place `said` from a WAL opened as `own`; None if its options do not fit that place.
 
     A recorded place is in one spelling, without host and account. Those of the WAL stand in for them, and its scheme,
-    since another one may need another client. So a WAL that is found there is certain; see `doubt_of_absence` if none
-    is. Raises `ConfigError`.
+    since another one may need another client. So a WAL that is found there is certain. If none is found, it may still
+    lie at another host. Raises `ConfigError`.
     """
     kind, rest = _kind(said), said.partition("://")[2]
     if kind == LOCAL:
-        return StoreSpec(said, own.options if own is not None and own.scheme == LOCAL else {})  # it needs none
+        return StoreSpec(said)  # it needs no options
     if own is None or _kind(own.url) != kind or ("::" in own.url) != ("::" in said):
         return None
-    if "::" in said or kind not in {_GOOGLE, _AZURE, _HDFS}:
+    if "::" in said:
         return StoreSpec(said, own.options)
     (first, _, path), own_first = rest.partition("/"), own.location.partition("/")[0]
     if kind == _AZURE and "@" not in first:
         first += "".join(own_first.partition("@")[1:])
-    if kind == _HDFS and first and said.partition(":")[0].lower() != own.scheme:
+    if kind == _HDFS and first and _scheme(said) != own.scheme:
         return StoreSpec(said)  # the options are those of another client
     if kind == _HDFS and not first:
         first = own_first

@@ -209,7 +209,7 @@ def _encoded(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def packed(
-    context: StagingContext, partitions: Sequence[StagedPartition], log: Log, *, side_by_side: int = 1
+    context: StagingContext, partitions: Sequence[StagedPartition], log: Log, *, side_by_side: int
 ) -> StagedPartition:
     """The partitions of a batch as one, in their order. Runs in the driver.
 
@@ -218,47 +218,44 @@ def packed(
     that are too many for the driver to deliver. Fewer make one segment, and so one segment's requests.
     """
     part_bytes = _part_bytes(context, partitions, log)
-    if part_bytes is None:
-        side_by_side, part_bytes = 1, PACKED_BYTES
-    zone = max((each.time_zone for each in partitions), default="")
-    whole = [StagedPartition((), _handles(context, 0), time_zone=zone)]
+    whole = [StagedPartition((), _handles(context, 0))]
     with_rows = (partition for partition in partitions if partition.inline or partition.segments)
     for is_inline, group in itertools.groupby(with_rows, lambda partition: bool(partition.inline)):
         if not is_inline:
             whole += group
             continue
-        refs = _pack(
-            list(group),
-            lambda first: _segment_writer(context, log.store, log.runtime, first),
-            side_by_side=side_by_side,
-            part_bytes=part_bytes,
-        )
+        rows = list(group)
+        parts = max(1, min(side_by_side, _size(rows) // part_bytes))
+        refs = _pack(rows, lambda first: _segment_writer(context, log.store, log.runtime, first), _size(rows) / parts)
         whole.append(StagedPartition(tuple(refs), _handles(context, len(refs))))
-    return msgspec.structs.replace(joined(whole), timing=combined(each.timing for each in partitions))
+    return _as_one(whole, tasks=partitions)
 
 
 def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
     """The partitions of a batch as one, in their order. None of them has inline rows."""
-    segments = tuple(segment for partition in partitions for segment in partition.segments)
-    sinks = {sink for partition in partitions for sink in partition.prepared}
-    handles = {
-        sink: tuple(handle for partition in partitions for handle in partition.prepared[sink]) for sink in sorted(sinks)
-    }
-    timing = combined(partition.timing for partition in partitions)
-    zone = max((partition.time_zone for partition in partitions), default="")
+    return _as_one(partitions, tasks=partitions)
+
+
+def _as_one(parts: Sequence[StagedPartition], *, tasks: Sequence[StagedPartition]) -> StagedPartition:
+    """The segments of all parts in their order, with time zone and timing of the tasks that returned their rows."""
+    segments = tuple(segment for part in parts for segment in part.segments)
+    sinks = {sink for part in parts for sink in part.prepared}
+    handles = {sink: tuple(handle for part in parts for handle in part.prepared[sink]) for sink in sorted(sinks)}
+    timing = combined(task.timing for task in tasks)
+    zone = max((task.time_zone for task in tasks), default="")
     return StagedPartition(segments, handles, timing=timing, time_zone=zone)
 
 
-def _part_bytes(context: StagingContext, partitions: Sequence[StagedPartition], log: Log) -> int | None:
-    """The inline bytes that fill a segment of `PACKED_BYTES`; None if all rows are so few that the driver delivers
+def _part_bytes(context: StagingContext, partitions: Sequence[StagedPartition], log: Log) -> float:
+    """The inline bytes that fill a segment of `PACKED_BYTES`; infinite if all rows are so few that the driver delivers
     them.
     """
     size = _size(partitions)
     if size <= SMALL_BATCH_BYTES:
-        return None
+        return math.inf
     inline = [partition for partition in partitions if partition.inline]
     estimated = _estimated_bytes(inline, lambda first: _segment_writer(context, _Nowhere(), log.runtime, first))
-    return None if estimated <= SMALL_BATCH_BYTES else math.ceil(size / estimated * PACKED_BYTES)
+    return math.inf if estimated <= SMALL_BATCH_BYTES else math.ceil(size / estimated * PACKED_BYTES)
 
 
 class _Nowhere(SegmentStream):
@@ -284,12 +281,15 @@ def _estimated_bytes(rows: Sequence[StagedPartition], new_writer: Callable[[int]
     Some partitions, at equal distances, are encoded, by writers that keep nothing. The others are taken to be like
     them. The bytes of the first one alone tell how many a segment takes that holds next to nothing. An error costs
     requests or time, and nothing else.
+
+    The rows have more than `SMALL_BATCH_BYTES`, each partition at most `MOST_INLINE_BYTES`. So the sample holds
+    several partitions.
     """
     size = _size(rows)
-    sample = rows[:: max(1, size // _SAMPLE_BYTES)]
+    sample = rows[:: size // _SAMPLE_BYTES]
     first = _size(rows[:1])
     of_first, of_sample = (sum(ref.bytes for ref in _pack(some, new_writer)) for some in (rows[:1], sample))
-    for_each = (of_sample - of_first) / (_size(sample) - first) if len(sample) > 1 else of_first / first
+    for_each = (of_sample - of_first) / (_size(sample) - first)
     return of_first + for_each * (size - first)
 
 
@@ -298,19 +298,15 @@ def _size(rows: Sequence[StagedPartition]) -> int:
 
 
 def _pack(
-    rows: Sequence[StagedPartition],
-    new_writer: Callable[[int], SegmentWriter],
-    *,
-    side_by_side: int = 1,
-    part_bytes: int = PACKED_BYTES,
+    rows: Sequence[StagedPartition], new_writer: Callable[[int], SegmentWriter], end_bytes: float = math.inf
 ) -> list[SegmentRef]:
     """Write the inline rows of consecutive partitions into segments, in their order. Runs in the driver.
 
-    `new_writer` gets the first partition of each part, by which the part's segments are named. There are up to
-    `side_by_side` parts of about `part_bytes` inline bytes at least. Raises what the writer raises.
+    `new_writer` gets the first partition of each part, by which the part's segments are named. Raises what the writer
+    raises.
     """
     refs: list[SegmentRef] = []
-    for part in _parts(rows, side_by_side, part_bytes):
+    for part in _parts(rows, end_bytes):
         with new_writer(part[0].partition) as writer:
             for each in part:
                 for batch in pa.ipc.open_stream(each.inline):
@@ -319,20 +315,22 @@ def _pack(
     return refs
 
 
-def _parts(rows: Sequence[StagedPartition], side_by_side: int, part_bytes: int) -> Iterator[list[StagedPartition]]:
-    """Divide at least one partition into consecutive parts of about equal bytes.
+def _parts(rows: Sequence[StagedPartition], end_bytes: float) -> Iterator[list[StagedPartition]]:
+    """Divide at least one partition into consecutive parts. A part ends once it has `end_bytes` inline bytes.
 
     A segment has one schema, so a part has one, too.
     """
-    total = _size(rows)
-    most = -(-total // max(1, min(side_by_side, total // part_bytes)))
-    part: list[StagedPartition] = []
-    size, schema = 0, pa.schema([])
-    for each in rows:
-        own = pa.ipc.open_stream(each.inline).schema
-        if part and (size >= most or not own.equals(schema, check_metadata=True)):
+    part, size, schema = [rows[0]], len(rows[0].inline), _schema(rows[0])
+    for each in rows[1:]:
+        own = _schema(each)
+        if size < end_bytes and own.equals(schema, check_metadata=True):
+            part.append(each)
+            size += len(each.inline)
+        else:
             yield part
-            part, size = [], 0
-        part.append(each)
-        size, schema = size + len(each.inline), own
+            part, size, schema = [each], len(each.inline), own
     yield part
+
+
+def _schema(partition: StagedPartition) -> pa.Schema:
+    return pa.ipc.open_stream(partition.inline).schema

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.log import Log, Move, WalRecord, decode, encode, paths
+from tests.house.log import Log, Move, TermRecord, WalRecord, decode, encode, paths
 from tests.house.operate import read_status
 from tests.house.protocol import GonePlace, Run, canonical, check_location
 from tests.house.stores import LocalStore, MemoryStore, Store, StoreSpec, open_store
@@ -129,7 +129,7 @@ def test_a_move_is_said_once() -> None:
     copy = copied(place)
 
     with out_of_use(place.wal):
-        moved_run(copy, place.wal.root)
+        run = moved_run(copy, place.wal.root)
     copy.open({"a": Recorder()})
     moved_run(copy, "memory://whatever")  # it lies where it says: nothing is to be moved
 
@@ -137,6 +137,9 @@ def test_a_move_is_said_once() -> None:
     assert (move.location, move.moved_from) == (copy.wal.root, place.wal.root)
     assert copy.wal.list(paths.MOVES) == ["0000000001.json"]
     assert read_status(copy.wal).location == copy.wal.root
+    there = log_at(place.wal)
+    fencing = there.require(TermRecord, paths.term("stager", there.numbers(paths.terms("stager"))[-1]))
+    assert fencing.run_id == run.log.run_id
 
 
 def test_a_wal_that_was_moved_on_is_refused_where_it_was_before() -> None:

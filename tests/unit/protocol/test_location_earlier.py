@@ -17,17 +17,18 @@ from wal_sink.testing import simulated_runtime
 PAIRS = [
     ("s3a://b/new", "s3n://b/old", "s3://b/old"),
     ("gs://b/new", "gcs://b/old", "gs://b/old"),
-    ("gcs://b/new", "gs://b/old", "gcs://b/old"),
+    ("gcs://b/new", "gs://b/a://old", "gcs://b/a://old"),
     ("az://c/new", "abfs://c/old", "az://c/old"),
-    ("abfs://c@acct.dfs.core.windows.net/new", "az://d/old", "abfs://d@acct.dfs.core.windows.net/old"),
+    ("abfs://c@acct.dfs.core.windows.net/wal/new", "az://d/old", "abfs://d@acct.dfs.core.windows.net/old"),
     ("abfss://c@acct.dfs.core.windows.net/new", "az://c/old", "abfss://c@acct.dfs.core.windows.net/old"),
-    ("hdfs://nn/new", "hdfs:///old", "hdfs://nn/old"),
+    ("hdfs://nn/wal/new", "hdfs:///old", "hdfs://nn/old"),
     ("webhdfs://nn:9870/new", "hdfs:///a/old", "webhdfs://nn:9870/a/old"),
     ("viewfs://c/new", "hdfs:///old", "viewfs://c/old"),
     ("memory://m/new", "memory://m/old", "memory://m/old"),
     ("simplecache::s3://b/new", "simplecache::s3://b/old", "simplecache::s3://b/old"),
 ]
 """Own URL of a WAL, place that it records, and the address there."""
+OPTIONS = {"token": "t"}
 
 
 @pytest.fixture
@@ -49,8 +50,7 @@ def log_at(url: str) -> Log:
 def test_the_address_has_the_scheme_the_authority_and_the_options_of_the_wal(
     own: str, said: str, expected: str
 ) -> None:
-    found = address_at(canonical(said), StoreSpec(own, {"token": "t"}))
-    assert found == StoreSpec(expected, {"token": "t"})
+    assert address_at(canonical(said), StoreSpec(own, OPTIONS)) == StoreSpec(expected, OPTIONS)
 
 
 @pytest.mark.usefixtures("clouds")
@@ -71,19 +71,16 @@ def test_another_kind_of_store_has_no_address(own: str | None, said: str) -> Non
 @pytest.mark.parametrize(
     ("own", "given", "expected"),
     [
-        ("hdfs://nn/new", "hdfs://other/old", StoreSpec("hdfs://other/old", {"token": "t"})),
-        ("webhdfs://nn:9870/new", "hdfs://other:8020/old", "hdfs://other:8020/old"),
-        ("az://c/new", "abfs://c@old.dfs.core.windows.net/old", "az://c@old.dfs.core.windows.net/old"),
-        ("gs://b/new", "file:///old", "file:///old"),
-        ("/new", "local:///old", StoreSpec("/old", {"token": "t"})),
+        ("hdfs://nn/new", "hdfs://other/old", StoreSpec("hdfs://other/old", OPTIONS)),
+        ("webhdfs://nn:9870/new", "hdfs://other:8020/old", StoreSpec("hdfs://other:8020/old")),  # another client
+        ("az://c/new", "abfs://c@old.example/old", StoreSpec("az://c@old.example/old", OPTIONS)),
+        ("abfss://c@new.example/new", "abfss://c@old.example/old", StoreSpec("abfss://c@old.example/old", OPTIONS)),
+        ("gs://b/new", "file:///old", StoreSpec("/old")),
+        ("/new", "local:///old", StoreSpec("/old")),
     ],
 )
-def test_a_host_that_a_person_wrote_stays(own: str, given: str, expected: str | StoreSpec) -> None:
-    found = address_at(given, StoreSpec(own, {"token": "t"}))
-    assert found is not None
-    assert (found if isinstance(expected, StoreSpec) else found.url) == expected
-    if given.partition(":")[0] in {"hdfs", "file"} and not isinstance(expected, StoreSpec):
-        assert found.options == {}  # those of the WAL are for another client
+def test_a_host_that_a_person_wrote_stays(own: str, given: str, expected: StoreSpec) -> None:
+    assert address_at(given, StoreSpec(own, OPTIONS)) == expected
 
 
 @pytest.mark.usefixtures("clouds")
@@ -117,6 +114,25 @@ def test_where_nothing_is_found_absence_is_no_proof(own: str) -> None:
 def test_a_scheme_that_cannot_be_opened_is_told() -> None:
     earlier = look_at_earlier(log_at("memory://schemes/new"), record("file:///a::b"), "file:///a::b")
     assert (earlier.state, "'::'" in earlier.why) == (Earlier.UNKNOWN, True)
+
+
+def test_a_place_on_another_kind_of_store_is_not_opened() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"at s3://b/old: it is on another kind of store, for which no options are given\. If",
+    ):
+        check_location(log_at("memory://kinds/new"), record("s3://b/old"), moved=False, moved_from="s3://b/old")
+
+
+@pytest.mark.usefixtures("clouds")
+def test_on_a_cluster_only_a_place_that_a_person_names_is_opened(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise the WAL there would be refused."""
+    wal = record("hdfs:///old")
+    log_at("hdfs://nn5/old").store.create(paths.WAL, encode(wal))
+
+    check_location(log_at("hdfs://nn5/new"), wal, moved=False)
+
+    assert "whose recorded location is hdfs:///old" in caplog.text
 
 
 def test_a_copy_of_a_place_that_says_it_was_moved_elsewhere_is_refused_and_the_third_place_is_named() -> None:

@@ -16,6 +16,7 @@ from tests.house.protocol import SMALL_BATCH_BYTES, Run, Staged, StagedPartition
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
+from wal_sink.protocol import partitions as inline_rows
 from wal_sink.protocol.partitions import MOST_INLINE_BYTES, inline_limit, packed, stage_partition, take_inline
 
 BUDGET = 16 << 20
@@ -81,6 +82,11 @@ def test_what_all_tasks_return_is_bounded() -> None:
         assert total <= 119 << 20
 
 
+def test_the_budget_is_spread_by_the_number_of_the_partition() -> None:
+    assert [inline_limit(BUDGET, number) for number in (0, 63, 64)] == [256 << 10, 256 << 10, BUDGET // 65]
+    assert inline_limit(100, 2) == 33
+
+
 def test_rows_travel_up_to_the_limit_and_none_is_lost_beyond_it() -> None:
     batches = [batch(1, 2), batch(), batch(3)]
     data, rest = take_inline(iter(batches), 10_000)
@@ -138,29 +144,43 @@ def test_no_rows_travel_once_a_result_was_too_large(run: Run, place: Place) -> N
 def test_partitions_are_packed_in_their_order(run: Run, place: Place) -> None:
     context = context_of(run, place)
     tasks = [task(context, run, number, [batch(number, number)] if number % 3 else []) for number in range(8)]
-    staged = packed(context, tasks, run.log)
+    staged = packed(context, tasks, run.log, side_by_side=1)
     assert read(run.log, staged) == [[1, 1, 2, 2, 4, 4, 5, 5, 7, 7]]
     (ref,) = staged.segments
     assert paths.parse_segment(ref.path) == (1, 0)
     assert chunk_ends(ref, 2) == (2, 4, 6, 8, 10)
     assert not staged.inline
+    assert staged.timing is not None
+    assert staged.timing.tasks == 8  # also those without rows
+
+
+def test_a_batch_without_partitions_has_no_segment(run: Run, place: Place) -> None:
+    assert packed(context_of(run, place), [], run.log, side_by_side=1) == StagedPartition((), {})
+
+
+def test_the_time_zone_of_inline_rows_is_kept(run: Run, place: Place) -> None:
+    context = context_of(run, place)
+    moment = pa.record_batch({"c0": pa.array([0], pa.timestamp("us", "Asia/Tokyo"))})
+    tasks = [task(context, run, number, rows) for number, rows in enumerate([[], [moment]])]
+    assert packed(context, tasks, run.log, side_by_side=1).time_zone == "Asia/Tokyo"
 
 
 def test_a_larger_partition_keeps_its_place(run: Run, place: Place) -> None:
     context = context_of(run, place)
     large = [batch(*range(100, 100 + 40_000))]
     tasks = [task(context, run, number, large if number == 2 else [batch(number)]) for number in range(5)]
-    staged = packed(context, tasks, run.log)
+    staged = packed(context, tasks, run.log, side_by_side=1)
     first, middle, last = read(run.log, staged)
     assert (first, len(middle), last) == ([0, 1], 40_000, [3, 4])
     assert [paths.parse_segment(ref.path) for ref in staged.segments] == [(0, 0), (2, 0), (3, 0)]
 
 
-def test_a_segment_holds_rows_of_one_schema(run: Run, place: Place) -> None:
+@pytest.mark.parametrize("field", [pa.field("c0", pa.int32()), pa.field("c0", pa.int64(), metadata={"unit": "m"})])
+def test_a_segment_holds_rows_of_one_schema(run: Run, place: Place, field: pa.Field[Any]) -> None:
     context = context_of(run, place)
-    other = pa.record_batch({"c0": pa.array([9], pa.int32())})
+    other = pa.record_batch([pa.array([9], field.type)], schema=pa.schema([field]))
     tasks = [task(context, run, number, [one]) for number, one in enumerate([batch(1), other, other, batch(2)])]
-    assert read(run.log, packed(context, tasks, run.log)) == [[1], [9, 9], [2]]
+    assert read(run.log, packed(context, tasks, run.log, side_by_side=1)) == [[1], [9, 9], [2]]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +201,27 @@ def test_what_executors_deliver_is_divided_among_them(
     assert len(staged.segments) == parts
     assert sum(ref.rows for ref in staged.segments) == partitions
     assert max(ref.rows for ref in staged.segments) <= -(-partitions // parts)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "parts"),
+    [
+        ((0, 1), 1),  # nothing is estimated
+        ((1, 0), 1),
+        ((1, 1), 2),
+    ],
+)
+def test_the_driver_delivers_as_much_as_the_limit_and_no_more(
+    run: Run, place: Place, monkeypatch: pytest.MonkeyPatch, beyond: tuple[int, int], parts: int
+) -> None:
+    """`beyond`: bytes above the limit, inline and as estimated in a segment."""
+    context = context_of(run, place)
+    tasks = [task(context, run, number, [batch(number)]) for number in range(2)]
+    limit = sum(len(one.inline) for one in tasks) - beyond[0]
+    monkeypatch.setattr(inline_rows, "SMALL_BATCH_BYTES", limit)
+    monkeypatch.setattr(inline_rows, "PACKED_BYTES", 1)
+    monkeypatch.setattr(inline_rows, "_estimated_bytes", lambda *_: limit + beyond[1])
+    assert len(packed(context, tasks, run.log, side_by_side=2).segments) == parts
 
 
 def test_tiny_partitions_make_one_segment_however_much_their_schemas_take_inline(run: Run, place: Place) -> None:
@@ -229,7 +270,7 @@ def test_partitions_that_differ_are_estimated_by_all_parts_of_the_batch(
     assert len(packed(context, tasks, run.log, side_by_side=4).segments) == parts
 
 
-@pytest.mark.parametrize(("repeats", "parts"), [(1, 8), (2, 4), (8, 1)])
+@pytest.mark.parametrize(("repeats", "parts"), [(1, 8), (2, 4), (3, 1), (8, 1)])
 def test_rows_are_divided_by_their_bytes_in_segments(run: Run, place: Place, repeats: int, parts: int) -> None:
     """The driver delivers up to 4 MiB of Parquet, and parts of less than 1 MiB are not worth a request each."""
     context, size = context_of(run, place), (250 << 10) // repeats
