@@ -99,7 +99,7 @@ def record(place: Place, task: SegmentTask, rows: int, *, run_id: str = "r") -> 
 
 def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None:
     dispatcher = Carrying(done)
-    place, run = carried_by(dispatcher, retry=Retry(attempt_timeout_s=7))
+    place, run = carried_by(dispatcher, retry=Retry(attempt_timeout_s=7), rows_per_s=1000)
 
     run.deliver_all()
 
@@ -109,6 +109,7 @@ def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None
     assert (given.wal_id, given.sink, given.term.number, given.batch_id) == (run.history.wal.wal_id, "a", 1, 0)
     assert (given.columns, given.chunk_rows, given.segments) == (("batch", "row"), 2, 2)
     assert (given.at_most_once, given.attempt_timeout_s, given.last_delivered) == (False, 7, None)
+    assert given.rows_per_s == 1000
     assert place.wal.list(paths.markers("a"))
 
 
@@ -271,6 +272,12 @@ def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) ->
     )
     with pytest.raises(DeliveryError, match=told):
         run.deliver_all()
+
+
+def test_a_failed_attempt_is_logged_with_its_batch_and_sink(caplog: pytest.LogCaptureFixture) -> None:
+    carried_by(Carrying(failed(FailureKind.RETRIABLE), done), rows=[3])[1].deliver_all()
+
+    assert any(text.startswith("batch 0, sink 'a': ") and "it is retriable" in text for text in caplog.messages)
 
 
 # Progress.

@@ -80,6 +80,8 @@ def test_rows_come_back_under_their_keys(log: Log) -> None:
         "rejected",
         ("too long", "too large", "no such day"),
     )
+    assert letter.created.endswith("+00:00")
+    assert len(letter.id) >= 16
     assert letter.chunk.table.equals(refused.table)
     assert letter.chunk.row_keys() == ["s-3", "s-6", "s-8"]
     facts = ("key", "batch_id", "segment_id", "rows", "position", "term")
@@ -146,11 +148,15 @@ def test_another_parquet_file_is_corrupt(log: Log) -> None:
         "x": "the checksum of this dead letter does not match",
         "y": "expected the columns",
         "z": r"expected a dead letter, found \d+ other bytes",
+        "too few": "expected the columns",
+        "other order": "expected the columns",
     }
     tables = {
         "x": pa.table({"c0": [1]}),
         "y": _with_facts(log, pa.table({"c0": [1], "row": [2]})),
         "z": pa.table({"c0": [1]}).replace_schema_metadata({files.CHECKSUM: files.NO_CHECKSUM}),
+        "too few": _with_facts(log, pa.table({"c0": [1], "row": [2], "reason": [""]})),
+        "other order": _with_facts(log, pa.table({"c0": [1], "c1": [""], "reason": [""], "row": [2]})),
     }
     for name, table in tables.items():
         buffer = io.BytesIO()

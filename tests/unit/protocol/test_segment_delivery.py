@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from tests.house.log import Progress, decode, paths
-from tests.house.protocol import SegmentResult
+from tests.house.protocol import SegmentResult, read_dead_letter
 from tests.house.sinks import Chunk, FailureKind, Position, SinkContext
+from tests.house.support import logger_of
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.support.clock import host_name
+
+logger = logger_of(__name__)
 
 # Chunk by chunk.
 
@@ -139,6 +142,16 @@ def replace_crc(stage: Stage) -> Any:
     return msgspec.structs.replace(stage.segment, crc32=stage.segment.crc32 ^ 1)
 
 
+def test_a_record_that_is_logged_on_an_executor_names_wal_sink_batch_and_segment(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage(on_executor=True)
+    stage.deliver(Recorder(lambda _: logger.warning("from the sink")))
+
+    record: Any = caplog.records[0]
+    assert (record.wal, record.sink, record.batch, record.segment) == (stage.place.wal.root, "a", 0, stage.segment.id)
+
+
 # Opening.
 
 
@@ -193,9 +206,10 @@ def test_at_most_once_counts_only_what_the_sink_took_and_settles_what_it_did_not
     assert kind_of_failure(result) is FailureKind.RETRIABLE
     assert (result.rows, result.chunks, sink.tries) == (4, 1, 2)
     assert stage.recorded == [2, 4]
-    assert [path.rpartition("/")[2] for path in stage.place.wal.list(paths.dead_letter_folder("a", 0))] == [
-        "000000-000000000002-000000000004.parquet"
-    ]
+    (name,) = stage.place.wal.list(paths.dead_letter_folder("a", 0))
+    assert name == "000000-000000000002-000000000004.parquet"
+    letter = read_dead_letter(stage.place.wal, f"{paths.dead_letter_folder('a', 0)}/{name}")
+    assert [reason.endswith("raised ConnectionError: half sent") for reason in letter.reasons] == [True, True]
 
 
 def test_at_most_once_what_could_not_be_kept_is_not_settled() -> None:
