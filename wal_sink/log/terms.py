@@ -93,7 +93,12 @@ def _is_sibling(log: Log, role: str, number: int, here: ProcessIdentity) -> bool
 
 
 def claim(
-    log: Log, role: str, *, was_held: bool = False, take_over: TakeOver = TakeOver.ALWAYS, listed: Sequence[int] = ()
+    log: Log,
+    role: str,
+    *,
+    was_held: bool = False,
+    take_over: TakeOver = TakeOver.ALWAYS,
+    listed: Sequence[int] | None = None,
 ) -> Term:
     """Claim the next term of a role. Every earlier holder is fenced from then on. One create, and a listing unless
     `listed` has the role's terms, ascending, as they once were. Every one that was claimed since costs a create.

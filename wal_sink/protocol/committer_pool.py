@@ -37,7 +37,6 @@ class CommitterPool:
         self._over = threading.Event()
         """Set once following must end: every sink gave up, one failed, or the run is ending."""
         self._has_ended = False
-        self._is_following = False
         self._threads = [
             CommitterThread(run, committer, on_failure=self._note, tell=self._tell) for committer in run.committers
         ]
@@ -80,17 +79,15 @@ class CommitterPool:
 
     def follow(self, timeout_s: float | None) -> None:
         """Deliver the batches of other processes until a failure ends the run, all sinks gave up, or time runs out."""
-        for thread in self._threads:
-            thread.follow()
+        self.begin_following()
         try:
             self._over.wait(timeout_s)
         finally:
             for thread in self._threads:
-                thread.follow(on=False)
+                thread.end_following()
 
     def begin_following(self) -> None:
         """Deliver the batches of another process from now on, until `finish` or `stop`. Returns at once."""
-        self._is_following = True
         for thread in self._threads:
             thread.follow()
 
@@ -104,8 +101,6 @@ class CommitterPool:
         """Deliver all complete batches, then end all threads. Raises `UndeliveredError` when time ran out."""
         self._over.set()
         for thread in self._threads:
-            if self._is_following:
-                thread.follow(on=False)
             thread.finish()
         self._wait_delivered(timeout_s)
 

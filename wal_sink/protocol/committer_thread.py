@@ -121,15 +121,17 @@ class CommitterThread:
             self._staged_s = self._now_s()
             self._rouse()
 
-    def follow(self, *, on: bool = True) -> None:
-        """Keep polling from now on, because another process stages; with `on=False`, end once no poll is due."""
+    def follow(self) -> None:
+        """Keep polling from now on, because another process stages."""
         with self._changed:
-            self._follow = on
-            if on:
-                self._rouse()
-            else:
-                self._released = self._woken = True
-                self._changed.notify_all()
+            self._follow = True
+            self._rouse()
+
+    def end_following(self) -> None:
+        """Poll for other processes no more, and end once no poll is due."""
+        with self._changed:
+            self._follow, self._released, self._woken = False, True, True
+            self._changed.notify_all()
 
     def catch_up(self) -> None:
         """Deliver all complete batches, of other processes too. `wait_caught_up` waits for that."""
@@ -198,8 +200,7 @@ class CommitterThread:
 
     def _end(self, error: BaseException | None) -> None:
         with self._changed:
-            self.error = error
-            self._running = False
+            self.error, self._running = error, False
             self.caught_up.set()
             self._changed.notify_all()
 
@@ -272,8 +273,7 @@ class CommitterThread:
     def _listen(self) -> None:
         """Note the calls made so far. Raises `StoppedError` if the run is ending."""
         with self._changed:
-            self._woken = False
-            self._heard = self._asked
+            self._woken, self._heard = False, self._asked
         self._run.shared.sleep_s(0)  # last: a run that ends from now on wakes this thread
 
     @property
@@ -298,9 +298,12 @@ class CommitterThread:
 
         A group may wait for a batch that was completed and never staged: Spark's offline repartition makes one.
         """
+        return not (self._lacks_known() or self._follow or self._committer.has_unmarked)
+
+    def _lacks_known(self) -> bool:
+        """Whether the sink does not have every batch that is known to be staged."""
         batch_id = self._committer.next_batch()
-        has_newest = batch_id is not None and batch_id > self._run.history.newest_known
-        return has_newest and not self._follow and not self._committer.has_unmarked
+        return batch_id is not None and batch_id <= self._run.history.newest_known
 
     def _early_s(self) -> float:
         """Seconds in which the gate cannot be open yet, since the batch that is due was staged only just now.
@@ -353,8 +356,7 @@ class CommitterThread:
         Spark may complete a batch of an earlier process after this process looked and before its query did. Then Spark
         does not run the batch again, and no call would wake this thread for it.
         """
-        batch_id = self._committer.next_batch()
-        return self._run.is_stager and batch_id is not None and batch_id <= self._run.history.newest_known
+        return self._run.is_stager and self._lacks_known()
 
 
 class Liveness:

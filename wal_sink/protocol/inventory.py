@@ -195,7 +195,7 @@ def find_wal(log: Log) -> WalRecord | None:
     return log.find(WalRecord, paths.WAL) or take(log).wal
 
 
-def refuse_left(log: Log, wal: WalRecord | None, claims: Iterable[tuple[Term, Sequence[int]]]) -> None:
+def refuse_left(log: Log, wal: WalRecord | None, claims: Iterable[tuple[Term, Sequence[int] | None]]) -> None:
     """Make sure that the WAL was not moved since `wal` was read. `claims`: each claimed term, and the terms of its role
     that were listed before that read. At most one read; none for a WAL without a record yet. Raises `CorruptError`.
 

@@ -124,8 +124,8 @@ def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None
     may_follow = kept == given or (kept in _RECORDING and given in _MAY_FOLLOW_RECORDING)
     if record.at_most_once == sink.at_most_once and may_follow:
         return
-    before = _kind_in_words(record.sink_kind, at_most_once=record.at_most_once)
-    now = _kind_in_words(sink.ability.value, at_most_once=sink.at_most_once)
+    before = _kind_in_words(kept, at_most_once=record.at_most_once)
+    now = _kind_in_words(given, at_most_once=sink.at_most_once)
     raise ConfigError(
         f"sink {sink.name!r} of {log.store.root} is known as {before} ({record.identity}), but was given as {now} "
         f"({sink.identity}). The two kinds of sink keep their progress differently. Run the old sink until it has "

@@ -41,6 +41,11 @@ _logger = logger_of(__name__)
 class Run:
     """The work of one process on one WAL. `open` does the first I/O."""
 
+    _listed: dict[str, Sequence[int]]
+    """The terms of each role when the WAL was opened; a claim takes its own out."""
+    _probes: Leftovers
+    """Probe objects that other starts left in the store."""
+
     def __init__(
         self,
         store: Store,
@@ -67,10 +72,6 @@ class Run:
         self.inline_rows = True
         """Whether small partitions may travel to the driver. Spark's limit of a job's result may be too small."""
         self._stager: Stager | None = None
-        self._listed: dict[str, Sequence[int]] = {}
-        """The terms of each role when the WAL was opened; a claim takes its own out."""
-        self._probes = Leftovers(store, (), runtime)
-        """Probe objects that other starts left in the store."""
 
     def open(
         self,
@@ -109,7 +110,7 @@ class Run:
         for served_sink, sink in zip(served_sinks, sinks, strict=True):
             self.committers.append(self._committer(served_sink, sink, take_over))
         terms = [committer.term for committer in self.committers]
-        refuse_left(self.log, inventory.wal, [(term, inventory.terms.get(term.role, ())) for term in terms])
+        refuse_left(self.log, inventory.wal, [(term, inventory.terms.get(term.role)) for term in terms])
         for committer in self.committers:
             committer.abort_abandoned()
         self._warn_of_unserved(names)
@@ -161,7 +162,7 @@ class Run:
         if not self._keeps_segments():
             self._refuse_not_keeping()
         refuse_ends(each.name for each in self.committers if each.through is not None)
-        wal, listed = self.history.ask_owner_again(), self._listed.pop(paths.STAGER_ROLE, ())
+        wal, listed = self.history.ask_owner_again(), self._listed.pop(paths.STAGER_ROLE, None)
         term = claim(self.log, paths.STAGER_ROLE, was_held=wal is not None, listed=listed)
         refuse_left(self.log, wal, [(term, listed)])
         self.history.load_batches()
@@ -277,7 +278,7 @@ class Run:
 
     def _committer(self, served_sink: ServedSink, sink: Registered, take_over: TakeOver) -> Committer:
         role = paths.committer_role(served_sink.name)
-        listed = self._listed.pop(role, ())
+        listed = self._listed.pop(role, None)
         term = claim(self.log, role, was_held=sink.is_old, take_over=take_over, listed=listed)
         # It may have been retired after this run looked and before it had the term.
         refuse_retired(self.log, served_sink.name, served_sink.name)

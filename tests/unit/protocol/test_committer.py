@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.house.log import NOTHING, LowWater, Marker, SinkRecord, decode, encode, paths
+from tests.house.log import MARGIN, NOTHING, LowWater, Marker, SinkRecord, decode, encode, paths
 from tests.house.protocol import Run
 from tests.house.sinks import Chunk, Sink
 from tests.house.stores import MemoryStore
@@ -78,6 +78,18 @@ def test_a_folder_whose_objects_are_gone_is_no_batch_that_is_held(monkeypatch: p
     monkeypatch.setattr(MemoryStore, "list", with_an_empty_folder)
     assert beginning(first_batch=5, low_water=11, held=[12]) == 12
     assert beginning(first_batch=5, low_water=11, held=[]) == 12
+
+
+def test_a_marker_of_a_term_that_is_lost_is_named_and_a_higher_term_claimed(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 1)
+    place.wal.delete([paths.marker("a", 1)])
+    mark(place, 1, term=5)
+
+    (committer,) = place.open({"a": Recorder()}).committers
+
+    assert f"gone: {paths.marker('a', 1)} names term 5" in caplog.text
+    assert committer.term.number == 5 + MARGIN + 1
 
 
 # Batches that it may deliver.

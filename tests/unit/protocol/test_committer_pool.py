@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.house.log import Holding, holder_of, paths
-from tests.house.protocol import CommitterPool
+from tests.house.protocol import CommitterPool, CommitterThread
 from tests.house.sinks import Chunk
 from tests.house.support import SYSTEM, Ended, Event
 from tests.support.small_run import Place, Recorder
@@ -111,11 +112,23 @@ def test_a_pool_that_follows_delivers_new_batches_until_it_is_finished() -> None
     team.pool.begin_following()
     team.pool.wait_caught_up()
     list(team.place.query().batches(team.run, 3))
+    wait_until(lambda: sink.batches == [0, 1, 2])
+    list(team.place.query().batches(team.run, 4))
 
     team.pool.finish(PATIENCE_S)
 
-    assert sink.batches == [0, 1, 2]
+    assert sink.batches == [0, 1, 2, 3]
     assert team.pool.stop(PATIENCE_S), "no thread goes on following"
+
+
+def test_a_pool_that_followed_for_some_time_has_no_thread_that_polls_on() -> None:
+    team = Team({"a": Recorder()}, batches=0)
+    assert not team.pool.running()
+
+    team.pool.follow(0.01)
+
+    wait_until(lambda: not team.pool.running())
+    team.end()
 
 
 def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept(caplog: pytest.LogCaptureFixture) -> None:
@@ -289,6 +302,23 @@ def test_stopping_returns_whether_every_thread_stopped_in_time() -> None:
     assert team.pool.stop(PATIENCE_S)
 
 
+def test_all_threads_share_the_time_of_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    team, now_s, given = Team({"a": Recorder(), "b": Recorder(), "c": Recorder()}), 100.0, list[float | None]()
+
+    def slow(_: CommitterThread, timeout_s: float | None) -> bool:
+        nonlocal now_s
+        given.append(timeout_s)
+        now_s += 3.0
+        return True
+
+    monkeypatch.setattr(CommitterThread, "join", slow)
+    object.__setattr__(team.run.log, "runtime", replace(SYSTEM, monotonic_s=lambda: now_s))
+
+    assert team.pool.stop(4.0)
+
+    assert given == [4.0, 1.0, 0.0]
+
+
 def test_the_end_waits_for_a_store_that_does_not_answer_only_a_short_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -335,3 +365,20 @@ def test_a_run_whose_thread_is_still_busy_is_ended_later_by_a_thread_that_keeps_
     team.place.wal.delete([paths.ended(role, 1)])
     assert team.pool.stop(PATIENCE_S)
     assert holder_of(team.run.log, role, 1).state is not Holding.ENDED, "it was ended already, and not twice"
+
+
+def test_a_run_that_ends_with_the_interpreter_raises_nothing_and_leaves_no_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    team, over = Team({"a": Recorder()}), threading.Event()
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        team.pool.end_later(over.set)
+
+    assert not over.is_set()
+    assert holder_of(team.run.log, paths.committer_role("a"), 1).state is Holding.RUNNING
+    team.end()

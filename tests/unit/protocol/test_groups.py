@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.house.log import Log, Marker, decode, paths
@@ -233,6 +234,27 @@ def test_a_group_is_marked_before_a_large_batch_that_takes_long(
 
     assert seen[:3] == [[], [], before_large]
     assert markers(place)[-1] == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "took_s", "ends"),
+    [
+        (SMALL_BATCH_BYTES, 100 * GROUP_S, False),
+        (2 * SMALL_BATCH_BYTES, GROUP_S, True),
+        (2 * SMALL_BATCH_BYTES, 0.999 * GROUP_S, False),
+    ],
+    ids=["small", "large, a second", "large, less"],
+)
+def test_only_a_batch_beyond_4_mib_that_takes_a_second_ends_a_group(size: int, took_s: float, ends: bool) -> None:
+    run = behind(Place(), ignoring(Recorder()), 1)
+    staged = run.history.staged(0)
+    assert staged is not None
+    batch = msgspec.structs.replace(staged, segments=(msgspec.structs.replace(staged.segments[0], bytes=size),))
+    group = Group(cast("Any", run), is_allowed=True)
+    group.batches.append(staged)
+    group.note_pace(batch, took_s)
+
+    assert group.must_end_before(batch) is ends
 
 
 def test_a_group_is_marked_before_a_large_batch_whose_pace_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:

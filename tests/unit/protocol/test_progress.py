@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.house.log import Log, Manifest, Progress, SegmentRef, Term, encode, load_segment, paths
+from tests.house.log import Log, Manifest, Marker, Progress, SegmentRef, Term, encode, load_segment, paths
 from tests.house.protocol import DeliveryContext, chunks_of, keep_rejected, read_dead_letter
 from tests.house.stores import MemoryStore, StoreSpec
+from tests.house.support import Event, Marked
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import CorruptError, StoreError
-from wal_sink.protocol.progress import check_recorded, keep_last_recorded, recorded_rows
+from wal_sink.protocol.progress import check_recorded, find_marker, keep_last_recorded, recorded_rows, tell_marked
+from wal_sink.support.events import Events
 from wal_sink.testing import simulated_runtime
 
 _numbers = itertools.count()
@@ -83,6 +86,56 @@ def test_a_record_of_a_segment_that_the_batch_does_not_have_is_corrupt() -> None
 def test_a_record_that_was_listed_and_is_gone_is_worth_another_look() -> None:
     with pytest.raises(StoreError, match=r"^memory://.*05\.json was listed, but it does not exist"):
         check_recorded(with_record("second"), "a", MANIFEST, 1, 5)
+
+
+# Markers.
+
+MARKER = Marker(
+    batch_id=3, term=1, run_id="r", rows=18, rejected=2, unknown=1, last_delivered_batch=3, id="x", created="now"
+)
+
+
+def test_a_marker_that_is_created_after_the_first_read_is_found_by_the_listing() -> None:
+    store = with_names()
+    names_of = store.list
+
+    def late(prefix: str, **more: Any) -> list[str]:
+        store.list = names_of  # type: ignore[method-assign]
+        store.create(paths.marker("a", 3), encode(MARKER))
+        return names_of(prefix, **more)
+
+    store.list = late  # type: ignore[method-assign]
+    log = Log(store, simulated_runtime(), "r")
+
+    assert find_marker(log, "a", 3) == MARKER
+    assert find_marker(log, "a", 4) is None
+
+
+SECOND = "2026-01-01T00:00:{:02}.000+00:00"
+
+
+@pytest.mark.parametrize(
+    ("staged", "marked", "delays_s"),
+    [
+        pytest.param([SECOND.format(2), SECOND.format(4)], SECOND.format(5), (3.0, 1.0), id="two batches"),
+        pytest.param([SECOND.format(2)], SECOND.format(1), (0.0,), id="the clock was set back"),
+        pytest.param(["unknown", SECOND.format(4)], SECOND.format(5), (1.0,), id="a batch of unknown time"),
+        pytest.param([SECOND.format(4)], "unknown", (), id="a marker of unknown time"),
+    ],
+)
+def test_a_marker_is_told_with_its_rows_and_the_delay_of_each_batch(
+    staged: list[str], marked: str, delays_s: tuple[float, ...]
+) -> None:
+    heard: list[Event] = []
+    log = Log(with_names(), simulated_runtime(), "r", events=Events("memory://wal", [heard.append]))
+    group = [msgspec.structs.replace(MANIFEST, created=created) for created in staged]
+
+    tell_marked(log, "a", group, msgspec.structs.replace(MARKER, created=marked))
+
+    told = Marked(
+        "memory://wal", sink="a", batch=3, batches=len(staged), rows=18, rejected=2, unknown=1, delays_s=delays_s
+    )
+    assert heard == [told]
 
 
 # Records that a process made before sending, and then died.

@@ -110,12 +110,17 @@ def test_a_name_that_began_idempotent_is_given_to_no_other_kind(now: Callable[[]
         place.open({"a": now()})
 
 
-def test_a_sink_that_was_at_most_once_is_refused_with_another_guarantee() -> None:
-    place = Place()
-    place.stream(place.open({"a": Delivery(Recorder(), guarantee="at_most_once")}), 0)
+def test_a_sink_that_was_or_becomes_at_most_once_is_refused_with_another_guarantee() -> None:
+    at_most_once = Delivery(Recorder(), guarantee="at_most_once")
+    for before, now, told in (
+        (at_most_once, Recorder(), "known as “plain, at most once” .* given as “plain” "),
+        (Recorder(), at_most_once, "known as “plain” .* given as “plain, at most once” "),
+    ):
+        place = Place()
+        place.stream(place.open({"a": before}), 0)
 
-    with pytest.raises(ConfigError, match=r"known as “plain, at most once” .* given as “plain” "):
-        place.open({"a": Recorder()})
+        with pytest.raises(ConfigError, match=told):
+            place.open({"a": now})
 
 
 def test_the_earliest_batch_is_the_one_above_low_water(caplog: pytest.LogCaptureFixture) -> None:

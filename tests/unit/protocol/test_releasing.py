@@ -12,6 +12,7 @@ from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder, before_create
 from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.protocol.stage import compare_replay, released_row_count
+from wal_sink.testing import FaultyStore
 
 
 def with_batch(place: Place, sink: Recorder) -> Run:
@@ -128,7 +129,40 @@ def test_an_own_release_that_memory_forgot_is_still_ones_own() -> None:
     assert released.manifest == run.history.staged(0)
 
 
-# The checkpoint, once the release is there.
+def test_a_batch_is_released_once_for_all_sinks_of_a_run() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    released = run.shared.releaser.release(0, run.history.staged(0), sink="a")
+    place.requests.clear()
+
+    assert run.shared.releaser.release(0, run.history.staged(0), sink="b") is released
+
+    assert place.requests == []
+
+
+# The checkpoint, before and after the release is created.
+
+
+def test_the_release_of_a_batch_that_another_run_staged_costs_two_reads_of_its_entry() -> None:
+    place = Place()
+    list(place.query().batches(place.open({"a": Recorder()}), 2))
+    run, asked = place.open({"a": Recorder()}), list[str]()
+    run.checkpoint._files = FaultyStore(place.checkpoint, lambda what, path: asked.append(f"{what} {path}"))
+
+    assert run.shared.releaser.release(1, None, sink="a") is not None
+
+    reads = [what.removeprefix("before read ") for what in asked if what.startswith("before ")]
+    assert reads == ["offsets/1", "commits/1", "offsets/1"]
+
+
+def test_an_entry_that_is_none_is_told_by_its_address() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", b"v1")
+
+    with pytest.raises(CorruptError, match=f"^{run.checkpoint.root}/offsets/0: "):
+        run.shared.releaser.release(0, run.history.staged(0), sink="a")
 
 
 def test_offsets_that_do_not_say_so_leave_open_whose_they_are() -> None:

@@ -204,6 +204,19 @@ def test_a_crash_while_an_error_is_recorded_loses_and_repeats_nothing(point: str
     assert error.is_over
 
 
+def test_an_outage_after_one_that_passed_tells_when_it_began() -> None:
+    place, runtime = stopped(None), simulated_runtime(seed=76)
+    last = LastError(Log(place.wal, runtime, "r"), "a")
+    for error in ("first", "second"):
+        began = runtime.timestamp()
+        for attempts in (1, 2, 3):
+            last.retried(StoreError(error), batch_id=1, attempts=attempts, term=1)
+            runtime.sleep_s(60)
+
+        (record,) = records(place)
+        assert (record.text, record.since, record.attempts) == (error, began, 2)
+
+
 def test_two_processes_that_record_at_once_leave_the_later_error() -> None:
     place = stopped(None)
     runtime = simulated_runtime(seed=77)

@@ -17,10 +17,10 @@ from tests.house.log import (
     holder_of,
     paths,
 )
-from tests.house.protocol import Run, StagingContext
+from tests.house.protocol import Run, StagingContext, read_names
 from tests.house.sinks import Chunk
 from tests.house.support import ProcessIdentity, StoppedError
-from tests.support.small_run import Place, Recorder, served_sink
+from tests.support.small_run import Place, Recorder, before_create, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import DeliveryError, HeldError, StoreError
 from wal_sink.protocol.checkpoint import Offsets
@@ -237,6 +237,18 @@ def test_a_start_takes_over_from_an_unknown_process_only_with_unless_running() -
     assert opened_or_ended(place, "a", take_over=TakeOver.UNLESS_RUNNING).committers[0].term.number == 2
 
 
+def test_a_start_takes_over_from_no_process_that_came_after_its_look() -> None:
+    place = Place()
+    role = paths.committer_role("a")
+    ended_with(place, {"a": Recorder()})
+    before_create(place.wal, paths.term(role, 2), lambda: place.open({"a": Recorder()}))
+
+    with pytest.raises(HeldError, match=r"sink 'a' .*\(term 2\) and is running on this machine"):
+        opened_or_ended(place, "a")
+
+    assert paths.term(role, 3) not in place.wal.list("", recursive=True)
+
+
 def test_a_start_that_one_sinks_process_refuses_claims_the_term_of_no_other_sink() -> None:
     place = Place()
     ended_with(place, {"a": Recorder(), "b": Recorder()})
@@ -246,6 +258,19 @@ def test_a_start_that_one_sinks_process_refuses_claims_the_term_of_no_other_sink
         opened_or_ended(place, "a", "b")
 
     assert paths.term(paths.committer_role("a"), 2) not in place.wal.list("", recursive=True)
+
+
+def test_a_sink_that_has_its_last_batch_is_retired_once() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 1)
+    run = place.open({"b": Delivery(Recorder(), start_from="earliest", through=1)}, stages=False)
+    run.deliver_all()
+    assert [sink.is_retired for sink in read_names(run.log).sinks] == [False, True]
+    place.requests.clear()
+
+    assert not run.advance(run.committers[0])
+
+    assert place.requests == []
 
 
 def test_a_committer_without_any_term_fences_one_that_may_still_live() -> None:

@@ -343,6 +343,8 @@ def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
     staged_twice(place, rows)
 
     (told,) = said_here(caplog)
+    (record,) = [vars(each) for each in caplog.records if each.getMessage() == told]
+    assert (record["wal"], record["batch"]) == (place.wal.root, 0)
     assert f"batch 0 of {place.wal.root} was staged again with {sum(rows)} rows" in told
     assert f"had 2 rows from the same input ({paths.manifest(0, 1, 1)})" in told
 

@@ -333,7 +333,7 @@ def test_a_thread_that_follows_a_wal_without_batches_finds_the_first_that_anothe
     list(place.query().batches(other, 2))
 
     wait_until(lambda: sink.batches == [0, 1])
-    thread.follow(on=False)
+    thread.end_following()
     ended(thread)
 
 

@@ -141,7 +141,7 @@ def test_for_an_hour_a_drain_that_has_everything_reads_one_small_object_a_poll()
     assert here.asked.count("read commits/3") + len(look_back) == polls
     assert look_back == list(range(LOOK_BACK_EVERY_POLLS - 1, polls, LOOK_BACK_EVERY_POLLS))
     assert here.place.requests == []
-    thread.follow(on=False)
+    thread.end_following()
     ended(thread)
 
 
@@ -155,7 +155,7 @@ def test_for_an_hour_a_drain_of_a_wal_that_is_not_there_yet_reads_its_owner_alon
     assert here.asked == []
     assert set(here.place.requests) == {"read wal.json"}
     assert len(here.place.requests) == pytest.approx(HOUR_S / LONGEST_FOLLOWING_POLL_S, abs=12)
-    thread.follow(on=False)
+    thread.end_following()
     ended(thread)
 
 
@@ -203,7 +203,7 @@ def test_however_fast_spark_forgets_a_drain_has_what_is_complete_a_few_polls_lat
     assert spark.completed >= retained + 30
     assert here.sink.batches == list(range(spark.completed + 1))
     assert not late
-    thread.follow(on=False)
+    thread.end_following()
     ended(thread)
 
 
@@ -223,5 +223,5 @@ def test_a_batch_is_found_by_search_if_spark_died_while_it_deleted_older_entries
 
     assert here.asked.index("list commits") == SEARCH_EVERY_POLLS - 1
     assert here.sink.batches == list(range(8))
-    thread.follow(on=False)
+    thread.end_following()
     ended(thread)
