@@ -215,7 +215,7 @@ class LastError:
     _failing: _Failing | None = None
     """The batch that failed last."""
     _told: tuple[str, str, int] | None = None
-    """What the last record says, without the parts that differ at every attempt."""
+    """Class, text and batch of the last record, without the parts of the text that differ at every attempt."""
     _kept: list[str] | None = None
     """Paths of the records. None: not looked for yet."""
 

@@ -212,7 +212,7 @@ def test_a_sink_that_gives_up_is_told(heard: Heard) -> None:
     pool.stop(10)
     (event,) = heard.of(GaveUp)
     assert (event.sink, event.parked, event.kind) == ("a", True, "DeliveryError")
-    assert event.error.startswith("batch 0: delivery stopped after 1 attempts"), "without the sink, a field of its own"
+    assert event.error.startswith("batch 0: delivery stopped after 1 attempts"), "without the sink"
     assert "gone with" in event.error
     assert "abcdefgh" not in event.error
 
