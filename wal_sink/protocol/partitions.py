@@ -82,7 +82,7 @@ class StagedPartition(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one staging task: its segments in order, and by sink the handle of each segment; or inline rows."""
 
     segments: tuple[SegmentRef, ...]
-    prepared: dict[str, tuple[str | None, ...]]
+    prepared: dict[str, tuple[str | None, ...]] = {}
     partition: int = 0
     inline: bytes = b""
     """Rows that are in no segment yet, in Arrow's stream format."""
@@ -120,7 +120,7 @@ def stage_partition(
     if inline is None:
         staged = _written(context, instants, open_log(), partition, on_executor=on_executor)
     else:
-        staged = StagedPartition((), _handles(context, 0), partition, inline)
+        staged = StagedPartition((), partition=partition, inline=inline)
     seconds = rounded(runtime.monotonic_s() - began_s)
     task = TaskTiming(partition=partition, seconds=seconds, host=host_name() if on_executor else "")
     timing = StagingTiming(tasks=1, task_seconds=seconds, slowest=task)

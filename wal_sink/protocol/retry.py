@@ -75,15 +75,15 @@ class Budget:
 
     runtime: Runtime
     retry: Retry
+    since_s: float
     failures: int = 0
-    since_s: float = 0.0
     next_wait_s: float = 0.0
     """Before the next attempt, if there is one."""
     on_failure: OnFailure = tell_nobody
 
     @classmethod
     def of(cls, retry: Retry, runtime: Runtime, on_failure: OnFailure = tell_nobody) -> Budget:
-        return cls(runtime, retry, since_s=runtime.monotonic_s(), on_failure=on_failure)
+        return cls(runtime, retry, runtime.monotonic_s(), on_failure=on_failure)
 
     def note_progress(self) -> None:
         self.failures = 0

@@ -125,7 +125,7 @@ class SegmentDelivery:
 
     def _whole_segment(self, run: _Run, sink: SegmentSink) -> None:
         data = self._fetched(run)
-        self._looks.look(run.task, is_first=run.sent == 0)
+        self._looks.look(run.task, is_first=not run.has_sent)
         last: list[Chunk] = []
         chunks = _remember_last(self._chunks(run.task, data, 0), last)
         batch_id, segment_id = self._given.batch_id, run.task.segment.id
@@ -191,8 +191,8 @@ class SegmentDelivery:
 
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""
-        self._looks.look(run.task, is_first=run.sent == 0)
-        doubtful = (run.task.maybe_sent and run.sent == 0) or chunk.start < run.task.sent_through
+        self._looks.look(run.task, is_first=not run.has_sent)
+        doubtful = (run.task.maybe_sent and not run.has_sent) or chunk.start < run.task.sent_through
         rows = chunk.position.rows
         if isinstance(self._session.sink, TransactionalSink):
             self._send_in_transaction(run, chunk, doubtful=doubtful)
@@ -391,10 +391,10 @@ class _Run:
     times: Histogram | None
     """Times of the calls that send rows, if they are measured."""
     rows: int = 0
-    sent: int = 0
-    """Chunks that the sink has taken in this attempt."""
+    has_sent: bool = False
+    """Whether the sink has taken a chunk in this attempt."""
     recorded: int = 0
-    """Of these, and of earlier segments of the task, those that the log recorded in the meantime."""
+    """Chunks that the sink has taken and the log recorded, of earlier segments of the task too."""
     rejected: int = 0
     failure: Failure | None = None
     began_s: float = 0.0
@@ -410,7 +410,7 @@ class _Run:
     def note_sent(self, rows: int, *, recorded: int = 1) -> None:
         """Note that the sink has the segment up to `rows`."""
         self.rows = rows
-        self.sent += 1
+        self.has_sent = True
         self.recorded += recorded
 
     def result(self, host: str) -> SegmentResult:

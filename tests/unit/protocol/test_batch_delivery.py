@@ -332,11 +332,12 @@ def test_what_an_attempt_recorded_and_could_not_tell_counts_as_progress() -> Non
     assert dispatcher.starts == [[(0, 0)], [(0, 2)], [(0, 4)], [(0, 6)]]
 
 
-def test_older_records_take_nothing_back() -> None:
+@pytest.mark.parametrize("recorded", [2, 4])
+def test_records_that_tell_nothing_new_take_nothing_back_and_are_not_read(recorded: int) -> None:
     place: Place
 
     def further_than_recorded(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
-        record(place, tasks[0], 2)
+        record(place, tasks[0], recorded)
         return failed(FailureKind.RETRIABLE, rows=4, chunks=2)(tasks)
 
     dispatcher = Carrying(further_than_recorded, done)
@@ -345,6 +346,7 @@ def test_older_records_take_nothing_back() -> None:
     run.deliver_all()
 
     assert dispatcher.starts == [[(0, 0)], [(0, 4)]]
+    assert f"read {paths.progress('a', 0, 0, recorded)}" not in place.requests
 
 
 def test_progress_of_a_segment_that_the_batch_does_not_have_stops_delivery() -> None:
@@ -504,7 +506,9 @@ def test_after_a_lost_attempt_the_next_goes_on_under_a_new_term_from_what_was_re
 
 
 @pytest.mark.parametrize("of_another", [False, True])
-def test_only_progress_of_another_run_shows_that_the_term_was_held_before(of_another: bool) -> None:
+def test_only_progress_of_another_run_shows_that_the_term_was_held_before(
+    of_another: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
     place, run = carried_by(dispatcher, rows=[5], retry=Retry(attempts=1))
     with pytest.raises(DeliveryError):
@@ -514,6 +518,7 @@ def test_only_progress_of_another_run_shows_that_the_term_was_held_before(of_ano
     run.deliver_all()
 
     assert run.committers[0].term.number == (1 + MARGIN + 1 if of_another else 1)
+    assert ("progress of batch 0 names term 1" in caplog.text) is of_another
     assert dispatcher.starts == [[(0, 0)], [(0, 2)]]
 
 

@@ -55,6 +55,12 @@ def test_a_whole_batch_that_failed_is_written_again_as_a_whole() -> None:
     assert rows == [3, 3, 3]
 
 
+def test_of_a_whole_batch_that_was_written_each_segment_has_arrived() -> None:
+    _, run = with_writer(lambda *_: None)
+
+    assert handed_over(run) == [SegmentResult(0, 1, chunks=1), SegmentResult(1, 2, chunks=1)]
+
+
 def test_the_writer_of_a_superseded_process_is_not_called() -> None:
     calls: list[object] = []
     place, run = with_writer(lambda *given: calls.append(given))

@@ -205,6 +205,20 @@ def test_the_rows_of_a_marker_that_came_late_are_confirmed() -> None:
     assert target.met.count("last") == asked + 1
 
 
+def test_a_target_that_a_newer_process_filled_further_has_what_was_marked() -> None:
+    place, target = Place(rows=lambda _: [1, 1]), Target()
+    older = place.open({"a": Forgetful(target)})
+    place.stream(older, 0)
+    newer = place.open({"a": Forgetful(target)})
+    place.stream(newer, 1)
+    place.requests.clear()
+
+    older.committers[0].confirm_marked()
+
+    assert target.met[-2:] == ["last", "last"]
+    assert place.requests == [], "it marked the batch, and so knows the manifest"
+
+
 # Its own markers.
 
 
@@ -300,6 +314,25 @@ def test_what_a_predecessor_finished_and_collected_meanwhile_is_not_sent_again(l
 
     assert sink.chunks == []
     assert run.committers[0].next_batch() == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "looks"), [(Recorder, [paths.progress_folder("a", 0)]), (lambda: Forgetful(Target()), [])]
+)
+def test_a_drain_looks_for_progress_of_others_before_its_first_batch_if_there_can_be_any(
+    make: Callable[[], object], looks: list[str]
+) -> None:
+    place = Place()
+    list(place.query().batches(place.open({}), 3))
+    drain = place.open({"a": Delivery(make(), start_from="earliest")}, stages=False)
+    place.requests.clear()
+
+    drain.deliver_all()
+
+    assert drain.committers[0].marked_through == 2
+    assert [request for request in place.requests if request.startswith("list sinks/")] == [
+        f"list {path}" for path in looks
+    ]
 
 
 # A store that does not answer.

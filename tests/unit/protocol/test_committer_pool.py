@@ -141,6 +141,8 @@ def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept(caplog: pytest.
 
     assert isinstance(team.pool.error, DeliveryError)
     assert "the delivery to sink b failed: batch 0: delivery stopped after 1 attempts" in caplog.text
+    (record,) = [vars(each) for each in caplog.records if "the delivery to sink b failed" in each.getMessage()]
+    assert (record["wal"], record["sink"]) == (team.place.wal.root, "b")
     assert team.pool.parked == {}
     team.end()
     assert told == ["stop the query"]
@@ -300,6 +302,17 @@ def test_stopping_returns_whether_every_thread_stopped_in_time() -> None:
 
     held.let_go.set()
     assert team.pool.stop(PATIENCE_S)
+
+
+def test_a_pool_that_is_stopped_twice_records_the_end_of_its_run_once() -> None:
+    team, role = Team({"a": Recorder()}), paths.committer_role("a")
+    assert team.pool.stop(PATIENCE_S)
+    assert holder_of(team.run.log, role, 1).state is Holding.ENDED
+
+    team.place.wal.delete([paths.ended(role, 1)])
+    assert team.pool.stop(PATIENCE_S)
+
+    assert holder_of(team.run.log, role, 1).state is not Holding.ENDED
 
 
 def test_all_threads_share_the_time_of_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

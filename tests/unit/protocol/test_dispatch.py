@@ -21,6 +21,7 @@ from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.protocol.dispatch import SMALL_BATCH_SEGMENTS, carry_out, copier, is_small
 from wal_sink.settings import Delivery, Retry
+from wal_sink.support.clock import host_name
 from wal_sink.testing import simulated_runtime
 
 LIMIT_S = 0.05
@@ -111,6 +112,31 @@ def test_without_a_copy_a_sink_in_which_a_call_still_runs_has_failed_for_good() 
         run.deliver_all()
 
     assert sink.calls == 1
+
+
+def test_other_runs_of_this_process_leave_a_sink_of_a_wal_alone_while_a_call_of_it_runs() -> None:
+    made = list[DirectCall]()
+
+    def new_timed_call() -> DirectCall:
+        made.append(DirectCall())
+        return made[-1]
+
+    run, _ = staged(Place(), Told())
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    log = replace(run.log, runtime=replace(run.log.runtime, new_timed_call=new_timed_call))
+    sink = Told()
+    for run_id, name in [("one", "a"), ("another", "a"), ("one", "b")]:
+        given = DeliveryContext("w", name, Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 7, None)
+        dispatcher = LocalDispatcher(
+            lambda: sink, replace(log, run_id=run_id), should_stop=lambda: False, objects=[sink]
+        )
+        dispatcher.deliver(given, manifest, [], confirm=False)
+
+    of_one, of_another, of_other_sink = (each.claim for each in made)
+    assert (of_one.run_id, of_another.run_id) == ("one", "another")
+    assert of_one.things == of_another.things
+    assert set(of_one.things) & set(of_other_sink.things) == {id(sink)}
 
 
 # Copies.
@@ -305,9 +331,10 @@ def test_a_sink_on_an_executor_is_told_so() -> None:
     tasks = [SegmentTask(0, manifest.segments[0], 0, maybe_sent=False)]
     given = DeliveryContext("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 10, None)
 
-    carry_out(given, tasks, lambda: sink, DirectCall(), run.log, on_executor=True)
+    (result,) = carry_out(given, tasks, lambda: sink, DirectCall(), run.log, on_executor=True)
 
     assert sink.on_executor == [True]
+    assert result.host == host_name()
 
 
 def test_a_run_that_ends_is_heard_by_the_carrier_between_chunks() -> None:

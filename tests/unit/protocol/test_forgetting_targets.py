@@ -148,7 +148,7 @@ def test_a_start_with_nothing_to_deliver_reads_the_last_delivered() -> None:
         run.deliver_all()
 
 
-def test_a_target_that_does_not_answer_at_the_end_is_asked_again() -> None:
+def test_a_target_that_does_not_answer_at_the_end_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     target, place = Target(), Place(rows=lambda _: [3])
     run = place.open({"a": Forgetful(target)})
     complete(place, run)
@@ -159,6 +159,8 @@ def test_a_target_that_does_not_answer_at_the_end_is_asked_again() -> None:
     run.committers[0].confirm_marked()
 
     assert target.met.count("last") == before + 2
+    (text,) = [text for text in caplog.messages if "not now" in text]
+    assert text.startswith("batch 0, sink 'a': attempt 1 of 8 failed at ")
 
 
 def test_a_run_that_marked_nothing_asks_nothing_when_it_starts_and_ends() -> None:

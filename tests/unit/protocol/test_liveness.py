@@ -57,6 +57,16 @@ def test_a_single_committer_touches_the_file_once_a_second_at_most(tmp_path: Pat
     assert touches == 10
 
 
+def test_a_beat_just_one_interval_after_the_last_touch_touches_the_file(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "alive"
+    liveness = Liveness(str(file), clock.runtime)
+    liveness.beat("a", lambda: ["a"])
+    age(file)
+    clock.now_s += TOUCH_EVERY_S
+    liveness.beat("a", lambda: ["a"])
+    assert is_touched(file)
+
+
 def test_a_committer_that_is_stuck_keeps_it_old_although_the_others_go_on(tmp_path: Path) -> None:
     clock, file = Clock(), tmp_path / "alive"
     liveness = Liveness(str(file), clock.runtime)
@@ -91,7 +101,15 @@ def test_a_file_that_cannot_be_touched_any_more_is_a_warning(tmp_path: Path, cap
         for _ in range(3):
             liveness.beat("a", lambda: ["a"])
             clock.now_s += 10
-    assert caplog.text.count("cannot be touched any more") == 1
+        assert caplog.text.count("cannot be touched any more") == 1
+
+        (tmp_path / "folder").mkdir()
+        liveness.beat("a", lambda: ["a"])
+        (tmp_path / "folder/alive").unlink()
+        (tmp_path / "folder").rmdir()
+        clock.now_s += 10
+        liveness.beat("a", lambda: ["a"])
+    assert caplog.text.count("cannot be touched any more") == 2, "it could be touched in the meantime"
 
 
 # --- in a drain

@@ -11,13 +11,16 @@ import pyarrow as pa
 import pytest
 
 from tests.house.kit import stage_tables
-from tests.house.log import Log, Manifest, chunk_ends, paths, segment_writer
+from tests.house.log import Log, Manifest, SegmentLimits, chunk_ends, paths, segment_writer
 from tests.house.protocol import SMALL_BATCH_BYTES, Run, Staged, StagedPartition, StagingContext
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
+from wal_sink.log.records import StagingTiming, TaskTiming
 from wal_sink.protocol import partitions as inline_rows
 from wal_sink.protocol.partitions import MOST_INLINE_BYTES, inline_limit, packed, stage_partition, take_inline
+from wal_sink.support.clock import host_name
+from wal_sink.testing import simulated_runtime
 
 BUDGET = 16 << 20
 WIDE = pa.schema([("c0", pa.binary())])
@@ -124,6 +127,23 @@ def test_a_small_partition_opens_no_log(run: Run, place: Place) -> None:
         context, [batch(1)], lambda: pytest.fail("a log was opened"), partition=7, on_executor=True
     )
     assert (staged.segments, staged.partition, rows_of(staged.inline)) == ((), 7, [1])
+    assert staged.time_zone == "", "no column of the batch has a time zone"
+
+
+@pytest.mark.parametrize(("on_executor", "host"), [(True, host_name()), (False, "")])
+def test_a_task_tells_how_long_it_took_and_where_it_ran(run: Run, place: Place, on_executor: bool, host: str) -> None:
+    runtime = simulated_runtime(seed=1)
+    runtime.sleep_s(60.0)
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        runtime.sleep_s(2.5)
+        yield batch(1)
+
+    staged = stage_partition(
+        context_of(run, place), slowly(), lambda: run.log, partition=7, on_executor=on_executor, runtime=runtime
+    )
+    slowest = TaskTiming(partition=7, seconds=2.5, host=host)
+    assert staged.timing == StagingTiming(tasks=1, task_seconds=2.5, slowest=slowest)
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 100])
@@ -315,5 +335,6 @@ def test_no_rows_travel_that_the_wal_does_not_keep() -> None:
     run = place.open({"a": VaultSink(vault, keep_segments=False)})
     manifest = stage_inline(place, run, [numbers(0, 3), numbers(1, 2)])
     assert [ref.kept for ref in manifest.segments] == [False, False]
+    assert StagingContext("f", SegmentLimits(2, 9, 9), inline_bytes=BUDGET, keep_segments=False).inline_limit(0) == 0
     assert None not in manifest.prepared["a"]
     assert "segment" not in " ".join(place.requests)

@@ -14,6 +14,7 @@ from tests.house.sinks import Chunk, FailureKind, LedgerEntry, Position, Rejecte
 from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place
 from wal_sink.operate.replay import DeadLetters
+from wal_sink.protocol.letters import RefusalTakenError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Lookup
 from wal_sink.sinks.chunk import refusal_key
@@ -390,6 +391,18 @@ def test_refusals_of_a_chunk_are_numbered_in_their_files_and_keys() -> None:
         f"000000-000000000004-000000000006-{number:06d}.parquet": refusal_key(held().position, [4], number)
         for number in range(3)
     }
+
+
+def test_who_finds_the_next_refusal_taken_is_told_which_and_one_that_is_no_replay_names_none() -> None:
+    stage = Stage()
+    first, second = (Rejections(stage.run.log, "a", 0, held()) for _ in range(2))
+    first.close(held())
+    with pytest.raises(RefusalTakenError) as caught:
+        second.close(held())
+
+    path = paths.dead_letter("a", 0, 0, 4, 6, number=0)
+    assert caught.value.where == stage.place.wal.url_of(path)
+    assert read_dead_letter(stage.place.wal, path).replay_of == ""
 
 
 def test_between_two_refusals_the_run_may_end() -> None:

@@ -15,6 +15,8 @@ from tests.house.support import logger_of
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.protocol.messages import ByTime
+from wal_sink.protocol.segment_delivery import RECORD_S
 from wal_sink.support.clock import host_name
 
 logger = logger_of(__name__)
@@ -150,6 +152,40 @@ def test_a_record_that_is_logged_on_an_executor_names_wal_sink_batch_and_segment
 
     record: Any = caplog.records[0]
     assert (record.wal, record.sink, record.batch, record.segment) == (stage.place.wal.root, "a", 0, stage.segment.id)
+
+
+# By time.
+
+
+def test_no_look_of_another_process_is_good_on_an_executor() -> None:
+    """Its clock tells nothing there."""
+    looked_s = {}
+    for on_executor in (True, False):
+        stage = Stage(on_executor=on_executor)
+        now_s = stage.run.log.runtime.monotonic_s()
+        stage.deliver(Recorder(), by_time=ByTime(looked_s=now_s))
+        looked_s[on_executor] = stage.checks
+    assert looked_s == {True: 1, False: 0}
+
+
+@pytest.mark.parametrize(("each_s", "recorded"), [(RECORD_S - 0.1, [4]), (RECORD_S, [2, 4])])
+def test_progress_by_time_is_recorded_once_a_second(each_s: float, recorded: list[int]) -> None:
+    stage = Stage()
+    stage.deliver(Recorder(lambda _: stage.run.log.runtime.sleep_s(each_s)), by_time=ByTime(records=True))
+    assert stage.recorded == recorded
+
+
+def test_rows_are_read_by_the_reader_of_the_log() -> None:
+    stage, read = Stage(), list[str]()
+    genuine = stage.run.log.segment_reader
+
+    def noting(*given: Any, where: str, **more: Any) -> Any:
+        read.append(where)
+        return genuine(*given, where=where, **more)
+
+    object.__setattr__(stage.run.log, "segment_reader", noting)
+    stage.deliver(Recorder())
+    assert read == [stage.place.wal.url_of(stage.segment.path)]
 
 
 # Opening.

@@ -6,9 +6,10 @@ import pytest
 
 from tests.house.log import paths
 from tests.house.sinks import Sink
+from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, begun, place, restaged, restarted, shown
 from tests.support.vault import Vault, VaultSink
-from wal_sink import Delivery, SinkContext
+from wal_sink import Delivery, Retry, SinkContext
 from wal_sink.sinks import Transaction
 
 
@@ -132,6 +133,14 @@ def test_the_sink_that_aborts_is_told_where_it_runs_and_what_it_aborts(vault: Va
     assert sink.contexts == [
         SinkContext(wal.wal_id, "a", run.committers[0].term.number, 0, columns=(), on_executor=False)
     ]
+
+
+def test_every_call_of_an_abort_is_limited_in_time(vault: Vault) -> None:
+    where, limits = place(5), dict[str, set[float]]()
+    restaged(where, where.open({"a": VaultSink(vault)}), vault)
+    where.open({"a": VaultSink(vault)}, runtime=noting_limits(limits), retry=Retry(attempt_timeout_s=7))
+    assert len(vault.aborts) == 1
+    assert limits == {call: {7.0} for call in ["<lambda>", "open", "abort", "close"]}
 
 
 def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:

@@ -156,6 +156,20 @@ def test_a_handle_has_to_be_text_of_some_length(
     assert vault.held == {}
 
 
+def test_a_handle_may_have_as_many_characters_as_the_limit_says(vault: Vault) -> None:
+    class Longest(VaultSink):
+        def prepare(self) -> str:
+            super().prepare()
+            return "x" * MAX_HANDLE
+
+    where = place(1)
+    run = where.open({"a": Longest(vault)})
+    staged(where, run)
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    assert manifest.prepared == {"a": ("x" * MAX_HANDLE,)}
+
+
 def test_rows_cannot_be_refused_while_they_are_prepared(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
     sink: Any = VaultSink(vault)
     sink.write = lambda _: Rejected({0: "no"})
