@@ -14,14 +14,13 @@ import pytest
 from tests.house.log import SegmentRef, Term
 from tests.house.protocol import SMALL_BATCH_BYTES, DeliveryContext, LocalDispatcher, Run, SegmentResult, SegmentTask
 from tests.house.sinks import Chunk, Failure, FailureKind, Sink, SinkContext, as_sink
-from tests.house.support import DirectCall, StoppedError
+from tests.house.support import DirectCall, StoppedError, host_name
 from tests.support.forgetting import Forgetful, Target
 from tests.support.hanging_calls import Hangs
 from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.protocol.dispatch import SMALL_BATCH_SEGMENTS, carry_out, copier, is_small
 from wal_sink.settings import Delivery, Retry
-from wal_sink.support.clock import host_name
 from wal_sink.testing import simulated_runtime
 
 LIMIT_S = 0.05

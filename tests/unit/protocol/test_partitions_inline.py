@@ -13,13 +13,13 @@ import pytest
 from tests.house.kit import stage_tables
 from tests.house.log import Log, Manifest, SegmentLimits, chunk_ends, paths, segment_writer
 from tests.house.protocol import SMALL_BATCH_BYTES, Run, Staged, StagedPartition, StagingContext
+from tests.house.support import host_name
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
 from wal_sink.log.records import StagingTiming, TaskTiming
 from wal_sink.protocol import partitions as inline_rows
 from wal_sink.protocol.partitions import MOST_INLINE_BYTES, inline_limit, packed, stage_partition, take_inline
-from wal_sink.support.clock import host_name
 from wal_sink.testing import simulated_runtime
 
 BUDGET = 16 << 20

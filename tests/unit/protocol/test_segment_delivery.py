@@ -9,15 +9,12 @@ import msgspec
 import pytest
 
 from tests.house.log import Progress, decode, paths
-from tests.house.protocol import SegmentResult, read_dead_letter
+from tests.house.protocol import RECORD_S, ByTime, SegmentResult, read_dead_letter
 from tests.house.sinks import Chunk, FailureKind, Position, SinkContext
-from tests.house.support import logger_of
+from tests.house.support import host_name, logger_of
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.protocol.messages import ByTime
-from wal_sink.protocol.segment_delivery import RECORD_S
-from wal_sink.support.clock import host_name
 
 logger = logger_of(__name__)
 
