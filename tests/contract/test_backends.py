@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.house.stores import StoreSpec, open_store
-from tests.support.contracts import DISTURBED, VALUES, FoldedContract, faults
+from tests.support.contracts import DISTURBED, LOSSES, VALUES, FoldedContract, faults
 from tests.support.servers.s3_server import S3Server
 from wal_sink_backends import FilesSink, SqlSink
 
@@ -33,6 +33,7 @@ class FilesContract(FoldedContract):
     """A folder, looked at through its own store and pyarrow."""
 
     format: Any = "jsonl"
+    law = "[`FilesSink`](sinks/files.md)"
 
     @pytest.fixture(autouse=True)
     def token(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +118,7 @@ def test_files_on_s3_come_once_whatever_dies_fails_or_wakes(s3_url: str, s3_serv
     """The sink differs from the one on a local disk only by what the store answers to a second create."""
     checks = (
         *DISTURBED,
+        *LOSSES,
         "a_chunk_that_comes_again_changes_nothing",
         "every_row_is_there_when_write_returns",
         "it_travels_to_executors",
@@ -126,6 +128,8 @@ def test_files_on_s3_come_once_whatever_dies_fails_or_wakes(s3_url: str, s3_serv
 
 class TestSqlite(FoldedContract):
     every = 5
+    key = ("id",)
+    law = "[SQL](sinks/sql.md)"
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Path:
@@ -135,7 +139,8 @@ class TestSqlite(FoldedContract):
         return target.with_name(f"{next(_numbers)}.db")
 
     def make_sink(self, target: Path) -> SqlSink:
-        return SqlSink(f"sqlite:///{target}", "flights")
+        upsert: dict[str, Any] = {"mode": "upsert", "key": self.key} if self.is_keyed else {}
+        return SqlSink(f"sqlite:///{target}", "flights", **upsert)
 
     def rows_in(self, target: Path) -> list[dict[str, Any]]:
         with closing(sqlite3.connect(target)) as database:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from boto3.dynamodb.types import TypeDeserializer
 
-from tests.support.contracts import FoldedContract
+from tests.support.contracts import LOSSES, FoldedContract, faults
 from tests.support.servers.dynamodb_local import DynamoDbLocal
 from tests.support.servers.dynamodb_server import ACCESS, REGION
+from tests.support.wrong_sinks import WAKES
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
 
@@ -27,6 +29,11 @@ class DynamoDbContract(FoldedContract):
 
     @pytest.fixture(autouse=True)
     def closed(self) -> Iterator[None]:
+        with self.closing():
+            yield
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
         self.made: list[Any] = []
         yield
         for sink in self.made:  # of processes that died, which have nobody else to close their sockets
@@ -37,14 +44,15 @@ class DynamoDbContract(FoldedContract):
         return self.another(Table(dynamodb_local, ""))
 
     def another(self, target: Table) -> Table:
-        return Table(target.server, target.server.new_table(row_key="S"))
+        return Table(target.server, target.server.new_table(**{"id": "N"} if self.is_keyed else {"row_key": "S"}))
 
     def make_sink(self, target: Table) -> Any:
         self.made.append(self.new_sink(target.name, region=REGION, endpoint_url=target.server.endpoint))
         return self.made[-1]
 
     def new_sink(self, table: str, **where: Any) -> Any:
-        return DynamoDbSink(table, row_key="row_key", ledger_table=f"{table}-ledger", **where)
+        row_key = None if self.is_keyed else "row_key"
+        return DynamoDbSink(table, row_key=row_key, ledger_table=f"{table}-ledger", **where)
 
     def rows_in(self, target: Table) -> list[Any]:
         read = TypeDeserializer().deserialize
@@ -56,9 +64,31 @@ class DynamoDbContract(FoldedContract):
 
 
 class TestTransactions(DynamoDbContract):
-    pass
+    key = ("id",)
+    law = "[`DynamoDbSink`](sinks/dynamodb.md)"
 
 
 class TestPuts(DynamoDbContract):
+    law = "[`DynamoDbPutSink(row_key=…)`](sinks/dynamodb.md)"
+
     def new_sink(self, table: str, **where: Any) -> Any:
         return DynamoDbPutSink(table, row_key="row_key", **where)
+
+
+class PutsByOwnKeys(DynamoDbContract):
+    law = "[`DynamoDbPutSink` with other keys](sinks/dynamodb.md)"
+
+    def another(self, target: Table) -> Table:
+        return Table(target.server, target.server.new_table(id="N"))
+
+    def new_sink(self, table: str, **where: Any) -> Any:
+        return DynamoDbPutSink(table, **where)
+
+    def test_a_process_may_wake_after_its_successor_has_finished(self, target: Table) -> None:
+        self._check_matrix(target, ("stands still",), ("id",))
+
+
+def test_a_late_put_of_an_own_key_brings_an_old_item_back(dynamodb_local: DynamoDbLocal) -> None:
+    contract = PutsByOwnKeys()
+    with contract.closing():
+        assert faults(contract, Table(dynamodb_local, ""), WAKES, *LOSSES) == {}

@@ -36,6 +36,7 @@ class Orders:
 
 class HttpContract(FoldedContract):
     kind = "keys"
+    law = "[`HttpSink(idempotent=True)`](sinks/http.md)"
 
     @pytest.fixture(autouse=True)
     def token(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -78,6 +79,7 @@ class TestChunksByKey(HttpContract):
 
 class TestLookup(HttpContract):
     kind = "plain"
+    law = "[`HttpLookupSink`, other `HttpSink`](sinks/http.md)"
     every = 11
 
     def new_sink(self, target: Orders) -> HttpSink:
@@ -95,6 +97,7 @@ class RowsByKey(HttpContract):
 
 class Plain(HttpContract):
     kind = "plain"
+    law = TestLookup.law
     every = 30
     each_line = False
 

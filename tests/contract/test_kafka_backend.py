@@ -21,6 +21,7 @@ class TestKafka(FoldedContract):
 
     every = 41  # each run opens clients of a real broker again and again
     each_line = False
+    law = "[Kafka](sinks/kafka.md)"
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ class Keys:
 
 class RedisContract(FoldedContract):
     kind: Any = "hash"
+    law = "[Redis](sinks/redis.md)"
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -78,6 +79,7 @@ class RedisContract(FoldedContract):
 
 class TestHashes(RedisContract):
     every = 5
+    key = ("id",)
 
 
 class Streams(RedisContract):

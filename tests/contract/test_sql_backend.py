@@ -32,6 +32,8 @@ class Target:
 class SqlContract(FoldedContract):
     every = 16
     each_line = False
+    key = ("id",)
+    law = "[SQL](sinks/sql.md)"
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +44,8 @@ class SqlContract(FoldedContract):
 
     def make_sink(self, target: Target) -> SqlSink:
         url = target.server.url(target.database)
-        return SqlSink(url, target.table, password_env=PASSWORD_VARIABLE, connect_timeout_s=PATIENCE_S)
+        upsert: dict[str, Any] = {"mode": "upsert", "key": self.key} if self.is_keyed else {}
+        return SqlSink(url, target.table, password_env=PASSWORD_VARIABLE, connect_timeout_s=PATIENCE_S, **upsert)
 
     def secrets(self) -> list[str]:
         return [PASSWORD]

@@ -29,6 +29,7 @@ class TwoPhaseFilesContract(FoldedContract):
     """A folder, read through a separate store and pyarrow: every visible file counts."""
 
     format: Any = "jsonl"
+    law = "[`TwoPhaseFilesSink`](sinks/files.md)"
 
     def make_sink(self, target: StoreSpec) -> TwoPhaseFilesSink:
         return TwoPhaseFilesSink(

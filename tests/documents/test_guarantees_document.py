@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import get_args
 
 import pytest
 
 from tests.house.protocol import RECORD_S, SMALL_BATCH_BYTES
 from tests.support.documents import check_exists, laws
+from tests.support.laws import PAGE, read_laws, with_table
 from tests.support.processes import CHECKOUT
 from wal_sink.protocol.progress import GROUP_BATCHES, GROUP_S
 from wal_sink.protocol.segment_delivery import LOOK_S
 from wal_sink.spark.committers import GRACE_S
+from wal_sink.testing.matrix.verdict import Verdict
 
 _SENTENCE = re.compile(r"(\d+)\. (.+)")
 _MORE = re.compile(r" {3,4}([^-\s].*)")
@@ -81,6 +84,17 @@ def test_a_sentence_without_checks_has_no_place_to_hide() -> None:
 def test_the_document_is_short() -> None:
     assert len((CHECKOUT / "docs/GUARANTEES.md").read_text().split()) <= MOST_WORDS
     assert faults(Sentence(1, "It holds.", ["spec::I1_CompletedOnly"] * 4)) == ["1. It holds.: more than 3 checks"]
+
+
+def test_the_table_is_made_from_the_verdicts_that_the_contracts_find() -> None:
+    verdicts = read_laws()
+    page = PAGE.read_text()
+    assert page == with_table(page, verdicts), "python -m tests.support.laws --write"
+    assert {verdict for found in verdicts.values() for verdict in found.values()} <= set(get_args(Verdict))
+    contracts = "".join(path.read_text() for path in (CHECKOUT / "tests/contract").glob("test_*.py"))
+    assert [sink for sink in verdicts if f'law = "{sink}"\n' not in contracts] == []
+    with pytest.raises(ValueError, match="expected one pair of <!-- laws -->"):
+        with_table("no table", verdicts)
 
 
 def test_sentences_are_numbered_in_order() -> None:

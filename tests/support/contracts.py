@@ -1,4 +1,7 @@
-"""`SinkContract` without a test for each odd value, and its checks as functions that tell what failed."""
+"""`SinkContract` without a test for each odd value, and its checks as functions that tell what failed.
+
+What becomes of the rows of a ready sink is compared with docs/laws.toml.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from tests.support.wrong_sinks import DIES, REQUEST_FAILS, WAKES
-from wal_sink.testing import SinkContract
+from tests.support.laws import SOURCE, read_laws
+from tests.support.wrong_sinks import DIES, FORGETS, LOSES, REQUEST_FAILS, WAKES
+from wal_sink.testing import CrashMatrix, SinkContract
 from wal_sink.testing.contract.base import ContractBase
 
 DISTURBED = (DIES, REQUEST_FAILS, WAKES)
 """The checks that disturb a sink of any kind at many points."""
+LOSSES = (FORGETS, LOSES)
+"""The checks in which a target loses rows. They pass for every sink that gets chunks; docs/laws.toml tells the rest."""
 VALUES = (
     "a_column_of_this_type_is_taken_or_refused_by_name",
     "columns_with_such_names_are_taken_or_refused_by_name",
@@ -30,6 +36,30 @@ class FoldedContract(SinkContract):
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """No test for each type and each kind of name."""
+
+    law: ClassVar[str] = ""
+    """The name of this sink in docs/laws.toml."""
+    is_keyed = False
+    """Whether later rows replace earlier ones in the present run."""
+
+    def _may_lose(self, target: Any) -> None:
+        self._sink(target)
+
+    def _matrix(self, target: Any, disturb: Sequence[Any], key: Sequence[str] = ()) -> CrashMatrix:
+        self.is_keyed = bool(key)
+        try:
+            return super()._matrix(target, disturb, key)
+        finally:
+            self.is_keyed = False
+
+    def _judge(self, matrix: CrashMatrix, disturb: Sequence[Any]) -> None:
+        recorded = read_laws()[self.law].get(disturb[0]) if self.law and disturb else None
+        if recorded is not None and matrix.verdict != recorded:
+            pytest.fail(
+                f"{SOURCE.name}, {self.law}, {disturb[0]}: {recorded}; found: {matrix.verdict}\n{matrix.report()}"
+            )
+        if disturb != ("stands still",) or recorded != "cannot be seen":
+            super()._judge(matrix, disturb)
 
     def beside(self, target: Any) -> Any:
         """Return the place for one of the cases."""

@@ -61,6 +61,7 @@ RULE = "its_ledger_goes_by_the_rule"
 POSITIONS = "positions_tells_every_slot_as_last_does"
 SHUTS_OUT = "who_asks_for_positions_shuts_nobody_out"
 FORGETS = "a_target_may_forget_its_newest_commits_at_any_point"
+LOSES = "a_target_may_lose_rows_and_keep_their_position_at_any_point"
 GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
 """The tests that fail for a sink that is wrong even undisturbed. Tests with a disturbance do not skip it."""
 TOGETHER = "rows_and_position_are_written_together_or_not_at_all"
@@ -551,7 +552,7 @@ class LooksAtThePositionBeforeItWrites(Ledger):
             self.target.store(chunk)
 
 
-@breaks(LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG)
+@breaks(LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, LOSES, *GOES_WRONG)
 class HasAPositionForEverySlot(Ledger):
     """A sink that answers with a position for every slot, and relies on it."""
 
@@ -565,7 +566,7 @@ class HasAPositionForEverySlot(Ledger):
         return super().last(slot) or Position(slot, -1, 0, "")
 
 
-@breaks(LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG)
+@breaks(LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, LOSES, *GOES_WRONG)
 class TellsAnotherSlot(Ledger):
     """A sink that answers with the position of another slot, and relies on it."""
 
@@ -580,7 +581,7 @@ class TellsAnotherSlot(Ledger):
         return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
 
 
-@breaks(*GOES_WRONG, LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED, POSITIONS, FORGETS)
+@breaks(*GOES_WRONG, LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED, POSITIONS, FORGETS, LOSES)
 class HasOneSlot(Ledger):
     def write(self, chunk: Chunk) -> None:
         self.target.commit(chunk, slot="one")
@@ -707,7 +708,7 @@ class ShutsOutWhoWritesWhenItIsOpened(Ledger):
         super().write(chunk)
 
 
-@breaks(*GOES_WRONG, POSITIONS, FORGETS)
+@breaks(*GOES_WRONG, POSITIONS, FORGETS, LOSES)
 class TellsOnePositionForAllSlots(Ledger):
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
         return dict.fromkeys(slots, self.last(slots[0]))

@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 from tests.support.vault import Row, Vault, VaultSink
 from tests.support.wrong_sinks import (
     DIES,
+    FORGETS,
     GOES_WRONG,
     HIDDEN,
     LONG_TEXT,
+    LOSES,
     NAMES,
     REQUEST_FAILS,
     RETURNS,
@@ -88,7 +90,7 @@ class ShowsWhatItPrepares(Travelling):
         return super().prepare()
 
 
-@breaks(INVISIBLE, COPY, DIES, TAKES_BACK)
+@breaks(INVISIBLE, COPY, DIES, REQUEST_FAILS, TAKES_BACK, WAKES)
 class ShowsWhatIsWritten(Travelling):
     def write(self, chunk: Chunk) -> None:
         super().write(chunk)
@@ -101,7 +103,7 @@ class ShowsWhatIsWritten(Travelling):
         super().abort(transaction, token)
 
 
-@breaks(*GOES_WRONG, TEXT)
+@breaks(*GOES_WRONG, FORGETS, LOSES, TEXT)
 class ReturnsANumber(Travelling):
     def prepare(self) -> Any:
         return len(super().prepare())
@@ -185,7 +187,7 @@ class GoesByTheNumbersOfASegment(Travelling):
                 del self.vault.held[other]
 
 
-@breaks(*GOES_WRONG, RETURNS, TYPE, NAMES, LONG_TEXT)
+@breaks(*GOES_WRONG, FORGETS, LOSES, RETURNS, TYPE, NAMES, LONG_TEXT)
 class RefusesRows(Travelling):
     def write(self, chunk: Chunk) -> Any:
         super().write(chunk)

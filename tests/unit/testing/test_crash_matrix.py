@@ -18,7 +18,7 @@ import pytest
 from tests.house.sinks import BatchSink, ReleasedBatch
 from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Retry, Sink
 from wal_sink.testing import CrashMatrix, crash_matrix, query_into
-from wal_sink.testing.matrix.verdict import EVERYTHING, chosen, points_of
+from wal_sink.testing.matrix.verdict import EVERYTHING, What, chosen, points_of
 from wal_sink.testing.simulation.watched import OwnLines
 
 SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
@@ -35,6 +35,7 @@ def test_a_plain_sink_repeats_a_chunk_and_no_more() -> None:
     assert matrix.promise.ability == "plain"
     assert matrix.lost == 0
     assert 0 < matrix.repeated <= matrix.permitted
+    assert matrix.verdict == "repeats"
     assert min(matrix.crashes, matrix.failures, matrix.takeovers) > 0
 
 
@@ -122,6 +123,58 @@ class InALock(Sink):
             known = [row["key"] for row in self.target.rows]
             new = [{**row, "key": key} for row, key in zip(chunk.table.to_pylist(), chunk.row_keys(), strict=True)]
             self.target.rows += [row for row in new if row["key"] not in known]
+
+
+class Puts(Sink):
+    """Rows by their business key: a later row replaces an earlier one, and so does an earlier one that comes late."""
+
+    idempotent = True
+
+    def __init__(self, target: dict[int, Any]) -> None:
+        self.target = target
+
+    def write(self, chunk: Chunk) -> None:
+        self.target.update({row["id"]: row for row in chunk.table.to_pylist()})
+
+
+class Newest(dict[int, Any]):
+    """A target that itself compares the batch of a row with that of the row it holds."""
+
+    def put(self, row: dict[str, Any], batch: int) -> None:
+        if self.get(row["id"], {"batch": -1})["batch"] <= batch:
+            self[row["id"]] = {**row, "batch": batch}
+
+
+class PutsNewer(Puts):
+    target: Newest
+
+    def write(self, chunk: Chunk) -> None:
+        for row in chunk.table.to_pylist():
+            self.target.put(row, chunk.batch_id)
+
+
+class PutsNewerThanItSaw(Puts):
+    """Compares before it puts: a process may stand still between these."""
+
+    def write(self, chunk: Chunk) -> None:
+        for row in chunk.table.to_pylist():
+            held = self.target.get(row["id"])
+            if held is None or held["batch"] <= chunk.batch_id:
+                self.target[row["id"]] = {**row, "batch": chunk.batch_id}
+
+
+def test_a_late_call_that_brings_an_old_row_back_is_found() -> None:
+    def matrix(sink: type[Puts], what: What, **how: Any) -> CrashMatrix:
+        return crash_matrix(sink, lambda target: target.values(), Newest, disturb=(what,), **how)
+
+    matrix(Puts, "dies", key=("id",), every=5).check()
+    matrix(Puts, "stands still", every=5).check()
+    assert matrix(PutsNewerThanItSaw, "stands still", key=("id",)).violations
+    wrong = matrix(Puts, "stands still", key=("id",))
+    assert wrong.verdict == "cannot be seen"
+    with pytest.raises(AssertionError, match=r"7 old: \{'id': 0, 'name': 'name 0'\}(?s:.*)an old row came back"):
+        wrong.check()
+    assert matrix(PutsNewer, "stands still", key=("id",)).check().verdict == "holds"
 
 
 class BeforeALock(InALock):
@@ -326,11 +379,13 @@ def test_what_nothing_could_follow_from_is_refused() -> None:
             {"disturb": ("crashes",)},
             (
                 r"disturb: unknown value \['crashes'\]\. Expected a tuple with one or more of \('dies', 'fails', "
-                r"'stands still', 'forgets'\)"
+                r"'stands still', 'forgets', 'loses rows'\)"
             ),
         ),
         ({"disturb": "dies"}, r"disturb: unknown value \['dies'\]\. Expected a tuple with one or more of"),
         ({"every": 0}, "every=0; expected 1 for all points"),
+        ({"key": "id"}, r"key='id': expected some of the columns \['id', 'name'\], but not all"),
+        ({"key": ("id",), "tables": SHORT}, r"key=\('id',\): expected some of the columns \['id'\], but not all"),
         ({"tables": []}, "tables: 0 without a row"),
         ({"tables": [SHORT[0].slice(0, 0)] * 3}, "tables: 3 without a row"),
     ]

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.sinks import ForgottenError, LedgerEntry
+from tests.house.sinks import BatchSink, ForgottenError, LedgerEntry, ReleasedBatch
 from wal_sink import Chunk, ConfigError, HistoryError, TransactionalSink
 from wal_sink.sinks import Position
-from wal_sink.testing import crash_matrix
+from wal_sink.testing import CrashMatrix, crash_matrix
+from wal_sink.testing.matrix.verdict import LOSSES, What
 
 SHORT = [pa.table({"id": [1, 2, 3, 4, 5, 6]}), pa.table({"id": [7]})]
 Rows = list[dict[str, Any]]
@@ -66,6 +67,11 @@ class Remembering(Careful):
         return self.known.get(slot) or super().last(slot)
 
 
+class Writer(BatchSink):
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        raise NotImplementedError
+
+
 def rows_of(bank: Bank) -> Rows:
     return bank.rows
 
@@ -87,8 +93,9 @@ def test_a_target_that_forgets_at_any_point_is_found_out_by_a_careful_sink(how: 
     matrix = crash_matrix(Careful, rows_of, Bank, tables=SHORT, disturb=("forgets",), **how).check()
 
     assert matrix.losses > 20
+    assert matrix.verdict == "detected"
     assert matrix.lost == matrix.repeated == matrix.crashes == 0
-    assert f", {matrix.losses} targets that forgot at " in str(matrix)
+    assert f", {matrix.losses} targets that lost rows at " in str(matrix)
 
 
 def test_targets_that_forget_need_not_be_new_ones() -> None:
@@ -138,13 +145,47 @@ def test_an_error_without_a_loss_that_explains_it_is_told() -> None:
     assert any("it gave up" in violation.error for violation in matrix.violations)
 
 
-def test_only_a_sink_with_positions_can_tell_what_its_target_forgot() -> None:
+class MakesUp(Careful):
+    """Writes a chunk twice where the bank has fewer rows than positions."""
+
+    def write(self, chunk: Chunk) -> None:
+        super().write(chunk)
+        if len(self.bank.rows) < sum(entry.position.rows for entry in self.bank.ledger.values()):
+            self.bank.store(chunk)
+
+
+class TakesTheRestForGone(Careful):
+    """Moves only the position where no row is left."""
+
+    def write(self, chunk: Chunk) -> None:
+        if self.bank.rows or not self.bank.ledger:
+            super().write(chunk)
+        else:
+            self.bank.ledger[chunk.position.slot] = LedgerEntry.of(chunk)
+
+
+def test_rows_that_vanish_alone_are_never_seen_but_nothing_else_goes_wrong() -> None:
+    def matrix(sink: type[Careful]) -> CrashMatrix:
+        return crash_matrix(sink, rows_of, Bank, tables=SHORT, disturb=("loses rows",), **BROUGHT_BACK)
+
+    lost = matrix(Careful).check()
+    assert (lost.verdict, lost.lost, lost.repeated) == ("cannot be seen", 0, 0)
+    assert lost.losses > 20
+    with pytest.raises(AssertionError, match=r"lost the rows of its newest commit, but no position, (?s:.*)repeated"):
+        matrix(MakesUp).check()
+    with pytest.raises(AssertionError, match="lost: "):
+        matrix(TakesTheRestForGone).check()
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_a_sink_without_positions_cannot_tell_what_its_target_lost(what: What) -> None:
     def plain(rows: Rows) -> Any:
         return lambda chunk: rows.extend(chunk.table.to_pylist())
 
-    with pytest.raises(ConfigError, match=r"disturb=\('forgets',\): .* is no TransactionalSink"):
-        crash_matrix(plain, list, list, tables=SHORT, disturb=("forgets",))
-    assert crash_matrix(plain, list, list, tables=SHORT, disturb=("fails", "forgets")).losses == 0
+    assert crash_matrix(plain, list, list, tables=SHORT, disturb=(what,)).check().verdict == "cannot be seen"
+    assert crash_matrix(plain, list, list, tables=SHORT, disturb=("fails", what)).losses == 0
+    with pytest.raises(ConfigError, match=r"Writer gets whole batches or segments\. Only targets of sinks that get"):
+        crash_matrix(lambda _: Writer(), list, list, disturb=(what,), data_frame=pa.Table.to_pylist)
 
 
 def test_a_target_is_saved_and_restored_or_neither() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pyarrow as pa
 import pytest
 
@@ -11,6 +13,7 @@ from tests.support.vault import Vault, VaultSink
 from wal_sink.sinks import Transaction
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.tables import partitioned
+from wal_sink.testing.matrix.verdict import LOSSES, What
 from wal_sink.testing.simulation.process import SINK_NAME, Process, bury
 
 SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
@@ -101,6 +104,40 @@ class _Forgetful(VaultSink):
     def commit(self, transaction: Transaction, handle: str) -> None:
         assert handle
         self.vault.shown[f"{transaction.id} {len(self.vault.shown)}"] = list(self.vault.held[transaction.id])
+
+
+class _TakesBackASegment(VaultSink):
+    """A sink that aborts by the numbers of a segment: a late abort of a lost attempt removes the rows of another."""
+
+    numbers: ClassVar[dict[str, tuple[int, ...]]] = {}
+
+    def begin(self, transaction: Transaction) -> str:
+        self.numbers[transaction.id] = (transaction.batch_id, transaction.partition)
+        return super().begin(transaction)
+
+    def abort(self, transaction: Transaction, token: str) -> None:
+        super().abort(transaction, token)
+        wanted = self.numbers[transaction.id]
+        self.vault.shown = {one: rows for one, rows in self.vault.shown.items() if self.numbers[one] != wanted}
+
+
+def test_an_abort_in_a_later_process_is_disturbed_too() -> None:
+    wrong = crash_matrix(_TakesBackASegment, lambda vault: vault.rows(), Vault, disturb=("stands still",))
+    assert any("abort" in point.name for violation in wrong.violations for point in violation.at)
+    right = crash_matrix(VaultSink, lambda vault: vault.rows(), Vault, disturb=("stands still",), every=99).check()
+    assert right.crashes == 7
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("what", LOSSES)
+def test_a_committed_transaction_that_is_gone_again_is_not_noticed_and_nothing_comes_twice(
+    what: What, keep: bool
+) -> None:
+    matrix = crash_matrix(
+        lambda vault: VaultSink(vault, keep_segments=keep), lambda vault: vault.rows(), Vault, disturb=(what,)
+    ).check()
+    assert matrix.losses > 50
+    assert (matrix.verdict, matrix.repeated) == ("cannot be seen", 0)
 
 
 @pytest.mark.parametrize("wrong", [_Early, _Forgetful])

@@ -26,7 +26,7 @@ from wal_sink.testing.data.rows import Row, Rows, same_value
 from wal_sink.testing.data.tables import COLUMN_NAMES, COLUMN_TYPES, three_batches
 from wal_sink.testing.matrix.crash_matrix import crash_matrix
 from wal_sink.testing.matrix.takeover import Beside
-from wal_sink.testing.matrix.verdict import Point, What, chosen
+from wal_sink.testing.matrix.verdict import CrashMatrix, Point, What, chosen
 from wal_sink.testing.simulation.process import promise_of, resolve
 
 
@@ -42,6 +42,10 @@ class ContractBase:
     expected_guarantee: ClassVar[GuaranteeName | None] = None
     """`"exactly_once"`, `"at_least_once"` or `"at_most_once"`. A sink with any other guarantee fails, for example one
     that lacks `idempotent = True`.
+    """
+    key: ClassVar[Sequence[str]] = ()
+    """The columns by which a later row replaces an earlier one in the target, if it does that. A process that wakes up
+    late must then bring no old row back. Needs `another`, with an empty target for each run.
     """
     column_types: ClassVar[Sequence[str]] = tuple(COLUMN_TYPES)
     """The types to try, from `wal_sink.testing.data.tables.COLUMN_TYPES`. Leave out types that your queries never use.
@@ -106,12 +110,16 @@ class ContractBase:
 
     # Helpers.
 
-    def _check_matrix(self, target: Any, disturb: Sequence[What]) -> None:
-        matrix = crash_matrix(
+    def _check_matrix(self, target: Any, disturb: Sequence[What], key: Sequence[str] = ()) -> None:
+        self._judge(self._matrix(target, disturb, key), disturb)
+
+    def _matrix(self, target: Any, disturb: Sequence[What], key: Sequence[str] = ()) -> CrashMatrix:
+        return crash_matrix(
             self.make_sink,
             self.rows_in,
             lambda: self.another(target),
             tables=self.tables(),
+            key=key,
             disturb=disturb,
             every=self.every,
             each_line=self.each_line,
@@ -119,6 +127,8 @@ class ContractBase:
             snapshot=self.snapshot if self._is_own("snapshot") else None,
             restore=self.restore if self._is_own("restore") else None,
         )
+
+    def _judge(self, matrix: CrashMatrix, disturb: Sequence[What]) -> None:
         if matrix.violations and disturb and not matrix.violations[0].at:
             self._fail(
                 expected="an undisturbed run without errors, before any disturbance is tried",

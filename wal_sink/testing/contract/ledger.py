@@ -108,11 +108,6 @@ class LedgerContract(LinesContract):
                 next_step="return every slot, with None for an empty one, or do not override positions()",
             )
 
-    def test_a_target_may_forget_its_newest_commits_at_any_point(self, target: Any) -> None:
-        """Rows that a fail-over lost are sent again, or delivery refuses to continue."""
-        self._ledger(target)
-        self._check_matrix(target, ("forgets",))
-
     def _apart(self, target: Any, number: int) -> _Stored:
         """A slot and keys that no other case uses."""
         return _Stored(target, slot(100 + number), f"{number:04x}")

@@ -151,6 +151,18 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
 
     def test_a_process_may_wake_after_its_successor_has_finished(self, target: Any) -> None:
         self._check_matrix(target, ("stands still",))
+        if self.key:
+            self._check_matrix(self.another(target), ("stands still",), self.key)
+
+    def test_a_target_may_forget_its_newest_commits_at_any_point(self, target: Any) -> None:
+        """Rows that a fail-over lost are sent again, or delivery of a transactional sink refuses to continue."""
+        self._may_lose(target)
+        self._check_matrix(target, ("forgets",))
+
+    def test_a_target_may_lose_rows_and_keep_their_position_at_any_point(self, target: Any) -> None:
+        """No sink has to notice it, but later rows come once, as if nothing had happened."""
+        self._may_lose(target)
+        self._check_matrix(target, ("loses rows",))
 
     def test_it_promises_what_is_expected_of_it(self, target: Any) -> None:
         """This finds, for example, a missing `idempotent = True`: the sink would get a weaker guarantee silently."""
@@ -170,6 +182,11 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
                 next_step="declare in the sink what the target can do (idempotent = True, was_applied, "
                 "TransactionalSink, …), or correct expected_guarantee",
             )
+
+    def _may_lose(self, target: Any) -> None:
+        sink = self._sink(target)
+        if not isinstance(sink, TransactionalSink | TwoPhaseSink):
+            pytest.skip(f"{name_of(sink)} keeps neither positions nor transactions in its target")
 
     # The rules of a sink.
 

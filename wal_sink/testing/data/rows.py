@@ -9,7 +9,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -33,28 +33,33 @@ class Difference:
     """Repeated rows. A row that the target has three times appears here twice."""
     foreign: tuple[str, ...] = ()
     """Rows that were never sent, or that were changed on the way."""
+    replaced: tuple[str, ...] = ()
+    """Rows in the place of which a later one should stand."""
 
     def __bool__(self) -> bool:
-        return bool(self.lost or self.repeated or self.foreign)
+        return bool(self.lost or self.repeated or self.foreign or self.replaced)
 
     def __str__(self) -> str:
-        named = {"lost": self.lost, "repeated": self.repeated, "never sent": self.foreign}
+        named = {"lost": self.lost, "repeated": self.repeated, "never sent": self.foreign, "old": self.replaced}
         return "; ".join(f"{len(rows)} {what}: {shown(rows)}" for what, rows in named.items() if rows) or "none"
 
 
 class Rows:
     """Rows with their counts, identified by the values of the sent columns, in order."""
 
-    def __init__(self, columns: Sequence[str], counts: Counter[_Key]) -> None:
+    def __init__(self, columns: Sequence[str], counts: Counter[_Key], replaced: Collection[_Key] = ()) -> None:
         self._columns = tuple(columns)
         self._counts = counts
+        self._replaced = replaced
 
     @classmethod
-    def sent(cls, tables: Iterable[pa.Table]) -> Rows:
-        """Every row of the tables, which have the same columns."""
+    def sent(cls, tables: Iterable[pa.Table], key: Sequence[str] = ()) -> Rows:
+        """Every row of the tables, which have the same columns. `key`: columns by which a row replaces earlier ones."""
         given = list(tables)
         columns = given[0].column_names if given else []
-        return cls(columns, Counter(_key(row, columns) for table in given for row in table.to_pylist()))
+        rows = [(row, _key(row, columns)) for table in given for row in table.to_pylist()]
+        newest = {_key(row, key) if key else at: values for at, (row, values) in enumerate(rows)}.values()
+        return cls(columns, Counter(newest), {values for _, values in rows}.difference(newest))
 
     def found(self, rows: Iterable[Row]) -> Rows:
         """The rows of a target, reduced to the same columns. Raises `AssertionError` for anything that is no row."""
@@ -66,12 +71,14 @@ class Rows:
 
     def difference(self, found: Rows) -> Difference:
         """The difference between `found` and these rows, which were sent."""
-        sent = self._counts
+        sent, old = self._counts, self._replaced
+        others = {key: times for key, times in found._counts.items() if key not in sent}
         repeated = Counter({key: times - sent[key] for key, times in found._counts.items() if key in sent})
         return Difference(
             lost=self._texts(sent - found._counts),
             repeated=self._texts(+repeated),
-            foreign=self._texts(Counter({key: times for key, times in found._counts.items() if key not in sent})),
+            foreign=self._texts(Counter({key: times for key, times in others.items() if key not in old})),
+            replaced=self._texts(Counter({key: times for key, times in others.items() if key in old})),
         )
 
     def __len__(self) -> int:

@@ -23,6 +23,24 @@ def three_batches() -> list[pa.Table]:
     return [_people(0, 8), _people(8, 2), _people(10, 5)]
 
 
+def replacing(tables: Sequence[pa.Table], key: Sequence[str]) -> list[pa.Table]:
+    """The same tables, where each later row has the key of another row of the first table: it replaces that row.
+
+    A later table is cut to the size of the first one, so that no key comes twice in a batch.
+    """
+    first, *later = tables
+    given, at = [first], 0
+    for whole in later:
+        table = whole.slice(0, first.num_rows)
+        rows = pa.array([(at + row) % first.num_rows for row in range(table.num_rows)], pa.int64())
+        for name in key:
+            place = table.column_names.index(name)
+            table = table.set_column(place, table.field(place), first[name].take(rows))
+        given.append(table)
+        at += table.num_rows
+    return given
+
+
 def partitioned(batches: Sequence[pa.Table]) -> list[Partitions]:
     """Split batches into one, several and empty partitions, with segments of one and of several chunks."""
     cuts = (_in_two, _whole, _with_an_empty_one)

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -17,12 +18,14 @@ from wal_sink.sinks.guarantees import Ability, Promise
 from wal_sink.support.clock import SYSTEM
 from wal_sink.support.texts import name_of, told
 from wal_sink.testing.data.rows import Difference, Row, Rows
-from wal_sink.testing.data.tables import Partitions, partitioned, three_batches
+from wal_sink.testing.data.tables import Partitions, partitioned, replacing, three_batches
 from wal_sink.testing.matrix.takeover import Beside, Stage, Takeover
 from wal_sink.testing.matrix.verdict import (
     EVERYTHING,
+    LOSSES,
     CrashMatrix,
     Point,
+    Verdict,
     Violation,
     What,
     chosen,
@@ -46,6 +49,7 @@ def crash_matrix(
     new_target: Callable[[], T],
     *,
     tables: Sequence[pa.Table] | None = None,
+    key: Sequence[str] = (),
     disturb: Sequence[What] = EVERYTHING,
     every: int = 1,
     each_line: bool = True,
@@ -63,21 +67,26 @@ def crash_matrix(
     - A request *fails* there: an exception is raised, and the same process tries again.
     - A process *stands still* before or after it sends, or before a line of the sink's own code. A newer process takes
       over. The older one continues once the newer one has delivered everything, or waits for something that the older
-      one holds.
-    - The target of a transactional sink *forgets*: between two calls of the sink it loses its newest commit, or its
-      newest two, as after a fail-over to a standby that lagged behind. The same process continues.
+      one holds: its call arrives late.
+    - The target *forgets*: between two calls of the sink it loses its newest commit, or its newest two, as after a
+      fail-over to a standby that lagged behind. The same process continues.
+    - The target *loses rows*: the same, but the positions stay, as after a table was restored or truncated alone.
 
     At the end every sent row must be in the target, and no other row. A row that the sink rejected counts as delivered,
     since it is kept as a dead letter. The kind of the sink decides how many rows a disturbance may repeat: none for an
     idempotent, transactional or two-phase sink, the batch or the segment for a writer of whole batches or segments, one
-    chunk for other sinks. A sink that delivers at most once may lose as many instead. Rows that a target forgot are
-    sent again. If their batch was marked before, delivery must end with `HistoryError`.
+    chunk for other sinks. A sink that delivers at most once may lose as many instead. Rows that the target of a
+    transactional sink forgot are sent again. If their batch was marked before, delivery must end with `HistoryError`.
+    No sink can notice other losses. They are left out, unless `disturb` asks for nothing else: then no other row may be
+    missing or repeated, and `verdict` tells what became of the rows.
 
     - `make_sink(target)` makes the object that you pass to `WalSink` for this target. It is called once per process.
     - `rows_in(target)` reads the target with a separate client: a mapping from column to value for each row.
     - `new_target()` makes an empty target for each run. If a row under another key is another row, it may also return
       the same target each time.
     - `tables`: the batches. By default a row has a whole number `id` and a text `name`.
+    - `key`: the columns by which a row replaces an earlier one in the target. Later batches then come with keys of the
+      first one, and in the end the newest row of each key must be there. The target must be a new one for each run.
     - `disturb`: the disturbances to try, by default all.
     - `every=5` tries one point of five, for slow targets. Each line of the sink's code, each of its calls and each kind
       of operation of the log is still tried at least once; with `each_line=False` these are drawn at random too.
@@ -93,13 +102,15 @@ def crash_matrix(
     """
     _refuse_unknown(disturb, every, tables)
     restoring = _restoring(snapshot, restore)
-    trials = _Trials(make_sink, rows_in, new_target, partitioned(tables or three_batches()), data_frame, restoring)
+    batches = partitioned(_keyed(tables or three_batches(), key))
+    trials = _Trials(make_sink, rows_in, new_target, batches, key, data_frame, restoring)
     disturb = trials.possible(disturb)
     with _quiet():
         undisturbed = trials.run((), lines=True)
         if not trials.violations:
             if "stands still" in disturb:
                 trials.try_threads()
+            trials.try_aborts(undisturbed, disturb)
             for point in chosen(trials.noted(points_of(undisturbed, disturb)), every=every, each_line=each_line):
                 recovery = trials.run((point,), lines=double)
                 if double and point.what == "dies":
@@ -115,6 +126,18 @@ def _restoring(snapshot: Callable[[T], Any] | None, restore: Callable[[T, Any], 
     if snapshot is None or restore is None:
         raise ConfigError("snapshot and restore belong together: give both, or neither")
     return snapshot, restore
+
+
+def _keyed(tables: Sequence[pa.Table], key: Sequence[str]) -> Sequence[pa.Table]:
+    if not key:
+        return tables
+    names = tables[0].column_names
+    if isinstance(key, str) or not set(key) < set(names) or len(tables) < 2:
+        raise ConfigError(
+            f"key={key!r}: expected some of the columns {names}, but not all, and two tables or more: rows of a later "
+            "one replace rows of the first one"
+        )
+    return replacing(tables, key)
 
 
 def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Table] | None) -> None:
@@ -149,6 +172,7 @@ class _Trials(Generic[T]):
     rows_in: Callable[[T], Iterable[Row]]
     new_target: Callable[[], T]
     batches: Sequence[Partitions]
+    key: Sequence[str]
     data_frame: MakeFrame | None
     restoring: Restoring[T] | None
     violations: list[Violation] = field(default_factory=list)
@@ -161,9 +185,10 @@ class _Trials(Generic[T]):
     repeated: int = 0
     permitted: int = 0
     runs: int = 0
+    verdicts: set[Verdict] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.sent = Rows.sent(table for partitions in self.batches for table in partitions)
+        self.sent = Rows.sent((table for partitions in self.batches for table in partitions), self.key)
         target = self.new_target()
         self.promise = promise_of(self.make_sink(target))
         sink = resolve(self.make_sink(target))[1]
@@ -176,8 +201,8 @@ class _Trials(Generic[T]):
 
     def run(self, plan: tuple[Point, ...], *, lines: bool = False) -> list[str]:
         """Run one process for each point of the plan, then an undisturbed one. Return the points of the last one."""
-        if any(point.what == "forgets" for point in plan):
-            return self._run_forgetting(plan)
+        if any(point.what in LOSSES for point in plan):
+            return self._run_losing(plan)
         target = self.new_target()
         before = self.sent.found(self.rows_in(target))
         place = self._place(lambda: self.make_sink(target))
@@ -193,35 +218,62 @@ class _Trials(Generic[T]):
         self._judge(plan, history, self.sent.difference(found))
         return points
 
-    def _run_forgetting(self, plan: tuple[Point, ...]) -> list[str]:
-        """Do the same with a target that loses acknowledged commits. The next process must repair that or refuse."""
-        replaced = Replaced(self.make_sink, self.new_target, self.rows_in, self.sent, self.restoring)
+    def _run_losing(self, plan: tuple[Point, ...]) -> list[str]:
+        """Do the same with a target that loses acknowledged commits, or their rows.
+
+        The next process of a transactional sink must repair forgotten commits, or refuse to continue.
+        """
+        keeps_positions = plan[0].what == "loses rows"
+        must_notice = self.promise.ability is Ability.TRANSACTIONAL and not keeps_positions
+        restoring = self.restoring if must_notice else None
+        replaced = Replaced(self.make_sink, self.new_target, self.rows_in, self.sent, restoring)
         place = self._place(replaced.make_sink)
-        history = _History(place, self.stage, forget=replaced.forget)
+        history = _History(place, self.stage, lose=partial(replaced.lose, keeps_positions=keeps_positions))
         for point in plan:
             history.disturbed(point)
         difference = self.sent.difference(replaced.delivered(place.rejected_rows()))
         points: list[str] = []
         # A process that came to its end has read the target: if rows are missing then, no later process may repair it.
-        if history.failed or not difference.lost:
+        if history.failed or not (must_notice and difference.lost):
             points = history.undisturbed()
             difference = self.sent.difference(replaced.delivered(place.rejected_rows()))
-            if history.refused and replaced.owes(place.marked_batches()):
-                history.error, difference = "", replace(difference, lost=())
+        is_told = bool(history.error) or history.refused
+        excused = difference.lost if is_told else replaced.lost()
+        if must_notice and not (history.refused and replaced.owes(place.marked_batches())):
+            excused = ()
         place.clear()
-        self._judge(plan, history, difference)
+        self._judge(plan, history, difference, excused=excused)
         return points
 
     def possible(self, disturb: Sequence[What]) -> Sequence[What]:
-        """Leave out disturbances that this kind of sink cannot notice: only a transactional one sees a lost commit."""
-        if self.promise.ability is Ability.TRANSACTIONAL or "forgets" not in disturb:
-            return disturb
-        if set(disturb) == {"forgets"}:
+        """Leave out losses that this kind of sink cannot notice, unless nothing else was asked for."""
+        ability = self.promise.ability
+        unseen = LOSSES[1:] if ability is Ability.TRANSACTIONAL else LOSSES
+        others = [what for what in disturb if what not in unseen]
+        if others:
+            return others
+        if disturb and ability in {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
             raise ConfigError(
-                f"disturb=('forgets',): {self.sink} is no TransactionalSink; other sinks cannot notice that their "
-                "target lost rows"
+                f"disturb={tuple(disturb)}: {self.sink} gets whole batches or segments. Only targets of sinks that get "
+                "chunks can lose rows here"
             )
-        return [what for what in disturb if what != "forgets"]
+        return disturb
+
+    def try_aborts(self, undisturbed: list[str], disturb: Sequence[What]) -> None:
+        """Disturb the calls of `abort` in the third process: the first died with a transaction that nobody will commit,
+        and the second came to its end, then died.
+        """
+        others = [what for what in disturb if what not in LOSSES]
+        if self.promise.ability is not Ability.TWO_PHASE or not others:
+            return
+        number = next(number for number, name in enumerate(undisturbed, 1) if name.startswith("after prepare"))
+        first = Point("dies", number, undisturbed[number - 1])
+        second = self.run((first,), lines=True)
+        dead = (first, Point("dies", len(second), second[-1]))
+        third = self.run(dead, lines=True)
+        aborting = [name for name in third if name.startswith(("before abort", "after abort"))]
+        for point in self.noted([point for point in points_of(third, others) if point.name in aborting]):
+            self.run((*dead, point))
 
     def try_threads(self) -> None:
         """Find out whether each process may use this target on a separate thread. Some fakes refuse that."""
@@ -247,7 +299,8 @@ class _Trials(Generic[T]):
             failures=self.happened["fails"],
             takeovers=self.happened["stands still"],
             waited=self.waited,
-            losses=self.happened["forgets"],
+            losses=sum(self.happened[what] for what in LOSSES),
+            verdict=max(self.verdicts, key=get_args(Verdict).index, default="holds"),
             lost=self.lost,
             repeated=self.repeated,
             permitted=self.permitted,
@@ -260,15 +313,22 @@ class _Trials(Generic[T]):
         place.batches.update(enumerate(self.batches))
         return place
 
-    def _judge(self, plan: tuple[Point, ...], history: _History, difference: Difference) -> None:
+    def _judge(
+        self, plan: tuple[Point, ...], history: _History, difference: Difference, *, excused: Sequence[str] = ()
+    ) -> None:
+        """Note what a run did. `excused`: rows that may be missing. An error that tells so breaks no promise either."""
         happened = [*history.reached, *history.waited]  # a newer process that waits dies too, which may repeat rows
         permitted = sum(_permitted_rows(self.promise, point, self.batches) for point in happened)
         self.happened.update(point.what for point in history.reached)
         self.points.update(point.moment for point in history.reached)
         self.waited += len(history.waited)
-        self.lost += len(difference.lost)
         self.repeated += len(difference.repeated)
         self.permitted += permitted
+        self.verdicts.add(_verdict(difference, is_told=bool(history.error or (excused and history.refused))))
+        if excused and difference.lost:
+            missing = Counter(difference.lost) - Counter(excused)
+            history.error, difference = "", replace(difference, lost=tuple(missing.elements()))
+        self.lost += len(difference.lost)
         if history.error or _is_too_much(self.promise, difference, permitted):
             self.stage = replace(self.stage, patience_between_calls_s=0.0)  # the sink is wrong: no need to wait longer
             self.violations.append(Violation(plan, difference, permitted, history.error))
@@ -277,7 +337,13 @@ class _Trials(Generic[T]):
 def _is_too_much(promise: Promise, difference: Difference, permitted: int) -> bool:
     lost, repeated = len(difference.lost), len(difference.repeated)
     may_lose, may_repeat = (permitted, 0) if promise.at_most_once else (0, permitted)
-    return bool(difference.foreign) or lost > may_lose or repeated > may_repeat
+    return bool(difference.foreign or difference.replaced) or lost > may_lose or repeated > may_repeat
+
+
+def _verdict(difference: Difference, *, is_told: bool) -> Verdict:
+    if difference.lost or difference.foreign or difference.replaced:
+        return "detected" if is_told else "cannot be seen"
+    return "repeats" if difference.repeated else "holds"
 
 
 def _permitted_rows(promise: Promise, point: Point, batches: Sequence[Partitions]) -> int:
@@ -304,8 +370,8 @@ class _History:
     """The points of `reached` at which the newer process had to wait for the one that stood still."""
     takeovers: list[Takeover] = field(default_factory=list)
     error: str = ""
-    forget: Callable[[int], None] | None = None
-    """Makes the target lose its newest commits."""
+    lose: Callable[[int], None] | None = None
+    """Makes the target lose its newest commits, or their rows."""
     failed: bool = False
     """Whether the last disturbed process did not come to its end."""
     refused: bool = False
@@ -313,7 +379,7 @@ class _History:
 
     def disturbed(self, point: Point) -> None:
         """Run one process with a disturbance. It may end in any way: the next process has to deal with that."""
-        process = Process(self.place, hook=self._hook(point), lines=True)  # its lines count as points
+        process = Process(self.place, hook=self._hook(point), lines=self.lose is None)  # its lines count as points
         self.failed = True
         try:
             process.live_to_end()
@@ -340,11 +406,11 @@ class _History:
         def hook(process: Process, name: str) -> None:
             if len(process.points) != point.number or self.place.started != process.number:
                 return
-            if self.forget is not None and not is_between_calls(name):
+            if self.lose is not None and not is_between_calls(name):
                 return  # this sink acts differently in each run; after its last read it could not notice the loss
             self.reached.append(replace(point, name=name))
-            if self.forget is not None:
-                self.forget(point.newest)
+            if self.lose is not None:
+                self.lose(point.newest)
                 return
             if point.what == "dies":
                 raise Crash(name)

@@ -18,8 +18,14 @@ from wal_sink.testing.simulation.watched import SENDING
 _MOST_SHOWN = 4
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
-What = Literal["dies", "fails", "stands still", "forgets"]
-EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still", "forgets")
+What = Literal["dies", "fails", "stands still", "forgets", "loses rows"]
+EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still", "forgets", "loses rows")
+LOSSES: tuple[What, ...] = ("forgets", "loses rows")
+"""The disturbances of a target. They need another target in place of the first."""
+Verdict = Literal["holds", "repeats", "detected", "cannot be seen"]
+"""What became of the rows: each is there once; some are there more than once, as the sink may do; some are missing, or
+older ones stand in their place, and delivery ended with an error; the same without any error. From good to bad.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class Point:
     """The number of the point in the life of the process, counted from 1."""
     name: str
     newest: int = 0
-    """How many commits the target forgets."""
+    """How many commits the target loses."""
 
     def __str__(self) -> str:
         # A line has not run yet. The names of other points already begin with "before" or "after".
@@ -40,9 +46,10 @@ class Point:
             return f"the process died {place}"
         if self.what == "fails":
             return f"a request failed {place}, and was tried again"
-        if self.what == "forgets":
+        if self.what in LOSSES:
             commits = "newest commit" if self.newest == 1 else f"{self.newest} newest commits"
-            return f"the target lost its {commits} {place}"
+            lost = f"its {commits}" if self.what == "forgets" else f"the rows of its {commits}, but no position,"
+            return f"the target lost {lost} {place}"
         return f"the process stood still {place} until a newer process had finished, then continued"
 
     @property
@@ -106,11 +113,14 @@ class CrashMatrix:
     waited: int
     """The number of `takeovers` in which the newer process had to wait for the one that stood still, or gave up."""
     lost: int
+    """Missing rows, without those that a target lost and its sink may miss."""
     repeated: int
     permitted: int
     """The number of rows that all runs together were allowed to repeat."""
     losses: int = 0
-    """How often a target of a transactional sink lost commits that it had acknowledged."""
+    """How often a target lost commits that it had acknowledged, or their rows."""
+    verdict: Verdict = "holds"
+    """The worst that became of the rows in any run. A loss that a sink of this kind cannot notice breaks no promise."""
     violations: tuple[Violation, ...] = field(default=())
 
     def check(self) -> Self:
@@ -144,15 +154,15 @@ class CrashMatrix:
         return f" (the newer process waited in {self.waited} of them)" if self.waited else ""
 
     def _forgetting(self) -> str:
-        return f", {self.losses} targets that forgot" if self.losses else ""
+        return f", {self.losses} targets that lost rows" if self.losses else ""
 
     def _advice(self) -> list[str]:
-        forgetting = [violation for violation in self.violations if any(at.what == "forgets" for at in violation.at)]
+        forgetting = [violation for violation in self.violations if any(at.what in LOSSES for at in violation.at)]
         found = [violation.difference for violation in self.violations if violation not in forgetting]
         chosen = [advice for kind, advice in _GENERAL.items() if any(getattr(one, kind) for one in found)]
         if any(one.repeated for one in found):
             chosen.append(_REPEATED.get(self.promise.ability, _REPEATED[Ability.ACCEPT]))
-        if forgetting:
+        if forgetting and self.promise.ability is Ability.TRANSACTIONAL:
             chosen.append(
                 "let LedgerEntry.is_known(stored, chunk, where) decide: pass the entry that the slot holds at that "
                 "moment, or None for an empty slot; read the target at each last() and positions()"
@@ -166,6 +176,10 @@ _GENERAL = {
     "lost": (
         "let write() return only after the rows are in the target durably: send no buffer later, hide no error, and "
         "store no key before its rows"
+    ),
+    "replaced": (
+        "an old row came back: let the target itself refuse a write that is older than what it holds, by position and "
+        "term (TransactionalSink), or give each row a key of its own (chunk.row_keys())"
     ),
     "foreign": (
         "let rows_in(target) return the rows as they were sent; override tables() if the target changes these values"
@@ -195,7 +209,7 @@ _INSIDE = "inside "
 _LOOKS = ("before last", "before positions")
 _MARKERS = tuple(f"{when} create sinks/default/markers" for when in ("before", "after"))
 FORGOTTEN = (1, 2)
-"""The numbers of newest commits that a target forgets at a time. One concerns one segment, two may concern two."""
+"""The numbers of newest commits that a target loses at a time. One concerns one segment, two may concern two."""
 _TIMES_PER_LINE = 2
 """A line in a loop is tried twice. The second time differs from the first; later times do not differ any more."""
 
@@ -224,19 +238,21 @@ def chosen(points: Sequence[Point], *, every: int, each_line: bool, seed: int = 
 
 def _points_of_kind(what: What, names: Sequence[str]) -> Iterable[Point]:
     seen: Counter[str] = Counter()
+    if what in LOSSES:  # these runs do not stop at lines
+        names = [name for name in names if not name.startswith(_INSIDE)]
     for number, name in enumerate(names, 1):
         seen[name] += 1
         if _matters(what, name, number) and not (name.startswith(_INSIDE) and seen[name] > _TIMES_PER_LINE):
-            yield from (Point(what, number, name, newest) for newest in (FORGOTTEN if what == "forgets" else (0,)))
+            yield from (Point(what, number, name, newest) for newest in (FORGOTTEN if what in LOSSES else (0,)))
 
 
 def _matters(what: What, name: str, number: int) -> bool:
     """Tell whether a disturbance at this point differs from those at other points.
 
-    Between two effects a process only reads, so a death at any point there leaves the same traces. A target forgets
+    Between two effects a process only reads, so a death at any point there leaves the same traces. A target loses rows
     only between two calls of its sink: its transactions answer for everything within one call.
     """
-    if what == "forgets":
+    if what in LOSSES:
         return is_between_calls(name)
     if what == "dies":
         return number == 1 or name.startswith(("after ", *BEFORE_SENDING, _INSIDE))
@@ -244,7 +260,7 @@ def _matters(what: What, name: str, number: int) -> bool:
 
 
 def is_between_calls(name: str) -> bool:
-    """Tell whether a target may forget something here. A later call or read of the sink has to notice it."""
+    """Tell whether a target may lose something here. A later call or read of the sink has to notice it."""
     return name.startswith((*BEFORE_SENDING, *_AFTER_SENDING, *_LOOKS, *_MARKERS))
 
 

@@ -116,12 +116,12 @@ def _place(frame: FrameType) -> str:
     return f"{code.co_qualname}, line {frame.f_lineno}: {text}"
 
 
-SENDING = ("write", "begin", "prepare", "commit")
+SENDING = ("write", "begin", "prepare", "commit", "abort")
 """Calls in which a sink sends. In these, each line of the sink's own code is a point."""
 
 
 _READING = ("was_applied", "last", "positions")
-CALLS = ("open", "write", "write_segment", "write_batch", *_READING, *SENDING[1:], "abort", "close")
+CALLS = ("open", "write", "write_segment", "write_batch", *_READING, *SENDING[1:], "close")
 """All calls that are points."""
 
 
