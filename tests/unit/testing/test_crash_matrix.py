@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import What
 from tests.house.sinks import BatchSink, ReleasedBatch
 from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Retry, Sink
 from wal_sink.testing import CrashMatrix, crash_matrix, query_into
-from wal_sink.testing.matrix.verdict import EVERYTHING, What, chosen, points_of
+from wal_sink.testing.matrix.verdict import EVERYTHING, chosen, points_of
 from wal_sink.testing.simulation.watched import OwnLines
 
 SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]

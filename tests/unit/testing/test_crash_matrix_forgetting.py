@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.house.kit import LOSSES, What
 from tests.house.sinks import BatchSink, ForgottenError, LedgerEntry, ReleasedBatch
 from wal_sink import Chunk, ConfigError, HistoryError, TransactionalSink
 from wal_sink.sinks import Position
 from wal_sink.testing import CrashMatrix, crash_matrix
-from wal_sink.testing.matrix.verdict import LOSSES, What
 
 SHORT = [pa.table({"id": [1, 2, 3, 4, 5, 6]}), pa.table({"id": [7]})]
 Rows = list[dict[str, Any]]

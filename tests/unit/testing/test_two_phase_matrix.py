@@ -7,13 +7,12 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from tests.house.kit import Crash, Place, three_batches
+from tests.house.kit import LOSSES, Crash, Place, What, three_batches
 from tests.house.log import paths
 from tests.support.vault import Vault, VaultSink
 from wal_sink.sinks import Transaction
 from wal_sink.testing import crash_matrix
 from wal_sink.testing.data.tables import partitioned
-from wal_sink.testing.matrix.verdict import LOSSES, What
 from wal_sink.testing.simulation.process import SINK_NAME, Process, bury
 
 SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]

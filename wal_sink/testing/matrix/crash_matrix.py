@@ -246,7 +246,7 @@ class _Trials(Generic[T]):
         return points
 
     def possible(self, disturb: Sequence[What]) -> Sequence[What]:
-        """Leave out losses that this kind of sink cannot notice, unless nothing else was asked for."""
+        """Leave out losses that this kind of sink cannot notice, unless `disturb` has nothing else."""
         ability = self.promise.ability
         unseen = LOSSES[1:] if ability is Ability.TRANSACTIONAL else LOSSES
         others = [what for what in disturb if what not in unseen]

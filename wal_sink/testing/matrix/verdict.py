@@ -23,7 +23,7 @@ EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still", "forgets", "los
 LOSSES: tuple[What, ...] = ("forgets", "loses rows")
 """The disturbances of a target. They need another target in place of the first."""
 Verdict = Literal["holds", "repeats", "detected", "cannot be seen"]
-"""What became of the rows: each is there once; some are there more than once, as the sink may do; some are missing, or
+"""The fate of the rows: each is there once; some are there more than once, as the sink may do; some are missing, or
 older ones stand in their place, and delivery ended with an error; the same without any error. From good to bad.
 """
 
@@ -179,7 +179,7 @@ _GENERAL = {
     ),
     "replaced": (
         "an old row came back: let the target itself refuse a write that is older than what it holds, by position and "
-        "term (TransactionalSink), or give each row a key of its own (chunk.row_keys())"
+        "term (TransactionalSink), or give each row a separate key (chunk.row_keys())"
     ),
     "foreign": (
         "let rows_in(target) return the rows as they were sent; override tables() if the target changes these values"
