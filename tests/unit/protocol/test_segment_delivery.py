@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.log import Progress, decode, paths
 from tests.house.protocol import RECORD_S, ByTime, SegmentResult, read_dead_letter
-from tests.house.sinks import Chunk, FailureKind, Position, SinkContext
+from tests.house.sinks import Chunk, FailureKind, Position, Rejected, SinkContext
 from tests.house.support import host_name, logger_of
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
@@ -279,6 +279,18 @@ def test_a_sink_that_raises_is_named_with_what_it_was_given(to: Whole | Noting) 
     given = f"segment {stage.segment.id}" if isinstance(to, Whole) else f"chunk {stage.segment.id}-0-2"
     assert result.failure is not None
     assert result.failure.message == f"batch 0, {given}: {type(to).__name__} raised ConnectionError: down"
+
+
+def test_a_sink_that_refuses_rows_which_are_not_to_be_kept_is_named_with_what_it_was_given() -> None:
+    stage = Stage()
+
+    result = stage.deliver(Recorder(lambda _: Rejected({0: "too long"})))
+
+    assert kind_of_failure(result) is FailureKind.PERMANENT
+    assert result.failure is not None
+    given = f"batch 0, chunk {stage.segment.id}-0-2: "
+    assert result.failure.message.startswith(given)
+    assert "Recorder rejected 1 row; row 0 of the chunk: too long" in result.failure.message
 
 
 def test_a_row_at_which_no_chunk_begins_is_told_with_the_address_of_the_segment() -> None:
