@@ -284,6 +284,92 @@ class TwoPhaseSink(Sink):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """The rows of one released segment, for a `CommitSink`."""
+
+    id: str
+    """32 hexadecimal digits. The same rows keep it for ever, and no other rows get it, so it makes a lasting name."""
+    rows: int
+    data: bytes = field(repr=False)
+    """The segment as it lies in the WAL, checked: one Parquet file. Its columns have their real names if these are
+    unique, not empty and without dots; else `c0`, `c1` …, see docs/FORMAT.md.
+    """
+    chunks: Iterable[Chunk] = field(repr=False)
+    """The rows in chunks, decoded only if they are asked for. They can be read once."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPosition:
+    """The newest batch of a sink that its target holds. The target stores it in the commit that has the batch's rows."""
+
+    batch_id: int
+    digest: str
+    """`BatchCommit.digest` of that batch."""
+    is_shown: bool = True
+    """Whether the target still shows that commit, perhaps under later ones. False after a rollback or a restore to a
+    state before it, which kept the position. Deletes, overwrites and compactions by others are no restore.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommit:
+    """All rows of a batch, to be shown in one commit together with their position."""
+
+    batch_id: int
+    digest: str
+    """15 hexadecimal digits that stand for the batch's segments. A batch of another history has another digest."""
+    rows: int
+    handles: tuple[str, ...]
+    """What `prepare` returned for each segment, in order."""
+    follows: CommitPosition | None
+    """The position that the target must still have. None: it has none of this sink."""
+
+    @property
+    def position(self) -> CommitPosition:
+        """The position to store in the commit."""
+        return CommitPosition(self.batch_id, self.digest)
+
+
+class CommitSink(Sink):
+    """A target that shows all rows of a batch in one commit, with the sink's position in it: exactly once, each batch
+    as a whole.
+
+    Each delivery task (on an executor or the driver) calls `open`, `prepare` for each of its segments, `close`. Then
+    one instance in the driver's process gets `open`, `position`, `commit`, `close`. A batch without rows is not
+    committed. `SinkContext` names the WAL and the sink that the position belongs to.
+    """
+
+    @abstractmethod
+    def prepare(self, segment: StagedSegment) -> str:
+        """Write the rows of a segment where nobody sees them. Returns the handle that `commit` needs, at most 4,096
+        characters, without a secret.
+
+        It is called again after a failure, a crash or a takeover, also if an earlier handle was committed, and perhaps
+        by two processes at a time. So the same rows go under the same name (`segment.id`), with the same bytes.
+        """
+
+    @abstractmethod
+    def position(self) -> CommitPosition | None:
+        """The sink's position in the target; None if it has none. Reads the target at each call. Raises `HistoryError`
+        if it cannot be told whether the target still shows that commit.
+        """
+
+    @abstractmethod
+    def commit(self, batch: BatchCommit) -> None:
+        """Show all rows of the batch and store `batch.position`, in one commit, and only if the target has the position
+        `batch.follows` in the state that the commit builds on: the target itself must compare that.
+
+        If another writer committed meanwhile, look again, and try again in the same call. If the position is another
+        one, raise an exception: the core then reads it. A call whose process stopped may reach the target at any later
+        time, and must then be refused. Nothing is repeated without a look: a commit whose answer was lost may be there.
+        """
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Not called: rows come as segments."""
+        raise PermanentError(f"{repr_of(self)} takes whole batches: it has no single chunks, and no dead letters")
+
+
 class SegmentSink(Sink):
     """A target that is written segment by segment, such as a wrapped `ForeachWriter`. A failed segment is repeated
     whole.
@@ -358,7 +444,7 @@ class FunctionSink(Sink):
         return str(getattr(self._function, "__qualname__", type(self._function).__name__))
 
 
-_KINDS: tuple[type, ...] = (Sink, BatchSink, TransactionalSink, TwoPhaseSink, SegmentSink, Lookup)
+_KINDS: tuple[type, ...] = (Sink, BatchSink, TransactionalSink, TwoPhaseSink, CommitSink, SegmentSink, Lookup)
 
 
 def as_sink(to: object) -> Sink | BatchSink:
