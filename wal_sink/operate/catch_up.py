@@ -312,7 +312,7 @@ class _Sending:
 
     def _serve(self, to: TransactionalSink) -> ServedSink:
         here = LocalDispatcher(lambda: to, self._log, should_stop=lambda: False)
-        return serve(self._plan.folder, to, self._policies, here, travels=None, here=lambda: to)
+        return serve(self._plan.folder, to, self._policies, here, self._log, travels=None, here=lambda: to)
 
     def _delivery(
         self, served: ServedSink, manifest: Manifest, before: Marker | None, *, taken_over: bool

@@ -91,6 +91,7 @@ KINDS: Mapping[str, SinkKind] = {
     ),
     Ability.SEGMENT_WRITER: SinkKind(of_segment=RECORD, spares_one=True, collected=Requests(lists=1)),
     Ability.BATCH_WRITER: SinkKind(of_batch=Requests(gets=1)),
+    Ability.COMMIT: SinkKind(of_batch=Requests(gets=1)),
 }
 
 

@@ -28,6 +28,7 @@ from wal_sink.protocol.sinks import read_names
 from wal_sink.settings import Retry, check_retry
 from wal_sink.sinks.base import (
     BatchSink,
+    CommitSink,
     Lookup,
     SegmentSink,
     Sink,
@@ -168,7 +169,7 @@ class DeadLetters:
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         check_retry(retry)
-        if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
+        if isinstance(sink, (BatchSink, CommitSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot receive single rows. Replay to a function of one Chunk")
         with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
             return self._replay(sink, self.due(unknown=unknown, only=only), retry, TakeOver(take_over))

@@ -41,6 +41,7 @@ _SENT = {
     Ability.LOOK_UP: "and up to one more chunk of each segment",
     Ability.IGNORE_KNOWN_KEYS: "and the rows of about one more second",
     Ability.TRANSACTIONAL: "but only the ledger of a transactional target knows how many: pass --to to read it",
+    Ability.COMMIT: "or all of them, in one commit",
     Ability.SEGMENT_WRITER: "and up to one more segment",
     Ability.BATCH_WRITER: "but a batch writer leaves no records, so it may have all of them",
 }
@@ -276,7 +277,7 @@ def _plan(
     recorded = {} if manifest is None else recorded_rows(log.store, folder, manifest)
     may_have = _AT_MOST_ONCE if sink.at_most_once else _SENT[ability]
     sent = sum(recorded.values())
-    is_known = manifest is not None and sent == manifest.rows and ability is not Ability.BATCH_WRITER
+    is_known = manifest is not None and sent == manifest.rows and ability not in {Ability.BATCH_WRITER, Ability.COMMIT}
     return SkipPlan(
         name=name,
         folder=folder,

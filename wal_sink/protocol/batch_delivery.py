@@ -152,7 +152,7 @@ class BatchDelivery:
 
     def reload_progress(self) -> None:
         """Read the progress records. Rows that an at-most-once delivery may have lost become dead letters."""
-        if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
+        if not self._served_sink.promise.records_progress:
             return
         log, sink = self._log, self._served_sink.name
         known = dict(enumerate(self._rows))

@@ -38,7 +38,6 @@ from wal_sink.protocol.progress import (
 from wal_sink.protocol.release import CommitContext, Released
 from wal_sink.protocol.retry import Budget, LastError, all_told, failure_teller
 from wal_sink.protocol.two_phase import ABORT_EVERY_BATCHES, abort_abandoned
-from wal_sink.sinks.guarantees import Ability
 from wal_sink.support.clock import StoppedError
 from wal_sink.support.events import Delivered, FoundDelivered
 from wal_sink.support.limits import RowRate
@@ -274,11 +273,7 @@ class Committer:
 
     def _confirm_marked(self) -> None:
         marker = self._marker
-        if (
-            marker is None
-            or not marker.last_delivered_rows
-            or self._served_sink.promise.ability is not Ability.TRANSACTIONAL
-        ):
+        if marker is None or not (marker.last_delivered_rows and self._served_sink.promise.is_positioned):
             return  # no batch with rows was marked, or the target keeps no positions to compare
         if self._marked_manifest is None:
             self._marked_manifest = read_marked(self._log, self.name, marker)
@@ -385,7 +380,7 @@ class Committer:
 
     def _has_progress(self, manifest: Manifest) -> bool:
         """Whether the sink has some rows of the batch. One listing, or none where progress is kept elsewhere."""
-        if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
+        if not self._served_sink.promise.records_progress:
             return False
         return bool(recorded_chunks(self._log.store, self.name, manifest))
 
@@ -436,7 +431,7 @@ class Committer:
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
         manifest = group[-1]
         last_delivered: MarkedSlots = (NOTHING, (), ())
-        if self._served_sink.promise.ability is Ability.TRANSACTIONAL:
+        if self._served_sink.promise.is_positioned:
             last_delivered = last_delivered_through(manifest, self._marker)
         marker = new_marker(
             self._log, self.term, group, kept=kept, last_delivered=last_delivered, timings=self._group.timings

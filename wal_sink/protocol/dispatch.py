@@ -5,7 +5,8 @@ for executors.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -14,13 +15,15 @@ from wal_sink.errors import PermanentError, WalSinkError
 from wal_sink.log.log import Log
 from wal_sink.log.records import Manifest, SegmentRef
 from wal_sink.protocol.messages import SMALL_BATCH_BYTES, DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
+from wal_sink.protocol.positions import commit_position, digest_of, is_committed
 from wal_sink.protocol.segment_delivery import SegmentDelivery
 from wal_sink.protocol.two_phase import Preparation
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import BatchSink, MakeSink, Sink, TwoPhaseSink
+from wal_sink.sinks.base import BatchCommit, BatchSink, CommitSink, MakeSink, Sink, TwoPhaseSink
 from wal_sink.sinks.calls import SinkSession, call_sink, check_returned
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
 from wal_sink.sinks.guarantees import Ability, Promise, ability_of, promise
+from wal_sink.sinks.held import objects_of
 from wal_sink.support.calls import CallTimedOutError, Claim, TimedCall
 from wal_sink.support.texts import name_of
 
@@ -87,6 +90,7 @@ def serve(
     sink: Sink | BatchSink,
     delivery: Delivery,
     dispatcher: SegmentDispatcher,
+    log: Log,
     *,
     travels: MakeSink | None,
     here: MakeSink | None = None,
@@ -100,6 +104,8 @@ def serve(
     """
     promised, identity = promised or promise(sink, delivery, name), name_of(sink)
     delivery = replace(delivery, to=sink)  # it may be a URL
+    if isinstance(sink, CommitSink):
+        dispatcher = CommitDispatcher(dispatcher, travels or copier(sink), log, itself=sink)
     if not isinstance(sink, TwoPhaseSink):
         return ServedSink(name, delivery, promised, dispatcher, identity)
     make = travels or here or copier(sink) or (lambda: sink)
@@ -319,3 +325,100 @@ class WholeBatchDispatcher:
         finally:
             timed_call.close()
         check_returned(what, returned)
+
+
+class CommitDispatcher:
+    """Lets another dispatcher prepare the segments of a batch, then shows them in one commit, from this process.
+
+    The position in the target decides: no batch is committed that the target has, and the commit itself compares the
+    position again. So a process that was superseded, or a call that arrives late, changes nothing.
+    """
+
+    whole_batch = True
+
+    def __init__(
+        self, prepares: SegmentDispatcher, copy_sink: MakeSink | None, log: Log, *, itself: CommitSink
+    ) -> None:
+        """`copy_sink` makes a copy of the sink for each look and commit. Without it the sink `itself` is called, but
+        not while a call that timed out may still be running in it.
+        """
+        self._prepares = prepares
+        self._copy_sink = copy_sink
+        self._log = log
+        self._itself = itself
+        self._last_call: TimedCall | None = None
+
+    def deliver(
+        self,
+        delivery_context: DeliveryContext,
+        manifest: Manifest,
+        tasks: Sequence[SegmentTask],
+        *,
+        confirm: bool,
+    ) -> list[SegmentResult]:
+        """Prepare and commit all segments of the batch, or none. Without tasks: `confirm` the target's position.
+
+        An attempt after a failure reads the position before anything is prepared, since the commit may have arrived.
+        """
+        if not tasks and not confirm:
+            return []  # a batch without rows makes no commit
+        try:
+            if not tasks or any(task.maybe_sent for task in tasks):
+                with self._opened(delivery_context) as (session, sink):
+                    position = commit_position(delivery_context, session, sink)
+                if not tasks or is_committed(position, manifest):
+                    return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
+            prepared = self._prepares.deliver(delivery_context, manifest, tasks, confirm=False)
+            if len(prepared) < len(tasks) or any(result.failure for result in prepared):
+                return [replace(result, rows=0) for result in prepared]
+            with self._opened(delivery_context) as (session, sink):
+                self._commit(delivery_context, manifest, prepared, session, sink)
+        except (SinkFailedError, WalSinkError) as error:
+            return [failed_as_a_whole(failure_of(error))]
+        return [replace(result, rows=manifest.segments[result.ordinal].rows, chunks=1) for result in prepared]
+
+    def _commit(
+        self,
+        given: DeliveryContext,
+        manifest: Manifest,
+        prepared: Sequence[SegmentResult],
+        session: SinkSession,
+        sink: CommitSink,
+    ) -> None:
+        follows = commit_position(given, session, sink)
+        if is_committed(follows, manifest):
+            return
+        given.term.check(self._log.store)
+        handles = {result.ordinal: result.handle for result in prepared}
+        batch = BatchCommit(
+            batch_id=manifest.batch_id,
+            digest=digest_of(manifest),
+            rows=manifest.rows,
+            handles=tuple(handles[ordinal] for ordinal in range(len(manifest.segments))),
+            follows=follows,
+        )
+        what = f"batch {manifest.batch_id}: {name_of(sink)}: commit"
+        check_returned(what, session.call(what, sink.commit, batch))
+
+    @contextmanager
+    def _opened(self, given: DeliveryContext) -> Iterator[tuple[SinkSession, CommitSink]]:
+        """An open session in this process. Raises `SinkFailedError`."""
+        if self._copy_sink is None and self._last_call is not None and self._last_call.busy:
+            raise SinkFailedError(FailureKind.PERMANENT, _still_running(given))
+        limit_s = given.attempt_timeout_s
+        timed_call = self._last_call = _claiming(given, self._log, objects_of(self._itself))
+        try:
+            sink = call_sink(
+                timed_call, "making the sink", self._copy_sink or (lambda: self._itself), timeout_s=limit_s
+            )
+        except SinkFailedError:
+            timed_call.close()
+            raise
+        session = SinkSession(sink, timed_call, given.context(on_executor=False), timeout_s=limit_s)
+        try:
+            session.open()
+            if not isinstance(sink, CommitSink):
+                raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(sink)} is not a CommitSink")
+            yield session, sink
+        finally:
+            session.close()

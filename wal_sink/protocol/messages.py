@@ -130,6 +130,8 @@ class SegmentResult:
     """The executor's host; empty in the committer's process."""
     chunk_times: Times | None = None
     """Times of the calls that sent a chunk; None if they are not measured."""
+    handle: str = ""
+    """Of a commit sink: what it prepared. The rows are delivered once a commit names it."""
     requests: tuple[OperationTimes, ...] = ()
     """Requests that the task of an executor made, if they are measured. One of its results holds them all."""
 

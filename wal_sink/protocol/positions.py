@@ -1,4 +1,4 @@
-"""The slots of a transactional target: the positions that it must still have, and those that it reports.
+"""What a target itself tells of a sink: the slots of a transactional one, and the position of a commit sink.
 
 Only the target knows which rows it has. A slot is read when an attempt begins a segment, and all slots of a batch are
 read before its marker is created. Between two reads a target may have lost rows that it acknowledged (a fail-over to a
@@ -7,12 +7,14 @@ standby that lagged behind, a restart without the newest writes). The same code 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from wal_sink.errors import HistoryError
-from wal_sink.log.records import SegmentRef
+from wal_sink.log.log import NOTHING
+from wal_sink.log.records import Manifest, SegmentRef
 from wal_sink.protocol.messages import DeliveryContext, SegmentResult, SegmentTask
-from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.base import CommitPosition, CommitSink, TransactionalSink
 from wal_sink.sinks.calls import SinkSession
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
@@ -119,3 +121,45 @@ def _result(ordinal: int, segment: SegmentRef, rows: int) -> SegmentResult:
         "of them. Find out whether it failed over to a standby that lagged, or restarted without its newest writes"
     )
     return SegmentResult(ordinal, rows, failure=Failure(FailureKind.FORGOTTEN, text))
+
+
+def digest_of(manifest: Manifest) -> str:
+    """15 hexadecimal digits (60 bits, which fit into any integer of 64) that stand for the segments of a batch."""
+    ids = ",".join(segment.id for segment in manifest.segments)
+    return hashlib.blake2b(ids.encode(), digest_size=8).hexdigest()[:15]
+
+
+def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSink) -> CommitPosition | None:
+    """The position of a commit sink in its target, if the target still has what the newest marker stands for.
+
+    Raises `HistoryError` if it does not, and `SinkFailedError`.
+    """
+    what = f"batch {given.batch_id}: position of {given.sink!r}"
+    found: object = session.call(what, sink.position, nothing_sent=True)
+    if found is not None and not isinstance(found, CommitPosition):
+        text = f"{what}: expected a CommitPosition or None, found a {type(found).__name__}"
+        raise SinkFailedError(FailureKind.PERMANENT, text)
+    owed = given.last_delivered.slots[0][0] if given.last_delivered else NOTHING
+    at = NOTHING if found is None else found.batch_id
+    if at >= owed and (found is None or found.is_shown):
+        return found
+    has = "no position" if found is None else f"batch {at}" + ("" if found.is_shown else ", which it does not show")
+    raise HistoryError(
+        f"batch {max(owed, at)} was delivered, but the target has {has}. The target was restored to an older state, "
+        "rolled back, or made anew. Nothing was committed. Restore the newer target. Or send again what it lost: "
+        f"retire this sink (wal-sink sinks retire WAL {given.sink}), and serve the target under a new name from the "
+        "first batch that it lacks (start_from)"
+    )
+
+
+def is_committed(position: CommitPosition | None, manifest: Manifest) -> bool:
+    """Whether the target has the batch that is due. Raises `HistoryError` if it has a later one, or another history."""
+    if position is None or position.batch_id < manifest.batch_id:
+        return False
+    if (position.batch_id, position.digest) == (manifest.batch_id, digest_of(manifest)):
+        return True
+    raise HistoryError(
+        f"the target already holds batch {position.batch_id} with digest {position.digest}, where batch "
+        f"{manifest.batch_id} with digest {digest_of(manifest)} is due. Either the WAL was restored to an older state, "
+        "or a copy of the WAL delivers too. End the copy, restore the newer WAL, or start a new WAL"
+    )

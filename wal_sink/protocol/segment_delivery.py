@@ -9,6 +9,7 @@ Between two chunks come a look at the term and a record of progress:
 | idempotent | once a second | once a second |
 | transactional | once a second | none: the position goes with the rows |
 | two-phase, a writer of segments | once a segment | once a segment |
+| commit | before the commit of the batch | none: the position goes with the rows |
 
 The marker stands for the last chunk of a batch with one segment.
 """
@@ -29,8 +30,16 @@ from wal_sink.log.segment_reader import SegmentReader, load_segment, read_chunks
 from wal_sink.protocol.letters import Rejections, keep_unknown
 from wal_sink.protocol.messages import DeliveryContext, SegmentResult, SegmentTask, failed_as_a_whole
 from wal_sink.protocol.positions import Positions
-from wal_sink.protocol.two_phase import SegmentCommit
-from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
+from wal_sink.protocol.two_phase import SegmentCommit, checked_handle
+from wal_sink.sinks.base import (
+    CommitSink,
+    Lookup,
+    Rejected,
+    SegmentSink,
+    StagedSegment,
+    TransactionalSink,
+    TwoPhaseSink,
+)
 from wal_sink.sinks.calls import SinkSession, ask_applied, check_returned
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
@@ -82,6 +91,8 @@ class SegmentDelivery:
             try:
                 if isinstance(sink, TwoPhaseSink):
                     self._commit(run, sink)
+                elif isinstance(sink, CommitSink):
+                    self._prepare(run, sink)
                 elif isinstance(sink, SegmentSink):
                     self._whole_segment(run, sink)
                 else:
@@ -119,6 +130,19 @@ class SegmentDelivery:
         rows = run.task.segment.rows
         self._records.create_unless_marker_follows(run.task, rows)
         run.note_sent(rows)
+
+    def _prepare(self, run: _Run, sink: CommitSink) -> None:
+        """Let the sink write the rows where nobody sees them. The dispatcher commits them, with those of the batch."""
+        task = run.task
+        data = load_segment(self._log.store, task.segment)
+        run.note_fetched()
+        self._session.open()
+        self._refuse_stopped()
+        what = f"batch {self._given.batch_id}, segment {task.segment.id}: {name_of(sink)}: prepare"
+        segment = StagedSegment(task.segment.id, task.segment.rows, data, self._chunks(task, data, 0))
+        with self._timed(run):
+            returned = self._session.call(what, sink.prepare, segment, nothing_sent=True)
+        run.handle = checked_handle(what, returned)
 
     def _kept_chunks(self, task: SegmentTask) -> Iterator[Chunk]:
         return self._chunks(task, load_segment(self._log.store, task.segment), 0)
@@ -399,6 +423,7 @@ class _Run:
     failure: Failure | None = None
     began_s: float = 0.0
     fetch_s: float = 0.0
+    handle: str = ""
 
     def __post_init__(self) -> None:
         self.rows = self.task.start
@@ -419,6 +444,7 @@ class _Run:
             self.rows,
             chunks=self.recorded,
             failure=self.failure,
+            handle=self.handle,
             rejected=self.rejected,
             fetch_s=self.fetch_s,
             send_s=self.now_s() - self.began_s - self.fetch_s,

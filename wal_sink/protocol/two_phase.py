@@ -109,11 +109,16 @@ class OpenTransaction:
         return self._session.call(f"{self._what}: {name}", function, *args, nothing_sent=True)
 
     def _text(self, name: str, returned: object) -> str:
-        if isinstance(returned, str) and len(returned) <= MAX_HANDLE:
-            return returned
-        found = f"{len(returned)} characters" if isinstance(returned, str) else f"a {type(returned).__name__}"
-        message = f"{self._what}: {name} returned {found}: expected text of at most {MAX_HANDLE} characters"
-        raise SinkFailedError(FailureKind.PERMANENT, message)
+        return checked_handle(f"{self._what}: {name}", returned)
+
+
+def checked_handle(what: str, returned: object) -> str:
+    """What a sink returned as a handle or token. Raises `SinkFailedError` for anything but a short text."""
+    if isinstance(returned, str) and len(returned) <= MAX_HANDLE:
+        return returned
+    found = f"{len(returned)} characters" if isinstance(returned, str) else f"a {type(returned).__name__}"
+    message = f"{what} returned {found}: expected text of at most {MAX_HANDLE} characters"
+    raise SinkFailedError(FailureKind.PERMANENT, message)
 
 
 class Preparer:

@@ -301,7 +301,7 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True)
 class CommitPosition:
-    """The newest batch of a sink that its target holds. The target stores it in the commit that has the batch's rows."""
+    """The newest batch of a sink that its target holds, stored in the commit that has the batch's rows."""
 
     batch_id: int
     digest: str
@@ -367,7 +367,7 @@ class CommitSink(Sink):
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Not called: rows come as segments."""
-        raise PermanentError(f"{repr_of(self)} takes whole batches: it has no single chunks, and no dead letters")
+        raise PermanentError(f"{type(self).__name__} takes whole batches, and no single chunk such as {chunk.key}")
 
 
 class SegmentSink(Sink):

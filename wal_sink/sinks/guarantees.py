@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery, GuaranteeName
-from wal_sink.sinks.base import BatchSink, Lookup, SegmentSink, Sink, TransactionalSink, TwoPhaseSink
+from wal_sink.sinks.base import BatchSink, CommitSink, Lookup, SegmentSink, Sink, TransactionalSink, TwoPhaseSink
 
 
 class Ability(StrEnum):
@@ -18,8 +18,18 @@ class Ability(StrEnum):
     LOOK_UP = "lookup"
     TRANSACTIONAL = "transactional"
     TWO_PHASE = "two-phase"
+    COMMIT = "commit"
     SEGMENT_WRITER = "segment writer"
     BATCH_WRITER = "batch writer"
+
+
+_BY_CLASS: tuple[tuple[type, Ability], ...] = (
+    (BatchSink, Ability.BATCH_WRITER),
+    (TransactionalSink, Ability.TRANSACTIONAL),
+    (TwoPhaseSink, Ability.TWO_PHASE),
+    (CommitSink, Ability.COMMIT),
+    (SegmentSink, Ability.SEGMENT_WRITER),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,16 @@ class Promise:
     @property
     def at_most_once(self) -> bool:
         return self.guarantee == "at_most_once"
+
+    @property
+    def is_positioned(self) -> bool:
+        """Whether the target itself stores how far the sink is, with the rows."""
+        return self.ability in {Ability.TRANSACTIONAL, Ability.COMMIT}
+
+    @property
+    def records_progress(self) -> bool:
+        """Whether the WAL has records of the rows that the sink has of a batch."""
+        return not (self.is_positioned or self.ability is Ability.BATCH_WRITER)
 
     @property
     def ignores_repeats(self) -> bool:
@@ -57,7 +77,7 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     ability = ability_of(sink)
     strongest = _strongest(sink, ability)
     wanted = delivery.guarantee or strongest
-    if wanted == "at_most_once" and ability in {Ability.TRANSACTIONAL, Ability.TWO_PHASE}:
+    if wanted == "at_most_once" and ability in _NEVER_REPEATING:
         wanted = "exactly_once"
     if wanted == "exactly_once" and strongest != "exactly_once":
         raise ConfigError(
@@ -71,6 +91,20 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             f"whole {'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Your options: a function of one "
             f"Chunk, or {strongest}"
         )
+    _refuse_policies(sink, ability, delivery, name)
+    kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
+    sentence = _sentence(ability, kept)
+    if delivery.on_rejected == "dead_letter":
+        sentence += "; rows that it refuses are kept as dead letters and are not in the target"
+    if isinstance(sink, TwoPhaseSink) and sink.on_gone == "prepare_again":
+        sentence += (
+            "; a transaction that the target lost is prepared again, so its rows repeat if it was committed before"
+        )
+    return Promise(ability, kept, sentence)
+
+
+def _refuse_policies(sink: Sink | BatchSink, ability: Ability, delivery: Delivery, name: str) -> None:
+    """Raise `ConfigError` for a policy that this kind of sink does not support."""
     names_none = ability in _WITHOUT_CHUNKS or not getattr(sink, "names_refused_rows", True)
     if delivery.on_rejected == "dead_letter" and names_none:
         raise ConfigError(
@@ -84,38 +118,29 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             f"rows until they are committed. A {ability.value} sink receives the rows from the WAL. Leave "
             "keep_segments=True"
         )
-    if delivery.rows_per_s is not None and ability is Ability.TWO_PHASE:
+    if delivery.rows_per_s is not None and ability in {Ability.TWO_PHASE, Ability.COMMIT}:
         raise ConfigError(
-            f"sink {name!r}: a TwoPhaseSink does not support rows_per_s={delivery.rows_per_s:g} because the rows are "
-            "written while Spark stages them. Limit the rows of a batch instead (maxOffsetsPerTrigger, "
+            f"sink {name!r}: a {ability.value} sink does not support rows_per_s={delivery.rows_per_s:g} because the "
+            "rows of a batch appear at once. Limit the rows of a batch instead (maxOffsetsPerTrigger, "
             "maxFilesPerTrigger)"
+        )
+    if ability is Ability.COMMIT and (delivery.max_concurrency == 1 or delivery.threads_per_task > 1):
+        raise ConfigError(
+            f"sink {name!r}: a {ability.value} sink shows all rows of a batch at once, so it supports neither "
+            "max_concurrency=1 (total order) nor threads_per_task. Leave them out"
         )
     if ability is Ability.BATCH_WRITER and delivery.max_concurrency is not None:
         raise ConfigError(
             f"sink {name!r}: max_concurrency needs a sink that is called "
             f"for each segment. A {ability.value} gets the batch as one DataFrame: repartition or sort that"
         )
-    kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
-    sentence = _sentence(ability, kept)
-    if delivery.on_rejected == "dead_letter":
-        sentence += "; rows that it refuses are kept as dead letters and are not in the target"
-    if isinstance(sink, TwoPhaseSink) and sink.on_gone == "prepare_again":
-        sentence += (
-            "; a transaction that the target lost is prepared again, so its rows repeat if it was committed before"
-        )
-    return Promise(ability, kept, sentence)
 
 
 def ability_of(sink: Sink | BatchSink) -> Ability:
     """The strongest ability of a sink, by its class and its claims."""
-    if isinstance(sink, BatchSink):
-        return Ability.BATCH_WRITER
-    if isinstance(sink, TransactionalSink):
-        return Ability.TRANSACTIONAL
-    if isinstance(sink, TwoPhaseSink):
-        return Ability.TWO_PHASE
-    if isinstance(sink, SegmentSink):
-        return Ability.SEGMENT_WRITER
+    for kind, ability in _BY_CLASS:
+        if isinstance(sink, kind):
+            return ability
     if sink.idempotent:
         return Ability.IGNORE_KNOWN_KEYS
     return Ability.LOOK_UP if isinstance(sink, Lookup) else Ability.ACCEPT
@@ -126,9 +151,10 @@ def _strongest(sink: Sink | BatchSink, ability: Ability) -> GuaranteeName:
     return "exactly_once" if exact else "at_least_once"
 
 
-_EXACT = frozenset({Ability.TRANSACTIONAL, Ability.TWO_PHASE, Ability.IGNORE_KNOWN_KEYS})
+_NEVER_REPEATING = frozenset({Ability.TRANSACTIONAL, Ability.TWO_PHASE, Ability.COMMIT})
+_EXACT = _NEVER_REPEATING | {Ability.IGNORE_KNOWN_KEYS}
 
-_WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER, Ability.TWO_PHASE})
+_WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER, Ability.TWO_PHASE, Ability.COMMIT})
 """Kinds of sinks that do not get single chunks: a single chunk can be neither missing nor refused."""
 
 _WINDOW = {
@@ -139,6 +165,7 @@ _WINDOW = {
     Ability.IGNORE_KNOWN_KEYS: "repeats have no effect while the target remembers keys",
     Ability.TRANSACTIONAL: "nothing repeats and nothing is missing",
     Ability.TWO_PHASE: "nothing repeats and nothing is missing",
+    Ability.COMMIT: "nothing repeats and nothing is missing",
 }
 
 
@@ -150,6 +177,11 @@ def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
         )
     if guarantee == "exactly_once" and ability is Ability.TRANSACTIONAL:
         return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
+    if guarantee == "exactly_once" and ability is Ability.COMMIT:
+        return (
+            "exactly once: all rows of a batch appear in one commit, with their position; nothing repeats and nothing "
+            "is missing"
+        )
     if guarantee == "exactly_once" and ability is Ability.TWO_PHASE:
         return (
             "exactly once: rows stay invisible until their batch is complete, then they are committed; each segment "

@@ -80,7 +80,7 @@ class Placement:
         """Build the served sink. Raises `ConfigError` if its guarantee or its place is impossible."""
         dispatcher, where, payload = self._dispatcher(name, sink, delivery)
         _logger.info("sink %s: %s runs %s", name, name_of(sink), where)
-        return serve(name, sink, delivery, dispatcher, travels=payload)
+        return serve(name, sink, delivery, dispatcher, self.log, travels=payload)
 
     def use_session(self, session: SparkSession | None, state: SparkSession | None) -> None:
         """Give each sink of whole batches a clone of `state`, so that it shares views and settings with nobody.

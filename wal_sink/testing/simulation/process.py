@@ -94,10 +94,10 @@ def served_sink(
         if write_batch is None:
             raise ConfigError(f"sink {name!r}: {name_of(sink)} writes whole batches: pass write_batch=…")
         whole = WholeBatchDispatcher(write_batch, log, what=name_of(sink), limit_s=delivery.retry.budget_s)
-        return serve(name, sink, delivery, whole, travels=None, promised=kept)
+        return serve(name, sink, delivery, whole, log, travels=None, promised=kept)
     here = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)
     make = make_sink or (lambda: sink)
-    return serve(name, sink, delivery, here, travels=make if stages else None, here=make, promised=kept)
+    return serve(name, sink, delivery, here, log, travels=make if stages else None, here=make, promised=kept)
 
 
 SINK_NAME = "default"

@@ -15,10 +15,13 @@ from types import CodeType, FrameType
 from typing import Any, Protocol, TypeVar
 
 from wal_sink.sinks.base import (
+    BatchCommit,
     BatchSink,
+    CommitSink,
     Lookup,
     SegmentSink,
     Sink,
+    StagedSegment,
     Transaction,
     TransactionalSink,
     TwoPhaseSink,
@@ -120,7 +123,7 @@ SENDING = ("write", "begin", "prepare", "commit", "abort")
 """Calls in which a sink sends. In these, each line of the sink's own code is a point."""
 
 
-_READING = ("was_applied", "last", "positions")
+_READING = ("was_applied", "last", "positions", "position")
 CALLS = ("open", "write", "write_segment", "write_batch", *_READING, *SENDING[1:], "close")
 """All calls that are points."""
 
@@ -222,6 +225,16 @@ class _WatchedTwoPhase(WatchedSink, TwoPhaseSink):
     abort = _passed("abort", _of_transaction)
 
 
+def _of_commit(given: StagedSegment | BatchCommit) -> str:
+    return f"of batch {given.batch_id}" if isinstance(given, BatchCommit) else f"of {given.rows} rows"
+
+
+class _WatchedCommit(WatchedSink, CommitSink):
+    prepare = _passed("prepare", _of_commit)
+    position = _passed("position")
+    commit = _passed("commit", _of_commit)
+
+
 class WatchedBatches(BatchSink):
     """A writer of whole batches that passes each call to the user's writer."""
 
@@ -247,6 +260,8 @@ def watched(sink: Sink | BatchSink, watcher: Watcher) -> Watched:
         return _WatchedLedger(sink, watcher)
     if isinstance(sink, TwoPhaseSink):
         return _WatchedTwoPhase(sink, watcher)
+    if isinstance(sink, CommitSink):
+        return _WatchedCommit(sink, watcher)
     if isinstance(sink, SegmentSink):
         return _WatchedSegments(sink, watcher)
     return WatchedSink(sink, watcher)
