@@ -24,9 +24,10 @@ from wal_sink.operate.verify_batch import BatchFacts, is_passed_over
 from wal_sink.protocol.checkpoint import Checkpoint
 from wal_sink.protocol.checkpoint_formats import CheckpointFiles
 from wal_sink.protocol.inventory import newest_marked, newest_marker
+from wal_sink.protocol.positions import digest_of, position_of
 from wal_sink.protocol.registration import described_elsewhere
 from wal_sink.protocol.sinks import read_names
-from wal_sink.sinks.base import BatchSink, Lookup, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks.base import BatchSink, CommitSink, Lookup, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.calls import SinkSession, ask_applied
 from wal_sink.sinks.chunk import Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -226,13 +227,16 @@ class AgainstTarget:
         """Compare the target with the WAL. Returns why it was not compared, or not as a whole; else ""."""
         if isinstance(self._sink, Sink) and isinstance(self._sink, Lookup):
             return _compare_keys(look, sink, self._sink, self._sink, timeout_s=self._timeout_s)
-        if not isinstance(self._sink, TransactionalSink):
+        if not isinstance(self._sink, TransactionalSink | CommitSink):
             kind = ability_of(self._sink).value
-            return f"a {kind} target cannot tell which rows it has. Transactional and lookup targets can"
+            return f"a {kind} target cannot tell which rows it has. Transactional, commit and lookup targets can"
         try:
             marker = newest_marker(look.log, sink.folder)
         except CorruptError as error:
             return f"its newest marker cannot be read: {error}"  # the marker itself is a finding
+        if isinstance(self._sink, CommitSink):
+            _compare_commit(look, sink, self._sink, marker, self._timeout_s)
+            return ""
         _Slots(look, sink, self._sink, marker, self._timeout_s).compare()
         if sink.record and (said := described_elsewhere(sink.record, name_of(self._sink), self._sink)):
             return f"only its ledger was compared, not whether its rows are there: the sink {said}"
@@ -320,6 +324,33 @@ class _Slots:
     def _fault(self, fault: Fault, what: str, batch_id: int | None = None) -> None:
         where = name_of(self._target)
         self._look.found.append(Finding(fault, where, what, batch_id, self._facts.folder))
+
+
+def _compare_commit(look: Look, facts: SinkFacts, target: CommitSink, marker: Marker | None, timeout_s: float) -> None:
+    """Compare the one position that a commit sink has in its target."""
+
+    def fault(kind: Fault, what: str, batch_id: int | None = None) -> None:
+        look.found.append(Finding(kind, name_of(target), what, batch_id, facts.folder))
+
+    try:
+        with _opened(look, facts, target, timeout_s) as session:
+            found = position_of(session, target, "position")
+    except SinkFailedError as error:
+        fault(Fault.TARGET_OTHER, f"the target gave no answer: {redacted(error.failure.message)}")
+        return
+    owed = marker.last_delivered_batch if marker else NOTHING
+    at = NOTHING if found is None else found.batch_id
+    if at < owed:
+        is_at = "has no position" if found is None else f"is at batch {at}"
+        fault(Fault.TARGET_BEHIND, f"it {is_at}, but batch {owed} was delivered and marked", owed)
+    elif found is not None and not found.is_shown:
+        fault(Fault.TARGET_BEHIND, f"it is at batch {at}, but was rolled back to a state before that commit", at)
+    elif found is not None and (manifest := look.released(at)) is None:
+        if at > newest_marked(look.log, facts.folder):
+            fault(Fault.TARGET_AHEAD, f"it is at batch {at}, which the WAL has not released", at)
+    elif found is not None and manifest is not None and found.digest != digest_of(manifest):
+        what = f"it holds batch {at} with digest {found.digest}, but the WAL released {digest_of(manifest)}"
+        fault(Fault.TARGET_OTHER, what, at)
 
 
 def _compare_keys(look: Look, facts: SinkFacts, sink: Sink, lookup: Lookup, *, timeout_s: float) -> str:

@@ -53,6 +53,7 @@ NOBODY_HOLDS = 1 << 62
 _OTHERS = {
     Ability.IGNORE_KNOWN_KEYS: "It gets the batches after its backup by their ids, and ignores the keys that it knows",
     Ability.LOOK_UP: "It gets the batches after its backup by their ids, and only the chunks that it does not know",
+    Ability.COMMIT: "It gets the batches after its restored state by their ids",
 }
 _DOUBLES = "It gets the batches after its backup by their ids, and may then have some of their rows twice"
 
@@ -326,8 +327,8 @@ def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink
     ability = Ability(of.record.sink_kind)
     if ability is not Ability.TRANSACTIONAL:
         raise ConfigError(
-            f"sink {of.name!r} of {log.store.root} is {ability.value}, not transactional: its target keeps no ledger, "
-            f"so nobody knows what it has. {_OTHERS.get(ability, _DOUBLES)}: serve the target under a new name from "
+            f"sink {of.name!r} of {log.store.root} is {ability.value}, not transactional: its target keeps no ledger "
+            f"of rows. {_OTHERS.get(ability, _DOUBLES)}: serve the target under a new name from "
             "the first batch that it may lack (wal-sink drain --name NEW --start-from N), and retire this sink. "
             "wal-sink batches WAL shows when each batch was staged"
         )

@@ -134,11 +134,7 @@ def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSi
 
     Raises `HistoryError` if it does not, and `SinkFailedError`.
     """
-    what = f"batch {given.batch_id}: position of {given.sink!r}"
-    found: object = session.call(what, sink.position, nothing_sent=True)
-    if found is not None and not isinstance(found, CommitPosition):
-        text = f"{what}: expected a CommitPosition or None, found a {type(found).__name__}"
-        raise SinkFailedError(FailureKind.PERMANENT, text)
+    found = position_of(session, sink, f"batch {given.batch_id}: position")
     owed = given.last_delivered.slots[0][0] if given.last_delivered else NOTHING
     at = NOTHING if found is None else found.batch_id
     if at >= owed and (found is None or found.is_shown):
@@ -150,6 +146,15 @@ def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSi
         f"retire this sink (wal-sink sinks retire WAL {given.sink}), and serve the target under a new name from the "
         "first batch that it lacks (start_from)"
     )
+
+
+def position_of(session: SinkSession, sink: CommitSink, what: str) -> CommitPosition | None:
+    """What a commit sink answers, whatever it is worth. Raises `SinkFailedError`."""
+    found: object = session.call(what, sink.position, nothing_sent=True)
+    if found is None or isinstance(found, CommitPosition):
+        return found
+    text = f"{what}: expected a CommitPosition or None, found a {type(found).__name__}"
+    raise SinkFailedError(FailureKind.PERMANENT, text)
 
 
 def is_committed(position: CommitPosition | None, manifest: Manifest) -> bool:
