@@ -340,14 +340,14 @@ def _compare_commit(look: Look, facts: SinkFacts, target: CommitSink, marker: Ma
         return
     owed = marker.last_delivered_batch if marker else NOTHING
     at = NOTHING if found is None else found.batch_id
+    manifest = None if found is None else look.released(at)
     if at < owed:
         is_at = "has no position" if found is None else f"is at batch {at}"
         fault(Fault.TARGET_BEHIND, f"it {is_at}, but batch {owed} was delivered and marked", owed)
     elif found is not None and not found.is_shown:
         fault(Fault.TARGET_BEHIND, f"it is at batch {at}, but was rolled back to a state before that commit", at)
-    elif found is not None and (manifest := look.released(at)) is None:
-        if at > newest_marked(look.log, facts.folder):
-            fault(Fault.TARGET_AHEAD, f"it is at batch {at}, which the WAL has not released", at)
+    elif found is not None and manifest is None and at > newest_marked(look.log, facts.folder):  # else it was collected
+        fault(Fault.TARGET_AHEAD, f"it is at batch {at}, which the WAL has not released", at)
     elif found is not None and manifest is not None and found.digest != digest_of(manifest):
         what = f"it holds batch {at} with digest {found.digest}, but the WAL released {digest_of(manifest)}"
         fault(Fault.TARGET_OTHER, what, at)
