@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from wal_sink.sinks.base import (
+    BatchCommit,
     BatchSink,
+    CommitPosition,
+    CommitSink,
     Rejected,
     ReleasedBatch,
     SegmentSink,
     Sink,
     SinkContext,
+    StagedSegment,
     TransactionalSink,
     as_sink,
 )
@@ -21,8 +25,11 @@ from wal_sink.sinks.urls import sink_from_url
 
 __all__ = [
     "Ability",
+    "BatchCommit",
     "BatchSink",
     "Chunk",
+    "CommitPosition",
+    "CommitSink",
     "Failure",
     "FailureKind",
     "ForgottenError",
@@ -35,6 +42,7 @@ __all__ = [
     "SinkContext",
     "SinkFailedError",
     "SinkSession",
+    "StagedSegment",
     "TransactionalSink",
     "as_sink",
     "check_returned",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from wal_sink.sinks.base import BatchCommit, CommitPosition, CommitSink, SinkContext, StagedSegment
+from tests.house.sinks import BatchCommit, CommitPosition, CommitSink, SinkContext, StagedSegment
 
 
 class LostRaceError(Exception):

@@ -1,4 +1,4 @@
-"""What a target itself tells of a sink: the slots of a transactional one, and the position of a commit sink.
+"""The positions that a target itself stores: in the slots of a transactional sink, and the one of a commit sink.
 
 Only the target knows which rows it has. A slot is read when an attempt begins a segment, and all slots of a batch are
 read before its marker is created. Between two reads a target may have lost rows that it acknowledged (a fail-over to a
@@ -149,7 +149,7 @@ def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSi
 
 
 def position_of(session: SinkSession, sink: CommitSink, what: str) -> CommitPosition | None:
-    """What a commit sink answers, whatever it is worth. Raises `SinkFailedError`."""
+    """The answer of a commit sink, not compared with anything yet. Raises `SinkFailedError`."""
     found: object = session.call(what, sink.position, nothing_sent=True)
     if found is None or isinstance(found, CommitPosition):
         return found

@@ -113,7 +113,7 @@ class OpenTransaction:
 
 
 def checked_handle(what: str, returned: object) -> str:
-    """What a sink returned as a handle or token. Raises `SinkFailedError` for anything but a short text."""
+    """The handle or token that a sink returned. Raises `SinkFailedError` for anything but a short text."""
     if isinstance(returned, str) and len(returned) <= MAX_HANDLE:
         return returned
     found = f"{len(returned)} characters" if isinstance(returned, str) else f"a {type(returned).__name__}"

@@ -296,7 +296,7 @@ class StagedSegment:
     unique, not empty and without dots; else `c0`, `c1` …, see docs/FORMAT.md.
     """
     chunks: Iterable[Chunk] = field(repr=False)
-    """The rows in chunks, decoded only if they are asked for. They can be read once."""
+    """The rows in chunks. They are decoded when they are read, and can be read once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class BatchCommit:
     """15 hexadecimal digits that stand for the batch's segments. A batch of another history has another digest."""
     rows: int
     handles: tuple[str, ...]
-    """What `prepare` returned for each segment, in order."""
+    """The handle of each segment, in order."""
     follows: CommitPosition | None
     """The position that the target must still have. None: it has none of this sink."""
 
@@ -367,7 +367,7 @@ class CommitSink(Sink):
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Not called: rows come as segments."""
-        raise PermanentError(f"{type(self).__name__} takes whole batches, and no single chunk such as {chunk.key}")
+        raise NotImplementedError(f"{type(self).__name__} takes whole batches, and no single chunk such as {chunk.key}")
 
 
 class SegmentSink(Sink):

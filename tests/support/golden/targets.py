@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.house.sinks import ReleasedBatch
+from tests.house.sinks import BatchCommit, CommitPosition, CommitSink, ReleasedBatch, SinkContext, StagedSegment
 from wal_sink import BatchSink, Chunk, Rejected, Sink, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks import LedgerEntry, Position, SegmentSink, Transaction
 
@@ -136,6 +137,33 @@ class TwoPhase(TwoPhaseSink):
     def abort(self, transaction: Transaction, token: str) -> None:
         assert token in {"", f"token of {transaction.id}"}
         self.target.held.pop(transaction.id, None)
+
+
+class Committed(CommitSink):
+    """A sink that shows all rows of a batch at once. The handle of a segment is its rows."""
+
+    def __init__(self, target: Target, hook: Hook) -> None:
+        self.target, self.hook = target, hook
+        self.slot = ""
+
+    def open(self, context: SinkContext) -> None:
+        self.slot = f"{context.wal_id}/{context.sink}"
+
+    def prepare(self, segment: StagedSegment) -> str:
+        return json.dumps([row for chunk in segment.chunks for row in ids_of(chunk)])
+
+    def position(self) -> CommitPosition | None:
+        if self.slot not in self.target.ledger:
+            return None
+        _, batch_id, _, digest = self.target.ledger[self.slot]
+        return CommitPosition(batch_id, digest)
+
+    def commit(self, batch: BatchCommit) -> None:
+        self.hook("before commit")
+        assert self.position() == batch.follows
+        self.target.rows += [row for handle in batch.handles for row in json.loads(handle)]
+        self.target.ledger[self.slot] = (0, batch.batch_id, batch.rows, batch.digest)
+        self.hook("after commit")
 
 
 class BySegment(SegmentSink):

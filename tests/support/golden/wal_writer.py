@@ -40,6 +40,7 @@ def _kinds(world: GoldenWal) -> None:
     world.deliver_until("keyed", "after write", "after write")
     world.deliver_until("ledger", "after write", "after write", "after write")
     world.deliver_until("vault", "after commit")
+    world.deliver_until("lake", "after commit")
     world.deliver_until("segments", f"after create {paths.SINKS}/segments/progress")
 
 
@@ -150,7 +151,7 @@ def _skipped(world: GoldenWal) -> None:
 
 
 WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
-    "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "segments", "batches"), _kinds),
+    "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "lake", "segments", "batches"), _kinds),
     "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
     "collected": (("plain", "ledger", "renamed", "retired"), _collected),
     "unkept": (("unkept",), _unkept),

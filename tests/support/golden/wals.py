@@ -21,6 +21,7 @@ from tests.house.support import SYSTEM
 from tests.support.golden.targets import (
     ByBatch,
     BySegment,
+    Committed,
     Idempotent,
     LookedUp,
     Plain,
@@ -48,6 +49,7 @@ SINKS: Mapping[str, Make] = {
     "looked-up": LookedUp,
     "ledger": Transactional,
     "vault": TwoPhase,
+    "lake": Committed,
     "segments": BySegment,
     "batches": lambda target, _: ByBatch(target),
     "refusing": lambda target, hook: Delivery(Plain(target, hook), on_rejected="dead_letter"),

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from tests.house.operate import AgainstTarget, Check, Fault
+from tests.house.sinks import CommitPosition
 from tests.support.lake import Lake, LakeSink
 from tests.support.small_run import Place
-from wal_sink.sinks.base import CommitPosition
 from wal_sink.testing import SinkQuery
 
 

@@ -18,6 +18,7 @@ from tests.house.sinks import BatchSink, Chunk, Position, ReleasedBatch, Segment
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.simulation.histories.lives import lower_retention
 from tests.support.counted_store import CountedStore
+from tests.support.lake import Lake, LakeSink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError
 from wal_sink.operate.estimate import KINDS, MONTH_S, Estimate, Prices
@@ -78,6 +79,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "two-phase": lambda: VaultSink(Vault()),
     "segment writer": WholeSegments,
     "batch writer": WholeBatches,
+    "commit": lambda: LakeSink(Lake()),
 }
 
 

@@ -10,15 +10,14 @@ import pyarrow as pa
 import pytest
 
 from tests.house.log import claim, paths
-from tests.house.protocol import Run
-from tests.house.sinks import Sink, as_sink, promise
+from tests.house.protocol import LocalDispatcher, Run
+from tests.house.sinks import BatchCommit, CommitPosition, Sink, StagedSegment, as_sink, promise
 from tests.support.hanging_calls import Hangs
 from tests.support.lake import Lake, LakeSink, LostRaceError, Version
 from tests.support.small_run import Place, Recorder
 from wal_sink import ConfigError, DeliveryError, FencedError, HistoryError, PermanentError
-from wal_sink.protocol.dispatch import LocalDispatcher, serve
+from wal_sink.protocol.dispatch import serve
 from wal_sink.settings import Delivery, Retry
-from wal_sink.sinks.base import BatchCommit, CommitPosition, StagedSegment
 from wal_sink.testing import SinkQuery, simulated_runtime
 
 FIRST, SECOND, THIRD = (pa.table({"id": [number, number + 1]}) for number in (1, 3, 5))
@@ -104,11 +103,11 @@ class _PreparesOne(LakeSink):
 def test_nothing_is_committed_while_one_segment_is_not_prepared() -> None:
     lake = Lake()
     with pytest.raises(DeliveryError, match="the store is gone"), query(lake, _PreparesOne) as running:
-        running.batch(FIRST, pa.table({"name": ["other columns make a segment of their own"]}))
+        running.batch(FIRST, pa.table({"name": ["other columns, so another segment"]}))
     assert lake.commits == 0
 
 
-# What the target has lost, or never had.
+# Targets that lost something, or never had it.
 
 
 def start_after(lake: Lake, how: Callable[[], object], *more: pa.Table) -> None:

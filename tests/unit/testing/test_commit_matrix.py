@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from tests.house.sinks import BatchCommit, CommitPosition
 from tests.support.lake import Lake, LakeSink, LostRaceError
-from wal_sink.sinks.base import BatchCommit, CommitPosition
 from wal_sink.testing import crash_matrix
 
 SHORT = [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
