@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tests.simulation.histories.plans import (
+    COMMITTING,
     HOLDING,
     SENDING,
     At,
@@ -74,7 +75,9 @@ _CHUNK_ROWS = often((2, 5), (1, 3), (3, 1))
 FAMILY = 8
 """Number of consecutive seeds that are drawn together."""
 _HOLDING_EVERY = 6
-"""One family in so many has a two-phase sink. Its number decides that, so all else is drawn as if there were none."""
+"""One family in so many has a two-phase sink, and one in twice as many a commit sink. Its number decides that, so all
+else is drawn as if there were none.
+"""
 
 
 def drawn_by_number(number: int) -> dict[str, Any]:
@@ -137,6 +140,8 @@ class _Drawing(Draws):
         family = seed // FAMILY
         if family % _HOLDING_EVERY == 0:
             self._kinds = (HOLDING, *self._kinds[1:])
+        if family % (2 * _HOLDING_EVERY) == _HOLDING_EVERY // 2:
+            self._kinds = (COMMITTING, *self._kinds[1:])
         self._forgets = family % (3 * _HOLDING_EVERY) == 0
         collects = self.chance(0.2)
         self._batches = self.one_of(_COLLECTED if collects else _BATCHES)

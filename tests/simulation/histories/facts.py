@@ -77,7 +77,7 @@ def broken_by_repeats(facts: SinkFacts, disturbances: int, shape: tuple[tuple[in
             missing = {first for row, first in facts.dead.items() if row not in facts.seen}
             if facts.repeated_rows or len(missing) > disturbances:
                 return f"at most once: {facts.repeated_rows} rows repeat, {len(missing)} chunks are missing"
-        case "idempotent" | "transactional" | "two_phase":
+        case "idempotent" | "transactional" | "two_phase" | "commit":
             if facts.repeated_rows:
                 return f"I4: {facts.repeated_rows} rows repeat"
         case "lookup":

@@ -364,7 +364,7 @@ def delivery_of(
         retry=Retry(attempts=attempts),
         start_from="next" if starts_next else "earliest",
         on_rejected="dead_letter" if keeps else "halt",
-        max_concurrency=1 if in_order and kind != "batch" else None,
+        max_concurrency=1 if in_order and kind not in {"batch", "commit"} else None,
     )
 
 

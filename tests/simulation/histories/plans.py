@@ -17,7 +17,9 @@ SENDING: tuple[str, ...] = ("plain", "at_most_once", "idempotent", "lookup", "tr
 """The kinds of sinks that get their rows after the batch is complete."""
 HOLDING = "two_phase"
 """The kind that gets its rows while they are staged, and commits them after the batch is complete."""
-KINDS: tuple[str, ...] = (*SENDING, HOLDING)
+COMMITTING = "commit"
+"""The kind that shows all rows of a batch in one commit."""
+KINDS: tuple[str, ...] = (*SENDING, HOLDING, COMMITTING)
 """Every kind of sink."""
 
 MOST_ATTEMPTS = 3

@@ -9,8 +9,11 @@ from typing import Any
 from tests.house.log import Log, Manifest, load_segment
 from tests.house.protocol import DeliveryContext, chunks_of
 from tests.house.sinks import (
+    BatchCommit,
     BatchSink,
     Chunk,
+    CommitPosition,
+    CommitSink,
     LedgerEntry,
     Position,
     Rejected,
@@ -18,6 +21,7 @@ from tests.house.sinks import (
     SegmentSink,
     Sink,
     SinkContext,
+    StagedSegment,
     TransactionalSink,
 )
 from tests.simulation.histories.losses import LossJudge
@@ -42,10 +46,11 @@ class Target:
     """Rows that are held back, by transaction."""
     shown: dict[str, list[int]] = field(default_factory=dict)
     """Rows that are committed, by transaction."""
+    committed: CommitPosition | None = None
 
     def copy(self, judge: LossJudge) -> Target:
         held = {number: rows.copy() for number, rows in self.held.items()}
-        return Target(self.name, judge, self.keys.copy(), held, self.shown.copy())
+        return Target(self.name, judge, self.keys.copy(), held, self.shown.copy(), self.committed)
 
     def current(self) -> Target:
         """The copy that a new connection reaches."""
@@ -151,6 +156,38 @@ class HoldingSink(TwoPhaseSink):
         if self._target.held.pop(transaction.id, None) is not None:
             self._life.met("aborted")
         self._life.point("after abort", transaction.id)
+
+
+class CommittedSink(CommitSink):
+    """A commit sink. Its target compares the position in the same step that shows the rows and moves it."""
+
+    def __init__(self, life: Process, target: Target) -> None:
+        self._life = life
+        self._target = target
+        self._term = 0
+
+    def open(self, context: SinkContext) -> None:
+        self._term = context.term
+
+    def prepare(self, segment: StagedSegment) -> str:
+        self._life.point("before prepare", segment.id)
+        return " ".join(str(number) for chunk in segment.chunks for number in numbers_in(chunk.table))
+
+    def position(self) -> CommitPosition | None:
+        self._life.point("before position", "")
+        return self._target.committed
+
+    def commit(self, batch: BatchCommit) -> None:
+        target, term = self._target, self._term  # it may be opened again before this call goes on
+        self._life.point("before sink", batch.digest)
+        rows = [number for handle in batch.handles for number in map(int, handle.split())]
+        target.judge.sent(self._life.number, target.name, rows, batch_id=batch.batch_id, ordinal=0, term=term)
+        if target.committed != batch.follows:
+            self._life.met("refused by its position")
+            raise ConnectionError("the position is another one")
+        target.committed = batch.position
+        target.judge.took_effect(target.name, batch.digest, rows)
+        self._life.point("after sink", batch.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +325,7 @@ SINKS: dict[str, Callable[[Process, Any], Sink | BatchSink]] = {
     "segment": WholeSegmentSink,
     "batch": lambda *_: WholeBatchSink(),
     "two_phase": HoldingSink,
+    "commit": CommittedSink,
 }
 """The sink of each kind, made for a process and a target."""
 
