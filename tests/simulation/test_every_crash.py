@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.histories.exhaustive import every_crash, traced
-from tests.simulation.histories.plans import HOLDING, KINDS, LifePlan
+from tests.simulation.histories.plans import COMMITTING, HOLDING, KINDS, LifePlan
 
 LEAST_POINTS = 110
 """The least number of points of a run of three batches. Fewer mean that the matrix shrank."""
@@ -29,7 +29,7 @@ def test_no_crash_and_no_two_crashes_break_a_law(kind: str, tell: Callable[[str]
     assert not crashes.violations, "\n".join(crashes.violations[:10])
     assert crashes.single >= LEAST_POINTS
     assert crashes.double >= LEAST_POINTS * 80
-    assert crashes.worlds >= 800
+    assert crashes.worlds >= (600 if kind == COMMITTING else 800), "a batch is there as a whole, or not at all"
 
 
 @pytest.mark.parametrize("kind", ["plain", "at_most_once", "transactional"])
