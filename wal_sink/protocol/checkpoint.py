@@ -80,9 +80,9 @@ class Checkpoint:
         """The fingerprint of the batch whose entry is `text`. See `Fingerprints.of`."""
         return self._fingerprints.of(batch_id, text)
 
-    def files(self, batch_id: int, text: str) -> dict[str, list[FileEntry]]:
-        """The files that the batch whose entry is `text` reads, by file source. See `Fingerprints.files`."""
-        return self._fingerprints.files(batch_id, read_offsets(text, self._url(f"offsets/{batch_id}")))
+    def files(self, batch_id: int, entry: OffsetsEntry) -> dict[str, list[FileEntry]]:
+        """The files that the batch with this entry reads, by file source. See `Fingerprints.files`."""
+        return self._fingerprints.files(batch_id, entry)
 
     def offsets_text(self, batch_id: int) -> str | None:
         """The entry of a batch, verbatim, without its fingerprint. One read."""

@@ -34,6 +34,9 @@ KEPT_LOW_WATERS = 16
 class Collector:
     """Advances low water and deletes below it. Used by the committers of one run, one at a time."""
 
+    _marked: dict[str, int]
+    """The newest marked batch of each sink that has one, when they were last looked at."""
+
     def __init__(self, shared: CommitContext, *, retention_batches: int) -> None:
         self._shared = shared
         self._log = shared.log
@@ -44,7 +47,6 @@ class Collector:
         self._put_off_at = NOTHING
         self._sinks: set[str] = set()
         self._served: set[str] = set()
-        self._marked: dict[str, int] = {}
 
     def expect(self, others: Iterable[str], *, served: Iterable[str]) -> None:
         """Note registered sinks: from now on each must exist whenever batches are collected.
@@ -62,7 +64,7 @@ class Collector:
         """Whether a committer that marked so far should collect. Reads low water in the first call only."""
         if self._low_water is None:
             self._low_water = self._log.low_water()
-        floor = max(self._low_water, self._first_batch() - 1)
+        floor = max(self._low_water, self._shared.history.first_batch - 1)
         since = max(floor + self._retention, self._put_off_at)
         return marked_through - since >= COLLECT_EVERY_BATCHES
 
@@ -141,10 +143,6 @@ class Collector:
         numbers = (number for number in self._log.numbers(root, after=self._cleared) if number <= batch_id)
         folders = (f"{root}/{paths.batch_name(number)}" for number in numbers)
         return (f"{each}/{name}" for each in folders for name in self._log.store.list(each, recursive=True))
-
-    def _first_batch(self) -> int:
-        wal = self._shared.history.wal
-        return wal.first_batch if wal else 0
 
 
 def _is_through(name: str, batch_id: int) -> bool:

@@ -63,6 +63,11 @@ class History:
         return self._wal
 
     @property
+    def first_batch(self) -> int:
+        """The batch with which the WAL begins; 0 before its first batch."""
+        return 0 if self._wal is None else self._wal.first_batch
+
+    @property
     def newest_known(self) -> int:
         """The newest batch that had any object in the WAL at the start, or was staged since."""
         return self._newest_known
@@ -78,8 +83,7 @@ class History:
         A WAL is bound to its query just before its first batch is staged. If that staging failed, the first batch is
         missing.
         """
-        begins = NOTHING if self._wal is None else self._wal.first_batch - 1
-        return max(self._newest_known, begins)
+        return max(self._newest_known, self.first_batch - 1)
 
     @property
     def oldest_held(self) -> int | None:
@@ -370,7 +374,7 @@ def _compared(manifest: Manifest, text: str, checkpoint: Checkpoint) -> str:
     ]
     if len(differing) > _MOST_SOURCES:
         told.append(f"{counted(len(differing) - _MOST_SOURCES, 'more source')} differ")
-    files = checkpoint.files(manifest.batch_id, text)
+    files = checkpoint.files(manifest.batch_id, now)
     told += [_files(source, files[source], differs=source in differing) for source in sorted(files)[:_MOST_SOURCES]]
     return ". ".join(told)
 

@@ -238,7 +238,7 @@ def _leave(log: Log, wal: WalRecord, said: str, address: str, take_over: TakeOve
             earlier = EarlierPlace(Earlier.UNKNOWN, redacted(error))
     if earlier.state is Earlier.ELSEWHERE:
         raise _third_place(here, said, earlier.moved_to)
-    if earlier.state is Earlier.LIVES and earlier.there is not None:
+    if earlier.there is not None:  # it lives
         raise ConfigError(
             f"{here}: the WAL {wal.wal_id} was moved from {said}, but its wal.json still lies at {said}. Both "
             f"places would deliver the same batches. {_compared(earlier.there, log, said)}. End every process that "
@@ -348,7 +348,7 @@ def _folder(location: str) -> Path:
 
 def _is_one_folder(here: str, said: str) -> bool:
     """Whether two local addresses are one folder, mounted twice."""
-    if not here.startswith(f"{LOCAL}://") or not said.startswith(f"{LOCAL}://"):
+    if not all(each.startswith(f"{LOCAL}://") for each in (here, said)):
         return False
     try:
         return _folder(here).samefile(_folder(said))

@@ -52,10 +52,7 @@ def recorded_rows(store: Store, sink: str, manifest: Manifest) -> dict[int, int]
 
 def furthest_rows(recorded: Iterable[paths.ProgressName]) -> dict[int, int]:
     """The most rows that any record names, by segment ordinal."""
-    furthest: dict[int, int] = {}
-    for name in recorded:
-        furthest[name.ordinal] = max(name.rows, furthest.get(name.ordinal, 0))
-    return furthest
+    return {name.ordinal: name.rows for name in sorted(recorded)}
 
 
 def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: int) -> Progress:
@@ -176,12 +173,12 @@ def read_marked(log: Log, sink: str, marker: Marker) -> Manifest:
 
 
 def _left_of(log: Log, batch_id: int) -> Manifest:
-    found = None
     with suppress(CorruptError):
         release = log.find(Release, paths.release(batch_id))
-        if release is not None:
-            found = log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
-    return found or without_segments(batch_id)
+        path = release and paths.manifest(batch_id, release.term, release.attempt)
+        if path and (manifest := log.find(Manifest, path)):
+            return manifest
+    return without_segments(batch_id)
 
 
 def last_delivered_through(manifest: Manifest, before: Marker | None) -> MarkedSlots:

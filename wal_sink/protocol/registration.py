@@ -90,7 +90,7 @@ def _refuse_unfit(log: Log, record: SinkRecord, sink: Registration) -> None:
     _refuse_other_range(log, record, sink)
     if said := described_elsewhere(record, sink.identity, sink.delivery.to):
         said = f"sink {sink.name!r} of {log.store.root} {said}. For another table or topic, give the sink a new name"
-        if getattr(sink.delivery.to, "target_name", "") and not sink.delivery.same_target:
+        if getattr(sink.delivery.to, "target_name", None) and not sink.delivery.same_target:
             raise ConfigError(f"{said}. If the table or topic was renamed, pass same_target=True (--yes)")
         _logger.warning("%s", said)
 
@@ -99,7 +99,7 @@ def described_elsewhere(record: SinkRecord, identity: str, to: object) -> str:
     """A text if a transactional sink may have been registered for another table or topic. Two of them may share a
     ledger, which knows the sink's positions and no tables. Empty if the description or the name in it is the same.
     """
-    known, now, name = record.identity, redacted(identity), repr(getattr(to, "target_name", ""))
+    known, now, name = record.identity, redacted(identity), repr(getattr(to, "target_name", None) or None)
     if record.sink_kind != Ability.TRANSACTIONAL.value or known == now:
         return ""
     before, after = _QUOTED.findall(known), _QUOTED.findall(now)
@@ -200,7 +200,7 @@ def _first_batch(log: Log, history: History, gate: Gate, sink: Registration, sin
     if start_from == "earliest":
         if said := _same_target(log, sink, sinks):  # no error: two objects of one class may look alike
             _logger.warning("%s", said)
-        oldest, first = log.low_water() + 1, history.wal.first_batch if history.wal else 0
+        oldest, first = log.low_water() + 1, history.first_batch
         if oldest > first:
             text = "sink %s of %s begins with batch %d: batches %d to %d were delivered to other sinks and deleted here"
             _logger.warning(text, name, log.store.root, oldest, first, oldest - 1)
@@ -220,7 +220,7 @@ def _first_batch(log: Log, history: History, gate: Gate, sink: Registration, sin
 
 def _refuse_gone(log: Log, history: History, name: str, first: int) -> None:
     """Refuse a first batch that the WAL may have deleted, or that it does not hold yet. One listing."""
-    oldest = max(log.low_water() + 1, history.wal.first_batch if history.wal else 0)
+    oldest = max(log.low_water() + 1, history.first_batch)
     if not oldest <= first <= history.newest_known + 1:
         held = f"holds batches {oldest} to {history.newest_known}" if history.has_batches else "holds no batch yet"
         raise ConfigError(

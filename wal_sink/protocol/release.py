@@ -154,7 +154,8 @@ class Releaser:
                 f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}. Restore the "
                 "checkpoint"
             )
-        self._refuse_other_offsets(manifest, text)
+        if not _is_same_plan(manifest, text):
+            self._refuse_other_offsets(manifest, text)
 
     def _confirmed(self, released: Released) -> Released:
         """Compare a release with the checkpoint *after* it was created or found.
@@ -172,8 +173,6 @@ class Releaser:
 
     def _refuse_other_offsets(self, manifest: Manifest, text: str) -> None:
         """Refuse a manifest whose input is not that of the batch's entry in the checkpoint."""
-        if _is_same_plan(manifest, text):
-            return
         repartition = self._checkpoint.repartition(manifest.batch_id)
         if repartition is not None:
             found = repartition.fingerprint

@@ -82,6 +82,12 @@ def test_a_source_that_is_new_and_long_offsets_are_told_briefly(request: pytest.
     assert told.endswith("2 more sources differ")
 
 
+def test_an_offset_of_120_characters_is_shown_whole(request: pytest.FixtureRequest) -> None:
+    world = World(request.node.name, entry("x" * 120))
+    world.has(f"offsets/{BATCH}", entry("y" * 121))
+    assert world.told().endswith(f"the WAL has {'x' * 120}, the checkpoint {'y' * 120}… (121 characters)")
+
+
 def test_a_single_file_under_another_offset(request: pytest.FixtureRequest) -> None:
     world = World(request.node.name, entry('{"logOffset":6}'))
     world.has("offsets/6", entry('{"logOffset":6}')).has(f"offsets/{BATCH}", entry('{"logOffset":7}'))

@@ -293,6 +293,18 @@ def test_a_group_lasts_a_second_however_often_the_term_is_read(monkeypatch: pyte
     assert markers(place) == [2, 5, 7]
 
 
+def test_a_group_that_lasts_a_second_takes_no_further_batch() -> None:
+    runtime = simulated_runtime(seed=3)
+    run = behind(Place(), ignoring(Recorder()), 3, runtime=runtime)
+    group = Group(cast("Any", run), is_allowed=True)
+    group.look(lambda: None)
+
+    runtime.sleep_s(0.5 * GROUP_S)
+    assert group.may_take(0)
+    runtime.sleep_s(0.5 * GROUP_S)
+    assert not group.may_take(0)
+
+
 def test_the_limits_of_a_group_are_those_that_the_guarantees_name() -> None:
     assert (GROUP_BATCHES, GROUP_S, SMALL_BATCH_BYTES) == (8, 1.0, 4 << 20)
 

@@ -11,9 +11,10 @@ from tests.house.stores import MemoryStore, StoreSpec
 from tests.house.support import SYSTEM
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
-from wal_sink.protocol.history import KEPT_MANIFESTS
+from wal_sink.protocol.checkpoint import Offsets
+from wal_sink.protocol.history import KEPT_MANIFESTS, pass_over
 from wal_sink.settings import Settings
-from wal_sink.testing import FakeQuery, simulated_runtime
+from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
 
 
 def staged(place: Place, run: Run, *batch_ids: int) -> None:
@@ -54,7 +55,10 @@ def test_of_two_who_create_a_wal_at_once_both_go_by_the_one_that_is_there() -> N
     first, second = place.open({"a": Recorder()}), place.open({"a": Recorder()})
     staged(place, first, 0)
 
+    place.requests.clear()
     assert second.history.bind(0) is False, "the other made it"
+    looks = ("read wal.json", "list ", "list terms", "list sinks", "list moves")
+    assert sorted(place.requests) == sorted(looks), "each once"
     staged(place, second, 0)
 
     assert second.history.wal == first.history.wal == wal_of(place)
@@ -169,7 +173,11 @@ def test_a_new_wal_that_another_process_stages_into_lacks_nothing() -> None:
 
     drainer.history.refuse_unstaged()
     stager.history.refuse_unstaged()
-    place.open({"a": Recorder()}).history.refuse_unstaged()
+    later, asked = place.open({"a": Recorder()}), list[str]()
+    for run in (stager, later):  # these know the WAL
+        run.checkpoint._files = FaultyStore(place.checkpoint, lambda what, where: asked.append(f"{what} {where}"))
+        run.history.refuse_unstaged()
+    assert asked == []
 
 
 def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:
@@ -200,7 +208,9 @@ def test_a_batch_before_the_first_of_a_wal_is_refused_and_the_first_is_not() -> 
     list(place.query().batches(place.open({}), 3))
     place.wal.delete(place.wal.list("", recursive=True))
     run = place.open({})
+    assert (run.history.first_batch, run.history.accounted_through) == (0, NOTHING)
     staged(place, run, 3)
+    assert run.history.first_batch == 3
 
     with pytest.raises(HistoryError, match="the WAL begins with batch 3"):
         run.history.bind(2)
@@ -252,6 +262,9 @@ def test_the_newest_batch_known_is_the_newest_with_a_trace_or_low_water() -> Non
     later = place.open({})
 
     assert later.history.newest_known == 9
+    place.requests.clear()
+    later.history.load_batches()
+    assert place.requests == [f"list {paths.LOW_WATER}", f"list {paths.BATCHES}"], "the record was read before"
 
 
 # Pending batches.
@@ -352,6 +365,30 @@ def test_the_error_for_another_query_tells_what_the_wal_holds_and_its_sinks_have
 
     with pytest.raises(HistoryError, match=told):
         place.open({})
+
+
+def test_a_wal_that_was_bound_and_holds_no_batch_is_told_as_one_that_holds_those_before_its_first() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(3, 3)
+    assert run.history.bind(3)
+    place.checkpoint.delete(["metadata"])
+
+    with pytest.raises(HistoryError, match=r"\. This WAL holds batches up to 2\. Before a new WAL"):
+        place.open({})
+
+
+def test_a_batch_that_no_query_ran_gets_a_manifest_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Place().open({})
+    monkeypatch.setattr(run.checkpoint, "repartition", lambda _: Offsets("the entry", "the fingerprint"))
+
+    made = pass_over(run.log, run.checkpoint, 3)
+
+    assert made is not None
+    assert made == run.log.require(Manifest, paths.manifest(3, 0, 0))
+    assert (made.batch_id, made.term, made.attempt, made.passed_over) == (3, 0, 0, True)
+    assert (made.offsets, made.fingerprint, made.run_id) == ("the entry", "the fingerprint", run.log.run_id)
+    assert (made.columns, made.spark_schema, made.chunk_rows, made.segments) == ((), "", 1, ())
 
 
 # Folders that were exchanged, and a WAL that begins late.

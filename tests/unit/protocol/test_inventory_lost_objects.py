@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import wal_sink.protocol.collect
-from tests.house.log import MARGIN, Log, Move, Term, encode, paths
+from tests.house.log import MARGIN, Log, Move, SinkRecord, Term, encode, paths
 from tests.house.operate import WalFacts, read_batches, read_status
 from tests.house.sinks import Chunk, Rejected
 from tests.house.stores import ObjectMissing
@@ -17,7 +17,7 @@ from tests.support.processes import CHECKOUT
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError
 from wal_sink.operate.replay import DeadLetters
-from wal_sink.protocol.inventory import TABLE, Lost, refuse_left, require_wal
+from wal_sink.protocol.inventory import TABLE, Lost, refuse_left, require, require_wal
 from wal_sink.settings import Delivery, Retry
 from wal_sink.sinks.base import idempotent
 from wal_sink.testing import simulated_runtime
@@ -67,7 +67,7 @@ def test_without_its_own_record_a_wal_is_not_new_for_a_process_that_opened_it_wh
 def test_objects_that_belong_to_no_sink_and_no_role_are_no_trace() -> None:
     place = Place()
     early = place.open({"a": Recorder()})
-    for stray in ("sinks/notes.txt", "terms/notes.txt"):
+    for stray in ("sinks/notes.txt", "terms/notes.txt", f"{paths.terms('committer-a')}/copy/0000000002.json"):
         place.wal.create(stray, b"mine")
     query = place.query()
     query.start_batch(0, 0)
@@ -221,6 +221,24 @@ def test_a_record_that_every_later_object_needs_is_read_once_more_too() -> None:
     place.wal.read = missing_at_first  # type: ignore[method-assign]
 
     assert require_wal(Log(place.wal, simulated_runtime(), "run"), "the content of batches/").wal_id.encode() in record
+
+
+def test_an_object_that_must_exist_is_read_once_more_before_it_is_missed() -> None:
+    place = undelivered()
+    read, misses = place.wal.read, [paths.sink("a")]
+
+    def missing_at_first(path: str) -> bytes:
+        if path in misses:
+            misses.remove(path)
+            raise ObjectMissing(path)
+        return read(path)
+
+    place.wal.read = missing_at_first  # type: ignore[method-assign]
+    log = Log(place.wal, simulated_runtime(), "run")
+
+    assert require(log, SinkRecord, paths.sink("a"), Lost.SINK, "sinks/a/").name == "a"
+    with pytest.raises(CorruptError, match=r"sinks/b/sink\.json is gone, .*: sinks/b/ is made after it"):
+        require(log, SinkRecord, paths.sink("b"), Lost.SINK, "sinks/b/")
 
 
 def test_a_drain_that_is_asked_for_all_that_is_complete_finds_the_record_gone() -> None:

@@ -13,11 +13,12 @@ from tests.house.log import Log, Move, TermRecord, WalRecord, decode, encode, pa
 from tests.house.operate import read_status
 from tests.house.protocol import GonePlace, Run, canonical, check_location
 from tests.house.stores import LocalStore, MemoryStore, Store, StoreSpec, open_store
+from tests.support.repairs import log_on
 from tests.support.servers.s3_server import S3Server
 from tests.support.small_run import Place, Recorder, before_create, out_of_use, served_sink
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.operate.replay import DeadLetters
-from wal_sink.protocol.location import current_location, is_plain
+from wal_sink.protocol.location import Earlier, current_location, is_plain, look_at_earlier
 from wal_sink.settings import Settings
 from wal_sink.testing import simulated_runtime
 
@@ -232,15 +233,40 @@ def test_a_folder_that_is_mounted_twice_is_no_second_place(tmp_path: Path, monke
     (tmp_path / "mounted").symlink_to("new")
     monkeypatch.setattr(os.path, "realpath", str)
 
+    assert look_at_earlier(local(tmp_path / "new"), wal, wal.location).state is Earlier.OVER
     check_location(local(tmp_path / "new"), wal, moved=False, moved_from=f"file://{tmp_path}/mounted")
 
     assert (tmp_path / "new/moves/0000000001.json").exists()
+
+
+def test_a_move_to_this_folder_under_another_path_is_one_to_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = record(f"file://{tmp_path}/old")
+    move = Move(number=1, location=f"file://{tmp_path}/mounted", moved_from=wal.location, id="m", created="now")
+    for path, what in ((paths.WAL, wal), (paths.move(1), move)):
+        local(tmp_path / "old").store.create(path, encode(what))
+    local(tmp_path / "new").store.create(paths.WAL, encode(wal))
+    (tmp_path / "mounted").symlink_to("new")
+    monkeypatch.setattr(os.path, "realpath", str)
+
+    assert look_at_earlier(local(tmp_path / "new"), wal, wal.location).state is Earlier.OVER
+
+
+def test_a_wal_that_lies_where_its_record_says_costs_no_request() -> None:
+    asked: list[str] = []
+    log = log_on(in_memory("costs/none").store, lambda what, where: asked.append(f"{what} {where}"))
+
+    check_location(log, record("memory://costs/none"), moved=False)
+
+    assert asked == []
 
 
 def test_a_wal_that_is_not_made_yet_is_no_second_mount(tmp_path: Path) -> None:
     wal = record(f"file://{tmp_path}/old")
     local(tmp_path / "old").store.create(paths.WAL, encode(wal))
 
+    assert look_at_earlier(local(tmp_path / "new"), wal, wal.location).state is Earlier.LIVES
     with pytest.raises(ConfigError, match="still lies at"):  # "new" does not exist yet
         check_location(local(tmp_path / "new"), wal, moved=False, moved_from=f"file://{tmp_path}/old")
 

@@ -111,6 +111,27 @@ def test_where_nothing_is_found_absence_is_no_proof(own: str) -> None:
     check_location(log_at(own), wal, moved=False, moved_from=GonePlace(earlier))
 
 
+@pytest.mark.usefixtures("clouds")
+@pytest.mark.parametrize(
+    ("own", "earlier"), [("hdfs://nn6/new", "hdfs://nn7/old"), ("abfs://c8@acct/new", "abfs://c8@old.example/old")]
+)
+def test_a_wal_that_lives_at_the_host_that_a_person_wrote_is_found_there(own: str, earlier: str) -> None:
+    wal = record(canonical(earlier))
+    log_at(earlier).store.create(paths.WAL, encode(wal))
+
+    with pytest.raises(ConfigError, match="still lies at"):
+        check_location(log_at(own), wal, moved=False, moved_from=earlier)
+
+
+def test_a_place_that_says_that_the_wal_was_moved_here_is_over() -> None:
+    wal, place, here = record("memory://over/old"), log_at("memory://over/old"), log_at("memory://over/new")
+    place.store.create(paths.WAL, encode(wal))
+    move = Move(number=1, location="memory://over/new", moved_from=wal.location, id="m", created="now")
+    place.store.create(paths.move(1), encode(move))
+
+    assert look_at_earlier(here, wal, wal.location).state is Earlier.OVER
+
+
 def test_a_scheme_that_cannot_be_opened_is_told() -> None:
     earlier = look_at_earlier(log_at("memory://schemes/new"), record("file:///a::b"), "file:///a::b")
     assert (earlier.state, "'::'" in earlier.why) == (Earlier.UNKNOWN, True)

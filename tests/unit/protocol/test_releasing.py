@@ -232,7 +232,7 @@ def lost_manifest() -> Place:
 def test_a_lost_manifest_is_told_with_what_is_left_and_with_every_way_out() -> None:
     place = lost_manifest()
 
-    with pytest.raises(HistoryError, match="Some of its rows are still there") as caught:
+    with pytest.raises(HistoryError, match=r"must wait\. Some of its rows are still there\. Likely") as caught:
         place.open({"a": Recorder()}).deliver_all()
 
     told = str(caught.value)
@@ -247,7 +247,7 @@ def test_a_batch_of_which_nothing_is_left_is_told_so() -> None:
     folder = paths.batch(0)
     place.wal.delete(f"{folder}/{name}" for name in place.wal.list(folder, recursive=True))
 
-    with pytest.raises(HistoryError, match="This folder holds no rows either"):
+    with pytest.raises(HistoryError, match=r"must wait\. This folder holds no rows either\. Likely"):
         place.open({"a": Recorder()}).deliver_all()
 
 

@@ -11,6 +11,7 @@ from tests.house.log import (
     MARGIN,
     Holding,
     Log,
+    RetiredRecord,
     SegmentLimits,
     TakeOver,
     TermRecord,
@@ -20,12 +21,17 @@ from tests.house.log import (
 from tests.house.protocol import Run, StagingContext, read_names
 from tests.house.sinks import Chunk
 from tests.house.support import ProcessIdentity, StoppedError
-from tests.support.small_run import Place, Recorder, before_create, served_sink
+from tests.simulation.histories.lives import lower_retention
+from tests.support.small_run import Place, Recorder, before_create, out_of_use, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import DeliveryError, HeldError, StoreError
+from wal_sink.log.sink_records import NameRecord, OwnerRecord, RenamedRecord
+from wal_sink.protocol import collect as collection
 from wal_sink.protocol.checkpoint import Offsets
 from wal_sink.protocol.stage import Attempt
 from wal_sink.settings import Delivery, Retry, Settings
+from wal_sink.support.events import Events
+from wal_sink.support.logs import subject
 from wal_sink.testing import simulated_runtime
 
 
@@ -331,3 +337,85 @@ def test_a_start_lists_all_terms_at_once_and_the_first_one_neither_terms_nor_sin
     place.requests.clear()
     place.open({"a": Recorder(), "b": Recorder()})
     assert [request for request in place.requests if request.startswith("list terms")] == ["list terms"]
+
+
+def test_what_is_logged_of_a_start_and_of_a_batch_that_is_staged_names_wal_and_batch() -> None:
+    place, seen = Place(), list[tuple[object, ...]]()
+
+    def note() -> None:
+        seen.append((subject()["wal"], subject()["batch"]))
+
+    before_create(place.wal, paths.term(paths.committer_role("a"), 1), note)
+    run = opened_or_ended(place, "a")
+    run.become_stager()
+    before_create(place.wal, paths.manifest(0, 1, 1), note)
+    before_create(place.wal, paths.WAL, note)  # by `begin_staging`
+    next(place.query().batches(run, 1))
+
+    assert seen == [(place.wal.root, None), (place.wal.root, 0), (place.wal.root, 0)]
+
+
+def test_a_start_at_another_place_records_the_move() -> None:
+    place, copy = Place(), Place()
+    ended_with(place, {"a": Recorder()})
+    for name in place.wal.list("", recursive=True):
+        copy.wal.create(name, place.wal.read(name))
+
+    with out_of_use(place.wal):
+        opened_or_ended(
+            Place(wal=copy.wal, checkpoint=place.checkpoint),
+            "a",
+            moved_from=place.wal.root,
+            take_over=TakeOver.ALWAYS,
+        )
+
+    assert copy.wal.list(paths.MOVES) == ["0000000001.json"]
+
+
+@pytest.mark.parametrize("measures", [False, True])
+def test_staging_tasks_measure_where_the_run_does(*, measures: bool) -> None:
+    place = Place()
+    run = Run(place.wal, place.checkpoint, Settings(), events=Events(measures=measures))
+    run.open()
+    run.become_stager()
+    next(place.query().batches(run, 1))
+    attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
+
+    assert run.staging_context(attempt, columns=["x"], spark_schema="{}").measured is measures
+
+
+def test_a_two_phase_sink_that_was_renamed_prepares_under_its_first_name() -> None:
+    place = Place()
+    log = ended_with(place, {"a": VaultSink(Vault()), "b": Recorder()})
+    for name in ("a", "b"):
+        new = f"new-{name}"
+        log.create(paths.renamed(new), RenamedRecord(name=new, folder=name, **log.stamp()))
+        log.create(paths.owner(new), OwnerRecord(name=new, folder=name, **log.stamp()))
+        log.create(paths.sink_name(name, 1), NameRecord(number=1, name=new, **log.stamp()))
+
+    run = place.open({"new-a": VaultSink(Vault()), "new-b": Recorder()})
+
+    two_phase, plain = (committer.served_sink for committer in run.committers)
+    assert two_phase.preparation is not None
+    assert (two_phase.name, two_phase.shown, two_phase.preparation.sink) == ("a", "new-a", "a")
+    assert (plain.name, plain.shown, plain.preparation) == ("b", "new-b", None)
+
+
+def test_a_sink_that_has_its_last_batch_holds_back_no_collection_of_the_same_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collection, "COLLECT_EVERY_BATCHES", 1)
+    place = Place()
+    run = place.open({})
+    list(place.query().batches(run, 10))
+    sinks = {
+        "ends": Delivery(Recorder(), start_from="earliest", through=1),
+        "stays": Delivery(Recorder(), start_from="earliest"),
+    }
+
+    drain = place.open(sinks, stages=False, settings=lower_retention(2))
+    drain.deliver_all()
+
+    retired = drain.log.require(RetiredRecord, paths.retired("ends"))
+    assert (retired.through, retired.run_id) == (1, drain.log.run_id)
+    assert drain.log.low_water() == 9 - 2

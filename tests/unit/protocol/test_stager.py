@@ -69,6 +69,8 @@ def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_whic
     )
     assert (manifest.columns, manifest.spark_schema, manifest.chunk_rows) == (("a", "b"), "{}", 7)
     assert attempt.folder == paths.attempt_folder(0, 1, 1)
+    assert manifest.timing is not None
+    assert (manifest.timing.tasks, manifest.timing.task_seconds) == (0, 0)
 
 
 def test_the_event_of_a_staged_batch_tells_the_seconds_since_its_attempt_began() -> None:
@@ -347,6 +349,19 @@ def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
     assert (record["wal"], record["batch"]) == (place.wal.root, 0)
     assert f"batch 0 of {place.wal.root} was staged again with {sum(rows)} rows" in told
     assert f"had 2 rows from the same input ({paths.manifest(0, 1, 1)})" in told
+
+
+def test_an_attempt_of_this_run_is_compared_without_a_request() -> None:
+    place = Place()
+    run, query = place.open({"a": Recorder()}), place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    place.requests.clear()
+
+    query.stage(run, 0)
+
+    assert f"read {paths.manifest(0, 1, 1)}" not in place.requests
+    assert f"create {paths.manifest(0, 1, 2)}" in place.requests
 
 
 def test_the_same_number_of_rows_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.log import Move, TakeOver, WalRecord, decode, paths
+from tests.house.log import MARGIN, Holding, Move, TakeOver, WalRecord, claim, decode, holder_of, paths
 from tests.house.protocol import GonePlace, Run, ServedSink, check_location
 from tests.house.stores import MemoryStore, StoreSpec
 from tests.support.repairs import end_roles, log_on, remade
@@ -66,8 +66,9 @@ def test_the_refusal_tells_what_the_original_got_since() -> None:
     place = streamed()
     copy = copied(place)
     place.stream(place.open({"a": Recorder()}), 2)
+    first = min(set(place.wal.list("", recursive=True)).difference(copy.wal.list("", recursive=True)))
 
-    with pytest.raises(ConfigError, match=r"Only there: \d+ objects, first batches/0+2/"):
+    with pytest.raises(ConfigError, match=rf"Only there: \d+ objects, first {first}\. So this copy"):
         opened(copy, place.wal.root)
 
 
@@ -148,13 +149,20 @@ def die_at(number: int) -> Callable[[str, str], None]:
     return die
 
 
-def moved(copy: Place, wal: WalRecord, place: Place, hook: Callable[[str, str], None] | None = None) -> None:
+def moved(
+    copy: Place,
+    wal: WalRecord,
+    place: Place,
+    hook: Callable[[str, str], None] | None = None,
+    *,
+    take_over: TakeOver = TakeOver.ALWAYS,
+) -> None:
     """Declare the move. `hook` gets every request to either place."""
     with pytest.MonkeyPatch.context() as patch:
         if hook is not None:
             patch.setattr("wal_sink.protocol.location.open_store", lambda _: FaultyStore(place.wal, hook))
         is_moved = f"{paths.MOVES}/" in copy.wal.list("")
-        check_location(log_on(copy.wal, hook), wal, moved=is_moved, moved_from=place.wal.root)
+        check_location(log_on(copy.wal, hook), wal, moved=is_moved, moved_from=place.wal.root, take_over=take_over)
 
 
 def test_a_restored_record_does_not_open_the_original_again() -> None:
@@ -213,7 +221,10 @@ def test_an_original_that_went_on_after_the_copy_was_made_is_not_left_behind(*, 
     place.wal.delete([paths.WAL])
     before = place.wal.list("", recursive=True)
 
-    with pytest.raises(ConfigError, match=r"lacks \d+ objects of .*batches/0+2/.*copy the WAL again"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^{copy.wal.root} lacks \d+ objects of {place.wal.root}, .*batches/0+2/.*copy the WAL again",
+    ):
         opened(copy, place.wal.root)
 
     assert place.wal.list("", recursive=True) == before  # nobody was fenced
@@ -241,10 +252,51 @@ def test_a_process_that_delivers_between_the_look_and_its_end_is_noticed() -> No
             goes_on.clear()
             place.stream(run, 2)
 
-    with pytest.raises(ConfigError, match="copy the WAL again"):
+    with pytest.raises(ConfigError, match=rf"lacks \d+ objects of {place.wal.root}, .*copy the WAL again"):
         moved(copy, wal, place, deliver)
 
     assert recorder.batches == [0, 1, 2]
+    assert copy.wal.list(paths.MOVES) == []
+
+
+def test_nobody_serves_the_original_after_the_move() -> None:
+    place = streamed()
+    copy, log = copied(place), log_on(place.wal)
+    place.wal.delete([paths.WAL])
+
+    opened(copy, place.wal.root)
+
+    newest = {role: max(log.numbers(paths.terms(role))) for role in (paths.STAGER_ROLE, paths.committer_role("a"))}
+    assert set(newest.values()) == {2}
+    assert {holder_of(log, role, number).state for role, number in newest.items()} == {Holding.ENDED}
+
+
+def test_a_role_of_the_original_whose_terms_vanish_is_fenced_far_ahead() -> None:
+    place, role = streamed(), paths.committer_role("a")
+    copy, wal = copied(place), record_of(place)
+    place.wal.delete([paths.WAL])
+
+    def lose(what: str, where: str) -> None:
+        if (what, where) == ("before list", paths.terms(role)):
+            place.wal.delete([f"{where}/{name}" for name in place.wal.list(where)])
+
+    moved(copy, wal, place, lose)
+
+    assert max(log_on(place.wal).numbers(paths.terms(role))) == 1 + MARGIN
+
+
+def test_a_process_that_serves_the_original_since_the_look_is_not_fenced_without_a_word() -> None:
+    place, role = streamed(), paths.committer_role("a")
+    copy, wal = copied(place), record_of(place)
+    place.wal.delete([paths.WAL])
+
+    def serve(what: str, where: str) -> None:
+        if (what, where) == ("before create", paths.term(role, 2)):
+            claim(log_on(place.wal), role)
+
+    with pytest.raises(HeldError, match="is running on this machine"):
+        moved(copy, wal, place, serve, take_over=TakeOver.UNLESS_RUNNING)
+
     assert copy.wal.list(paths.MOVES) == []
 
 
@@ -256,7 +308,7 @@ def test_absence_is_no_proof_unless_a_person_names_the_place(tmp_path: Path) -> 
     copy = copied(place)
     place.wal.delete(place.wal.list("", recursive=True))
 
-    with pytest.raises(ConfigError, match=rf"nothing lies there.*moved_from_gone='{place.wal.root}'"):
+    with pytest.raises(ConfigError, match=rf": nothing lies there\. If.*moved_from_gone='{place.wal.root}'"):
         opened(copy, place.wal.root)
     with pytest.raises(ConfigError, match="moved_from_gone is file://"):
         opened(copy, GonePlace(str(tmp_path)))
@@ -280,7 +332,7 @@ def test_absence_is_no_proof_at_a_place_on_another_kind_of_store_or_with_another
     wal = WalRecord(
         wal_id="w", query_id="q", checkpoint="c", first_batch=0, location=place.wal.root, id="x", created="now"
     )
-    with pytest.raises(ConfigError, match="another WAL lies there now"):
+    with pytest.raises(ConfigError, match=r": another WAL lies there now\. If"):
         check_location(log_on(copied(place).wal), wal, moved=False, moved_from=place.wal.root)
 
 
@@ -309,7 +361,7 @@ def test_a_new_wal_in_the_making_at_the_earlier_address_is_left_alone() -> None:
     new = Place(wal=place.wal).open({"b": Recorder()})
     before = place.wal.list("", recursive=True)
 
-    with pytest.raises(ConfigError, match="nothing of this WAL lies there"):
+    with pytest.raises(ConfigError, match=r": nothing of this WAL lies there\. If"):
         check_location(log_on(copy.wal), wal, moved=False, moved_from=place.wal.root)
     check_location(log_on(copy.wal), wal, moved=False, moved_from=GonePlace(place.wal.root))
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from tests.house.log import SinkRecord, decode, encode, paths
+from tests.house.log import MARGIN, SinkRecord, decode, encode, paths
 from tests.house.sinks import Chunk, Position, Sink, TransactionalSink
+from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder, before_create
 from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.protocol.registration import Registration, _refuse_unfit, described_elsewhere
 from wal_sink.settings import Delivery
+from wal_sink.sinks.guarantees import Ability
 
 OTHER = SinkRecord(name="a", sink_kind="plain", first_batch=7, identity="other", id="x", created="now")
 
@@ -38,6 +42,7 @@ def test_of_two_who_register_a_name_at_once_both_go_by_the_one_that_is_there() -
     place.stream(run, 8)
 
     assert record_of(place, "a") == OTHER
+    assert run.committers[0].term.number == 1 + MARGIN, "the other may have claimed terms"
     assert sink.batches == [7, 8]
 
 
@@ -132,7 +137,46 @@ def test_the_earliest_batch_is_the_one_above_low_water(caplog: pytest.LogCapture
     place.open({"b": Delivery(Recorder(), start_from="earliest")})
 
     assert record_of(place, "b").first_batch == 2
-    assert "begins with batch 2: batches 0 to 1 were delivered to other sinks and deleted here" in caplog.text
+    told = f"sink b of {place.wal.root} begins with batch 2: batches 0 to 1 were delivered to other sinks and deleted"
+    assert f"{told} here" in said_here(caplog)
+
+
+def begins_late() -> Place:
+    """A WAL whose first batch is 3, with batches through 5."""
+    place = Place()
+    list(place.query().batches(place.open({}), 3))
+    place.wal.delete(place.wal.list("", recursive=True))
+    place.stream(place.open({"a": Recorder()}), 5)
+    return place
+
+
+@pytest.mark.parametrize(("low_water", "told"), [(None, []), (2, []), (3, ["batches 3 to 3 were"])])
+def test_batches_before_the_first_of_a_wal_were_not_deleted(
+    low_water: int | None, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    place = begins_late()
+    run = place.open({"a": Recorder()})
+    if low_water is not None:
+        run.log.raise_low_water(low_water)
+    caplog.clear()
+
+    place.open({"a": Recorder(), "b": Delivery(Recorder(), start_from="earliest", same_target=True)})
+
+    assert [part for part in told if part in caplog.text] == told
+    assert ("delivered to other sinks" in caplog.text) is bool(told)
+
+
+def test_a_batch_before_the_first_of_a_wal_is_no_first_one() -> None:
+    with pytest.raises(ConfigError, match=r"start_from=2: sink 'b' .* The WAL holds batches 3 to 5; earlier"):
+        begins_late().open({"a": Recorder(), "b": Delivery(Recorder(), start_from=2)})
+
+
+def test_the_sink_of_a_catch_up_is_served_by_no_run() -> None:
+    place = Place()
+    place.wal.create(paths.sink("a"), encode(msgspec.structs.replace(OTHER, is_holder=True)))
+
+    with pytest.raises(ConfigError, match=rf"^sink 'a' of {place.wal.root} belongs to a catch-up \(other\)"):
+        place.open({"a": Recorder()})
 
 
 class Table(TransactionalSink):
@@ -161,3 +205,27 @@ def test_a_known_sink_is_given_its_own_table_again(caplog: pytest.LogCaptureFixt
         place.open({"a": Table("db", "other")})
     place.open({"a": Delivery(Table("db", "other"), same_target=True)})
     assert "but its target is now Table('db', 'other', key='other')" in caplog.text
+
+
+def test_another_table_of_a_sink_that_names_none_is_only_told(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    place.open({"a": Table("one", "")})
+
+    place.open({"a": Table("two", "")})
+
+    assert "sink 'a' of " in caplog.text
+    assert "was registered for Table('one', '', key='other')" in caplog.text
+
+
+def test_a_target_without_the_attribute_for_its_name_is_one_that_names_none(caplog: pytest.LogCaptureFixture) -> None:
+    place, before = Place(), msgspec.structs.replace(OTHER, sink_kind="transactional", identity="Old('', 'None')")
+    log = place.open({}).log
+    now = Registration("a", Delivery(Recorder()), Ability.TRANSACTIONAL, at_most_once=False, identity="New('', 'None')")
+
+    said = described_elsewhere(before, now.identity, now.delivery.to)
+    _refuse_unfit(log, before, now)
+
+    assert (
+        said == "was registered for Old('', 'None'), which has its earlier rows, but its target is now New('', 'None')"
+    )
+    assert said in caplog.text
