@@ -11,6 +11,7 @@ from wal_sink.log.records import (
     Manifest,
     Marker,
     Move,
+    OlderSlots,
     PreparedRecord,
     Progress,
     Record,
@@ -24,7 +25,7 @@ from wal_sink.log.records import (
 )
 from wal_sink.log.segment_reader import Rows, chunk_ends, load_segment, read_parquet
 from wal_sink.log.segment_writer import SegmentLimits, SegmentWriter
-from wal_sink.log.sink_records import RetiredRecord
+from wal_sink.log.sink_records import NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 from wal_sink.log.terms import MARGIN, Term, claim
 
 __all__ = [
@@ -37,10 +38,14 @@ __all__ = [
     "Manifest",
     "Marker",
     "Move",
+    "NameRecord",
+    "OlderSlots",
+    "OwnerRecord",
     "PreparedRecord",
     "Progress",
     "Record",
     "Release",
+    "RenamedRecord",
     "RetiredRecord",
     "Rows",
     "SegmentLimits",

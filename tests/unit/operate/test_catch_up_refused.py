@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.house.log import Marker, TakeOver, encode, paths
+from tests.house.log import Marker, OlderSlots, TakeOver, encode, paths
 from tests.house.operate import read_changes, retire
 from tests.house.sinks import Chunk, LedgerEntry, Rejected
 from tests.support.forgetting import Forgetful, Target, raising, rows_of
@@ -30,7 +30,6 @@ from tests.unit.operate.test_catch_up import (
 )
 from wal_sink import PermanentError, idempotent
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, HistoryError
-from wal_sink.log.records import OlderSlots
 from wal_sink.settings import Delivery
 
 

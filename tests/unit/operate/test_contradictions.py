@@ -14,10 +14,13 @@ from tests.house.log import (
     Manifest,
     Marker,
     Move,
+    NameRecord,
+    OwnerRecord,
     PreparedRecord,
     Progress,
     Record,
     Release,
+    RenamedRecord,
     RetiredRecord,
     SegmentRef,
     SinkRecord,
@@ -33,7 +36,6 @@ from tests.house.support import SYSTEM, process_identity
 from tests.support.golden.targets import LookedUp
 from tests.support.golden.wals import GoldenWal
 from tests.unit.operate.worlds import copied, findings, replaced, world_of
-from wal_sink.log.sink_records import NameRecord, OwnerRecord, RenamedRecord
 from wal_sink.operate.look import Known, Look
 from wal_sink.testing import FaultyStore
 

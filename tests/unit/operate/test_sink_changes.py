@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import wal_sink.protocol.collect
-from tests.house.log import Log, RetiredRecord, SinkRecord, TakeOver, WalRecord, claim, note_end, paths
+from tests.house.log import Log, RenamedRecord, RetiredRecord, SinkRecord, TakeOver, WalRecord, claim, note_end, paths
 from tests.house.operate import WalFacts, read_batch, read_status, rename, retire
 from tests.house.protocol import Run, read_names
 from tests.house.sinks import Rejected, slot_name
@@ -20,7 +20,6 @@ from tests.support.logged import said_here
 from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, HeldError, PermanentError
-from wal_sink.log.sink_records import RenamedRecord
 from wal_sink.operate.replay import DeadLetters
 from wal_sink.protocol.sinks import keep_name, settle
 from wal_sink.settings import Delivery, Retry

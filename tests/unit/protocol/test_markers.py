@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.house.log import Marker
-from wal_sink.log.records import OlderSlots
+from tests.house.log import Marker, OlderSlots
 from wal_sink.protocol import progress as markers
 from wal_sink.protocol.progress import _slots_after
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.house.log import Log, RetiredRecord, SinkRecord, paths
+from tests.house.log import Log, NameRecord, OwnerRecord, RenamedRecord, RetiredRecord, SinkRecord, paths
 from tests.house.protocol import read_names
 from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.log.sink_records import NameRecord, OwnerRecord, RenamedRecord
 from wal_sink.protocol.sinks import KnownSink, describe_unserved, keep_name, refuse_retired
 from wal_sink.settings import Delivery
 

@@ -13,6 +13,7 @@ from tests.house.log import (
     Log,
     Manifest,
     Marker,
+    OlderSlots,
     Progress,
     Release,
     SegmentRef,
@@ -24,10 +25,10 @@ from tests.house.log import (
 )
 from tests.house.protocol import DeliveryContext, chunks_of, keep_rejected, read_dead_letter
 from tests.house.stores import MemoryStore, StoreSpec
-from tests.house.support import Event, Marked
+from tests.house.support import Event, Events, Marked
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError, StoreError
-from wal_sink.log.records import OlderSlots, without_segments
+from wal_sink.log.records import without_segments
 from wal_sink.log.segment_reader import read_parquet
 from wal_sink.protocol.progress import (
     check_recorded,
@@ -41,7 +42,6 @@ from wal_sink.protocol.progress import (
     recorded_rows,
     tell_marked,
 )
-from wal_sink.support.events import Events
 from wal_sink.testing import simulated_runtime
 
 _numbers = itertools.count()

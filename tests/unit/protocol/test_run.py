@@ -11,6 +11,9 @@ from tests.house.log import (
     MARGIN,
     Holding,
     Log,
+    NameRecord,
+    OwnerRecord,
+    RenamedRecord,
     RetiredRecord,
     SegmentLimits,
     TakeOver,
@@ -20,17 +23,15 @@ from tests.house.log import (
 )
 from tests.house.protocol import Run, StagingContext, read_names
 from tests.house.sinks import Chunk
-from tests.house.support import ProcessIdentity, StoppedError
+from tests.house.support import Events, ProcessIdentity, StoppedError
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder, before_create, out_of_use, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.errors import DeliveryError, HeldError, StoreError
-from wal_sink.log.sink_records import NameRecord, OwnerRecord, RenamedRecord
 from wal_sink.protocol import collect as collection
 from wal_sink.protocol.checkpoint import Offsets
 from wal_sink.protocol.stage import Attempt
 from wal_sink.settings import Delivery, Retry, Settings
-from wal_sink.support.events import Events
 from wal_sink.support.logs import subject
 from wal_sink.testing import simulated_runtime
 

@@ -14,14 +14,13 @@ from tests.house.log import paths
 from tests.house.protocol import CommitterPool, Run
 from tests.house.sinks import Chunk
 from tests.house.stores import StoreSpec, open_store
-from tests.house.support import SYSTEM, Began, Collected, Ended, Event, GaveUp, Marked, Replayed, Staged
+from tests.house.support import SYSTEM, Began, Collected, Ended, Event, Events, GaveUp, Marked, Replayed, Staged
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder, numbers
 from tests.support.traced_locks import TracedLocks
 from tests.support.waiting import PATIENCE_S, wait_until
 from wal_sink import Delivery, DeliveryError, PermanentError, Rejected, Settings, WalSink
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.support.events import Events
 from wal_sink.telemetry import Delivered, SlowStore
 from wal_sink.testing import FakeQuery
 
