@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.contracts import FoldedContract, faults
+from tests.support.wrong_sinks import FORGETS, WAKES
 from wal_sink import Chunk, Sink
 from wal_sink.testing import SinkContract
 
@@ -74,3 +76,16 @@ def test_what_goes_wrong_already_is_no_reason_to_skip() -> None:
 
     with pytest.raises(pytest.fail.Exception, match="the undisturbed run fails: nothing happened"):
         Nothing().test_a_process_may_die_at_any_point([])
+
+
+@pytest.mark.parametrize(("check", "found"), [(WAKES, "holds; found: repeats"), (FORGETS, "found: cannot be seen")])
+def test_a_ready_sink_with_another_verdict_than_the_recorded_one_fails(check: str, found: str) -> None:
+    class Ready(FoldedContract, Contract):
+        law = "[Kafka](sinks/kafka.md)"
+
+        def tables(self) -> list[pa.Table]:
+            return [pa.table({"id": [1, 2, 3]}), pa.table({"id": [4]})]
+
+    fault = faults(Ready(), [], check)[check]
+    assert fault.startswith("laws.toml, [Kafka](sinks/kafka.md), ")
+    assert found in fault
