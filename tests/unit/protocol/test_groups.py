@@ -297,6 +297,7 @@ def test_a_group_that_lasts_a_second_takes_no_further_batch() -> None:
     runtime = simulated_runtime(seed=3)
     run = behind(Place(), ignoring(Recorder()), 3, runtime=runtime)
     group = Group(cast("Any", run), is_allowed=True)
+    runtime.sleep_s(10 * GROUP_S)
     group.look(lambda: None)
 
     runtime.sleep_s(0.5 * GROUP_S)

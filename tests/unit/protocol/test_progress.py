@@ -213,6 +213,16 @@ def test_a_marker_names_the_rows_of_the_newest_batch_and_the_slots_of_earlier_on
     assert marker.last_delivered_older == older
 
 
+def test_the_marker_of_a_batch_is_found_or_else_the_newest_one_after_it() -> None:
+    log = Log(with_names(), simulated_runtime(), "r")
+    for batch_id in (3, 5):
+        log.store.create(paths.marker("a", batch_id), encode(msgspec.structs.replace(MARKER, batch_id=batch_id)))
+
+    found = [find_marker(log, "a", batch_id) for batch_id in (3, 4, 5, 6)]
+
+    assert [None if marker is None else marker.batch_id for marker in found] == [3, 5, 5, None]
+
+
 SECOND = "2026-01-01T00:00:{:02}.000+00:00"
 
 

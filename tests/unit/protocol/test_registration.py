@@ -171,6 +171,15 @@ def test_a_batch_before_the_first_of_a_wal_is_no_first_one() -> None:
         begins_late().open({"a": Recorder(), "b": Delivery(Recorder(), start_from=2)})
 
 
+def test_a_new_sink_may_get_one_batch_only() -> None:
+    place = begins_late()
+
+    place.open({"b": Delivery(Recorder(), start_from=4, through=4, same_target=True)}, stages=False)
+
+    record = record_of(place, "b")
+    assert (record.first_batch, record.through, record.is_exact) == (4, 4, True)
+
+
 def test_the_sink_of_a_catch_up_is_served_by_no_run() -> None:
     place = Place()
     place.wal.create(paths.sink("a"), encode(msgspec.structs.replace(OTHER, is_holder=True)))
@@ -211,6 +220,8 @@ def test_another_table_of_a_sink_that_names_none_is_only_told(caplog: pytest.Log
     place = Place()
     place.open({"a": Table("one", "")})
 
+    place.open({"a": Table("one", "")})
+    assert said_here(caplog) == []
     place.open({"a": Table("two", "")})
 
     assert "sink 'a' of " in caplog.text
