@@ -252,7 +252,7 @@ class _Trials(Generic[T]):
         others = [what for what in disturb if what not in unseen]
         if others:
             return others
-        if disturb and ability in {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
+        if disturb and ability in {Ability.COMMIT, Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
             raise ConfigError(
                 f"disturb={tuple(disturb)}: {self.sink} gets whole batches or segments. Only targets of sinks that get "
                 "chunks can lose rows here"
