@@ -9,7 +9,7 @@ from tests.house.protocol import read_names
 from tests.support.repairs import end_roles, log_on
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.protocol.sinks import KnownSink, describe_unserved, keep_name, refuse_retired
+from wal_sink.protocol.sinks import KnownSink, describe_unserved, keep_name, pending_batches, refuse_retired
 from wal_sink.settings import Delivery
 
 
@@ -185,3 +185,11 @@ def test_a_retired_sink_is_refused_before_a_term_is_claimed_and_another_one_is_s
 
     assert place.wal.list(paths.TERMS, recursive=True) == before
     assert place.open({"a": Recorder()}).committers[0].served_sink.name == "a"
+
+
+def test_the_batches_that_a_sink_lacks_begin_with_its_first_and_end_with_its_last() -> None:
+    _, log = two_sinks(through=4)
+    registered(log, "c", first_batch=1, through=3)
+    registered(log, "d", first_batch=3)
+
+    assert [pending_batches(log, name) for name in "abcd"] == [[], [], [1, 2, 3], [3, 4]]

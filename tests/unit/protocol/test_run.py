@@ -18,6 +18,7 @@ from tests.house.log import (
     SegmentLimits,
     TakeOver,
     TermRecord,
+    claim,
     holder_of,
     paths,
 )
@@ -27,7 +28,7 @@ from tests.house.support import Events, ProcessIdentity, StoppedError
 from tests.simulation.histories.lives import lower_retention
 from tests.support.small_run import Place, Recorder, before_create, out_of_use, served_sink
 from tests.support.vault import Vault, VaultSink
-from wal_sink.errors import DeliveryError, HeldError, StoreError
+from wal_sink.errors import CorruptError, DeliveryError, HeldError, StoreError
 from wal_sink.protocol import collect as collection
 from wal_sink.protocol.checkpoint import Offsets
 from wal_sink.protocol.stage import Attempt
@@ -420,3 +421,28 @@ def test_a_sink_that_has_its_last_batch_holds_back_no_collection_of_the_same_run
     retired = drain.log.require(RetiredRecord, paths.retired("ends"))
     assert (retired.through, retired.run_id) == (1, drain.log.run_id)
     assert drain.log.low_water() == 9 - 2
+
+
+def test_a_start_that_claims_the_next_terms_reads_the_record_of_the_wal_once() -> None:
+    place = Place()
+    ended_with(place, {"a": Recorder()})
+    place.requests.clear()
+
+    place.open({"a": Recorder()}, stages=False)
+
+    assert place.requests.count(f"read {paths.WAL}") == 1
+
+
+def test_a_start_that_claims_behind_another_makes_sure_that_the_wal_is_still_here() -> None:
+    """The other may have been a move, for which a person removes the record."""
+    place, role = Place(), paths.committer_role("a")
+    log = ended_with(place, {"a": Recorder()})
+
+    def moved() -> None:
+        place.wal.delete([paths.WAL])
+        claim(log, role)
+
+    before_create(place.wal, paths.term(role, 2), moved)
+
+    with pytest.raises(CorruptError, match=r"wal\.json is gone"):
+        place.open({"a": Recorder()}, stages=False)

@@ -71,6 +71,7 @@ def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_whic
     assert attempt.folder == paths.attempt_folder(0, 1, 1)
     assert manifest.timing is not None
     assert (manifest.timing.tasks, manifest.timing.task_seconds) == (0, 0)
+    assert manifest.timing.began == attempt.began
 
 
 def test_the_event_of_a_staged_batch_tells_the_seconds_since_its_attempt_began() -> None:
@@ -201,6 +202,15 @@ def test_a_gap_is_refused_with_the_batches_that_are_missing(batch_id: int, missi
 
     with pytest.raises(HistoryError, match=rf"batch {batch_id} follows batch 0 in .*: {missing} missing in between"):
         query.stage(run, batch_id)
+
+
+def test_a_batch_that_an_older_process_staged_meanwhile_is_no_gap() -> None:
+    place = Place()
+    older, newer = place.open({"a": Recorder()}), place.open({"a": Recorder()})
+    query = place.query()
+    for run, batch_id in ((older, 0), (newer, 1)):
+        query.start_batch(batch_id, batch_id)
+        assert query.stage(run, batch_id)
 
 
 @pytest.mark.parametrize("first", [0, 5])
