@@ -265,14 +265,17 @@ def test_the_refusal_of_parked_sinks_repeats_neither_a_name_nor_a_remedy(monkeyp
 # Time that runs out.
 
 
-def test_time_that_runs_out_names_the_sink_and_how_far_it_came() -> None:
+@pytest.mark.parametrize("until", [CommitterPool.catch_up, CommitterPool.finish])
+def test_time_that_runs_out_names_the_sink_and_how_far_it_came(
+    until: Callable[[CommitterPool, float | None], None],
+) -> None:
     held = Held()
     team = Team({"a": Recorder(), "b": held}, batches=1)
     team.pool.start()
     assert held.called.wait(PATIENCE_S)
 
     with pytest.raises(UndeliveredError, match=r"sink 'b' of .*were delivered within 0\.05 s .*through batch -1\)"):
-        team.pool.catch_up(0.05)
+        until(team.pool, 0.05)
 
     assert not team.pool.is_caught_up
     held.let_go.set()

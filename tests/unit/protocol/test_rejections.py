@@ -405,6 +405,18 @@ def test_who_finds_the_next_refusal_taken_is_told_which_and_one_that_is_no_repla
     assert read_dead_letter(stage.place.wal, path).replay_of == ""
 
 
+def test_a_refusal_of_a_replay_has_the_next_number_after_the_dead_letter_that_it_names() -> None:
+    stage = Stage()
+    Rejections(stage.run.log, "a", 0, held()).keep(held(), Rejected({1: "no"}), answered=True)
+    first, second = (paths.dead_letter("a", 0, 0, 4, 6, number=number) for number in range(2))
+    letter = read_dead_letter(stage.place.wal, first)
+
+    replay = Rejections(stage.run.log, "a", 0, letter.chunk, replayed=letter)
+    replay.keep(letter.chunk, Rejected({0: "still no"}), answered=True)
+
+    assert read_dead_letter(stage.place.wal, second).replay_of == first
+
+
 def test_between_two_refusals_the_run_may_end() -> None:
     stage = Stage(should_stop=lambda: len(told) > 0)
     told = list[int]()
