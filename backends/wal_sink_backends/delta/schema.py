@@ -1,0 +1,162 @@
+"""What a table must be like so that a segment can become one of its files as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.errors import PermanentError
+
+_IS: Any = pa.types
+_READERS, _WRITERS = frozenset({1, 2, 3}), frozenset({1, 2, 3, 4, 5, 7})
+_FEATURES = frozenset(
+    {
+        *("appendOnly", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"),
+        *("checkConstraints", "columnMapping", "generatedColumns", "invariants"),
+    }
+)
+"""Features that ask nothing of an added file, and those of the second line, which are looked for in the table."""
+_COMPUTED = re.compile(r'"(delta\.invariants|delta\.generationExpression|delta\.identity\.\w+|__CHAR_VARCHAR\w+)"')
+"""In the metadata of a column: it is computed, or checked when it is written."""
+_FORGETS = "delta.setTransactionRetentionDuration"
+_FORBIDDEN = frozenset(" ,;{}()\n\t=")
+"""Characters that Spark refuses in the names of a table without column mapping."""
+_PRIMITIVES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+}
+
+
+def table_schema(schema: pa.Schema, what: str) -> dict[str, Any]:
+    """The schema of a table for rows of this Arrow schema, as Delta's JSON. Every column may be NULL.
+
+    Raises `PermanentError` for a name or type that Delta does not have, or has in another form.
+    """
+    check_names(schema.names, what)
+    return {"type": "struct", "fields": [_field(one.name, one.type, f"{what}: column {one.name!r}") for one in schema]}
+
+
+def check_names(columns: Sequence[str], what: str) -> None:
+    """Refuse columns that have other names in segments. Raises `PermanentError`."""
+    lower = [name.lower() for name in columns]
+    for name in columns:
+        if not name or "." in name or lower.count(name.lower()) > 1:
+            raise PermanentError(
+                f"{what}: column {name!r} has no name, a dot in it, or the name of another column in another case. "
+                "Segments, which become files of the table, do not keep such names. Rename it in the query"
+            )
+
+
+def check_table(table: Any, what: str) -> None:
+    """Refuse a table that needs more of its files than a segment has. Raises `PermanentError`."""
+    for problem in _problems(table):
+        raise PermanentError(
+            f"{what}: {problem}. DeltaSink hands segments over as they are. Use another table, or write this one with "
+            "Delta's own writer (wrap.foreach_batch)"
+        )
+
+
+def check_columns(table: Any, schema: pa.Schema, what: str) -> list[str]:
+    """Refuse columns that the table lacks or declares in another way. Returns those that may hold no NULL.
+
+    Raises `PermanentError`.
+    """
+    declared = {field["name"]: field for field in _fields(table)}
+    folded = {name.lower(): name for name in declared}
+    for field in table_schema(schema, what)["fields"]:
+        name, wanted = field["name"], field["type"]
+        if name not in declared:
+            other = folded.get(name.lower())
+            found = f"only {other!r}, in another case" if other else f"only {sorted(declared)}"
+            raise PermanentError(
+                f"{what}: the table has no column {name!r}, {found}. Add it to the table, or drop or rename it in the "
+                "query"
+            )
+        if (found := declared[name]["type"]) != wanted:
+            raise PermanentError(
+                f"{what}: column {name!r} is {_told(found)} in the table and {_told(wanted)} in the batch. Cast it in "
+                "the query, or use another table"
+            )
+    required = [name for name, field in declared.items() if not field["nullable"]]
+    for name in required:
+        if name not in schema.names or isinstance(declared[name]["type"], dict):
+            raise PermanentError(
+                f"{what}: column {name!r} of the table is NOT NULL, and the batch lacks it or it is nested, so that "
+                "nothing proves it. Drop the constraint, or add the column in the query"
+            )
+    return required
+
+
+def columns_with_bounds(table: Any) -> list[str]:
+    """The columns of a table for which a reader may look for bounds."""
+    return [field["name"] for field in _fields(table) if field["type"] != "binary" and isinstance(field["type"], str)]
+
+
+def _problems(table: Any) -> Iterator[str]:
+    metadata, protocol = table.metadata(), table.protocol()
+    reader, writer = protocol.min_reader_version, protocol.min_writer_version
+    if reader not in _READERS or writer not in _WRITERS:
+        yield f"its reader version is {reader} and its writer version {writer}, which are not supported"
+    if unknown := {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES:
+        yield f"it has the features {', '.join(sorted(unknown))}, which are not supported"
+    if metadata.partition_columns:
+        yield f"it is partitioned by {', '.join(metadata.partition_columns)}"
+    for name, value in sorted(metadata.configuration.items()):
+        if name.startswith("delta.constraints."):
+            yield f"it has the constraint {name.removeprefix('delta.constraints.')}"
+        if name == "delta.columnMapping.mode" and value != "none":
+            yield f"it has column mapping by {value}"
+        if name == _FORGETS:
+            yield f"with {name}={value} other writers drop the position of this sink"
+    if found := _COMPUTED.search(table.schema().to_json()):
+        yield f"it has a column with {found[1]}"
+
+
+def _fields(table: Any) -> list[dict[str, Any]]:
+    """The columns of a table, without comments."""
+    found: dict[str, Any] = json.loads(
+        table.schema().to_json(), object_hook=lambda each: each | {"metadata": {}} if "metadata" in each else each
+    )
+    fields: list[dict[str, Any]] = found["fields"]
+    return fields
+
+
+def _field(name: str, kind: Any, what: str) -> dict[str, Any]:
+    if _FORBIDDEN & {*name}:
+        raise PermanentError(f"{what}: Delta has no name {name!r}, with a blank, a tab, a newline or one of ,;{{}}()=")
+    return {"name": name, "type": _delta_type(kind, what), "nullable": True, "metadata": {}}
+
+
+def _delta_type(kind: Any, what: str) -> Any:
+    if _IS.is_list(kind) or _IS.is_large_list(kind):
+        return {"type": "array", "elementType": _delta_type(kind.value_type, what), "containsNull": True}
+    if _IS.is_map(kind):
+        key, value = _delta_type(kind.key_type, what), _delta_type(kind.item_type, what)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if _IS.is_struct(kind) and len({field.name.lower() for field in kind}) == kind.num_fields > 0:
+        return {"type": "struct", "fields": [_field(field.name, field.type, what) for field in kind]}
+    if _IS.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if kind in _PRIMITIVES:
+        return _PRIMITIVES[kind]
+    raise PermanentError(f"{what} is {kind}, which Delta has in another form or not at all. Cast it in the query")
+
+
+def _told(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)

@@ -1,0 +1,275 @@
+"""A Delta table that shows each batch in one commit, with the position of the sink in it: exactly once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wal_sink.errors import ConfigError, HistoryError, PermanentError, StoreError
+from wal_sink.sinks.base import CommitPosition, CommitSink
+from wal_sink.stores.spec import LOCAL, StoreSpec
+from wal_sink.support.arguments import check_bool, one_of
+from wal_sink.support.texts import Finding, fine
+from wal_sink_backends.common.options import from_environment, refuse_braces
+from wal_sink_backends.common.sinks import ReadySink
+from wal_sink_backends.delta.history import LogGoneError, is_shown
+from wal_sink_backends.delta.schema import check_columns, check_names, check_table, columns_with_bounds, table_schema
+from wal_sink_backends.delta.statistics import in_table, statistics_of
+from wal_sink_backends.delta.table import Table
+
+if TYPE_CHECKING:
+    from wal_sink.sinks.base import BatchCommit, SinkContext, StagedSegment
+
+IfRolledBack: TypeAlias = Literal["refuse", "accept"]
+"""Stop, or go on, if the table was restored to a state before the newest batch, or nobody can tell."""
+_STORES = (LOCAL, "s3", "gs", "az", "abfs", "abfss")
+_TRIES = 50
+"""Looks of one commit. After each one but the last, another writer committed first."""
+_COLUMNS_WITH_STATISTICS = (32, 8, 0)
+"""Columns that get statistics in a file: the first number with which the handle is short enough."""
+_LONGEST_HANDLE = 4000
+_MOST_SCHEMAS = 100
+_PARTS = ("", "/version", "/digest")
+"""Of the application ids whose versions are the position: the batch, the table's version, and the batch's digest."""
+
+
+class _File(msgspec.Struct):
+    """The handle of a segment: its file in the table."""
+
+    path: str
+    size: int
+    columns: str
+    """A digest of its Arrow schema."""
+    statistics: str
+
+
+class DeltaSink(ReadySink, CommitSink):
+    """A Delta table to which each batch is appended in one commit, with the position of the sink in it. Runs anywhere.
+
+    `table`: a local folder (on a cluster one that every machine mounts), `s3://bucket/table`, or a table on `gs://`,
+    `az://` or `abfss://`, which were not tried. `storage_options`: as deltalake names them. They travel to the
+    executors with the sink, secrets included, but are never shown. `options_from_env` maps names of options to
+    environment variables instead, which are read where the sink runs. deltalake also finds credentials itself.
+
+    A segment becomes a file of the table as it is, so no row is encoded twice. The table is refused if a file of it
+    needs more than a segment has: partitions, column mapping, constraints, computed columns, unknown features. Columns
+    are matched by name, and their types must be equal; columns that only the table has are NULL.
+
+    `create=True` makes a missing table with the columns of the first batch. `rolled_back="accept"`, meant for one
+    start: go on after a RESTORE to a state before the newest batch, without its rows, or if nobody can tell since the
+    log's entries are gone.
+
+    Other writers may append, delete, update, compact and vacuum at the same time. Raises `ConfigError` for arguments
+    that cannot work.
+
+        sink = DeltaSink("s3://lake/orders", create=True)
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        options_from_env: Mapping[str, str] | None = None,
+        create: bool = False,
+        rolled_back: IfRolledBack = "refuse",
+    ) -> None:
+        refuse_braces("table", table)
+        check_bool("create", create)
+        one_of("rolled_back", rolled_back, get_args(IfRolledBack))
+        self._spec = StoreSpec(table, dict(storage_options or {}))
+        if self._spec.scheme not in _STORES or "::" in self._spec.url:
+            raise ConfigError(
+                f"{self._spec.safe_url}: expected a local folder, or the URL of a table that begins with "
+                f"{', '.join(f'{scheme}://' for scheme in _STORES[1:])}"
+            )
+        self.writes_files_to = self._spec.url
+        self._options_from_env = dict(options_from_env or {})
+        self._create = create
+        self._rolled_back = rolled_back
+        self._table: Table | None = None
+        self._context: SinkContext | None = None
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self._spec.safe_url!r})"
+
+    def open(self, context: SinkContext) -> None:
+        """Read the environment and load the library. Raises `PermanentError` or `ConfigError` if either is missing."""
+        check_names(context.columns, repr(self))
+        self._table, self._context = self._new_table(), context
+        if self._create:
+            self._table.make_folder()
+
+    def close(self) -> None:
+        """Forget the table and the values from the environment."""
+        self._table = self._context = None
+
+    def examine(self, schema: Any) -> Sequence[Finding]:
+        """Read the table and compare it with these columns. Nothing is made."""
+        state, what = self._new_table().look(), repr(self)
+        if schema is not None:
+            table_schema(schema, what)
+        if state is None:
+            self._refuse_missing()
+            return [fine("target", f"{what}: the first delivery makes this table")]
+        check_table(state, what)
+        if schema is not None:
+            check_columns(state, schema, what)
+        return [fine("target", f"{what} can be reached, is at version {state.version()} and takes whole files")]
+
+    def prepare(self, segment: StagedSegment) -> str:
+        """Copy the segment into the table's folder, under a name that no other segment and no other sink has."""
+        context = self.opened(self._context)
+        with pq.ParquetFile(pa.BufferReader(segment.data)) as file:
+            footer, schema = file.metadata, file.schema_arrow
+        path = f"wal-sink-{context.wal_id}-{context.sink}-{segment.id}.parquet"
+        self.opened(self._table).write(path, segment.data)
+        columns = _remember(hashlib.blake2b(schema.serialize().to_pybytes(), digest_size=16).hexdigest(), schema)
+        for most in _COLUMNS_WITH_STATISTICS:
+            statistics = json.dumps(statistics_of(footer, schema, most), ensure_ascii=False)
+            handle = msgspec.json.encode(_File(path, len(segment.data), columns, statistics)).decode()
+            if len(handle) <= _LONGEST_HANDLE:
+                break
+        return handle
+
+    def position(self) -> CommitPosition | None:
+        """The position in the newest state of the table.
+
+        Raises `HistoryError` if the log's entries since the newest batch are gone, `StoreError`.
+        """
+        return self._position_in(self.opened(self._table).look())
+
+    def commit(self, batch: BatchCommit) -> None:
+        """Append the files and the position as the version after the one whose position was read.
+
+        If another writer makes that version first, look again. Raises `PermanentError` for a table that the files do
+        not fit, `StoreError` if a file is gone, if the position is another one, and for any failure of the store.
+        """
+        table, slot, what = self.opened(self._table), self._slot(), f"batch {batch.batch_id}: {self!r}"
+        files = [msgspec.json.decode(text, type=_File) for text in batch.handles]
+        for _ in range(_TRIES):
+            state = table.look()
+            found = self._position_in(state)
+            if found == batch.position:
+                return
+            if found != batch.follows:
+                raise StoreError(f"{what}: expected {batch.follows} in the table, found {found}. Nothing was committed")
+            if state is None:
+                self._refuse_missing()
+                state = table.created(table_schema(_schema_of(table, files[0]), what))
+            self._check(table, state, files, what)
+            version = state.version()
+            positions = zip(_PARTS, (batch.batch_id, version + 1, int(batch.digest, 16)), strict=True)
+            told = {"sink": slot, "batch": batch.batch_id, "rows": batch.rows}
+            try:
+                added = _added(table, files, columns_with_bounds(state), what)
+                table.append(added, {slot + part: number for part, number in positions}, told)
+            except StoreError:
+                if (newer := table.look()) is None or newer.version() == version:
+                    raise
+            else:
+                return
+        raise StoreError(f"{what}: other writers made the next version {_TRIES} times in a row. Nothing was committed")
+
+    def _new_table(self) -> Table:
+        options = from_environment(self._options_from_env, repr(self))
+        return Table(StoreSpec(self._spec.url, {**self._spec.options, **options}), repr(self))
+
+    def _refuse_missing(self) -> None:
+        if not self._create:
+            raise PermanentError(f"{self!r}: this table does not exist. Create it, or pass create=True")
+
+    def _slot(self) -> str:
+        context = self.opened(self._context)
+        return f"wal-sink/{context.wal_id}/{context.sink}"
+
+    def _position_in(self, state: Any) -> CommitPosition | None:
+        if state is None:
+            return None
+        slot = self._slot()
+        stored = self.opened(self._table).positions([slot + part for part in _PARTS])
+        batch_id, version, digest = stored
+        if batch_id is None and version is None and digest is None:
+            return None
+        if batch_id is None or version is None or digest is None:
+            raise HistoryError(
+                f"{self!r}: the position of {slot} is incomplete: batch, version and digest are {stored}. Another "
+                "program changed it"
+            )
+        return CommitPosition(batch_id, f"{digest:015x}", is_shown=self._is_shown(batch_id, version, state.version()))
+
+    def _is_shown(self, batch_id: int, version: int, newest: int) -> bool:
+        if self._rolled_back == "accept":
+            return True
+        try:
+            return is_shown(self.opened(self._table), version, newest)
+        except LogGoneError as gone:
+            raise HistoryError(
+                f"{self!r}: batch {batch_id} was committed as version {version}, but entry {gone} of the log is gone. "
+                "So nobody can tell whether the table was restored to an older version since. Look at the table. If it "
+                "has the rows, start once with rolled_back='accept'. Keep the log (delta.logRetentionDuration) for "
+                "longer than the stream may stand still"
+            ) from gone
+
+    def _check(self, table: Table, state: Any, files: Sequence[_File], what: str) -> None:
+        """Refuse a table that these files do not fit. Somebody may have altered it since the last look."""
+        check_table(state, what)
+        for columns in dict.fromkeys(file.columns for file in files):
+            alike = [file for file in files if file.columns == columns]
+            for name in check_columns(state, _schema_of(table, alike[0]), what):
+                for file in alike:
+                    if _nulls(table, file, name) != 0:
+                        raise PermanentError(
+                            f"{what}: column {name!r} of the table is NOT NULL, and {file.path} has NULLs in it. "
+                            "Filter these rows in the query, or drop the constraint"
+                        )
+
+
+def _nulls(table: Table, file: _File, name: str) -> int | None:
+    found: dict[str, int] = json.loads(file.statistics)["nullCount"]
+    if name not in found:  # of a wide table, whose statistics do not fit into a handle
+        footer, schema = table.footer(file.path)
+        found = statistics_of(footer, schema, len(schema))["nullCount"]
+    return found.get(name)
+
+
+def _added(table: Table, files: Sequence[_File], columns: Sequence[str], what: str) -> list[tuple[str, int, int, str]]:
+    """The files as `Table.append` takes them. The library commits a missing one, so each is looked at just before.
+
+    Raises `StoreError`; the next attempt prepares all of them again.
+    """
+    added = []
+    for file, (size, changed_ms) in zip(files, table.found([file.path for file in files]), strict=True):
+        if size != file.size:
+            raise StoreError(
+                f"{what}: {file.path} should have {file.size} bytes, and the table's folder has "
+                f"{'no such file' if size is None else f'one of {size}'}. VACUUM must retain files for longer than a "
+                "delivery takes"
+            )
+        added.append((file.path, file.size, changed_ms, in_table(file.statistics, columns)))
+    return added
+
+
+_schemas: dict[str, pa.Schema] = {}
+"""Arrow schemas of files that this process wrote or read, by their digests: a commit then reads no footer."""
+
+
+def _remember(columns: str, schema: pa.Schema) -> str:
+    if len(_schemas) >= _MOST_SCHEMAS:
+        _schemas.clear()
+    _schemas[columns] = schema
+    return columns
+
+
+def _schema_of(table: Table, file: _File) -> pa.Schema:
+    known = _schemas.get(file.columns)
+    if known is None:
+        known = table.footer(file.path)[1]
+        _remember(file.columns, known)
+    return known

@@ -1,0 +1,176 @@
+"""A Delta table as the sink reaches it: its state, its log and its files, through one store with one set of options.
+
+Errors of the library become `StoreError`, or `PermanentError` if no retry helps; none shows a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wal_sink.errors import ConfigError, PermanentError, StoreError
+from wal_sink.stores.spec import LOCAL, StoreSpec
+from wal_sink.support.secrets import Redactor, named_secrets
+from wal_sink_backends.common.sinks import client_library
+
+_PACKAGE = "'deltalake>=1.6,<1.7'"
+_LASTING = re.compile(r"[Uu]nsupported|not supported|catalog-managed")
+"""Of an error that no retry helps against."""
+_WRITING: Mapping[str, str] = MappingProxyType({"timeout": "20s", "retry_timeout": "10s"})
+"""Limits where the options have none: the library opens a file on S3 for writing while it holds Python's lock."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Table:
+    """A table at an address. It may be absent. Used by one thread.
+
+    Raises `ConfigError` if deltalake is not installed, or is another version than those that were tried.
+    """
+
+    def __init__(self, spec: StoreSpec, who_needs_it: str) -> None:
+        lake = client_library("deltalake", f"{who_needs_it} needs deltalake", "delta", _PACKAGE)
+        if not lake.__version__.startswith("1.6."):
+            raise ConfigError(
+                f"{who_needs_it} was tried with deltalake 1.6 only, and {lake.__version__} is installed: whether a "
+                f"commit can land on another version than expected depends on it. pip install {_PACKAGE}"
+            )
+        self._lake, self._errors = lake, lake.exceptions
+        self._url, self._is_local = spec.safe_url, spec.scheme == LOCAL
+        self._address = spec.location if self._is_local else spec.url
+        self._options = {name: str(value) for name, value in spec.options.items()}
+        self._redactor = Redactor(named_secrets(self._options))
+        self._state: Any = None
+
+    def look(self) -> Any:
+        """The newest state; None if there is no table. It is read as a whole: the library's update of a known state
+        does not notice that the table is gone, or was made anew.
+        """
+        self._state = None
+        with self._translated("reading the table"), suppress(self._errors.TableNotFoundError):
+            self._state = self._lake.DeltaTable(self._address, storage_options=self._options)
+        return self._state
+
+    def positions(self, names: Sequence[str]) -> list[int | None]:
+        """The versions of these application ids in the state of the last look."""
+        with self._translated("reading positions"):
+            return [self._state.transaction_version(name) for name in names]
+
+    def make_folder(self) -> None:
+        """Make a missing local folder, which the library does not do for files. Stores have none."""
+        if self._is_local:
+            Path(self._address).mkdir(parents=True, exist_ok=True)
+
+    def created(self, schema: Mapping[str, Any]) -> Any:
+        """The state of a table that this process makes, or another one that was faster."""
+        with self._translated("making the table"):
+            with suppress(self._errors.CommitFailedError):
+                self._lake.DeltaTable.create(
+                    self._address,
+                    self._lake.Schema.from_json(json.dumps(schema)),
+                    mode="ignore",
+                    storage_options=self._options,
+                    commit_properties=self._lake.CommitProperties(max_commit_retries=0),
+                )
+            self._state = self._lake.DeltaTable(self._address, storage_options=self._options)
+        return self._state
+
+    def files_at(self, version: int) -> frozenset[str]:
+        """The files that a version shows. Raises `StoreError` if its log is gone."""
+        with self._translated(f"reading version {version}"):
+            state = self._lake.DeltaTable(self._address, version=version, storage_options=self._options)
+            return frozenset(state.file_uris())
+
+    def entry(self, version: int) -> bytes | None:
+        """The log's entry of a version; None if it is gone."""
+        with self._translated(f"reading entry {version} of the log"), suppress(FileNotFoundError):
+            data: bytes = self._opened(_entry(version)).read()
+            return data
+        return None
+
+    def append(
+        self, files: Sequence[tuple[str, int, int, str]], positions: Mapping[str, int], told: Mapping[str, object]
+    ) -> None:
+        """Commit files (path, size, milliseconds, statistics) and positions as the version after that of the last look.
+
+        Raises `StoreError` if another writer made this version, or if it is not known whether this commit did.
+        """
+        state, lake = self._state, self._lake
+        version = state.version() + 1
+        with self._translated(f"committing version {version}"):
+            properties = lake.CommitProperties(
+                custom_metadata={"isBlindAppend": True, "walSink": told},
+                max_commit_retries=0,  # else the library rebases: it lands on a later version, which nobody looked at
+                app_transactions=[lake.Transaction(name, number) for name, number in positions.items()],
+            )
+            adds = [
+                lake.transaction.AddAction(path, size, {}, changed_ms, data_change=True, stats=statistics)
+                for path, size, changed_ms, statistics in files
+            ]
+            state.create_write_transaction(adds, "append", state.schema(), commit_properties=properties)
+            self._sync(_entry(version))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file as a whole. A file of this name is replaced."""
+        with self._translated(f"writing {path}"):
+            stream = self._files({**_WRITING, **self._options}).open_output_stream(path)
+            stream.write(data)
+            stream.close()
+            self._sync(path)
+
+    def found(self, paths: Sequence[str]) -> list[tuple[int | None, int]]:
+        """The size of each file, None if it is absent, and the milliseconds of its last change."""
+        with self._translated("looking at files"):
+            infos = self._files(self._options).get_file_info(list(paths))
+            return [(info.size, (info.mtime_ns or 0) // 1_000_000) for info in infos]
+
+    def footer(self, path: str) -> tuple[Any, pa.Schema]:
+        """Footer and Arrow schema of a Parquet file."""
+        with self._translated(f"reading the footer of {path}"):
+            file = pq.ParquetFile(pa.PythonFile(self._opened(path), mode="r"))
+            return file.metadata, file.schema_arrow
+
+    def _opened(self, path: str) -> Any:
+        """A file to read. Raises `FileNotFoundError`."""
+        info = self._files(self._options).get_file_info([path])[0]
+        if info.size is None:
+            raise FileNotFoundError(path)
+        return self._files(self._options, {path: info.size}).open_input_file(path)
+
+    def _files(self, options: Mapping[str, str], sizes: Mapping[str, int] | None = None) -> Any:
+        """The library's own way to files. Without the size of a file, it asks for it while it holds Python's lock.
+
+        This class is behind `deltalake.fs.DeltaStorageHandler`, whose streams refuse the buffers of pyarrow 26.
+        """
+        return self._lake._internal.DeltaFileSystemHandler(self._address, options, sizes)  # noqa: SLF001
+
+    def _sync(self, path: str) -> None:
+        """Make a local file durable. The library does not: a power cut may keep an entry and lose a file it names."""
+        for place in (Path(self._address, path), Path(self._address, path).parent) if self._is_local else ():
+            opened = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (self._errors.DeltaError, OSError, pa.ArrowException, ValueError, RuntimeError) as error:
+            text = " ".join(_COLOURS.sub("", self._redactor(str(error))).split())
+            lasting = isinstance(error, self._errors.DeltaProtocolError) or _LASTING.search(text)
+            kind = PermanentError if lasting else StoreError
+            raise kind(f"{self._url}: {doing}: {text}") from self._redactor.cause(error)
+
+
+def _entry(version: int) -> str:
+    return f"_delta_log/{version:020}.json"

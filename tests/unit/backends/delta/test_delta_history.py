@@ -1,0 +1,174 @@
+"""Whether a table still shows the newest batch of a sink, after others restored, deleted, compacted or cleaned up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support.delta_tables import ROWS, at, deliver, entries, ids_in, made, opened, write_entry
+from wal_sink.errors import HistoryError
+from wal_sink_backends.delta import DeltaSink
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Return a table with batch 0 in version 1 and batch 1 in version 2."""
+    made(tmp_path)
+    with opened(tmp_path) as sink:
+        deliver(sink, 0, 1)
+    return tmp_path
+
+
+def restore(table: Path, version: int | datetime) -> None:
+    DeltaTable(str(table)).restore(version)
+
+
+def append(table: Path) -> None:
+    write_deltalake(str(table), ROWS, mode="append")
+
+
+def shown(table: Path, batch_id: int = 1) -> bool:
+    with opened(table) as sink:
+        position = sink.position()
+    assert position is not None
+    assert position == at(batch_id, shown=position.is_shown), "RESTORE keeps the position"
+    return position.is_shown
+
+
+def test_a_restore_to_before_the_newest_batch_hides_it(table: Path) -> None:
+    restore(table, 1)
+    assert not shown(table)
+    assert ids_in(table) == [1, 2, 3]
+    append(table)
+    assert not shown(table)
+
+
+def test_a_restore_to_the_newest_batch_or_to_after_it_shows_it(table: Path) -> None:
+    append(table)
+    restore(table, 2)
+    assert shown(table)
+    append(table)
+    append(table)
+    restore(table, 4)
+    assert shown(table)
+
+
+def test_a_restore_that_undoes_a_restore_shows_the_newest_batch_again(table: Path) -> None:
+    restore(table, 1)
+    append(table)
+    restore(table, 2)
+    assert shown(table)
+    assert ids_in(table) == [1, 1, 2, 2, 3, 3]
+    restore(table, 4)
+    assert not shown(table), "version 4 was made on the restored state"
+
+
+def _delete(lake: DeltaTable) -> None:
+    lake.delete("id > 1")
+
+
+def _update(lake: DeltaTable) -> None:
+    lake.update({"id": "id + 10"})
+
+
+def _merge(lake: DeltaTable) -> None:
+    merger = lake.merge(ROWS, "s.id = t.id and s.id = 77", source_alias="s", target_alias="t")
+    merger.when_not_matched_insert_all().execute()
+
+
+def _overwrite(lake: DeltaTable) -> None:
+    write_deltalake(lake, ROWS, mode="overwrite")
+
+
+def _vacuum(lake: DeltaTable) -> None:
+    lake.optimize.compact()
+    lake.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+@pytest.mark.parametrize("change", [_delete, _update, _merge, _overwrite, _vacuum])
+def test_what_others_do_with_the_rows_is_no_restore(table: Path, change: Callable[[DeltaTable], None]) -> None:
+    change(DeltaTable(str(table)))
+    assert DeltaTable(str(table)).version() > 2
+    assert shown(table)
+    with opened(table) as sink:
+        deliver(sink, 2)
+        assert sink.position() == at(2)
+
+
+def test_a_restore_to_a_time_is_found_by_the_files_that_it_shows(table: Path) -> None:
+    append(table)
+    moments = [entries(table, number)[0]["commitInfo"]["timestamp"] for number in range(4)]
+    restore(table, datetime.fromtimestamp(moments[2] / 1000, UTC))
+    assert "version" not in entries(table, 4)[0]["commitInfo"]["operationParameters"]
+    assert shown(table)
+    append(table)
+    restore(table, datetime.fromtimestamp(moments[1] / 1000, UTC))
+    assert not shown(table)
+
+
+def test_an_entry_as_spark_writes_it_is_understood(table: Path) -> None:
+    """Spark has both parameters, one of which is NULL, and the version as a text."""
+    remove = [action["add"]["path"] for action in entries(table, 2) if "add" in action]
+    parameters: dict[str, Any] = {"version": "1", "timestamp": None}
+    info = {"commitInfo": {"operation": "RESTORE", "operationParameters": parameters}}
+    write_entry(table, 3, *({"remove": {"path": path, "dataChange": True}} for path in remove), info)
+    assert not shown(table)
+
+
+def test_entries_without_information_build_on_the_one_before(table: Path) -> None:
+    """`DeltaTable.history` counts entries that have information, and would give them the numbers of others."""
+    write_entry(table, 3, {"txn": {"appId": "somebody", "version": 1}})
+    write_entry(table, 4, {"txn": {"appId": "somebody", "version": 2}})
+    assert shown(table)
+    restore(table, 1)
+    write_entry(table, 6, {"txn": {"appId": "somebody", "version": 3}})
+    assert not shown(table)
+
+
+def test_a_log_that_was_cleaned_up_cannot_tell(table: Path) -> None:
+    append(table)
+    append(table)
+    DeltaTable(str(table)).create_checkpoint()
+    for number in range(4):
+        (table / "_delta_log" / f"{number:020}.json").unlink()
+    with opened(table) as sink, pytest.raises(HistoryError, match=r"entry 3 of the log is gone.*rolled_back='accept'"):
+        sink.position()
+    with opened(table, rolled_back="accept") as sink:
+        assert sink.position() == at(1)
+        deliver(sink, 2)
+    assert shown(table, 2), "the next start needs no option"
+
+
+def test_a_restore_is_accepted_for_one_start(table: Path) -> None:
+    restore(table, 1)
+    with opened(table, rolled_back="accept") as sink:
+        assert sink.position() == at(1)
+        deliver(sink, 2)
+    assert shown(table, 2)
+    assert ids_in(table) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_position_that_another_program_changed_is_refused(table: Path) -> None:
+    write_entry(table, 3, {"txn": {"appId": "wal-sink/other/default", "version": 1}})
+    sink = DeltaSink(str(table))
+    with opened(table) as ours:
+        context = ours._context
+        assert context is not None
+    sink.open(type(context)("other", "default", 1, 0, ("id", "note"), on_executor=False))
+    with pytest.raises(HistoryError, match="the position of wal-sink/other/default is incomplete"):
+        sink.position()
+
+
+def test_rows_of_an_empty_table_and_its_restore_are_told_apart(tmp_path: Path) -> None:
+    made(tmp_path)
+    with opened(tmp_path) as sink:
+        deliver(sink, 0)
+    restore(tmp_path, 0)
+    assert not shown(tmp_path, 0)
+    assert pa.Table.from_pylist([]).num_rows == len(ids_in(tmp_path))
