@@ -40,6 +40,7 @@ PUBLIC = {
         crash_matrix query_into simulated_runtime
     """,
     "wal_sink_backends": "FilesSink SqlSink TwoPhaseFilesSink",
+    "wal_sink_backends.delta": "DeltaSink",
     "wal_sink_backends.dynamodb": "DynamoDbPutSink DynamoDbSink",
     "wal_sink_backends.files": "FilesSink TwoPhaseFilesSink",
     "wal_sink_backends.http": "HttpLookupSink HttpSink Pacing Statuses",

@@ -113,6 +113,16 @@ def _s3(request: pytest.FixtureRequest, folder: Path) -> Target:
     return Target(f"files+s3://{prefix}/lake?format=parquet", ids, access, f"{url}/wal", server.storage_options)
 
 
+def _delta(_request: pytest.FixtureRequest, folder: Path) -> Target:
+    table = folder / "delta"
+
+    def ids() -> list[int]:
+        files = [str(path) for path in table.glob("*.parquet")]
+        return sorted(int(str(row)) for row in ds.dataset(files, format="parquet").to_table()["id"].to_pylist())
+
+    return Target(f"delta://{table}?create=true", ids)
+
+
 def _hdfs(request: pytest.FixtureRequest, folder: Path) -> Target:
     server = request.getfixturevalue("hdfs")
     return replace(_file(folder / "hdfs.db"), wal=f"{server.url}{server.new_folder()}/wal")
@@ -146,6 +156,7 @@ def _file(database: Path) -> Target:
 
 TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
     "azure": _azure,
+    "delta": _delta,
     "dynamodb": _dynamodb,
     "gcs": _gcs,
     "hdfs": _hdfs,
@@ -161,6 +172,7 @@ TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
 
 WITHOUT_EXTRA: Mapping[str, str] = {
     "azure": "abfs://container/wal",
+    "delta": "delta:///no/such/table",
     "dynamodb": "dynamodb://orders?region=eu-central-1",
     "gcs": "gs://bucket/wal",
     "hdfs": "viewfs://cluster/wal",

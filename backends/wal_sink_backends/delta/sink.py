@@ -162,7 +162,8 @@ class DeltaSink(ReadySink, CommitSink):
                 raise StoreError(f"{what}: expected {batch.follows} in the table, found {found}. Nothing was committed")
             if state is None:
                 self._refuse_missing()
-                state = table.created(table_schema(_schema_of(table, files[0]), what))
+                table.create(table_schema(_schema_of(table, files[0]), what))
+                continue
             self._check(table, state, files, what)
             version = state.version()
             positions = zip(_PARTS, (batch.batch_id, version + 1, int(batch.digest, 16)), strict=True)

@@ -69,19 +69,16 @@ class Table:
         if self._is_local:
             Path(self._address).mkdir(parents=True, exist_ok=True)
 
-    def created(self, schema: Mapping[str, Any]) -> Any:
-        """The state of a table that this process makes, or another one that was faster."""
-        with self._translated("making the table"):
-            with suppress(self._errors.CommitFailedError):
-                self._lake.DeltaTable.create(
-                    self._address,
-                    self._lake.Schema.from_json(json.dumps(schema)),
-                    mode="ignore",
-                    storage_options=self._options,
-                    commit_properties=self._lake.CommitProperties(max_commit_retries=0),
-                )
-            self._state = self._lake.DeltaTable(self._address, storage_options=self._options)
-        return self._state
+    def create(self, schema: Mapping[str, Any]) -> None:
+        """Make the table, unless another process was faster. Its first batch may be there then, so look again."""
+        with self._translated("making the table"), suppress(self._errors.CommitFailedError):
+            self._lake.DeltaTable.create(
+                self._address,
+                self._lake.Schema.from_json(json.dumps(schema)),
+                mode="ignore",
+                storage_options=self._options,
+                commit_properties=self._lake.CommitProperties(max_commit_retries=0),  # else it makes it a second time
+            )
 
     def files_at(self, version: int) -> frozenset[str]:
         """The files that a version shows. Raises `StoreError` if its log is gone."""

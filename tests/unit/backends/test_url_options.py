@@ -85,8 +85,8 @@ def test_every_scheme_of_the_ready_sinks_is_an_entry_point() -> None:
             **dict.fromkeys(("redis", "rediss", "redis+unix"), "host/0?key={id}"),
             **dict.fromkeys(("mariadb", "mysql", "postgres", "postgresql", "sqlite"), "/shop?table=orders"),
             "kafka": "host/orders",
-            **dict.fromkeys(("dynamodb", "files+s3"), "orders"),
-            "files": "/orders",
+            **dict.fromkeys(("delta+s3", "dynamodb", "files+s3"), "orders"),
+            **dict.fromkeys(("delta", "files"), "/orders"),
         }.items()
     }
     assert made.keys() == declared.keys()

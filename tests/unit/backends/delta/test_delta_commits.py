@@ -343,3 +343,21 @@ def test_a_table_is_made_by_the_first_commit_of_any_process(tmp_path: Path) -> N
     assert ids_in(table) == sorted([1, 2, 3] * 4)
     assert DeltaTable(str(table)).version() == 4
     assert [field.nullable for field in DeltaTable(str(table)).schema().fields] == [True, True]
+
+
+def test_a_table_that_another_process_made_and_filled_meanwhile_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, create=True) as slow, opened(tmp_path, create=True) as fast:
+        waiting = batch(slow, 0)
+        table = slow.opened(slow._table)
+        create = table.create
+
+        def overtaken(schema: Any) -> None:
+            deliver(fast, 0)
+            create(schema)
+
+        monkeypatch.setattr(table, "create", overtaken)
+        slow.commit(waiting)
+    assert DeltaTable(str(tmp_path)).version() == 1
+    assert ids_in(tmp_path) == [1, 2, 3]

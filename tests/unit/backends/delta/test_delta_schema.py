@@ -20,18 +20,20 @@ from wal_sink_backends.delta import DeltaSink
 from wal_sink_backends.delta.schema import table_schema
 
 
-def field(name: str, kind: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
+def field(
+    name: str, kind: Any, metadata: Mapping[str, Any] | None = None, *, nullable: bool = True
+) -> Mapping[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata or {}}
 
 
 def with_metadata(**metadata: str) -> list[Mapping[str, Any]]:
-    return [field("id", "long"), field("note", "string", **metadata)]
+    return [field("id", "long"), field("note", "string", metadata)]
 
 
 def mapped() -> list[Mapping[str, Any]]:
     annotated = [("id", "long", 1, "p1"), ("note", "string", 2, "p2")]
     return [
-        field(name, kind, **{"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical})
+        field(name, kind, {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical})
         for name, kind, number, physical in annotated
     ]
 
@@ -210,7 +212,7 @@ def test_names_that_segments_do_not_keep_are_refused(tmp_path: Path, name: str, 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "a;b", "{a}", "(a)", "a=b", "a\tb", "a\nb"])
 def test_names_that_delta_does_not_have_are_refused(name: str) -> None:
-    for schema in (pa.schema({name: pa.int64()}), pa.schema({"s": pa.struct({name: pa.int64()})})):
+    for schema in (pa.schema({name: pa.int64()}), pa.schema({"s": pa.struct([(name, pa.int64())])})):
         with pytest.raises(PermanentError, match="Delta has no name"):
             table_schema(schema, "x")
 
@@ -229,7 +231,7 @@ def test_names_that_delta_does_not_have_are_refused(name: str) -> None:
         pa.date64(),
         pa.list_(pa.null()),
         pa.map_(pa.string(), pa.duration("us")),
-        pa.struct({"a": pa.int64(), "A": pa.int64()}),
+        pa.struct([("a", pa.int64()), ("A", pa.int64())]),
         pa.struct([]),
         pa.dictionary(pa.int32(), pa.string()),
     ],
@@ -237,10 +239,10 @@ def test_names_that_delta_does_not_have_are_refused(name: str) -> None:
 )
 def test_types_that_delta_has_in_another_form_are_refused(tmp_path: Path, kind: Any) -> None:
     schema = pa.schema({"x": kind})
-    for options in ({}, {"create": True}):
+    for create in (False, True):
         made(tmp_path / "table", mode="ignore")
         with pytest.raises(PermanentError, match=r"column 'x' is .*, which Delta has in another form or not at all"):
-            DeltaSink(str(tmp_path / "table"), **options).examine(schema)
+            DeltaSink(str(tmp_path / "table"), create=create).examine(schema)
 
 
 ALL = pa.table(
