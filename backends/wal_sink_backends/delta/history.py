@@ -1,4 +1,4 @@
-"""Whether a table still shows a version: a walk through its log, from the newest entry back.
+"""The position of a sink in a table, and whether the table still shows it: walks through the log, newest entry first.
 
 RESTORE takes rows from the table and keeps the positions. Its entry shows the state of an older version, and what was
 committed between the two is undone. Every other entry builds on the one before it.
@@ -7,6 +7,7 @@ committed between the two is undone. Every other entry builds on the one before 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wal_sink.errors import StoreError
@@ -17,6 +18,21 @@ class LogGoneError(Exception):
     """An entry of the log is gone, so nobody can tell."""
 
 
+_NEAR = 20
+"""Entries that are read before the library is asked, which reads all since the last checkpoint."""
+
+
+def positions(table: Table, newest: int, names: Sequence[str]) -> list[int | None]:
+    """The versions of these application ids, which every commit of a sink has together. Raises `StoreError`."""
+    for version in range(newest, max(-1, newest - _NEAR), -1):
+        if (data := table.entry(version)) is None:
+            break
+        found = {told["appId"]: told["version"] for told in _actions(data, "txn")}
+        if names[0] in found:
+            return [found.get(name) for name in names]
+    return table.positions(names)
+
+
 def is_shown(table: Table, version: int, newest: int) -> bool:
     """Return whether `newest`, the newest version, builds on `version`. Raises `LogGoneError` and `StoreError`."""
     at = newest
@@ -24,7 +40,7 @@ def is_shown(table: Table, version: int, newest: int) -> bool:
         data = table.entry(at)
         if data is None:
             raise LogGoneError(at)
-        told = _commit_info(data)
+        told = next(_actions(data, "commitInfo"), {})
         if str(told.get("operation")).upper() != "RESTORE":
             at -= 1
             continue
@@ -33,12 +49,10 @@ def is_shown(table: Table, version: int, newest: int) -> bool:
     return at == version
 
 
-def _commit_info(data: bytes) -> dict[str, Any]:
+def _actions(data: bytes, kind: str) -> Iterator[dict[str, Any]]:
     for line in data.splitlines():
-        if b'"commitInfo"' in line and "commitInfo" in (entry := json.loads(line)):
-            found: dict[str, Any] = entry["commitInfo"]
-            return found
-    return {}
+        if f'"{kind}"'.encode() in line and kind in (action := json.loads(line)):
+            yield action[kind]
 
 
 def _equal_version(table: Table, at: int, version: int) -> int:

@@ -18,7 +18,7 @@ from wal_sink.support.arguments import check_bool, one_of
 from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment, refuse_braces
 from wal_sink_backends.common.sinks import ReadySink
-from wal_sink_backends.delta.history import LogGoneError, is_shown
+from wal_sink_backends.delta.history import LogGoneError, is_shown, positions
 from wal_sink_backends.delta.schema import check_columns, check_names, check_table, columns_with_bounds, table_schema
 from wal_sink_backends.delta.statistics import in_table, statistics_of
 from wal_sink_backends.delta.table import Table
@@ -108,6 +108,8 @@ class DeltaSink(ReadySink, CommitSink):
 
     def close(self) -> None:
         """Forget the table and the values from the environment."""
+        if self._table is not None:
+            self._table.close()
         self._table = self._context = None
 
     def examine(self, schema: Any) -> Sequence[Finding]:
@@ -166,11 +168,12 @@ class DeltaSink(ReadySink, CommitSink):
                 continue
             self._check(table, state, files, what)
             version = state.version()
-            positions = zip(_PARTS, (batch.batch_id, version + 1, int(batch.digest, 16)), strict=True)
+            numbers = (batch.batch_id, version + 1, int(batch.digest, 16))
+            stored = {slot + part: number for part, number in zip(_PARTS, numbers, strict=True)}
             told = {"sink": slot, "batch": batch.batch_id, "rows": batch.rows}
             try:
                 added = _added(table, files, columns_with_bounds(state), what)
-                table.append(added, {slot + part: number for part, number in positions}, told)
+                table.append(added, stored, told)
             except StoreError:
                 if (newer := table.look()) is None or newer.version() == version:
                     raise
@@ -194,7 +197,8 @@ class DeltaSink(ReadySink, CommitSink):
         if state is None:
             return None
         slot = self._slot()
-        stored = self.opened(self._table).positions([slot + part for part in _PARTS])
+        newest = state.version()
+        stored = positions(self.opened(self._table), newest, [slot + part for part in _PARTS])
         batch_id, version, digest = stored
         if batch_id is None and version is None and digest is None:
             return None
@@ -203,7 +207,7 @@ class DeltaSink(ReadySink, CommitSink):
                 f"{self!r}: the position of {slot} is incomplete: batch, version and digest are {stored}. Another "
                 "program changed it"
             )
-        return CommitPosition(batch_id, f"{digest:015x}", is_shown=self._is_shown(batch_id, version, state.version()))
+        return CommitPosition(batch_id, f"{digest:015x}", is_shown=self._is_shown(batch_id, version, newest))
 
     def _is_shown(self, batch_id: int, version: int, newest: int) -> bool:
         if self._rolled_back == "accept":

@@ -27,6 +27,8 @@ _LASTING = re.compile(r"[Uu]nsupported|not supported|catalog-managed")
 """Of an error that no retry helps against."""
 _WRITING: Mapping[str, str] = MappingProxyType({"timeout": "20s", "retry_timeout": "10s"})
 """Limits where the options have none: the library opens a file on S3 for writing while it holds Python's lock."""
+_KEPT: dict[tuple[object, ...], tuple[Any, tuple[int, int] | None]] = {}
+"""By address and options, a state that no object uses now, and what its newest entry of the log was."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -48,19 +50,43 @@ class Table:
         self._address = spec.location if self._is_local else spec.url
         self._options = {name: str(value) for name, value in spec.options.items()}
         self._redactor = Redactor(named_secrets(self._options))
+        self._key = (self._address, tuple(sorted(self._options.items())))
         self._state: Any = None
+        self._newest: tuple[int, int] | None = None
+        self._entries: dict[int, bytes] = {}
 
     def look(self) -> Any:
-        """The newest state; None if there is no table. It is read as a whole: the library's update of a known state
-        does not notice that the table is gone, or was made anew.
+        """The newest state; None if there is no table.
+
+        A known state is brought up to date, also one of an earlier object: a state costs a request for each entry of
+        the log since its last checkpoint. The library's update does not notice that a table was deleted or made anew,
+        so the newest known entry must still be the same file.
         """
-        self._state = None
+        known, entry = (self._state, self._newest) if self._state is not None else _KEPT.pop(self._key, (None, None))
+        self._state, self._entries = None, {}
         with self._translated("reading the table"), suppress(self._errors.TableNotFoundError):
-            self._state = self._lake.DeltaTable(self._address, storage_options=self._options)
+            if known is not None and entry is not None and entry == self._info(known.version()):
+                known.update_incremental()
+            else:
+                known = self._lake.DeltaTable(self._address, storage_options=self._options)
+            self._state, self._newest = known, self._info(known.version())
         return self._state
 
+    def close(self) -> None:
+        """Keep the state for another object in this process."""
+        if self._state is not None:
+            _KEPT[self._key] = self._state, self._newest
+            self._state = None
+
+    def _info(self, version: int) -> tuple[int, int] | None:
+        """Size and time of an entry of the log; None if it is gone."""
+        (info,) = self._files(self._options).get_file_info([_entry(version)])
+        return None if info.size is None else (info.size, info.mtime_ns)
+
     def positions(self, names: Sequence[str]) -> list[int | None]:
-        """The versions of these application ids in the state of the last look."""
+        """The versions of these application ids in the state of the last look: a request for each entry since the last
+        checkpoint, for each of them.
+        """
         with self._translated("reading positions"):
             return [self._state.transaction_version(name) for name in names]
 
@@ -89,9 +115,9 @@ class Table:
     def entry(self, version: int) -> bytes | None:
         """The log's entry of a version; None if it is gone."""
         with self._translated(f"reading entry {version} of the log"), suppress(FileNotFoundError):
-            data: bytes = self._opened(_entry(version)).read()
-            return data
-        return None
+            if version not in self._entries:
+                self._entries[version] = self._opened(_entry(version)).read()
+        return self._entries.get(version)
 
     def append(
         self, files: Sequence[tuple[str, int, int, str]], positions: Mapping[str, int], told: Mapping[str, object]

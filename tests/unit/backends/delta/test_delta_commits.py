@@ -326,6 +326,35 @@ def test_a_table_made_anew_has_no_position(table: Path) -> None:
             sink.commit(waiting)
 
 
+def test_a_table_made_anew_between_two_calls_is_not_taken_for_the_known_one(table: Path) -> None:
+    """A state is kept from one open sink to the next. The new table has more versions than the old one."""
+    with opened(table) as sink:
+        deliver(sink, 0, 1)
+    shutil.rmtree(table)
+    made(table)
+    with opened(table, context("other")) as other:
+        deliver(other, 0, 1, 2)
+    with opened(table) as sink:
+        assert sink.position() is None
+
+
+def test_a_state_is_read_once_and_then_brought_up_to_date(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, load = list[str](), DeltaTable.__init__
+
+    def noted(lake: DeltaTable, *given: Any, **named: Any) -> None:
+        loads.append(str(given))
+        load(lake, *given, **named)
+
+    monkeypatch.setattr(DeltaTable, "__init__", noted)
+    for batch_id in range(5):
+        with opened(table) as sink:
+            deliver(sink, batch_id)
+    assert len(loads) == 1
+    with opened(table) as first, opened(table) as second:
+        assert first.position() == second.position() == at(4)
+    assert len(loads) == 2, "no two open sinks share a state"
+
+
 def test_a_table_is_made_by_the_first_commit_of_any_process(tmp_path: Path) -> None:
     barrier, table = Barrier(4), tmp_path / "new" / "table"
 

@@ -40,11 +40,11 @@ def _matrix(tmp_path: Path, *, create: bool, **options: Any) -> tuple[Any, list[
 
 
 def test_every_disturbance_leaves_every_row_once(tmp_path: Path) -> None:
-    matrix, tables = _matrix(tmp_path, create=False, each_line=False)
+    matrix, tables = _matrix(tmp_path, create=False)
     assert (matrix.lost, matrix.repeated, matrix.permitted) == (0, 0, 0)
-    assert matrix.crashes > 20
-    assert matrix.failures > 5
-    assert matrix.takeovers > 5
+    assert matrix.crashes > 100
+    assert matrix.failures > 100
+    assert matrix.takeovers > 100
     versions = [DeltaTable(str(table)).version() for table in tables if DeltaTable.is_deltatable(str(table))]
     assert {version for version in versions if version} == {2}, "a batch without rows makes no commit"
 

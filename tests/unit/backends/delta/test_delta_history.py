@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.delta_tables import ROWS, at, deliver, entries, ids_in, made, opened, write_entry
 from wal_sink.errors import HistoryError
 from wal_sink_backends.delta import DeltaSink
+from wal_sink_backends.delta.table import Table
 
 
 @pytest.fixture
@@ -129,6 +130,23 @@ def test_entries_without_information_build_on_the_one_before(table: Path) -> Non
     restore(table, 1)
     write_entry(table, 6, {"txn": {"appId": "somebody", "version": 3}})
     assert not shown(table)
+
+
+def test_a_position_behind_many_entries_of_others_is_found(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ask = list[int](), Table.positions
+
+    def noted(reached: Table, names: Sequence[str]) -> list[int | None]:
+        asked.append(len(names))
+        return ask(reached, names)
+
+    monkeypatch.setattr(Table, "positions", noted)
+    for _ in range(19):
+        append(table)
+    assert shown(table)
+    assert asked == []
+    append(table)
+    assert shown(table)
+    assert asked == [3]
 
 
 def test_a_log_that_was_cleaned_up_cannot_tell(table: Path) -> None:
