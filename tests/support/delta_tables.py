@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.house.sinks import SinkContext
-from wal_sink.sinks.base import BatchCommit, CommitPosition, StagedSegment
+from tests.house.sinks import BatchCommit, CommitPosition, SinkContext, StagedSegment
 from wal_sink_backends.delta import DeltaSink
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "note": ["a", None, "c"]})

@@ -26,7 +26,7 @@ _PROGRAMS = "wal_sink/cli/"
 _LOCAL_PROPERTIES = {"getLocalProperty", "setLocalProperty"}
 _PROCESS = {"register_at_fork", "getpid", "register", "unregister", "signal"}
 _PROCESS_MODULES = {"os", "atexit", "signal"}
-_SINKS = {"Sink", "TransactionalSink", "TwoPhaseSink", "SegmentSink", "BatchSink", "Dialect"}
+_SINKS = {"Sink", "TransactionalSink", "TwoPhaseSink", "CommitSink", "SegmentSink", "BatchSink", "Dialect"}
 
 
 @cache

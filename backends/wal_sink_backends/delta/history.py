@@ -19,7 +19,7 @@ class LogGoneError(Exception):
 
 
 _NEAR = 20
-"""Entries that are read before the library is asked, which reads all since the last checkpoint."""
+"""Entries that are read here. After them the library searches, which reads all since the last checkpoint."""
 
 
 def positions(table: Table, newest: int, names: Sequence[str]) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""What a table must be like so that a segment can become one of its files as it is."""
+"""Checks of a table and of columns: can a segment become a file of the table as it is?"""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def check_columns(table: Any, schema: pa.Schema, what: str) -> list[str]:
                 f"{what}: the table has no column {name!r}, {found}. Add it to the table, or drop or rename it in the "
                 "query"
             )
-        if (found := declared[name]["type"]) != wanted:
+        if (kind := declared[name]["type"]) != wanted:
             raise PermanentError(
-                f"{what}: column {name!r} is {_told(found)} in the table and {_told(wanted)} in the batch. Cast it in "
+                f"{what}: column {name!r} is {_told(kind)} in the table and {_told(wanted)} in the batch. Cast it in "
                 "the query, or use another table"
             )
     required = [name for name, field in declared.items() if not field["nullable"]]

@@ -90,7 +90,15 @@ def test_every_scheme_of_the_ready_sinks_is_an_entry_point() -> None:
         }.items()
     }
     assert made.keys() == declared.keys()
-    assert sorted(set(made.values())) == ["DynamoDbSink", "FilesSink", "HttpSink", "KafkaSink", "RedisSink", "SqlSink"]
+    assert sorted(set(made.values())) == [
+        "DeltaSink",
+        "DynamoDbSink",
+        "FilesSink",
+        "HttpSink",
+        "KafkaSink",
+        "RedisSink",
+        "SqlSink",
+    ]
 
 
 def test_arguments_that_a_text_can_hold_are_options() -> None:

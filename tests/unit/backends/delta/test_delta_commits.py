@@ -1,4 +1,4 @@
-"""What one commit has in it, and what it refuses: another version, another position, a file that is gone."""
+"""The content of one commit, and its refusals: another version, another position, a file that is gone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
+from tests.house.sinks import BatchCommit
 from tests.support.delta_tables import (
     ROWS,
     at,
@@ -29,7 +30,6 @@ from tests.support.delta_tables import (
     segment,
 )
 from wal_sink.errors import PermanentError, StoreError
-from wal_sink.sinks.base import BatchCommit
 from wal_sink_backends.delta import DeltaSink
 
 OTHER = pa.table({"id": pa.array([9], pa.int64()), "note": ["other"]})

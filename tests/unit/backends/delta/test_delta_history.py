@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,15 +103,21 @@ def test_what_others_do_with_the_rows_is_no_restore(table: Path, change: Callabl
         assert sink.position() == at(2)
 
 
-def test_a_restore_to_a_time_is_found_by_the_files_that_it_shows(table: Path) -> None:
-    append(table)
-    moments = [entries(table, number)[0]["commitInfo"]["timestamp"] for number in range(4)]
-    restore(table, datetime.fromtimestamp(moments[2] / 1000, UTC))
-    assert "version" not in entries(table, 4)[0]["commitInfo"]["operationParameters"]
-    assert shown(table)
-    append(table)
-    restore(table, datetime.fromtimestamp(moments[1] / 1000, UTC))
-    assert not shown(table)
+def test_a_restore_to_a_time_is_found_by_the_files_that_it_shows(tmp_path: Path) -> None:
+    made(tmp_path)
+    with opened(tmp_path) as sink:
+        for batch_id in range(3):
+            deliver(sink, batch_id)
+            time.sleep(0.02)  # commits within a millisecond have one time
+    moments = [entries(tmp_path, number)[0]["commitInfo"]["timestamp"] + 5 for number in range(1, 4)]
+    append(tmp_path)
+    restore(tmp_path, datetime.fromtimestamp(moments[2] / 1000, UTC))
+    assert "version" not in entries(tmp_path, 5)[0]["commitInfo"]["operationParameters"]
+    assert shown(tmp_path, 2)
+    append(tmp_path)
+    restore(tmp_path, datetime.fromtimestamp(moments[1] / 1000, UTC))
+    assert ids_in(tmp_path) == [1, 1, 2, 2, 3, 3]
+    assert not shown(tmp_path, 2)
 
 
 def test_an_entry_as_spark_writes_it_is_understood(table: Path) -> None:

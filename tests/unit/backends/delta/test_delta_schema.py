@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.house.sinks import BatchCommit
 from tests.support.delta_tables import FIELDS, ROWS, Declared, batch, context, digest, made, opened, rows_in, segment
 from wal_sink.errors import PermanentError, StoreError
-from wal_sink.sinks.base import BatchCommit
 from wal_sink_backends.delta import DeltaSink
 from wal_sink_backends.delta.schema import table_schema
 

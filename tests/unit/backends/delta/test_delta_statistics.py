@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from tests.house.sinks import BatchCommit
 from tests.support.delta_tables import ROWS, context, deliver, entries, opened, segment
-from wal_sink.sinks.base import BatchCommit
 from wal_sink_backends.delta.statistics import statistics_of
 
 MOMENT = datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=UTC)
@@ -126,7 +126,7 @@ def test_a_column_without_bounds_leaves_the_file_without(tmp_path: Path) -> None
     action = AddAction("x.parquet", size, {}, 1, data_change=True, stats=json.dumps(told))
     lake.create_write_transaction([action], "append", lake.schema())
     dataset = DeltaTable(str(tmp_path / "other")).to_pyarrow_dataset()
-    assert dataset.to_table(filter=pc.field("price") > 1).num_rows == 0, "deltalake is mended: give partial bounds"
+    assert dataset.to_table(filter=pc.field("price") > 1).num_rows == 0, "deltalake reads them now: give partial bounds"
 
 
 def test_a_column_that_the_batch_lacks_leaves_the_file_without_bounds(tmp_path: Path) -> None:
