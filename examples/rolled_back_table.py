@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def run(folder: Path) -> None:
-    """Run the query, restore the table to an older version, see that the stream stops, repair it, and count the rows."""
+    """Run the query, restore the table to an older version, see that it stops, repair it, and count the rows."""
     check_java()
     prepare_python()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
