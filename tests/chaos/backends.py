@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -30,8 +30,10 @@ from tests.support.servers.databases import (
 from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer
 from tests.support.servers.http_target import HttpTarget
 from tests.support.servers.kafka_broker import KafkaBroker
+from tests.support.servers.minio import MinioServer
 from tests.support.servers.redis_server import PASSWORD as REDIS_PASSWORD
 from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.s3_product import ACCESS_KEY, SECRET_KEY
 from tests.support.servers.s3_server import S3Server
 
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
@@ -141,6 +143,55 @@ def held_uploads(folder: Path) -> Iterator[Target]:  # noqa: ARG001
         yield Target(url, ids, environment)
 
 
+def _ids_in_delta(names: Iterable[str], read: Callable[[str], bytes]) -> list[int]:
+    """The rows that a Delta table shows by the entries of its log, read without the library that wrote them.
+
+    Raises `AssertionError` if a file lies there that no entry names: the last process would have had to name it.
+    """
+    found, shown = set(names), set[str]()
+    for entry in sorted(name for name in found if name.startswith("_delta_log/") and name.endswith(".json")):
+        actions = [json.loads(line) for line in read(entry).splitlines()]
+        shown.update(unquote(action["add"]["path"]) for action in actions if "add" in action)
+        shown.difference_update(unquote(action["remove"]["path"]) for action in actions if "remove" in action)
+    left = {name for name in found if name.endswith(".parquet") and not name.startswith("_delta_log/")} - shown
+    assert not left, f"files that no entry of the log names: {sorted(left)}"
+    return [row for name in sorted(shown) for row in _ids(pq.read_table(io.BytesIO(read(name))))]
+
+
+@contextmanager
+def delta_table(folder: Path) -> Iterator[Target]:
+    table = folder / "table"
+
+    def ids() -> list[int]:
+        names = (path.relative_to(table).as_posix() for path in table.rglob("*") if path.is_file())
+        return _ids_in_delta(names, lambda name: (table / name).read_bytes())
+
+    yield Target(f"delta://{quote(str(table))}?create=true", ids)
+
+
+@contextmanager
+def delta_table_on_s3(folder: Path) -> Iterator[Target]:
+    with MinioServer(folder / "minio") as server:
+        client = server.client()
+
+        def read(name: str) -> bytes:
+            data: bytes = client.get_object(Bucket=server.bucket, Key=f"table/{name}")["Body"].read()
+            return data
+
+        def ids() -> list[int]:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=server.bucket, Prefix="table/")
+            return _ids_in_delta((one["Key"][6:] for page in pages for one in page.get("Contents", ())), read)
+
+        environment = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ENDPOINT_URL": server.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        yield Target(f"delta+s3://{server.bucket}/table?create=true", ids, environment)
+
+
 TARGETS: Mapping[str, Callable[[Path], AbstractContextManager[Target]]] = {
     "SQLite": sqlite_file,
     "PostgreSQL (COPY)": partial(sql_server, PostgresqlServer, "append"),
@@ -152,6 +203,8 @@ TARGETS: Mapping[str, Callable[[Path], AbstractContextManager[Target]]] = {
     "DynamoDB (moto)": dynamodb_table,
     "files, two-phase": held_files,
     "files on S3 (moto), two-phase": held_uploads,
+    "a Delta table": delta_table,
+    "a Delta table on S3 (MinIO)": delta_table_on_s3,
 }
 SCENARIOS = [
     Scenario(
