@@ -133,6 +133,7 @@ class DeltaSink(ReadySink, CommitSink):
         path = f"wal-sink-{context.wal_id}-{context.sink}-{segment.id}.parquet"
         self.opened(self._table).write(path, segment.data)
         columns = _remember(hashlib.blake2b(schema.serialize().to_pybytes(), digest_size=16).hexdigest(), schema)
+        handle = ""
         for most in _COLUMNS_WITH_STATISTICS:
             statistics = json.dumps(statistics_of(footer, schema, most), ensure_ascii=False)
             handle = msgspec.json.encode(_File(path, len(segment.data), columns, statistics)).decode()

@@ -246,9 +246,8 @@ class Judge:
 
         It may send the rest of its group to an idempotent sink: one chunk of each batch is sent without a check.
         """
-        whole = dict.fromkeys(("segment", "two_phase"), (batch_id, ordinal)) | dict.fromkeys(
-            ("batch", "commit"), (batch_id, 0)
-        )
+        whole = {"segment": (batch_id, ordinal), "two_phase": (batch_id, ordinal)}
+        whole |= {"batch": (batch_id, 0), "commit": (batch_id, 0)}
         unit = whole.get(facts.kind, (batch_id, numbers[0]))
         held = facts.late.setdefault((process, term), set())
         held.add(unit)
@@ -302,9 +301,8 @@ class Judge:
         """Whether all attempts except one left no more rows than were in flight."""
         sizes = sorted(count for number, count in rows.items() if self.attempts[number].batch_id == batch)
         shape = self.batches[batch]
-        window = dict.fromkeys(("segment", "two_phase"), max(shape, default=0)) | dict.fromkeys(
-            ("batch", "commit"), sum(shape)
-        )
+        window = {"segment": max(shape, default=0), "two_phase": max(shape, default=0)}
+        window |= {"batch": sum(shape), "commit": sum(shape)}
         return self.tampered and self.lost_objects > 0 and max(sizes[:-1]) <= window.get(facts.kind, LARGEST_CHUNK)
 
     def _lacking(self, facts: SinkFacts, batch_id: int) -> str:

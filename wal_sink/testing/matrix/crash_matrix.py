@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 _DEATHS: tuple[What, ...] = ("dies",)
 CHUNK_ROWS = 2
+_VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _LONG_S = 60.0
 
 
@@ -249,7 +250,7 @@ class _Trials(Generic[T]):
         """Leave out losses that this kind of sink cannot notice, unless `disturb` has nothing else."""
         ability = self.promise.ability
         unseen = LOSSES[1:] if ability is Ability.TRANSACTIONAL else LOSSES
-        others = [what for what in disturb if what not in unseen]
+        others: list[What] = [what for what in disturb if what not in unseen]
         if others:
             return others
         if disturb and ability in {Ability.COMMIT, Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
@@ -263,7 +264,7 @@ class _Trials(Generic[T]):
         """Disturb the calls of `abort` in the third process: the first died with a transaction that nobody will commit,
         and the second came to its end, then died.
         """
-        others = [what for what in disturb if what not in LOSSES]
+        others: list[What] = [what for what in disturb if what not in LOSSES]
         if self.promise.ability is not Ability.TWO_PHASE or not others:
             return
         number = next(number for number, name in enumerate(undisturbed, 1) if name.startswith("after prepare"))
@@ -300,7 +301,7 @@ class _Trials(Generic[T]):
             takeovers=self.happened["stands still"],
             waited=self.waited,
             losses=sum(self.happened[what] for what in LOSSES),
-            verdict=max(self.verdicts, key=get_args(Verdict).index, default="holds"),
+            verdict=max(self.verdicts, key=_VERDICTS.index, default=_VERDICTS[0]),
             lost=self.lost,
             repeated=self.repeated,
             permitted=self.permitted,

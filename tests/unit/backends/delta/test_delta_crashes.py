@@ -70,6 +70,7 @@ def test_a_process_that_dies_at_a_request_leaves_a_batch_that_the_next_one_compl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, *, after: bool
 ) -> None:
     """Each call of this kind in turn, until a process gets through without reaching another one."""
+    number = 0
     for number in itertools.count():
         table = tmp_path / str(number)
         if call != "create":
