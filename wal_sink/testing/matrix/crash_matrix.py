@@ -301,7 +301,7 @@ class _Trials(Generic[T]):
             takeovers=self.happened["stands still"],
             waited=self.waited,
             losses=sum(self.happened[what] for what in LOSSES),
-            verdict=max(self.verdicts, key=_VERDICTS.index, default=_VERDICTS[0]),
+            verdict=next((each for each in reversed(_VERDICTS) if each in self.verdicts), _VERDICTS[0]),
             lost=self.lost,
             repeated=self.repeated,
             permitted=self.permitted,
