@@ -291,6 +291,7 @@ class _Trials(Generic[T]):
 
     def outcome(self) -> CrashMatrix:
         """Sum up all runs."""
+        found: set[Verdict] = self.verdicts or {"holds"}
         return CrashMatrix(
             sink=self.sink,
             promise=self.promise,
@@ -301,7 +302,7 @@ class _Trials(Generic[T]):
             takeovers=self.happened["stands still"],
             waited=self.waited,
             losses=sum(self.happened[what] for what in LOSSES),
-            verdict=next((each for each in reversed(_VERDICTS) if each in self.verdicts), _VERDICTS[0]),
+            verdict=max(found, key=_VERDICTS.index),
             lost=self.lost,
             repeated=self.repeated,
             permitted=self.permitted,
