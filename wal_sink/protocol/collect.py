@@ -34,9 +34,6 @@ KEPT_LOW_WATERS = 16
 class Collector:
     """Advances low water and deletes below it. Used by the committers of one run, one at a time."""
 
-    _marked: dict[str, int]
-    """The newest marked batch of each sink that has one, when they were last looked at."""
-
     def __init__(self, shared: CommitContext, *, retention_batches: int) -> None:
         self._shared = shared
         self._log = shared.log
@@ -47,6 +44,7 @@ class Collector:
         self._put_off_at = NOTHING
         self._sinks: set[str] = set()
         self._served: set[str] = set()
+        self._marked: dict[str, int] = {}  # the newest marked batch of each sink that has one, at the last look
 
     def expect(self, others: Iterable[str], *, served: Iterable[str]) -> None:
         """Note registered sinks: from now on each must exist whenever batches are collected.
