@@ -91,7 +91,7 @@ def test_the_table_is_made_from_the_verdicts_that_the_contracts_find() -> None:
     page = PAGE.read_text()
     assert page == with_table(page, verdicts), "python -m tests.support.laws --write"
     assert {verdict for found in verdicts.values() for verdict in found.values()} <= set(get_args(Verdict))
-    contracts = "".join(path.read_text() for path in (CHECKOUT / "tests/contract").glob("test_*.py"))
+    contracts = "".join(path.read_text() for path in (CHECKOUT / "tests").glob("*/**/test_*.py"))
     assert [sink for sink in verdicts if f'law = "{sink}"\n' not in contracts] == []
     with pytest.raises(ValueError, match="expected one pair of <!-- laws -->"):
         with_table("no table", verdicts)

@@ -30,7 +30,9 @@ from tests.support.delta_tables import (
     segment,
 )
 from wal_sink.errors import PermanentError, StoreError
+from wal_sink.stores.spec import StoreSpec
 from wal_sink_backends.delta import DeltaSink
+from wal_sink_backends.delta.table import Table
 
 OTHER = pa.table({"id": pa.array([9], pa.int64()), "note": ["other"]})
 SLOT = "wal-sink/wal/default"
@@ -83,6 +85,18 @@ def test_files_that_are_prepared_and_not_committed_show_no_rows(table: Path) -> 
     with opened(table) as sink:
         sink.prepare(segment(ROWS, 1))
     assert rows_in(table) == []
+
+
+def test_a_committed_file_stays_whole_while_it_is_written_again(table: Path) -> None:
+    """A superseded process may prepare a segment of the table once more, at any time, and die within."""
+    with opened(table) as sink:
+        deliver(sink, 0)
+    (path,) = table.glob("*.parquet")
+    before = path.read_bytes()
+    stream = Table(StoreSpec(str(table)), "the test")._files({}).open_output_stream(path.name)
+    stream.write(b"x" * (6 << 20))  # more than the library holds back
+    assert len(list(table.glob(f"{path.name}*"))) == 2, "the library writes beside the file"
+    assert path.read_bytes() == before
 
 
 def test_a_commit_that_arrived_is_not_repeated(table: Path) -> None:

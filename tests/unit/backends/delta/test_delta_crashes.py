@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.delta_tables import ROWS, at, batch, context, deliver, ids_in, made, opened, rows_in
-from wal_sink.testing import crash_matrix
+from tests.support.laws import read_laws
+from wal_sink.errors import HistoryError
+from wal_sink.testing import SinkQuery, crash_matrix
 from wal_sink_backends.delta import DeltaSink
 from wal_sink_backends.delta.table import Table
 
@@ -52,6 +55,43 @@ def test_every_disturbance_leaves_every_row_once(tmp_path: Path) -> None:
 def test_every_death_while_the_table_is_made_leaves_every_row_once(tmp_path: Path) -> None:
     matrix, _ = _matrix(tmp_path, create=True, each_line=False, disturb=("dies",))
     assert (matrix.lost, matrix.repeated) == (0, 0)
+
+
+# --- the laws of docs/laws.toml
+
+
+def _start_after(folder: Path, happens: Callable[[Path], object]) -> str:
+    """Deliver two batches, let something happen to the table, then start and deliver a third. Return the verdict."""
+    table = folder / "table"
+    made(table)
+    shutil.copytree(table, folder / "before")
+    try:
+        with SinkQuery(lambda: DeltaSink(str(table))) as query:
+            query.batch(ROWS)
+            query.crash()
+            happens(table)
+            query.restart()
+            query.batch(TABLES[2])
+    except HistoryError:
+        return "detected"
+    return "holds" if ids_in(table) == [1, 2, 3, 4] else "cannot be seen"
+
+
+def _of_a_backup(table: Path) -> None:
+    shutil.rmtree(table)
+    shutil.copytree(table.parent / "before", table)
+
+
+def test_the_verdicts_on_delta_are_those_of_the_page(tmp_path: Path) -> None:
+    law = "[`DeltaSink`](sinks/delta.md)"
+    matrix, _ = _matrix(tmp_path, create=False, each_line=False, every=3, disturb=("stands still",))
+    found = {
+        "stands still": matrix.verdict,
+        "forgets": _start_after(tmp_path / "forgets", _of_a_backup),
+        "loses rows": _start_after(tmp_path / "loses", lambda table: DeltaTable(str(table)).delete()),
+    }
+    assert found == read_laws()[law]
+    assert _start_after(tmp_path / "rolled back", lambda table: DeltaTable(str(table)).restore(0)) == "detected"
 
 
 # --- each request
