@@ -13,6 +13,7 @@ from tests.simulation.scenarios import (
     SHORT,
     SINGLE,
     late_finishes,
+    late_sends,
     successions,
 )
 from tests.simulation.world import KINDS, Life, World, dies, finish
@@ -38,6 +39,13 @@ def test_a_predecessor_that_finishes_at_any_point_of_its_successor_causes_no_rep
 ) -> None:
     for batches, stop_at in ((SHORT, BEFORE_SENDING), (SINGLE, BEFORE_MARKER)):
         assert sum(1 for _ in late_finishes(kind, batches=batches, stop_at=stop_at)) >= 30
+
+
+def test_a_commit_that_arrives_at_any_point_of_its_successor_is_refused_by_the_position_or_is_the_only_one() -> None:
+    worlds = list(late_sends("commit"))
+
+    assert len(worlds) >= 30
+    assert 10 <= sum(world.hits["refused by its position"] > 0 for world in worlds) < len(worlds)
 
 
 def test_a_successor_does_not_send_what_its_predecessor_marked_while_it_opened() -> None:
