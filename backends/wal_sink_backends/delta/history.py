@@ -15,7 +15,7 @@ from wal_sink_backends.delta.table import Table
 
 
 class LogGoneError(Exception):
-    """An entry of the log is gone, so nobody can tell."""
+    """An entry of the log is gone, or does not tell its operation, so nobody can tell."""
 
 
 _NEAR = 20
@@ -41,6 +41,8 @@ def is_shown(table: Table, version: int, newest: int) -> bool:
         if data is None:
             raise LogGoneError(at)
         told = next(_actions(data, "commitInfo"), {})
+        if "operation" not in told and any(_actions(data, "remove")):
+            raise LogGoneError(at)  # a writer may leave it out; without a removed file it is no RESTORE that takes rows
         if str(told.get("operation")).upper() != "RESTORE":
             at -= 1
             continue

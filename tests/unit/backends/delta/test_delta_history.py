@@ -139,6 +139,17 @@ def test_entries_without_information_build_on_the_one_before(table: Path) -> Non
     assert not shown(table)
 
 
+def test_an_entry_that_removes_files_and_names_no_operation_may_be_a_restore(table: Path) -> None:
+    """Spark leaves the information out with `spark.databricks.delta.commitInfo.enabled=false`."""
+    (path,) = [action["add"]["path"] for action in entries(table, 2) if "add" in action]
+    write_entry(table, 3, {"remove": {"path": path, "dataChange": True}})
+    with (
+        opened(table) as sink,
+        pytest.raises(HistoryError, match=r"entry 3 .* names no operation.*rolled_back='accept'"),
+    ):
+        sink.position()
+
+
 def test_a_position_behind_many_entries_of_others_is_found(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, ask = list[int](), Table.positions
 
