@@ -218,9 +218,9 @@ class DeltaSink(ReadySink, CommitSink):
         except LogGoneError as gone:
             raise HistoryError(
                 f"{self!r}: batch {batch_id} was committed as version {version}, but entry {gone} of the log is gone, "
-                "or removes files and names no operation. So nobody can tell whether the table was restored to an older "
-                "version since. Look at the table. If it has the rows, start once with rolled_back='accept'. Keep the log (delta.logRetentionDuration) for "
-                "longer than the stream may stand still"
+                "or removes files and names no operation. So nobody can tell whether the table was restored to an "
+                "older version since. Look at the table. If it has the rows, start once with rolled_back='accept'. "
+                "Keep the log (delta.logRetentionDuration) for longer than the stream may stand still"
             ) from gone
 
     def _check(self, table: Table, state: Any, files: Sequence[_File], what: str) -> None:
