@@ -310,6 +310,10 @@ class CommitPosition:
     """Whether the target still shows that commit, perhaps under later ones. False after a rollback or a restore to a
     state before it, which kept the position. Deletes, overwrites and compactions by others are no restore.
     """
+    held_through: int = -1
+    """If it is not shown: the newest batch of this sink whose commit the target still shows; -1: none. `catch-up` sends
+    the later ones again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
