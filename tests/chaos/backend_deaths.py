@@ -17,6 +17,7 @@ from tests.chaos.backend_life import NAME, ids_of, live
 from tests.chaos.lives import tally
 from tests.chaos.moments import Seen, query_met
 from tests.chaos.scenario import Effort, Outcome
+from tests.chaos.targets import Row
 from tests.house.log import paths
 from tests.support.forked import ForkedChild
 from tests.support.processes import Child
@@ -46,6 +47,8 @@ class Target:
     url: str
     ids: Callable[[], Sequence[int]]
     environment: Mapping[str, str] = field(default_factory=dict)
+    rows: Callable[[], Sequence[Row]] = list
+    """Whole rows, of a lake table."""
 
 
 def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], effort: Effort) -> Outcome:

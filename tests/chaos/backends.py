@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tests.chaos.backend_deaths import Target, killed_before
+from tests.chaos.backend_deaths import KILLS, Target, killed_before
+from tests.chaos.orphans import executors_of_a_cluster
+from tests.chaos.processes import killed_drivers
 from tests.chaos.scenario import Scenario
+from tests.chaos.targets import Row
 from tests.support.kafka_topics import new_topic, read
 from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
 from tests.support.servers.databases import (
@@ -143,30 +147,41 @@ def held_uploads(folder: Path) -> Iterator[Target]:  # noqa: ARG001
         yield Target(url, ids, environment)
 
 
-def _ids_in_delta(names: Iterable[str], read: Callable[[str], bytes]) -> list[int]:
+def _in_delta(url: str, names: Callable[[], Iterable[str]], read: Callable[[str], bytes], **environment: str) -> Target:
+    def rows() -> list[Row]:
+        return _rows_in_delta(set(names()), read)
+
+    return Target(url, lambda: [row for row, _ in rows()], environment, rows)
+
+
+def _rows_in_delta(found: Collection[str], read: Callable[[str], bytes]) -> list[Row]:
     """The rows that a Delta table shows by the entries of its log, read without the library that wrote them.
 
-    Raises `AssertionError` if a file lies there that no entry names: the last process would have had to name it.
+    Raises `AssertionError` if a batch has two commits, or if a file lies there that no entry names: the last process
+    would have had to name it.
     """
-    found, shown = set(names), set[str]()
+    shown, batches = set[str](), list[tuple[str, int]]()
     for entry in sorted(name for name in found if name.startswith("_delta_log/") and name.endswith(".json")):
         actions = [json.loads(line) for line in read(entry).splitlines()]
         shown.update(unquote(action["add"]["path"]) for action in actions if "add" in action)
         shown.difference_update(unquote(action["remove"]["path"]) for action in actions if "remove" in action)
+        batches += [(action["txn"]["appId"], action["txn"]["version"]) for action in actions if "txn" in action]
     left = {name for name in found if name.endswith(".parquet") and not name.startswith("_delta_log/")} - shown
     assert not left, f"files that no entry of the log names: {sorted(left)}"
-    return [row for name in sorted(shown) for row in _ids(pq.read_table(io.BytesIO(read(name))))]
+    twice = [batch for batch, times in Counter(batches).items() if times > 1]
+    assert not twice, f"positions with two commits: {twice}"
+    tables = [pq.read_table(io.BytesIO(read(name))) for name in sorted(shown)]
+    return [(row["id"], row["word"]) for table in tables for row in table.to_pylist()]
 
 
 @contextmanager
 def delta_table(folder: Path) -> Iterator[Target]:
     table = folder / "table"
 
-    def ids() -> list[int]:
-        names = (path.relative_to(table).as_posix() for path in table.rglob("*") if path.is_file())
-        return _ids_in_delta(names, lambda name: (table / name).read_bytes())
+    def names() -> Iterable[str]:
+        return (path.relative_to(table).as_posix() for path in table.rglob("*") if path.is_file())
 
-    yield Target(f"delta://{quote(str(table))}?create=true", ids)
+    yield _in_delta(f"delta://{quote(str(table))}?create=true", names, lambda name: (table / name).read_bytes())
 
 
 @contextmanager
@@ -178,9 +193,9 @@ def delta_table_on_s3(folder: Path) -> Iterator[Target]:
             data: bytes = client.get_object(Bucket=server.bucket, Key=f"table/{name}")["Body"].read()
             return data
 
-        def ids() -> list[int]:
+        def names() -> Iterable[str]:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=server.bucket, Prefix="table/")
-            return _ids_in_delta((one["Key"][6:] for page in pages for one in page.get("Contents", ())), read)
+            return (one["Key"][6:] for page in pages for one in page.get("Contents", ()))
 
         environment = {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -189,7 +204,7 @@ def delta_table_on_s3(folder: Path) -> Iterator[Target]:
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
-        yield Target(f"delta+s3://{server.bucket}/table?create=true", ids, environment)
+        yield _in_delta(f"delta+s3://{server.bucket}/table?create=true", names, read, **environment)
 
 
 TARGETS: Mapping[str, Callable[[Path], AbstractContextManager[Target]]] = {
@@ -214,4 +229,16 @@ SCENARIOS = [
         run=partial(killed_before, target_in),
     )
     for name, target_in in TARGETS.items()
+]
+EACH_ONCE = "each row of a Spark query is in the table once, each batch in one commit, and no file is left over"
+SCENARIOS += [
+    Scenario(
+        "drivers killed before a Delta table", EACH_ONCE, "kill", partial(killed_drivers, most=KILLS, lake=delta_table)
+    ),
+    Scenario(
+        "cluster: executors killed before a Delta table on S3 (MinIO)",
+        EACH_ONCE,
+        "kill",
+        partial(executors_of_a_cluster, lake=delta_table_on_s3),
+    ),
 ]

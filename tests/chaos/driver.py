@@ -20,6 +20,7 @@ import wal_sink.spark.committers
 import wal_sink.walsink
 from tests.chaos.dying import HalfSteps
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, SCHEMA, TABLE, Plain, Targets
+from tests.house.sinks import BatchSink, CommitSink, Sink, sink_from_url
 from tests.support.fixtures.spark import SPARK_CONF, stage_partitions_apart
 from tests.support.processes import end_with_parent
 from tests.support.programs.quick_java import QUICK_SPARK
@@ -66,6 +67,8 @@ class Job:
     """Attempts at a batch without any progress."""
     deadly: str = ""
     """The plan by which executors die, see `tests.chaos.executors`."""
+    lake: str = ""
+    """The URL of a lake table that gets the rows in place of the SQLite table."""
     begins_with: str = ""
     """The name of a file in the root. The driver has a Spark with executors, and waits until the file exists."""
 
@@ -176,17 +179,21 @@ def _slowly(pause_s: float, batches: Iterable[Any]) -> Iterator[Any]:
 
 def _sink(job: Job) -> WalSink:
     targets = Targets(Path(job.root))
-    plain, exact = Plain(targets.plain, job.answer_s), SqlSink(f"sqlite:///{targets.database}", TABLE)
+    plain = Plain(targets.plain, job.answer_s)
+    exact: Sink | BatchSink = sink_from_url(job.lake) if job.lake else SqlSink(f"sqlite:///{targets.database}", TABLE)
     if job.deadly:
-        from tests.chaos.executors import DyingPlain, DyingSql  # noqa: PLC0415 - it imports this module
+        from tests.chaos.executors import DyingLake, DyingPlain, DyingSql  # noqa: PLC0415 - it imports this module
 
         plain = DyingPlain(targets.plain, job.answer_s, Path(job.root), job.deadly)
-        exact = DyingSql(f"sqlite:///{targets.database}", TABLE, Path(job.root), job.deadly)
+        exact = (
+            DyingLake(exact, Path(job.root), job.deadly)
+            if isinstance(exact, CommitSink)
+            else DyingSql(f"sqlite:///{targets.database}", TABLE, Path(job.root), job.deadly)
+        )
     delivery = partial(Delivery, retry=Retry(attempts=job.max_attempts))
+    where = "executors" if job.deadly or job.has_cluster else job.where if job.lake else "driver"
     to = {
-        EXACT: delivery(
-            exact, guarantee="exactly_once", where="executors" if job.deadly or job.has_cluster else "driver"
-        ),
+        EXACT: delivery(exact, guarantee="exactly_once", where=where),
         IDEMPOTENT: delivery(FilesSink(str(targets.files)), guarantee="exactly_once", where=job.where),
         PLAIN: delivery(plain, where=job.where),
     }

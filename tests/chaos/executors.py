@@ -7,21 +7,27 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.chaos.driver import CHUNK_ROWS
 from tests.chaos.lives import LIMIT_S, Chain, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Plain, row_of, text_of
+from tests.house.sinks import BatchCommit, CommitPosition, CommitSink, SinkContext, StagedSegment
 from tests.support.processes import executor_of
 from tests.support.servers.standalone import SPARK_HOME
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
+
+if TYPE_CHECKING:
+    from tests.chaos.backend_deaths import Target
 
 KILLS = 50
 KILLS_A_LIFE = 10
@@ -36,6 +42,7 @@ STAGING, PLAIN_BEFORE, PLAIN_AFTER, EXACT_BEFORE, EXACT_AFTER = (
     "after a chunk to the table",
 )
 MIX = (STAGING, PLAIN_AFTER, STAGING, EXACT_AFTER, STAGING, PLAIN_BEFORE, STAGING, EXACT_BEFORE)
+LAKE_MIX = (STAGING, EXACT_AFTER, EXACT_BEFORE)
 LONGEST_DELAY_S = 0.15
 
 
@@ -50,11 +57,11 @@ class Death(msgspec.Struct, frozen=True):
 Plan = tuple[Death, ...]
 
 
-def killed_executors(effort: Effort, *, most: int = KILLS, master: str = MASTER) -> Outcome:
+def killed_executors(effort: Effort, *, most: int = KILLS, master: str = MASTER, lake: Target | None = None) -> Outcome:
     """Kill executors of a cluster during staging and delivery. Spark starts new ones."""
     kills = effort.times(most, least=2)
-    chain = Chain(effort.folder / "cluster", random.Random(effort.seed), partitions=SEGMENTS)
-    plan = _planned(kills, chain.chance)
+    chain = Chain(effort.folder / "cluster", random.Random(effort.seed), partitions=SEGMENTS, lake=lake)
+    plan = _planned(kills, chain.chance, LAKE_MIX if lake else MIX)
     (chain.root / "deaths").mkdir()
 
     def lives() -> None:
@@ -69,9 +76,9 @@ def killed_executors(effort: Effort, *, most: int = KILLS, master: str = MASTER)
     return outcome
 
 
-def _planned(kills: int, chance: random.Random) -> Plan:
+def _planned(kills: int, chance: random.Random, mix: Sequence[str]) -> Plan:
     """Plan one death for every second batch, at a random row of it."""
-    wheres = [MIX[number % len(MIX)] for number in range(kills)]
+    wheres = [mix[number % len(mix)] for number in range(kills)]
     return tuple(
         Death(2 * ROWS * number + chance.randrange(ROWS), where, chance.choice([0, chance.uniform(0, LONGEST_DELAY_S)]))
         for number, where in enumerate(wheres)
@@ -133,6 +140,32 @@ class DyingSql(SqlSink):
         die_for(self._root, self._deadly, EXACT_BEFORE, ids)
         super().write(chunk)
         die_for(self._root, self._deadly, EXACT_AFTER, ids)
+
+
+class DyingLake(CommitSink):
+    """A lake table, whose executor may die just before or after it prepares a segment."""
+
+    def __init__(self, lake: CommitSink, root: Path, deadly: str) -> None:
+        self._lake, self._root, self._deadly = lake, root, deadly
+
+    def open(self, context: SinkContext) -> None:
+        self._lake.open(context)
+
+    def prepare(self, segment: StagedSegment) -> str:
+        ids = pq.read_table(pa.BufferReader(segment.data))["id"].to_pylist()
+        die_for(self._root, self._deadly, EXACT_BEFORE, ids)
+        handle = self._lake.prepare(segment)
+        die_for(self._root, self._deadly, EXACT_AFTER, ids)
+        return handle
+
+    def position(self) -> CommitPosition | None:
+        return self._lake.position()
+
+    def commit(self, batch: BatchCommit) -> None:
+        self._lake.commit(batch)
+
+    def close(self) -> None:
+        self._lake.close()
 
 
 def die_for(root: Path, deadly: str, where: str, ids: Iterable[int | None]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tests.chaos import driver
 from tests.chaos.driver import CHUNK_ROWS, STOP, TURN, Job
@@ -21,6 +21,9 @@ from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, Targets, count, row_of, source_rows, text_of
 from tests.support.processes import Child, ChildError
 from tests.support.programs.quick_java import QUICK
+
+if TYPE_CHECKING:
+    from tests.chaos.backend_deaths import Target
 
 AHEAD = 6
 """The number of files that wait in the folder before the query takes them."""
@@ -50,6 +53,8 @@ class Chain:
     chance: random.Random
     partitions: int = 1
     longest_batch: int = LONGEST_BATCH
+    lake: Target | None = None
+    """A table that gets the rows in place of the SQLite table."""
     lives: int = 0
     moments: list[tuple[Ending, Moment]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -63,7 +68,8 @@ class Chain:
     @property
     def job(self) -> Job:
         """The job of a driver of this chain, before details are added."""
-        return Job(root=str(self.root), partitions=self.partitions)
+        lake = self.lake.url if self.lake else ""
+        return Job(root=str(self.root), partitions=self.partitions, lake=lake)
 
     @property
     def targets(self) -> Targets:
@@ -94,6 +100,7 @@ class Chain:
         self.lives += 1
         log = self.root / f"driver-{self.lives}.log"
         env = {"TMPDIR": str(self.root / "tmp"), "SPARK_LAUNCHER_OPTS": QUICK, **environment}
+        env |= self.lake.environment if self.lake else {}
         return Child.python(Path(driver.__file__), job.argument(), log=log, env=env, limit_s=LIMIT_S)
 
     def live(self, ending: Ending) -> None:
@@ -133,6 +140,8 @@ class Chain:
             return lambda seen: seen.committer_term > before.committer_term, LONGEST_DELAY_S
         if drawn < 0.4:  # at the start of the query, which repeats an incomplete batch
             return lambda seen: seen.stager_term > before.stager_term, LONGEST_START_S
+        if self.lake and drawn < 0.8:  # while a batch is delivered
+            return lambda seen: seen.completed > before.completed, LONGEST_DELAY_S
         return lambda seen: seen.planned > max(before.planned, 0), LONGEST_DELAY_S
 
     def _wait(self, child: Child, condition: Callable[[Seen], bool], what: str) -> None:
@@ -211,7 +220,7 @@ def add_counts(outcome: Outcome, chain: Chain, *, allowed: int) -> dict[str, int
     source = source_rows(chain.job.place.feed.folder)
     rows = {}
     for name in SINKS:
-        counted = count(source, chain.targets.rows(name))
+        counted = count(source, chain.lake.rows() if chain.lake and name == EXACT else chain.targets.rows(name))
         rows[name] = counted.rows
         outcome.lost += counted.lost
         if counted.foreign:

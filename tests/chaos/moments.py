@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.driver import CHUNK_ROWS
-from tests.chaos.targets import PLAIN, Sent, Targets
+from tests.chaos.targets import EXACT, PLAIN, Sent, Targets
 from tests.house.log import paths
 from tests.house.operate import WalFacts
 from tests.house.stores import StoreSpec, open_store
@@ -48,6 +48,8 @@ class Moment:
     query: str
     delivery: str
     """The state of delivery to the plain target."""
+    exact: str
+    """The same for the target that keeps a position."""
     batch: int
     """The batch that the plain target was getting, or was to get next."""
     window_rows: int
@@ -60,7 +62,15 @@ def moment(place: Home, before: Seen) -> Moment:
     """Return the state of an ended driver. `before` is the progress before its start."""
     seen = Seen.of(place)
     delivery, window, left_open = _delivery(place, seen)
-    return Moment(query_met(place, seen, before), delivery, seen.marked + 1, window, left_open)
+    return Moment(query_met(place, seen, before), delivery, _exact(place), seen.marked + 1, window, left_open)
+
+
+def _exact(place: Home) -> str:
+    seen = Seen.of(place, EXACT)
+    if seen.marked == seen.completed:
+        return "nothing to deliver"
+    released = (place.wal / paths.release(seen.marked + 1)).exists()
+    return "released, no marker" if released else "complete, not released"
 
 
 def too_early(place: Home) -> list[int]:

@@ -14,7 +14,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -22,6 +22,7 @@ from tests.chaos.driver import CHUNK_ROWS, Job
 from tests.chaos.executors import killed_executors
 from tests.chaos.lives import Chain, add_counts, guarded, tally
 from tests.chaos.moments import too_early
+from tests.chaos.processes import LakeIn
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Sent
 from tests.support.processes import Child, is_running
@@ -55,10 +56,15 @@ class Orphans(StrEnum):
 MIX = (Orphans.PAUSED, Orphans.ASLEEP, Orphans.PAUSED, Orphans.AWAKE, Orphans.PAUSED, Orphans.ONE_PAUSED)
 
 
-def executors_of_a_cluster(effort: Effort) -> Outcome:
+def executors_of_a_cluster(effort: Effort, *, lake: LakeIn = lambda _: nullcontext()) -> Outcome:
     """Kill executors of a standalone cluster during staging and delivery."""
-    with standalone(effort.folder / "spark", cores=1, master_options=NO_LIMIT_OF_LOSSES) as cluster:
-        return killed_executors(effort, most=EXECUTORS_KILLED, master=cluster.url)
+    with lake(effort.folder / "lake") as table:
+        environment = table.environment if table else {}
+        started = standalone(
+            effort.folder / "spark", cores=1, master_options=NO_LIMIT_OF_LOSSES, worker_environment=environment
+        )
+        with started as cluster:
+            return killed_executors(effort, most=EXECUTORS_KILLED, master=cluster.url, lake=table)
 
 
 def drivers_of_a_cluster(effort: Effort) -> Outcome:

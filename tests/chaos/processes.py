@@ -8,14 +8,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.chaos import executors
 from tests.chaos.driver import CHUNK_ROWS, Job
 from tests.chaos.lives import Chain, Ending, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.support.processes import Child
+
+if TYPE_CHECKING:
+    from tests.chaos.backend_deaths import Target
 
 KILLS = 200
 CHAINS = 4
@@ -28,19 +34,26 @@ LEFT_BY = "left by "
 
 Event = Callable[[Chain], str]
 """One round over a chain. Returns how it ended."""
+LakeIn = Callable[[Path], "AbstractContextManager[Target | None]"]
+"""Makes a lake table, or none, for the files of a chain."""
 
 
-def killed_drivers(effort: Effort) -> Outcome:
+def killed_drivers(effort: Effort, *, most: int = KILLS, lake: LakeIn = lambda _: nullcontext()) -> Outcome:
     """Kill the drivers of several chains at random moments. Some are stopped or terminated instead."""
-    kills = effort.times(KILLS, least=2)
-    chains = [
-        Chain(effort.folder / f"chain-{number}", random.Random(effort.seed * CHAINS + number), 1 + number % 2)
-        for number in range(min(CHAINS, max(1, kills // 4)))
-    ]
-    shares = [kills // len(chains) + (number < kills % len(chains)) for number in range(len(chains))]
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    kills = effort.times(most, least=2)
+    with ExitStack() as lakes, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        chains = [
+            Chain(
+                effort.folder / f"chain-{number}",
+                random.Random(effort.seed * CHAINS + number),
+                1 + number % 2,
+                lake=lakes.enter_context(lake(effort.folder / f"lake-{number}")),
+            )
+            for number in range(min(CHAINS, max(1, kills // 4)))
+        ]
+        shares = [kills // len(chains) + (number < kills % len(chains)) for number in range(len(chains))]
         list(pool.map(partial(_live_and_die, effort.seed), chains, shares))
-    return _kills_counted(chains)
+        return _kills_counted(chains)
 
 
 def _live_and_die(seed: int, chain: Chain, kills: int) -> None:
@@ -76,6 +89,7 @@ def _kills_counted(chains: Sequence[Chain]) -> Outcome:
             tally("endings", Counter(str(ending) for ending, _ in met)),
             tally("the query, when killed", Counter(found.query for found in killed)),
             tally("delivery to the plain target, when killed", Counter(found.delivery for found in killed)),
+            tally("delivery to the target with a position, when killed", Counter(found.exact for found in killed)),
             tally("batches", Counter({"completed": sum(chain.seen().completed + 1 for chain in chains)})),
             tally("rows by target", rows),
             f"- rows that the plain target had without a record of it when its driver ended: {in_hand}",

@@ -128,7 +128,7 @@ def test_rows_that_came_again_where_no_driver_had_them_in_hand_do_not_hold(tmp_p
     for batch, times in ((0, 2), (1, 2), (2, 1)):
         for _ in range(times):
             plain.write(chunk(rows, batch=batch, segment=str(batch)))
-    in_hand = Moment(query="", delivery="", batch=0, window_rows=9, open_rows=3)
+    in_hand = Moment(query="", delivery="", exact="", batch=0, window_rows=9, open_rows=3)
     chain.moments.append((Ending.KILL, in_hand))
 
     assert beyond_windows(chain) == ["chain: 3 rows of batch 1 were sent again, expected at most 0"]
