@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.chaos import backends, disks, orphans, processes
@@ -132,6 +133,19 @@ def test_rows_that_came_again_where_no_driver_had_them_in_hand_do_not_hold(tmp_p
     chain.moments.append((Ending.KILL, in_hand))
 
     assert beyond_windows(chain) == ["chain: 3 rows of batch 1 were sent again, expected at most 0"]
+
+
+def test_a_delta_table_with_a_file_too_many_or_a_batch_committed_twice_does_not_hold() -> None:
+    rows = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [7], "word": ["a"]}), rows)
+    entry = b'{"add":{"path":"a.parquet"}}\n{"txn":{"appId":"wal-sink/1/exact","version":3}}'
+    table = {"_delta_log/0.json": entry, "a.parquet": rows.getvalue().to_pybytes()}
+    assert backends._rows_in_delta(table, table.__getitem__) == [(7, "a")]
+    with pytest.raises(AssertionError, match=r"no entry of the log names: \['b\.parquet'\]"):
+        backends._rows_in_delta([*table, "b.parquet"], table.__getitem__)
+    table["_delta_log/1.json"] = entry
+    with pytest.raises(AssertionError, match="positions with two commits"):
+        backends._rows_in_delta(table, table.__getitem__)
 
 
 def test_kills_that_met_no_work_do_not_hold(tmp_path: Path) -> None:
