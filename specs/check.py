@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 1800
 MODEL_WIDTH, BUG_WIDTH = 20, 54
-OTHER_MODULES = ("TwoPhase", "Together", "Forgets", "LostNew", "LostTerms")
+OTHER_MODULES = ("TwoPhase", "Together", "Forgets", "LostNew", "LostTerms", "Lake")
 """Models of these are not of WalSink.tla."""
 DEEP_TIMEOUT_S = 4 * 3600
 
@@ -79,6 +79,10 @@ MODELS = (
     "ForgetsLiveness",
     "LostNew",
     "LostTerms",
+    "LakeTakeover",
+    "LakeRollback",
+    "LakeHead",
+    "LakeCopy",
 )
 
 DEEP: Mapping[str, Mapping[str, str]] = {
@@ -103,6 +107,10 @@ DEEP: Mapping[str, Mapping[str, str]] = {
     "ForgetsLetters": {"MaxForgets": "2"},
     "LostNew": {"AtOnce": "TRUE"},
     "LostTerms": {"NRuns": "3"},
+    "LakeTakeover": {"NB": "3"},
+    "LakeRollback": {"NB": "3"},
+    "LakeHead": {"MaxRollbacks": "2"},
+    "LakeCopy": {"MaxFails": "1"},
 }
 """Larger bounds, for --deep."""
 
@@ -170,6 +178,22 @@ PLANTED = (
     ("claim_by_listing_alone", "LostTerms"),
     ("evidence_not_compared", "LostTerms"),
     ("jump_without_filling", "LostTerms"),
+    ("commit_asserts_nothing", "LakeTakeover"),
+    ("another_version_asserted", "LakeTakeover"),
+    ("sent_again_without_a_look", "LakeTakeover"),
+    ("refusal_taken_for_a_repeat", "LakeTakeover"),
+    ("position_in_a_second_commit", "LakeTakeover"),
+    ("marked_before_the_commit", "LakeTakeover"),
+    ("group_bounds_not_kept", "LakeTakeover"),
+    ("commit_asserts_the_position", "LakeRollback"),
+    ("commit_asserts_the_position", "LakeHead"),
+    ("rollback_not_looked_for", "LakeRollback"),
+    ("not_shown_is_refused", "LakeRollback"),
+    ("catch_up_above_the_position", "LakeRollback"),
+    ("catch_up_of_everything", "LakeRollback"),
+    ("marker_not_compared", "LakeCopy"),
+    ("version_is_a_number", "LakeCopy"),
+    ("term_not_read_before_the_commit", "LakeCopy"),
 )
 """Bugs by the name `BUG` in the module of the model that must find it."""
 

@@ -27,8 +27,9 @@ PUBLIC = {
     """,
     "wal_sink.wrap": "SparkWriterError data_source_writer foreach_batch foreach_writer spark_writer",
     "wal_sink.sinks": """
-        LedgerEntry Lookup Maps Position Redactor SegmentSink Transaction check_maps decimal_texts
-        is_certificate_error is_secret_name logger_of mask_url named_secrets plain_values secrets_in_url to_json_lines
+        BatchCommit CommitPosition CommitSink LedgerEntry Lookup Maps Position Redactor SegmentSink StagedSegment
+        Transaction check_maps decimal_texts is_certificate_error is_secret_name logger_of mask_url named_secrets
+        plain_values secrets_in_url to_json_lines
     """,
     "wal_sink.spark": "check_java prepare_python",
     "wal_sink.telemetry": """

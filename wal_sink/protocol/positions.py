@@ -130,15 +130,16 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSink) -> CommitPosition | None:
-    """The position of a commit sink in its target, if the target still has what the newest marker stands for.
+    """The position of a commit sink in its target, if the target still has what the newest marker stands for. Batches
+    that were rolled back before they were marked are delivered again.
 
     Raises `HistoryError` if it does not, and `SinkFailedError`.
     """
     found = position_of(session, sink, f"batch {given.batch_id}: position")
     owed = given.last_delivered.slots[0][0] if given.last_delivered else NOTHING
-    at = NOTHING if found is None else found.batch_id
-    if at >= owed and (found is None or found.is_shown):
+    if _held_through(found) >= owed:
         return found
+    at = NOTHING if found is None else found.batch_id
     has = "no position" if found is None else f"batch {at}" + ("" if found.is_shown else ", which it does not show")
     raise HistoryError(
         f"batch {max(owed, at)} was delivered, but the target has {has}. The target was restored to an older state, "
@@ -157,9 +158,16 @@ def position_of(session: SinkSession, sink: CommitSink, what: str) -> CommitPosi
     raise SinkFailedError(FailureKind.PERMANENT, text)
 
 
+def _held_through(position: CommitPosition | None) -> int:
+    """The newest batch of this sink that the target shows."""
+    if position is None:
+        return NOTHING
+    return position.batch_id if position.is_shown else position.held_through
+
+
 def is_committed(position: CommitPosition | None, manifest: Manifest) -> bool:
     """Whether the target has the batch that is due. Raises `HistoryError` if it has a later one, or another history."""
-    if position is None or position.batch_id < manifest.batch_id:
+    if position is None or _held_through(position) < manifest.batch_id:
         return False
     if (position.batch_id, position.digest) == (manifest.batch_id, digest_of(manifest)):
         return True

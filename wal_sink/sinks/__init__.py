@@ -7,7 +7,15 @@ that the ready-made sinks share (rows as plain values and as JSON, removal of se
 holds the other classes that a sink implements, and the errors that it raises.
 """
 
-from wal_sink.sinks.base import Lookup, SegmentSink, Transaction
+from wal_sink.sinks.base import (
+    BatchCommit,
+    CommitPosition,
+    CommitSink,
+    Lookup,
+    SegmentSink,
+    StagedSegment,
+    Transaction,
+)
 from wal_sink.sinks.calls import is_certificate_error
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.json_rows import Maps, check_maps, decimal_texts, plain_values, to_json_lines
@@ -16,12 +24,16 @@ from wal_sink.support.logs import logger_of
 from wal_sink.support.secrets import Redactor, is_secret_name, mask_url, named_secrets, secrets_in_url
 
 __all__ = [
+    "BatchCommit",
+    "CommitPosition",
+    "CommitSink",
     "LedgerEntry",
     "Lookup",
     "Maps",
     "Position",
     "Redactor",
     "SegmentSink",
+    "StagedSegment",
     "Transaction",
     "check_maps",
     "decimal_texts",

@@ -184,6 +184,18 @@ def test_what_keeps_our_commit_is_no_loss(how: Callable[[Lake], object]) -> None
     assert ids(lake) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_batch_that_was_rolled_back_before_its_marker_is_delivered_again() -> None:
+    lake = Lake()
+    with query(lake) as running:
+        running.crash_at("after commit")
+        running.batch(FIRST)
+        lake.restore(0)
+        running.restart()
+        running.batch(SECOND)
+    assert ids(lake) == [1, 2, 3, 4]
+    assert lake.commits == 4
+
+
 @pytest.mark.parametrize("batch_id", [2, 7])
 def test_a_target_with_a_later_batch_or_another_history_is_refused(batch_id: int) -> None:
     lake = Lake()

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NoReturn
 import pyarrow as pa
 import pytest
 
+from wal_sink.protocol.two_phase import MAX_HANDLE
 from wal_sink.settings import GuaranteeName
-from wal_sink.sinks.base import Lookup, Sink, TransactionalSink, TwoPhaseSink
+from wal_sink.sinks.base import CommitSink, Lookup, Sink, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import Ability, ability_of
 from wal_sink.support.texts import name_of
@@ -78,17 +79,24 @@ class ContractBase:
         return target
 
     def snapshot(self, target: Any) -> Any:
-        """The contents of a transactional sink's target, rows and ledger, read by a separate client, for `restore`.
+        """The contents of a transactional or commit sink's target, rows and ledger, read by a separate client, for
+        `restore` and `roll_back`.
 
-        Write both methods if you can. Then the same target forgets its newest commits, and the sink keeps its
-        connection and its memory. Without them, another target takes its place, to which the sink wrote everything
-        except the newest commits.
+        Write the methods if you can. Then the same target forgets its newest commits, and the sink keeps its connection
+        and its memory. Without them, another target takes the place of a transactional one, to which the sink wrote
+        everything except the newest commits; that of a commit sink loses nothing.
         """
         raise NotImplementedError("snapshot(target): return the target's contents, for restore(target, saved)")
 
     def restore(self, target: Any, saved: Any) -> None:
         """Set a target back to the contents that `snapshot` returned."""
         raise NotImplementedError("restore(target, saved): set the target back to the contents of snapshot(target)")
+
+    def roll_back(self, target: Any, saved: Any) -> None:
+        """Bring the rows of a commit sink's target back to those of a snapshot, and leave its positions, as RESTORE
+        does.
+        """
+        raise NotImplementedError("roll_back(target, saved): bring back the rows of snapshot(target), and no position")
 
     def same_value(self, sent: Any, found: Any) -> bool:
         """Whether a value of `rows_in`, in an odd column, equals the value that was sent.
@@ -126,6 +134,7 @@ class ContractBase:
             data_frame=self.data_frame,
             snapshot=self.snapshot if self._is_own("snapshot") else None,
             restore=self.restore if self._is_own("restore") else None,
+            roll_back=self.roll_back if self._is_own("roll_back") else None,
         )
 
     def _judge(self, matrix: CrashMatrix, disturb: Sequence[What]) -> None:
@@ -201,6 +210,38 @@ class ContractBase:
         if not isinstance(sink, TwoPhaseSink):
             pytest.skip(f"{name_of(sink)} is no TwoPhaseSink")
         return sink
+
+    def _commit_sink(self, target: Any) -> CommitSink:
+        sink = self._sink(target)
+        if not isinstance(sink, CommitSink):
+            pytest.skip(f"{name_of(sink)} is no CommitSink")
+        return sink
+
+    def _again(self, repeat: Callable[[], object], next_step: str) -> None:
+        try:
+            repeat()
+        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
+            self._fail(expected="no error from a repeated commit", found=shown_error(error), next_step=next_step)
+
+    def _expect_added(self, target: Any, before: Rows, wanted: Rows, when: str, next_step: str) -> None:
+        if difference := wanted.difference(self._rows_of(target).added_since(before)):
+            self._fail(
+                expected=f"{len(wanted)} rows in the target when {when}", found=str(difference), next_step=next_step
+            )
+
+    def _expect_handle(self, what: str, found: object, next_step: str) -> None:
+        if not isinstance(found, str) or len(found) > MAX_HANDLE:
+            self._fail(
+                expected=f"text of at most {MAX_HANDLE} characters from {what}",
+                found=f"{len(found)} characters" if isinstance(found, str) else f"a {type(found).__name__}",
+                next_step=next_step,
+            )
+        if any(secret in found for secret in self.secrets()):
+            self._fail(
+                expected="no secret in the WAL",
+                found=f"one of secrets() in what {what} returned",
+                next_step="return an id, and read the secret in open()",
+            )
 
     def _ignores_repetition(self, target: Any) -> Sink:
         sink = self._sink(target)

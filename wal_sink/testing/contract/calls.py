@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,23 @@ from typing import cast
 
 import pyarrow as pa
 
-from wal_sink.sinks.base import SegmentSink, Sink, SinkContext, Transaction, TransactionalSink, TwoPhaseSink
+from wal_sink.sinks.base import (
+    BatchCommit,
+    CommitPosition,
+    CommitSink,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    StagedSegment,
+    Transaction,
+    TransactionalSink,
+    TwoPhaseSink,
+)
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.support.clock import SYSTEM
 from wal_sink.support.texts import text_of
 from wal_sink.testing.data.tables import spark_schema_of
+from wal_sink.testing.simulation.fake_query import segment_of
 from wal_sink.testing.simulation.watched import OwnLines
 
 _WAL = "5e9f0f6e00004000800000000000ba5e"
@@ -48,11 +61,11 @@ def chunks_of(
 
 
 @contextmanager
-def opened(sink: Sink, chunk: Chunk, *, on_executor: bool = False) -> Iterator[Sink]:
-    """Open the sink for the time of one delivery task, then close it."""
+def opened(sink: Sink, chunk: Chunk, *, on_executor: bool = False, name: str = "default") -> Iterator[Sink]:
+    """Open the sink under a name for the time of one delivery task, then close it."""
     context = SinkContext(
         wal_id=_WAL,
-        sink="default",
+        sink=name,
         term=chunk.term,
         batch_id=chunk.batch_id,
         columns=tuple(chunk.table.column_names),
@@ -88,6 +101,9 @@ def send(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
         written: list[object] = []
         held = prepare(sink, chunks, written=written)
         return [*written, commit(sink, held)]
+    if isinstance(sink, CommitSink):
+        returned: object = sink.commit(next_batch(sink, chunks, follows=sink.position()))
+        return [returned]
     return [sink.write(chunk) for chunk in chunks]
 
 
@@ -129,6 +145,22 @@ def commit(sink: TwoPhaseSink, held: Held) -> object:
     return sink.commit(held.transaction, held.handle)
 
 
+def next_batch(sink: CommitSink, *segments: Sequence[Chunk], follows: CommitPosition | None) -> BatchCommit:
+    """Prepare a batch of these segments with an opened sink, after the batch of a position."""
+    batch_id = follows.batch_id + 1 if follows else 0
+    pieces = [_staged(chunks, batch_id) for chunks in segments]
+    handles = tuple(sink.prepare(piece) for piece in pieces)
+    digest = hashlib.blake2b("".join(piece.id for piece in pieces).encode()).hexdigest()[:15]
+    return BatchCommit(batch_id, digest, sum(piece.rows for piece in pieces), handles, follows)
+
+
+def _staged(chunks: Sequence[Chunk], batch_id: int) -> StagedSegment:
+    table = pa.concat_tables([chunk.table for chunk in chunks])
+    data = segment_of(table)
+    name = hashlib.blake2b(data, digest_size=16, person=str(batch_id).encode()).hexdigest()
+    return StagedSegment(name, table.num_rows, data, iter(chunks))
+
+
 def deliver(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
     """Run one delivery task: open, send, close."""
     with opened(sink, chunks[0]):
@@ -137,7 +169,7 @@ def deliver(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
 
 def parts_of(sink: Sink, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
     """The chunks grouped by what the sink takes at a time: one chunk, or all chunks of a segment."""
-    return [chunks] if isinstance(sink, SegmentSink | TwoPhaseSink) else [[chunk] for chunk in chunks]
+    return [chunks] if isinstance(sink, SegmentSink | TwoPhaseSink | CommitSink) else [[chunk] for chunk in chunks]
 
 
 class _CountedLine:

@@ -17,7 +17,7 @@ import pytest
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.settings import GuaranteeName
-from wal_sink.sinks.base import Rejected, Sink, TransactionalSink, TwoPhaseSink
+from wal_sink.sinks.base import CommitSink, Rejected, Sink, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.support.texts import name_of
 from wal_sink.testing.contract.base import ContractBase, rows_of
@@ -31,6 +31,7 @@ from wal_sink.testing.contract.calls import (
     shown_error,
     travelled,
 )
+from wal_sink.testing.contract.commits import CommitContract
 from wal_sink.testing.contract.ledger import LedgerContract
 from wal_sink.testing.contract.two_phase import TwoPhaseContract
 from wal_sink.testing.data.rows import missing_row, shown
@@ -125,8 +126,9 @@ def _added(now: Iterable[Any], before: Iterable[Any]) -> list[Any]:
     return added
 
 
-class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
-    """Tests for the kind of a sink: plain, idempotent, look-up, transactional, two-phase, segment or batch writer.
+class SinkContract(LedgerContract, TwoPhaseContract, CommitContract, ValuesContract):
+    """Tests for the kind of a sink: plain, idempotent, look-up, transactional, two-phase, commit, segment writer, batch
+    writer.
 
         class TestOrders(SinkContract):
             @pytest.fixture
@@ -155,13 +157,13 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
             self._check_matrix(self.another(target), ("stands still",), self.key)
 
     def test_a_target_may_forget_its_newest_commits_at_any_point(self, target: Any) -> None:
-        """Rows that a fail-over lost are sent again, or delivery of a transactional sink refuses to continue."""
-        self._may_lose(target)
+        """Rows that a fail-over lost are sent again, or delivery of a transactional or commit sink stops."""
+        self._may_lose(target, "restore")
         self._check_matrix(target, ("forgets",))
 
     def test_a_target_may_lose_rows_and_keep_their_position_at_any_point(self, target: Any) -> None:
-        """No sink has to notice it, but later rows come once, as if nothing had happened."""
-        self._may_lose(target)
+        """Only a commit sink has to notice it. For others later rows come once, as if nothing had happened."""
+        self._may_lose(target, "roll_back")
         self._check_matrix(target, ("loses rows",))
 
     def test_it_promises_what_is_expected_of_it(self, target: Any) -> None:
@@ -183,9 +185,11 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
                 "TransactionalSink, …), or correct expected_guarantee",
             )
 
-    def _may_lose(self, target: Any) -> None:
+    def _may_lose(self, target: Any, way: str) -> None:
         sink = self._sink(target)
-        if not isinstance(sink, TransactionalSink | TwoPhaseSink):
+        if isinstance(sink, CommitSink) and not (self._is_own("snapshot") and self._is_own(way)):
+            pytest.skip(f"without snapshot(target) and {way}(target, saved) its target loses nothing")
+        if not isinstance(sink, TransactionalSink | TwoPhaseSink | CommitSink):
             pytest.skip(f"{name_of(sink)} keeps neither positions nor transactions in its target")
 
     # The rules of a sink.
@@ -223,11 +227,11 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
 
     def test_it_returns_none_or_rejected(self, target: Any) -> None:
         sink = self._sink(target)
-        allowed = type(None) if isinstance(sink, TwoPhaseSink) else Rejected | None
+        allowed = type(None) if isinstance(sink, TwoPhaseSink | CommitSink) else Rejected | None
         wrong = [some for some in deliver(sink, self._chunks()) if not isinstance(some, allowed)]
         if wrong:
             self._fail(
-                expected="None after every row is in the target, or (except for two-phase sinks) Rejected",
+                expected="None after every row is in the target, or (except for two-phase and commit sinks) Rejected",
                 found=f"{wrong[0]!r}",
                 next_step="return nothing; raise an exception after a failure",
             )
@@ -248,6 +252,8 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
                     )
 
     def test_a_chunk_without_rows_adds_none(self, target: Any) -> None:
+        if isinstance(self._sink(target), CommitSink):
+            pytest.skip("it commits no batch without rows")
         empty = chunks_of(self.tables()[0].slice(0, 0))
         self._expect_rows(target, lambda: deliver(self._sink(target), empty), "a chunk has no rows", rows_of(empty))
 

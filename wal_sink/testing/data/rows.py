@@ -77,7 +77,7 @@ class Rows:
         return Difference(
             lost=self._texts(sent - found._counts),
             repeated=self._texts(+repeated),
-            foreign=self._texts(Counter({key: times for key, times in others.items() if key not in old})),
+            foreign=found._texts(Counter({key: times for key, times in others.items() if key not in old})),
             replaced=self._texts(Counter({key: times for key, times in others.items() if key in old})),
         )
 

@@ -33,7 +33,7 @@ from wal_sink.testing.matrix.verdict import (
     points_of,
 )
 from wal_sink.testing.simulation.faults import Crash
-from wal_sink.testing.simulation.forgetting import Replaced, Restoring
+from wal_sink.testing.simulation.forgetting import GoBack, Replaced, Restoring
 from wal_sink.testing.simulation.process import Hook, MakeFrame, Place, Process, bury, promise_of, resolve
 
 T = TypeVar("T")
@@ -58,6 +58,7 @@ def crash_matrix(
     data_frame: MakeFrame | None = None,
     snapshot: Callable[[T], Any] | None = None,
     restore: Callable[[T, Any], object] | None = None,
+    roll_back: Callable[[T, Any], object] | None = None,
 ) -> CrashMatrix:
     """Run three batches many times, each time with one disturbance, and compare the target with the sink's promise.
 
@@ -71,15 +72,16 @@ def crash_matrix(
       one holds: its call arrives late.
     - The target *forgets*: between two calls of the sink it loses its newest commit, or its newest two, as after a
       fail-over to a standby that lagged behind. The same process continues.
-    - The target *loses rows*: the same, but the positions stay, as after a table was restored or truncated alone.
+    - The target *loses rows*: the same, but the positions stay, as after a table was restored or truncated alone. The
+      target of a `CommitSink` is rolled back.
 
     At the end every sent row must be in the target, and no other row. A row that the sink rejected counts as delivered,
     since it is kept as a dead letter. The kind of the sink decides how many rows a disturbance may repeat: none for an
-    idempotent, transactional or two-phase sink, the batch or the segment for a writer of whole batches or segments, one
-    chunk for other sinks. A sink that delivers at most once may lose as many instead. Rows that the target of a
-    transactional sink forgot are sent again. If their batch was marked before, delivery must end with `HistoryError`.
-    No sink can notice other losses. They are left out, unless `disturb` asks for nothing else: then no other row may be
-    missing or repeated, and `verdict` tells what became of the rows.
+    idempotent, transactional, two-phase or commit sink, the batch or the segment for a writer of whole batches or
+    segments, one chunk for other sinks. A sink that delivers at most once may lose as many instead. Rows that the
+    target of a transactional sink forgot, or that of a commit sink lost, are sent again. If their batch was marked
+    before, delivery must end with `HistoryError`. No sink can notice other losses. They are left out, unless `disturb`
+    asks for nothing else: then no other row may be missing or repeated, and `verdict` tells what became of the rows.
 
     - `make_sink(target)` makes the object that you pass to `WalSink` for this target. It is called once per process.
     - `rows_in(target)` reads the target with a separate client: a mapping from column to value for each row.
@@ -96,13 +98,15 @@ def crash_matrix(
     - `snapshot(target)` returns the contents of a target, rows and ledger, and `restore(target, saved)` brings them
       back. With both, a target that forgets stays the same target, and the sink keeps its connection. Without them,
       another target takes its place, to which the sink wrote everything except the newest commits.
+    - `roll_back(target, saved)` brings the rows of a snapshot back and leaves the positions, as RESTORE does. The
+      target of a `CommitSink` loses rows only if it is given, and forgets only if `restore` is given.
 
     The result tells how many rows were lost and repeated. Its `check()` raises `AssertionError` if a promise is broken.
     Raises `ConfigError` for a sink that `WalSink` would refuse, and for arguments that would test nothing. Raises
     `AssertionError` if `rows_in` returns no such mappings.
     """
     _refuse_unknown(disturb, every, tables)
-    restoring = _restoring(snapshot, restore)
+    restoring = _restoring(snapshot, restore, roll_back)
     batches = partitioned(_keyed(tables or three_batches(), key))
     trials = _Trials(make_sink, rows_in, new_target, batches, key, data_frame, restoring)
     disturb = trials.possible(disturb)
@@ -121,12 +125,14 @@ def crash_matrix(
     return trials.outcome()
 
 
-def _restoring(snapshot: Callable[[T], Any] | None, restore: Callable[[T, Any], object] | None) -> Restoring[T] | None:
-    if snapshot is None and restore is None:
+def _restoring(
+    snapshot: Callable[[T], Any] | None, restore: GoBack[T] | None, roll_back: GoBack[T] | None
+) -> Restoring[T] | None:
+    if snapshot is None and restore is None and roll_back is None:
         return None
-    if snapshot is None or restore is None:
-        raise ConfigError("snapshot and restore belong together: give both, or neither")
-    return snapshot, restore
+    if snapshot is None or (restore is None and roll_back is None):
+        raise ConfigError("snapshot and restore (or roll_back) belong together: give both, or neither")
+    return Restoring(snapshot, restore, roll_back)
 
 
 def _keyed(tables: Sequence[pa.Table], key: Sequence[str]) -> Sequence[pa.Table]:
@@ -222,10 +228,11 @@ class _Trials(Generic[T]):
     def _run_losing(self, plan: tuple[Point, ...]) -> list[str]:
         """Do the same with a target that loses acknowledged commits, or their rows.
 
-        The next process of a transactional sink must repair forgotten commits, or refuse to continue.
+        The next process of a transactional sink must repair forgotten commits, or refuse to continue. That of a commit
+        sink must do so after a rollback, too.
         """
         keeps_positions = plan[0].what == "loses rows"
-        must_notice = self.promise.ability is Ability.TRANSACTIONAL and not keeps_positions
+        must_notice = plan[0].what in self._noticed()
         restoring = self.restoring if must_notice else None
         replaced = Replaced(self.make_sink, self.new_target, self.rows_in, self.sent, restoring)
         place = self._place(replaced.make_sink)
@@ -248,17 +255,25 @@ class _Trials(Generic[T]):
 
     def possible(self, disturb: Sequence[What]) -> Sequence[What]:
         """Leave out losses that this kind of sink cannot notice, unless `disturb` has nothing else."""
-        ability = self.promise.ability
-        unseen = LOSSES[1:] if ability is Ability.TRANSACTIONAL else LOSSES
-        others: list[What] = [what for what in disturb if what not in unseen]
+        others: list[What] = [what for what in disturb if what not in LOSSES or what in self._noticed()]
         if others:
             return others
-        if disturb and ability in {Ability.COMMIT, Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
+        if disturb and self.promise.ability in {Ability.COMMIT, Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
             raise ConfigError(
                 f"disturb={tuple(disturb)}: {self.sink} gets whole batches or segments. Only targets of sinks that get "
-                "chunks can lose rows here"
+                "chunks can lose rows here. That of a CommitSink goes back by functions of yours: snapshot, and "
+                "restore (forgets) or roll_back (loses rows)"
             )
         return disturb
+
+    def _noticed(self) -> Sequence[What]:
+        """Losses that happen here to a sink of this kind, and that it has to notice."""
+        if self.promise.ability is Ability.TRANSACTIONAL:
+            return ("forgets",)
+        if self.promise.ability is not Ability.COMMIT or self.restoring is None:
+            return ()
+        ways = zip(LOSSES, (self.restoring.restore, self.restoring.roll_back), strict=True)
+        return [what for what, way in ways if way is not None]
 
     def try_aborts(self, undisturbed: list[str], disturb: Sequence[What]) -> None:
         """Disturb the calls of `abort` in the third process: the first died with a transaction that nobody will commit,

@@ -167,6 +167,12 @@ class CrashMatrix:
                 "let LedgerEntry.is_known(stored, chunk, where) decide: pass the entry that the slot holds at that "
                 "moment, or None for an empty slot; read the target at each last() and positions()"
             )
+        if forgetting and self.promise.ability is Ability.COMMIT:
+            chosen.append(
+                "read the target at each position(), and return is_shown=False if the commit that stored the position "
+                "is no part of what the target shows; let the target refuse a commit on top of another state than the "
+                "one that was compared"
+            )
         if any(violation.error for violation in self.violations):
             chosen.append("an error kept a process from delivering: the sink must accept the same chunk again")
         return chosen
@@ -199,6 +205,10 @@ _REPEATED = {
         "keep the rows invisible in prepare(); read in commit(transaction, handle) whether the target has already "
         "committed this transaction; touch no other transaction in abort()"
     ),
+    Ability.COMMIT: (
+        "let the target itself refuse a commit on top of another state than the one whose position was compared with "
+        "batch.follows; after a refusal, look again"
+    ),
     Ability.ACCEPT: "only one chunk may be repeated: check whether write() sends rows of earlier chunks again",
 }
 
@@ -206,7 +216,7 @@ _REPEATED = {
 BEFORE_SENDING = tuple(f"before {call}" for call in SENDING)
 _AFTER_SENDING = tuple(f"after {call}" for call in SENDING)
 _INSIDE = "inside "
-_LOOKS = ("before last", "before positions")
+_LOOKS = ("before last", "before position")
 _MARKERS = tuple(f"{when} create sinks/default/markers" for when in ("before", "after"))
 FORGOTTEN = (1, 2)
 """The numbers of newest commits that a target loses at a time. One concerns one segment, two may concern two."""

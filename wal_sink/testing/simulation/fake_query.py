@@ -6,15 +6,20 @@ does: with the last batch again if that has no commit, else with the next one.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 
+import pyarrow as pa
+
+from wal_sink.log.segment_writer import segment_names
 from wal_sink.protocol.checkpoint_formats import planned_ms
 from wal_sink.protocol.partitions import packed, stage_partition
 from wal_sink.protocol.run import Run
 from wal_sink.protocol.stage import Attempt, Staged
 from wal_sink.stores.base import Store
+from wal_sink.stores.parquet import parquet_writer
 from wal_sink.testing.data.tables import Partitions, spark_schema_of
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
@@ -135,3 +140,12 @@ def stage_tables(
     ]
     staged = packed(context, tasks, run.log, side_by_side=_SLOTS)
     return Staged(staged.segments, columns, schema, staged.prepared, staged.timing)
+
+
+def segment_of(table: pa.Table) -> bytes:
+    """Return the rows as a segment of the WAL holds them."""
+    table = table.rename_columns(segment_names(table.column_names))
+    file = io.BytesIO()
+    with parquet_writer(file, table, encoded=True) as writer:
+        writer.write_table(table)
+    return file.getvalue()

@@ -3,8 +3,8 @@ gets chunks: a copy takes the target's place.
 
 The copy is a new target. The sink itself wrote everything to it except the newest commits, or their rows. Processes do
 not see the change: their next call reaches the copy, as after a fail-over to a standby that lagged behind. If the
-author of a transactional sink tells how to take and restore a snapshot, a target that forgets goes back itself instead,
-and the sink keeps its memory.
+author of the sink tells how to take and restore a snapshot, a target that forgets goes back itself instead, and the
+sink keeps its memory. The target of a commit sink always goes back itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from wal_sink.sinks.base import (
+    BatchCommit,
+    CommitPosition,
+    CommitSink,
     Lookup,
     Sink,
     SinkContext,
+    StagedSegment,
     Transaction,
     TransactionalSink,
     TwoPhaseSink,
@@ -32,7 +36,7 @@ _DIGITS = "0123456789abcdef"
 
 @dataclass(slots=True)
 class _Commit:
-    """One chunk that the target acknowledged, or one transaction of a two-phase sink."""
+    """One chunk that the target acknowledged, one transaction of a two-phase sink, or one commit of a commit sink."""
 
     context: Any
     chunks: list[Chunk]
@@ -46,8 +50,18 @@ class _Commit:
         return replace(self, chunks=[replace(chunk, table=chunk.table.slice(0, 0), rows=()) for chunk in self.chunks])
 
 
-Restoring: TypeAlias = tuple[Callable[[T], Any], Callable[[T, Any], object]]
-"""The functions that take a snapshot of a target and restore it, with a separate client."""
+GoBack: TypeAlias = Callable[[T, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring(Generic[T]):
+    """The functions that take a snapshot of a target and bring it back, with a separate client."""
+
+    snapshot: Callable[[T], Any]
+    restore: GoBack[T] | None = None
+    """Brings rows and positions back."""
+    roll_back: GoBack[T] | None = None
+    """Brings the rows back and leaves the positions."""
 
 
 class Replaced(Generic[T]):
@@ -65,8 +79,8 @@ class Replaced(Generic[T]):
         self._new_target = new_target
         self._rows_in = rows_in
         self._sent = sent
-        self._snapshot = restoring[0] if restoring else None
-        self._restore = restoring[1] if restoring else None
+        self._snapshot = restoring.snapshot if restoring else None
+        self._go_back = (restoring.restore, restoring.roll_back) if restoring else (None, None)
         self._target = new_target()
         self._before = sent.found(rows_in(self._target))
         self._empty = self._snapshot(self._target) if self._snapshot else None
@@ -92,8 +106,10 @@ class Replaced(Generic[T]):
         """Lose this many of the newest commits: rows and positions together, or the rows alone."""
         kept, lost = self._commits[:-newest], self._commits[-newest:]
         self._lost += [chunk for commit in lost for chunk in commit.chunks]
-        if self._restore is not None:
-            self._restore(self._target, kept[-1].after if kept else self._empty)
+        go_back = self._go_back[keeps_positions]
+        if go_back is not None:
+            if lost:
+                go_back(self._target, kept[-1].after if kept else self._empty)
             self._commits = kept
             return
         left = [commit.without_rows() if keeps_positions else replace(commit, state="gone") for commit in lost]
@@ -117,8 +133,12 @@ class Replaced(Generic[T]):
             copying.close()
 
     def _connected(self, sink: object) -> _Connection:
-        kinds = ((TransactionalSink, _LedgerConnection), (TwoPhaseSink, _TwoPhaseConnection))
-        kind = next((ours for theirs, ours in kinds if isinstance(sink, theirs)), _Connection)
+        kinds = {
+            TransactionalSink: _LedgerConnection,
+            TwoPhaseSink: _TwoPhaseConnection,
+            CommitSink: _CommitConnection,
+        }
+        kind = next((ours for theirs, ours in kinds.items() if isinstance(sink, theirs)), _Connection)
         return kind(self, sink)
 
     def owes(self, marked: Iterable[int]) -> bool:
@@ -141,8 +161,16 @@ class Replaced(Generic[T]):
         known = (commit.chunks[0].position for commit in self._commits)
         if any(at.slot == chunk.position.slot and at >= chunk.position for at in known):
             return
+        self._note(context, [chunk])
+
+    def shown(self, context: SinkContext | None, chunks: list[Chunk]) -> None:
+        """Note that a commit sink has shown these rows of a batch. An earlier call may have done that."""
+        if all(commit.chunks[0].batch_id != chunks[0].batch_id for commit in self._commits):
+            self._note(context, chunks)
+
+    def _note(self, context: SinkContext | None, chunks: list[Chunk]) -> None:
         after = self._snapshot(self._target) if self._snapshot else None
-        self._commits.append(_Commit(context, [chunk], after))
+        self._commits.append(_Commit(context, chunks, after))
 
     def committed(self, transaction: Transaction) -> None:
         """Note that a transaction was committed. An earlier call may have done that."""
@@ -304,3 +332,24 @@ class _TwoPhaseConnection(_Connection, TwoPhaseSink):
     def _noted(self, call: str, transaction: Transaction, text: Any) -> Any:
         self._replaced.texts[call, transaction.id] = text
         return text
+
+
+class _CommitConnection(_Connection, CommitSink):
+    def __init__(self, replaced: Replaced[Any], sink: Any) -> None:
+        super().__init__(replaced, sink)
+        self._prepared: dict[str, list[Chunk]] = {}
+
+    def prepare(self, segment: StagedSegment) -> str:
+        chunks = list(segment.chunks)
+        handle: str = self._sink.prepare(replace(segment, chunks=iter(chunks)))
+        self._prepared[handle] = chunks
+        return handle
+
+    def position(self) -> CommitPosition | None:
+        found: CommitPosition | None = self._sink.position()
+        return found
+
+    def commit(self, batch: BatchCommit) -> Any:
+        returned = self._sink.commit(batch)
+        self._replaced.shown(self._context, [chunk for handle in batch.handles for chunk in self._prepared[handle]])
+        return returned

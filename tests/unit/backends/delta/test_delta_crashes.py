@@ -13,85 +13,52 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.contracts import FoldedContract
 from tests.support.delta_tables import ROWS, at, batch, context, deliver, ids_in, made, opened, rows_in
-from tests.support.laws import read_laws
-from wal_sink.errors import HistoryError
-from wal_sink.testing import SinkQuery, crash_matrix
+from wal_sink.testing.data.tables import COLUMN_NAMES
 from wal_sink_backends.delta import DeltaSink
 from wal_sink_backends.delta.table import Table
 
-TABLES = [ROWS, ROWS.slice(0, 0), pa.table({"id": pa.array([4], pa.int64()), "note": ["d"]})]
+TABLES = [ROWS, pa.table({"id": pa.array([4], pa.int64()), "note": ["d"]}), ROWS.slice(0, 0)]
 _numbers = itertools.count()
 
 
-def _matrix(tmp_path: Path, *, create: bool, **options: Any) -> tuple[Any, list[Path]]:
-    tables: list[Path] = []
+class TestDelta(FoldedContract):
+    """A table on a local disk, which its first batch makes."""
 
-    def new_table() -> Path:
-        tables.append(tmp_path / f"table-{next(_numbers)}")
-        if not create:
-            made(tables[-1])
-        return tables[-1]
-
-    def new_sink(table: Path) -> DeltaSink:
-        return DeltaSink(str(table), create=create)
-
-    def rows(table: Path) -> list[dict[str, Any]]:
-        return rows_in(table) if DeltaTable.is_deltatable(str(table)) else []
-
-    return crash_matrix(new_sink, rows, new_table, tables=TABLES, **options).check(), tables
-
-
-def test_every_disturbance_leaves_every_row_once(tmp_path: Path) -> None:
-    matrix, tables = _matrix(tmp_path, create=False)
-    assert (matrix.lost, matrix.repeated, matrix.permitted) == (0, 0, 0)
-    assert matrix.crashes > 100
-    assert matrix.failures > 100
-    assert matrix.takeovers > 100
-    versions = [DeltaTable(str(table)).version() for table in tables if DeltaTable.is_deltatable(str(table))]
-    assert {version for version in versions if version} == {2}, "a batch without rows makes no commit"
-
-
-def test_every_death_while_the_table_is_made_leaves_every_row_once(tmp_path: Path) -> None:
-    matrix, _ = _matrix(tmp_path, create=True, each_line=False, disturb=("dies",))
-    assert (matrix.lost, matrix.repeated) == (0, 0)
-
-
-# --- the laws of docs/laws.toml
-
-
-def _start_after(folder: Path, happens: Callable[[Path], object]) -> str:
-    """Deliver two batches, let something happen to the table, then start and deliver a third. Return the verdict."""
-    table = folder / "table"
-    made(table)
-    shutil.copytree(table, folder / "before")
-    try:
-        with SinkQuery(lambda: DeltaSink(str(table))) as query:
-            query.batch(ROWS)
-            query.crash()
-            happens(table)
-            query.restart()
-            query.batch(TABLES[2])
-    except HistoryError:
-        return "detected"
-    return "holds" if ids_in(table) == [1, 2, 3, 4] else "cannot be seen"
-
-
-def _of_a_backup(table: Path) -> None:
-    shutil.rmtree(table)
-    shutil.copytree(table.parent / "before", table)
-
-
-def test_the_verdicts_on_delta_are_those_of_the_page(tmp_path: Path) -> None:
     law = "[`DeltaSink`](sinks/delta.md)"
-    matrix, _ = _matrix(tmp_path, create=False, each_line=False, every=3, disturb=("stands still",))
-    found = {
-        "stands still": matrix.verdict,
-        "forgets": _start_after(tmp_path / "forgets", _of_a_backup),
-        "loses rows": _start_after(tmp_path / "loses", lambda table: DeltaTable(str(table)).delete()),
-    }
-    assert found == read_laws()[law]
-    assert _start_after(tmp_path / "rolled back", lambda table: DeltaTable(str(table)).restore(0)) == "detected"
+    every = 5
+    column_names = tuple(name for name in COLUMN_NAMES if name != "quotes")  # refused, with a backslash before a quote
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Path:
+        return tmp_path / "table"
+
+    def make_sink(self, target: Path) -> DeltaSink:
+        return DeltaSink(str(target), create=True)
+
+    def rows_in(self, target: Path) -> list[dict[str, Any]]:
+        return rows_in(target) if DeltaTable.is_deltatable(str(target)) else []
+
+    def tables(self) -> list[pa.Table]:
+        return TABLES
+
+    def another(self, target: Path) -> Path:
+        return target.with_name(f"table-{next(_numbers)}")
+
+    def snapshot(self, target: Path) -> Path:
+        saved = self.another(target)
+        if target.exists():
+            shutil.copytree(target, saved)
+        return saved
+
+    def restore(self, target: Path, saved: Path) -> None:
+        shutil.rmtree(target)
+        if saved.exists():
+            shutil.copytree(saved, target)
+
+    def roll_back(self, target: Path, saved: Path) -> None:
+        DeltaTable(str(target)).restore(DeltaTable(str(saved)).version() if saved.exists() else 0)
 
 
 # --- each request

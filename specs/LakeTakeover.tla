@@ -1,0 +1,4 @@
+---- MODULE LakeTakeover ----
+\* Two takeovers, groups, requests without an answer, commits of somebody else.
+EXTENDS Lake
+====
