@@ -15,7 +15,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from wal_sink import Delivery, HistoryError, Settings, WalSink
+from wal_sink import HistoryError, Settings, WalSink
 from wal_sink.spark import check_java, prepare_python
 from wal_sink_backends.delta import DeltaSink
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def run(folder: Path) -> None:
-    """Run the query, restore the table to an older version, see that it stops, repair it, and count the rows."""
+    """Run the query, restore the table to an older version, see that it stops, catch it up, and count the rows."""
     check_java()
     prepare_python()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
@@ -42,7 +42,7 @@ def run(folder: Path) -> None:
 
     for number in range(FILES - 1):
         write_input(folder, number)
-    print(deliver(spark, folder, {"default": table}))
+    print(deliver(spark, folder, table))
     rows, version = look(folder)
     assert (rows, version) == (3 * ROWS_PER_FILE, 3), "each of the three batches is one commit"
 
@@ -50,17 +50,18 @@ def run(folder: Path) -> None:
     assert look(folder)[0] == ROWS_PER_FILE
     write_input(folder, FILES - 1)
     try:
-        deliver(spark, folder, {"default": table})
+        deliver(spark, folder, table)
     except HistoryError as error:
         print(f"stopped, as it must: {error}")
     else:
         raise AssertionError("the stream continued without the rows of batches 1 and 2")
     assert look(folder)[0] == ROWS_PER_FILE
 
-    retire = [sys.executable, "-m", "wal_sink.cli", "sinks", "retire", str(folder / "wal"), "default"]
-    subprocess.run(retire, check=True)
-    again = Delivery(table, start_from=1, same_target=True)
-    deliver(spark, folder, {"again": again})
+    wal, to = str(folder / "wal"), f"delta://{folder / 'orders'}"
+    command = ["catch-up", wal, "--name", "default", "--to", to, "--why", "rolled back", "--yes"]
+    subprocess.run([sys.executable, "-m", "wal_sink.cli", *command], check=True)
+    assert look(folder)[0] == 3 * ROWS_PER_FILE, "batches 1 and 2 are there again"
+    deliver(spark, folder, table)
 
     rows, version = look(folder)
     ids = sorted(DeltaTable(str(folder / "orders")).to_pyarrow_table()["id"].to_pylist())
@@ -69,11 +70,11 @@ def run(folder: Path) -> None:
     print(f"ok: {rows} rows, each once, although the table was rolled back; it is at version {version}")
 
 
-def deliver(spark: SparkSession, folder: Path, sinks: dict[str, DeltaSink | Delivery]) -> str:
+def deliver(spark: SparkSession, folder: Path, table: DeltaSink) -> str:
     """Run the query until it has read all files, one in each batch. Return what it guarantees."""
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     settings = Settings(retention_batches=100)  # the WAL keeps batches for such a repair
-    with WalSink(sinks, wal=str(folder / "wal"), checkpoint=str(folder / "checkpoint"), settings=settings) as sink:
+    with WalSink(table, wal=str(folder / "wal"), checkpoint=str(folder / "checkpoint"), settings=settings) as sink:
         sink.run(stream.writeStream.trigger(availableNow=True))
         return next(iter(sink.guarantee().values()))
 

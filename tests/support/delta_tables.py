@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,10 @@ def opened(table: Path | str, given: SinkContext | None = None, **options: Any) 
         sink.close()
 
 
-def at(batch_id: int, *, shown: bool = True) -> CommitPosition:
-    return CommitPosition(batch_id, digest(batch_id), is_shown=shown)
+def at(batch_id: int, *, held: int | None = None) -> CommitPosition:
+    """Return the position of a batch. With `held` the table does not show it, and shows that batch instead."""
+    shown = CommitPosition(batch_id, digest(batch_id))
+    return shown if held is None else replace(shown, is_shown=False, held_through=held)
 
 
 def made(folder: Path, schema: pa.Schema = ROWS.schema, **options: Any) -> DeltaTable:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pyarrow.parquet as pq
 
@@ -25,10 +27,17 @@ class Version:
 
 @dataclass
 class Lake:
-    """The table. Every version is kept."""
+    """The table. Every version is kept. A sink that is pickled, as for another process, reaches the same one."""
 
     written: dict[str, bytes] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=lambda: [Version()])
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        _lakes[id(self)] = self
+        return _lakes.__getitem__, (id(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lake:
+        return Lake(dict(self.written), copy.deepcopy(self.versions, memo))
 
     def append(self, version: Version, *, number: int) -> None:
         """Make the version of this number, as one atomic step."""
@@ -44,23 +53,32 @@ class Lake:
         """Show the files of an earlier version; the positions stay, as RESTORE keeps them."""
         self.versions.append(replace(self.versions[-1], files=self.versions[number].files, restored_to=number))
 
-    def shows(self, number: int) -> bool:
-        """Whether a version is part of the present state."""
+    def shown(self, slot: str) -> CommitPosition | None:
+        """The newest commit of a sink that is part of the present state."""
         at = len(self.versions) - 1
-        while at > number:
-            restored_to = self.versions[at].restored_to
-            at = at - 1 if restored_to is None else restored_to
-        return at == number
+        while at >= 0:
+            version = self.versions[at]
+            position, number = version.positions.get(slot, (None, -1))
+            if number == at:
+                return position
+            at = at - 1 if version.restored_to is None else version.restored_to
+        return None
 
     @property
     def commits(self) -> int:
         return len(self.versions) - 1
 
 
+_lakes = WeakValueDictionary[int, Lake]()
+
+
 class LakeSink(CommitSink):
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.slot = ""
+
+    def describe(self) -> str:
+        return "LakeSink"
 
     def open(self, context: SinkContext) -> None:
         self.slot = f"{context.wal_id}/{context.sink}"
@@ -70,8 +88,11 @@ class LakeSink(CommitSink):
         return segment.id
 
     def position(self) -> CommitPosition | None:
-        stored = self.lake.versions[-1].positions.get(self.slot)
-        return None if stored is None else replace(stored[0], is_shown=self.lake.shows(stored[1]))
+        stored, _ = self.lake.versions[-1].positions.get(self.slot, (None, 0))
+        shown = self.lake.shown(self.slot)
+        if stored is None or (shown is not None and shown.batch_id >= stored.batch_id):
+            return shown
+        return replace(stored, is_shown=False, held_through=-1 if shown is None else shown.batch_id)
 
     def commit(self, batch: BatchCommit) -> None:
         number = len(self.lake.versions)

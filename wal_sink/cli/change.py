@@ -21,7 +21,7 @@ from wal_sink.operate.skip import SkipPlan, plan_skip, planned, skip, skip_order
 from wal_sink.protocol.checkpoint import Checkpoint
 from wal_sink.protocol.inventory import require_wal
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.base import CommitSink, TransactionalSink
 from wal_sink.sinks.held import holding
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.support.texts import counted, in_ranges
@@ -96,7 +96,7 @@ class BatchRange(click.ParamType[range]):
 
 @options.verb("catch-up", "Send what a restored target lost since its backup.", delivers=True)
 @options.name
-@options.to("The restored target of this sink, with its ledger.")
+@options.to("The restored target of this sink, with its positions.")
 @click.option(
     "--leave-out",
     multiple=True,
@@ -112,9 +112,10 @@ class BatchRange(click.ParamType[range]):
 def catch_up_verb(*, wal: Wal, name: str, to: str, leave_out: tuple[range, ...], is_empty: bool, **more: Any) -> Answer:
     """Send a target that was restored to an older state the batches that it lost since, each row once.
 
-    The target's ledger, which was restored with its rows, tells where it stands. The rows go to it under the sink's own
-    name, so the live stream goes on afterwards. Stop the process that serves the sink first. Transactional targets
-    only. If the command is interrupted, repeat it: it goes on where the target stands.
+    The target's position, which was restored with its rows or tells that they were rolled back, shows where it stands.
+    The rows go to it under the sink's own name, so the live stream goes on afterwards. Stop the process that serves the
+    sink first. Transactional and commit targets only. If the command is interrupted, repeat it: it goes on where the
+    target stands.
     """
     log, there = wal.require_log(), target(to)
     what: dict[str, Any] = {
@@ -128,7 +129,7 @@ def catch_up_verb(*, wal: Wal, name: str, to: str, leave_out: tuple[range, ...],
         plan = planned_catch_up(begun) if begun else plan_catch_up(log, name, there, **what)
 
     def act() -> Answer:
-        assert isinstance(there, TransactionalSink)  # noqa: S101 - the plan refuses any other target
+        assert isinstance(there, (TransactionalSink, CommitSink))  # noqa: S101 - the plan refuses any other target
         made = Delivery(there, where="driver", **options.policies(more))
         with working(f"sending batches to {plan.target}") as work, holding(there, f"the catch-up of {root}"):
             whom = more["take_over"]

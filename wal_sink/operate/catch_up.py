@@ -13,8 +13,10 @@ gets nothing: it only keeps the batches from being deleted. It is retired at the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -26,6 +28,7 @@ from wal_sink.log.records import Manifest, Marker, SinkRecord
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.log.sink_records import RetiredRecord
 from wal_sink.log.terms import Term, claim, claim_above_seen
+from wal_sink.operate.catch_up_commits import OnState
 from wal_sink.operate.catch_up_plan import (
     NO_LETTERS,
     CatchUpPlan,
@@ -44,16 +47,19 @@ from wal_sink.protocol.dispatch import LocalDispatcher, ServedSink, serve
 from wal_sink.protocol.inventory import newest_marker, require_wal
 from wal_sink.protocol.letters import count_rows
 from wal_sink.protocol.location import refuse_copy
+from wal_sink.protocol.positions import digest_of
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.base import CommitPosition, CommitSink, Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.calls import check_returned
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import Ability
+from wal_sink.sinks.guarantees import ability_of, promise
 from wal_sink.sinks.ledger import slot_name
 from wal_sink.support.limits import RowRate
 from wal_sink.support.secrets import redacted
 from wal_sink.support.texts import name_of
 
+Target: TypeAlias = TransactionalSink | CommitSink
+"""A target that tells its positions."""
 _LEFT_OUT = "left-out"
 """Segment id of a position that stands for rows which a user left out, in a slot that has none of the batch."""
 
@@ -131,7 +137,7 @@ def catch_up(
     log: Log,
     order: Order,
     plan: CatchUpPlan,
-    to: TransactionalSink,
+    to: Target,
     *,
     delivery: Delivery,
     take_over: TakeOver,
@@ -142,8 +148,10 @@ def catch_up(
     `delivery` holds the policies; its `to` is not read. Raises `HeldError` if another catch-up of the sink is
     unfinished, or if a process serves the sink, or may serve it, that `take_over` does not allow to fence. Raises
     `FencedError` if one began meanwhile, and `DeliveryError` if the target refuses or stays unreachable: then repeat
-    the command. Raises what `plan_catch_up` raises if the ledger changed meanwhile.
+    the command. Raises what `plan_catch_up` raises if the ledger changed meanwhile, and `ConfigError` for a policy that
+    the target does not support.
     """
+    promise(to, delivery, plan.name)
     role = paths.committer_role(plan.folder)
     refuse_held(log, role, take_over=take_over)
     begun = find_unfinished(log, order)
@@ -158,7 +166,8 @@ def catch_up(
         refuse_copy(log)  # again: it may have been moved before the claim
         sending: _Sending | None = None
         try:
-            sending = _Sending(log, term, plan, to, delivery, holder=holder)
+            kind = _SendingCommits if isinstance(to, CommitSink) else _SendingChunks
+            sending = kind(log, term, plan, to, delivery, holder=holder)
             done = sending.send_all(holding, on_batch)
         finally:
             note_end(log, role, (term if sending is None else sending.term).number)
@@ -168,27 +177,23 @@ def catch_up(
     return CaughtUp(name=plan.name, **done)
 
 
-class _Sending:
+class _Sending(ABC):
     """The batches of one catch-up, on their way to the target."""
 
-    def __init__(
-        self, log: Log, term: Term, plan: CatchUpPlan, to: TransactionalSink, delivery: Delivery, *, holder: str
-    ) -> None:
+    def __init__(self, log: Log, term: Term, plan: CatchUpPlan, to: Target, delivery: Delivery, *, holder: str) -> None:
         self._log = log
         self._holder = holder
         self._plan = plan
         self._to = to
-        self._limit_s = delivery.retry.attempt_timeout_s
         self._wal_id = require_wal(log, paths.sink(plan.folder)).wal_id
         self._rate = RowRate(delivery.rows_per_s, log.runtime)
         self._policies = delivery
         self._served = self._serve(to)
-        self._lettered = frozenset(log.numbers(paths.dead_letter_batches(plan.folder)))
         self._in_letters = self._rejected = 0
         self.term = term
 
     def send_all(self, holding: Term, on_batch: Callable[[int, int], None]) -> dict[str, int]:
-        """Send what the ledger lacks at this moment, then make sure that it lacks nothing. Returns the numbers.
+        """Send what the target lacks at this moment, then make sure that it lacks nothing. Returns the numbers.
 
         `holding`: the term under which batches are kept from being deleted. Retiring that sink claims the next one.
         """
@@ -201,11 +206,11 @@ class _Sending:
         held_from = _first_held(plan)
         now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out, held_from=held_from)
         self._refuse_older(now)
-        skipped, letters = set(_numbers(now.skipped)), NO_LETTERS
+        letters = NO_LETTERS
         for number, (batch_id, _) in enumerate(now.batches):
             on_batch(number, len(now.batches))
             holding.check(log.store)
-            self._send(batch_id, was_skipped=batch_id in skipped)
+            self._send(batch_id, now)
         if marker is not None:
             self._settle(marker)
             self._confirm(marker)
@@ -230,11 +235,62 @@ class _Sending:
                 f"this catch-up: wal-sink sinks retire WAL {self._holder}. Then repeat the command"
             )
 
-    def _send(self, batch_id: int, *, was_skipped: bool) -> None:
+    @abstractmethod
+    def _send(self, batch_id: int, now: CatchUpPlan) -> None:
+        """Send a batch of the plan that was made last."""
+
+    def _settle(self, marker: Marker) -> None:
+        """Bring the positions up to the marker if batches were left out."""
+
+    def _make_due(self, marker: Marker) -> LostLetters:  # noqa: ARG002
+        """Let dead letters that the target lost be due again."""
+        return NO_LETTERS
+
+    def _confirm(self, marker: Marker) -> None:
+        """Make sure that the target holds what the newest marker stands for. Raises `HistoryError`."""
+        nothing = msgspec.structs.replace(last_with_rows(marker), batch_id=marker.batch_id)
+        self._delivery(self._served, nothing, marker, taken_over=False).ask()
+
+    def _serve(self, to: Target) -> ServedSink:
+        here = LocalDispatcher(lambda: to, self._log, should_stop=lambda: False)
+        return serve(self._plan.folder, to, self._policies, here, self._log, travels=None, here=lambda: to)
+
+    def _delivery(
+        self, served: ServedSink, manifest: Manifest, before: Marker | None, *, taken_over: bool
+    ) -> BatchDelivery:
+        return BatchDelivery(
+            served,
+            self._log,
+            self._log.runtime.sleep_s,
+            manifest,
+            self.term,
+            wal_id=self._wal_id,
+            before=before,
+            taken_over=taken_over,
+            rate=self._rate,
+            ignores_repeats=False,
+        )
+
+    def _renew_term(self, above: int) -> Term:
+        """A term above the one that the target knows; see `Committer`. No task of this process is left behind."""
+        self.term = claim_above_seen(self._log, self.term, above, f"the target of sink {self._plan.folder!r}")
+        return self.term
+
+
+class _SendingChunks(_Sending):
+    """To a target with a ledger."""
+
+    def __init__(self, log: Log, term: Term, plan: CatchUpPlan, to: Any, delivery: Delivery, *, holder: str) -> None:
+        super().__init__(log, term, plan, to, delivery, holder=holder)
+        self._to: TransactionalSink = to
+        self._lettered = frozenset(log.numbers(paths.dead_letter_batches(plan.folder)))
+
+    def _send(self, batch_id: int, now: CatchUpPlan) -> None:
         folder = self._plan.folder
         manifest = released(self._log, folder, batch_id)
         has_letters = batch_id in self._lettered
         kept = _kept(self._log, folder, batch_id) if has_letters else 0
+        was_skipped = batch_id in _numbers(now.skipped)
         served = self._serve(self._within(manifest)) if was_skipped else self._served
         sent = self._delivery(served, manifest, None, taken_over=has_letters)
         if has_letters:
@@ -252,7 +308,13 @@ class _Sending:
         manifest = released(self._log, self._plan.folder, marker.last_delivered_batch)
         folder, wal_id, number = self._plan.folder, self._wal_id, self.term.number
         with asked(
-            self._log, self._to, manifest, wal_id=wal_id, sink=folder, term=number, limit_s=self._limit_s
+            self._log,
+            self._to,
+            manifest,
+            wal_id=wal_id,
+            sink=folder,
+            term=number,
+            limit_s=self._policies.retry.attempt_timeout_s,
         ) as session:
             found = positions_of(session, self._to, folder, wal_id, len(owed))
             for ordinal, (position, due) in enumerate(zip(found, owed, strict=True)):
@@ -290,11 +352,6 @@ class _Sending:
             follows=follows,
         )
 
-    def _confirm(self, marker: Marker) -> None:
-        """Make sure that the target holds what the newest marker stands for. Raises `HistoryError`."""
-        nothing = msgspec.structs.replace(last_with_rows(marker), batch_id=marker.batch_id)
-        self._delivery(self._served, nothing, marker, taken_over=False).ask()
-
     def _make_due(self, marker: Marker) -> LostLetters:
         """Let dead letters that the target lost be due again. One that is sent twice meanwhile is known by its slot."""
         folder, wal_id = self._plan.folder, self._wal_id
@@ -310,30 +367,19 @@ class _Sending:
         slots = [slot_name(self._wal_id, folder, number) for number in range(len(manifest.segments))]
         return Within(self._to, manifest, slots, self._log.require(Marker, path).skipped_rows or ())
 
-    def _serve(self, to: TransactionalSink) -> ServedSink:
-        here = LocalDispatcher(lambda: to, self._log, should_stop=lambda: False)
-        return serve(self._plan.folder, to, self._policies, here, self._log, travels=None, here=lambda: to)
 
-    def _delivery(
-        self, served: ServedSink, manifest: Manifest, before: Marker | None, *, taken_over: bool
-    ) -> BatchDelivery:
-        return BatchDelivery(
-            served,
-            self._log,
-            self._log.runtime.sleep_s,
-            manifest,
-            self.term,
-            wal_id=self._wal_id,
-            before=before,
-            taken_over=taken_over,
-            rate=self._rate,
-            ignores_repeats=False,
-        )
+class _SendingCommits(_Sending):
+    """To a target with one position, which each commit has to follow."""
 
-    def _renew_term(self, above: int) -> Term:
-        """A term above the one that the target knows; see `Committer`. No task of this process is left behind."""
-        self.term = claim_above_seen(self._log, self.term, above, f"the target of sink {self._plan.folder!r}")
-        return self.term
+    _last: CommitPosition | None = None
+    """The position that this process brought the target to; None before the first batch."""
+
+    def _send(self, batch_id: int, now: CatchUpPlan) -> None:
+        manifest = released(self._log, self._plan.folder, batch_id)
+        assert isinstance(self._to, CommitSink)  # noqa: S101 - the plan refuses any other target
+        served = self._serve(OnState(self._to, batch_id, self._last or now.follows))
+        self._delivery(served, manifest, None, taken_over=False).run(self._renew_term)
+        self._last = CommitPosition(batch_id, digest_of(manifest))
 
 
 def _first_held(plan: CatchUpPlan) -> int:
@@ -341,11 +387,11 @@ def _first_held(plan: CatchUpPlan) -> int:
     return min((batch_id for batch_id, _ in plan.batches), default=max(plan.through, 0))
 
 
-def _hold(log: Log, name: str, plan: CatchUpPlan, to: TransactionalSink) -> None:
+def _hold(log: Log, name: str, plan: CatchUpPlan, to: Target) -> None:
     """Keep the batches from being deleted, by a sink that gets nothing."""
     holder = SinkRecord(
         name=name,
-        sink_kind=Ability.TRANSACTIONAL.value,
+        sink_kind=ability_of(to).value,
         first_batch=_first_held(plan),
         identity=f"{redacted(name_of(to))} (a catch-up of sink {plan.name!r})",
         is_holder=True,

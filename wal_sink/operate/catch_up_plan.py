@@ -4,6 +4,8 @@ A ledger that was restored together with its rows is at a state that the target 
 position was under way or complete, and every batch before it was complete. So the newest position tells what is due.
 A ledger that cannot be such a state is refused, as far as the log and its markers can tell.
 
+A commit sink has one position in its target. If that is not shown, the target tells the newest batch that it shows.
+
 Each dead letter that was sent again has a separate slot in a transactional target. So the ledger tells exactly which of
 them the target lacks. If their record says that they were sent to this target, it is deleted: then they are due again,
 and `letters replay` sends them. Of all others nobody knows whether their rows were ever there.
@@ -11,16 +13,18 @@ and `letters replay` sends them. Of all others nobody knows whether their rows w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from wal_sink.errors import ConfigError, HeldError, HistoryError
 from wal_sink.log import paths
 from wal_sink.log.log import NOTHING, Log
-from wal_sink.log.records import Manifest, Marker, Replayed, SinkRecord, without_segments
+from wal_sink.log.records import Manifest, Marker, Release, Replayed, SinkRecord, without_segments
 from wal_sink.log.sink_records import ChangeRecord, RetiredRecord
+from wal_sink.operate.catch_up_commits import read_position, shown_through, told
 from wal_sink.operate.changes import TARGET, Order, command_of, read_changes
 from wal_sink.operate.ledgers import (
     Due,
@@ -33,12 +37,14 @@ from wal_sink.operate.ledgers import (
     owed_slots,
     positions_of,
     refuse_two_moments,
+    released,
 )
 from wal_sink.operate.replay import letter_slot
 from wal_sink.protocol.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.protocol.location import refuse_copy
-from wal_sink.protocol.sinks import read_names, refuse_retired
-from wal_sink.sinks.base import BatchSink, Sink, TransactionalSink
+from wal_sink.protocol.positions import digest_of
+from wal_sink.protocol.sinks import KnownSink, read_names, refuse_retired
+from wal_sink.sinks.base import BatchSink, CommitPosition, CommitSink, Sink, TransactionalSink
 from wal_sink.sinks.calls import SinkSession
 from wal_sink.sinks.guarantees import Ability, ability_of
 from wal_sink.sinks.ledger import described, slot_name, stored_position
@@ -53,7 +59,6 @@ NOBODY_HOLDS = 1 << 62
 _OTHERS = {
     Ability.IGNORE_KNOWN_KEYS: "It gets the batches after its backup by their ids, and ignores the keys that it knows",
     Ability.LOOK_UP: "It gets the batches after its backup by their ids, and only the chunks that it does not know",
-    Ability.COMMIT: "It gets the batches after its restored state by their ids",
 }
 _DOUBLES = "It gets the batches after its backup by their ids, and may then have some of their rows twice"
 
@@ -128,7 +133,7 @@ class CatchUpPlan:
     through: int
     """The newest batch that the sink has by its marker; -1 if none."""
     position: str
-    """The newest position in the target's ledger, in words."""
+    """The newest position of the sink in its target, in words."""
     batches: tuple[tuple[int, int], ...]
     """The batches that are sent, each with the number of rows that the target lacks."""
     rows: int
@@ -150,6 +155,10 @@ class CatchUpPlan:
     """Dead letters that were sent to this target again, and that it lacks now. They become due again."""
     rows_of_letters: int = 0
     """Rows of these."""
+    held_through: int | None = None
+    """Of a commit sink: the newest batch that the target showed; -1: none."""
+    follows: CommitPosition | None = None
+    """Of a commit sink: the position in its target."""
 
     @property
     def target_is_registered(self) -> bool:
@@ -166,6 +175,11 @@ class _Of:
     wal_id: str
     first_batch: int
     marker: Marker | None
+
+    @property
+    def through(self) -> int:
+        """The newest batch that the sink has by its marker; -1 if none."""
+        return self.marker.batch_id if self.marker else NOTHING
 
 
 def catch_up_order(
@@ -233,10 +247,17 @@ def plan_catch_up(
     if the ledger is not that of an earlier moment of this sink, and `DeliveryError` if the target gives no answer.
     """
     of = _sink_of(log, name)
-    target = _transactional(log, of, to)
+    target = _target_of(log, of, to)
+    make = _plan_commits if isinstance(target, CommitSink) else _plan_ledger
+    return make(log, of, target, is_empty=is_empty, leave_out=leave_out, held_from=held_from)
+
+
+def _plan_ledger(
+    log: Log, of: _Of, target: Any, *, is_empty: bool, leave_out: Sequence[int], held_from: int
+) -> CatchUpPlan:
     owed = owed_slots(of.marker)
     if of.marker is None or not owed:
-        return _plan(log, of, target, Ledger((), owed=()), Due(), is_empty=is_empty, leave_out=leave_out)
+        return _plan(log, of, target, Due(), is_empty=is_empty, leave_out=leave_out)
     folder, newest = of.record.name, last_with_rows(of.marker)
     with asked(log, target, newest, wal_id=of.wal_id, sink=folder) as session:
         due = Due(slots=len(owed))
@@ -244,21 +265,62 @@ def plan_catch_up(
         while due.slots > len(ledger.found):  # an older batch may have more segments than the marker names
             ledger = Ledger(tuple(positions_of(session, target, folder, of.wal_id, due.slots)), owed)
             due = find_due(log, folder, ledger, of.marker.batch_id, of.first_batch, held_from=held_from)
-        _refuse_ahead(log, of, target, ledger)
-        _refuse_nothing(log, of, target, ledger, is_empty=is_empty)
+        _refuse_ahead(log, of, target, ledger.at, described(ledger.newest))
+        _refuse_nothing(log, of, target, is_there=ledger.newest is not None, is_empty=is_empty)
         _refuse_without_table(session, target, ledger)
         refuse_two_moments(log, folder, ledger, first_batch=of.first_batch, left_out=leave_out, where=name_of(target))
-        if due.batches or due.gone:
-            since = min([*due.gone[:1], *(each.batch_id for each in due.batches)])
-            _refuse_other_rows(log, session, target, of, since=since, slots=max(len(ledger.found), 1))
+
+        def newest_of(sink: str) -> int:
+            found = positions_of(session, target, sink, of.wal_id, max(len(ledger.found), 1))
+            return max((each.batch_id for each in found if each), default=NOTHING)
+
+        _refuse_other_rows(log, of, target, due, newest_of)
         letters = find_lost_letters(log, session, target, folder, of.wal_id)
-    _refuse_unsendable(log, of, due, leave_out)
-    if leave_out and newest.batch_id <= deleted_through(log, held_from=held_from):
-        raise ConfigError(
-            f"{log.store.root}: every batch with rows that sink {name!r} delivered was deleted from the log, so there "
-            "is nothing to send. Begin again: retire the sink, and serve the target under a new name"
-        )
-    return _plan(log, of, target, ledger, due, letters=letters, is_empty=is_empty, leave_out=leave_out)
+    _refuse_unsendable(log, of, due, leave_out, newest=newest.batch_id, held_from=held_from)
+    return _plan(
+        log,
+        of,
+        target,
+        due,
+        position=described(ledger.newest),
+        is_behind=bool(ledger.behind),
+        letters=letters,
+        is_empty=is_empty,
+        leave_out=leave_out,
+    )
+
+
+def _plan_commits(
+    log: Log, of: _Of, target: Any, *, is_empty: bool, leave_out: Sequence[int], held_from: int
+) -> CatchUpPlan:
+    owed = of.marker.last_delivered_batch if of.marker else NOTHING
+
+    def position_of(sink: str) -> CommitPosition | None:
+        return read_position(log, target, sink, wal_id=of.wal_id, batch_id=of.through)
+
+    found = position_of(of.record.name)
+    if found is not None:
+        _refuse_ahead(log, of, target, found.batch_id, told(found))
+        _refuse_other_history(log, of, target, found)
+    _refuse_nothing(log, of, target, is_there=found is not None, is_empty=is_empty or owed == NOTHING)
+    held = shown_through(found)
+    # A batch that was committed, not marked, and rolled back is sent as well: its position is in the way of the sink.
+    through = max(of.through, found.batch_id if found else NOTHING)
+    due = find_due(log, of.record.name, Ledger((), ()), through, max(of.first_batch, held + 1), held_from=held_from)
+    _refuse_other_rows(log, of, target, due, lambda sink: shown_through(position_of(sink)))
+    _refuse_unsendable(log, of, due, leave_out, newest=owed, held_from=held_from)
+    return _plan(
+        log,
+        of,
+        target,
+        due,
+        position=told(found),
+        is_behind=held < owed,
+        is_empty=is_empty,
+        leave_out=leave_out,
+        held_through=held,
+        follows=found,
+    )
 
 
 def planned_catch_up(record: ChangeRecord) -> CatchUpPlan:
@@ -269,13 +331,16 @@ def planned_catch_up(record: ChangeRecord) -> CatchUpPlan:
 def _plan(
     log: Log,
     of: _Of,
-    to: TransactionalSink,
-    ledger: Ledger,
+    to: Sink,
     due: Due,
     *,
-    letters: LostLetters = NO_LETTERS,
     is_empty: bool,
     leave_out: Sequence[int],
+    position: str = "nothing",
+    is_behind: bool = False,
+    letters: LostLetters = NO_LETTERS,
+    held_through: int | None = None,
+    follows: CommitPosition | None = None,
 ) -> CatchUpPlan:
     sent = [each for each in due.batches if each.rows]
     return CatchUpPlan(
@@ -283,30 +348,30 @@ def _plan(
         folder=of.record.name,
         target=name_of(to),
         registered=redacted(of.record.identity),
-        through=of.marker.batch_id if of.marker else NOTHING,
-        position=described(ledger.newest),
+        through=of.through,
+        position=position,
         batches=tuple((each.batch_id, each.rows or 0) for each in sent),
         rows=sum(each.rows or 0 for each in sent),
         bytes=sum(each.bytes for each in sent),
         left_out=tuple(in_ranges(sorted(leave_out))),
         skipped=tuple(in_ranges([each.batch_id for each in due.batches if each.is_skipped])),
-        is_behind=bool(ledger.behind),
+        is_behind=is_behind,
         is_empty=is_empty,
         replayed_letters=letters.unknown,
-        others=tuple(_others(log, of, to)),
+        others=tuple(known.name for known, _ in _others(log, of, to) if not known.is_retired),
         lost_letters=len(letters.due),
         rows_of_letters=letters.rows,
+        held_through=held_through,
+        follows=follows,
     )
 
 
-def _others(log: Log, of: _Of, to: TransactionalSink) -> list[str]:
-    """Names of the other sinks that were registered for this target and still get batches."""
-    found = []
-    for sink in read_names(log).sinks:
-        record = None if sink.is_retired else log.find(SinkRecord, paths.sink(sink.folder))
-        if record is not None and record.name != of.record.name and not record.is_holder:
-            found += [sink.name] if is_for(record.identity, to) else []
-    return found
+def _others(log: Log, of: _Of, to: Sink) -> Iterator[tuple[KnownSink, SinkRecord]]:
+    """The other sinks that were registered for this target."""
+    for known in read_names(log).sinks:
+        record = log.find(SinkRecord, paths.sink(known.folder))
+        if record is not None and record.name != of.record.name and is_for(record.identity, to):
+            yield known, record
 
 
 def _sink_of(log: Log, name: str) -> _Of:
@@ -317,25 +382,25 @@ def _sink_of(log: Log, name: str) -> _Of:
     return _Of(name, record, wal.wal_id, max(record.first_batch, wal.first_batch), newest_marker(log, folder))
 
 
-def _transactional(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink:
-    """The target, if it keeps a ledger and the sink used it. Raises `ConfigError` with the way for other kinds."""
+def _target_of(log: Log, of: _Of, to: Sink | BatchSink) -> TransactionalSink | CommitSink:
+    """The target, if it tells positions and the sink used them. Raises `ConfigError` with the way for other kinds."""
     if of.record.is_holder:
         raise ConfigError(
             f"{log.store.root}: {of.name!r} belongs to a catch-up. Complete it with its own command: wal-sink sinks "
             "list WAL"
         )
     ability = Ability(of.record.sink_kind)
-    if ability is not Ability.TRANSACTIONAL:
+    if ability not in {Ability.TRANSACTIONAL, Ability.COMMIT}:
         raise ConfigError(
             f"sink {of.name!r} of {log.store.root} is {ability.value}, not transactional: its target keeps no ledger "
             f"of rows. {_OTHERS.get(ability, _DOUBLES)}: serve the target under a new name from "
             "the first batch that it may lack (wal-sink drain --name NEW --start-from N), and retire this sink. "
             "wal-sink batches WAL shows when each batch was staged"
         )
-    if not isinstance(to, TransactionalSink):
+    if not isinstance(to, (TransactionalSink, CommitSink)) or ability_of(to) is not ability:
         raise ConfigError(
-            f"--to: {name_of(to)} is a {ability_of(to).value} target and keeps no ledger, but sink {of.name!r} is a "
-            "transactional one. Pass the target of this sink"
+            f"--to: {name_of(to)} is a {ability_of(to).value} target, but sink {of.name!r} is a {ability.value} one. "
+            "Pass the target of this sink"
         )
     return to
 
@@ -345,19 +410,34 @@ def last_with_rows(marker: Marker) -> Manifest:
     return without_segments(marker.last_delivered_batch)
 
 
-def _refuse_ahead(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger) -> None:
-    through = of.marker.batch_id if of.marker else NOTHING
-    if ledger.at > through + 1:
+def _most_ahead(of: _Of) -> int:
+    """The newest batch that the target may have: the one that was under way."""
+    return max(of.through, of.first_batch - 1) + 1
+
+
+def _refuse_ahead(log: Log, of: _Of, to: Sink, at: int, position: str) -> None:
+    if at > _most_ahead(of):
         raise HistoryError(
-            f"sink {of.name!r} of {log.store.root} has batch {through} according to its newest marker, but "
-            f"{name_of(to)} is ahead, at {described(ledger.newest)}. The WAL was restored to an older state, or a "
+            f"sink {of.name!r} of {log.store.root} has batch {of.through} according to its newest marker, but "
+            f"{name_of(to)} is ahead, at {position}. The WAL was restored to an older state, or a "
             "copy of the WAL delivers too. Nothing was sent"
         )
 
 
-def _refuse_nothing(log: Log, of: _Of, to: TransactionalSink, ledger: Ledger, *, is_empty: bool) -> None:
+def _refuse_other_history(log: Log, of: _Of, to: Sink, found: CommitPosition) -> None:
+    """Compare the position with the batch, if the log still holds that. Two reads."""
+    if log.find(Release, paths.release(found.batch_id)) is None:
+        return
+    if (due := digest_of(released(log, of.record.name, found.batch_id))) != found.digest:
+        raise HistoryError(
+            f"batch {found.batch_id}: {name_of(to)} holds it with digest {found.digest}, but the WAL delivers {due}. "
+            "This is not the target of this sink, or it has another history. Nothing was sent"
+        )
+
+
+def _refuse_nothing(log: Log, of: _Of, to: Sink, *, is_there: bool, is_empty: bool) -> None:
     """An absent ledger is no empty target: its rows may have been restored without the ledger."""
-    if ledger.newest is None and not is_empty:
+    if not is_there and not is_empty:
         raise ConfigError(
             f"{name_of(to)} holds no position of sink {of.name!r} of {log.store.root}. Either --to does not name the "
             "target of this sink, or its ledger was not restored with its rows: restore both from one backup. Only if "
@@ -373,18 +453,11 @@ def _refuse_without_table(session: SinkSession, to: TransactionalSink, ledger: L
         )
 
 
-def _refuse_other_rows(
-    log: Log, session: SinkSession, to: TransactionalSink, of: _Of, *, since: int, slots: int
-) -> None:
-    """Refuse if another sink of this target has rows of these batches there, under other slots."""
-    for known in read_names(log).sinks:
-        record = log.find(SinkRecord, paths.sink(known.folder))
-        if record is None or record.name == of.record.name or record.sink_kind != Ability.TRANSACTIONAL.value:
-            continue
-        if not is_for(record.identity, to):
-            continue  # of another table in the same database
-        found = positions_of(session, to, record.name, of.wal_id, slots)
-        if any(each is not None and each.batch_id >= since for each in found):
+def _refuse_other_rows(log: Log, of: _Of, to: Sink, due: Due, newest_of: Callable[[str], int]) -> None:
+    """Refuse if another sink of this target has rows of these batches there. `newest_of`: its newest batch there."""
+    since = min([*due.gone[:1], *(each.batch_id for each in due.batches)], default=NOBODY_HOLDS)
+    for known, record in _others(log, of, to) if since < NOBODY_HOLDS else ():
+        if newest_of(record.name) >= since:
             raise ConfigError(
                 f"{log.store.root}: sink {known.name!r} ({redacted(record.identity)}) also delivered batch {since} or "
                 f"a later one to {name_of(to)}, so rows could come twice. Restore the target again, and catch it up "
@@ -392,8 +465,10 @@ def _refuse_other_rows(
             )
 
 
-def _refuse_unsendable(log: Log, of: _Of, due: Due, leave_out: Sequence[int]) -> None:
-    """Refuse batches that cannot be sent unless the user named them, and names of batches that can."""
+def _refuse_unsendable(log: Log, of: _Of, due: Due, leave_out: Sequence[int], *, newest: int, held_from: int) -> None:
+    """Refuse batches that cannot be sent unless the user named them, and names of batches that can. `newest`: the
+    newest batch with rows that the sink delivered, which must be sent if any is left out.
+    """
     unknown = [each.batch_id for each in due.batches if each.rows is None]
     if sendable := sorted({each.batch_id for each in due.batches if each.rows is not None} & set(leave_out)):
         raise ConfigError(
@@ -402,6 +477,11 @@ def _refuse_unsendable(log: Log, of: _Of, due: Due, leave_out: Sequence[int]) ->
         )
     lacking = {*due.gone, *unknown} - set(leave_out)
     if not lacking:
+        if leave_out and newest <= deleted_through(log, held_from=held_from):
+            raise ConfigError(
+                f"{log.store.root}: every batch with rows that sink {of.name!r} delivered was deleted from the log, so "
+                "there is nothing to send. Begin again: retire the sink, and serve the target under a new name"
+            )
         return
     reasons = []
     if gone := [each for each in due.gone if each in lacking]:

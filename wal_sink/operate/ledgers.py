@@ -85,7 +85,7 @@ def have_ended(log: Log, term: Term, *, since: int) -> bool:
 @contextmanager
 def asked(
     log: Log,
-    to: TransactionalSink,
+    to: Sink,
     manifest: Manifest,
     *,
     wal_id: str,
@@ -130,7 +130,7 @@ def positions_of(
     return [stored_position(f"last({slot!r})", slot, found.get(slot)) for slot in slots]
 
 
-def is_for(identity: str, to: TransactionalSink) -> bool:
+def is_for(identity: str, to: Sink) -> bool:
     """Whether a sink with this description was registered for this target."""
     return identity == redacted(name_of(to))
 

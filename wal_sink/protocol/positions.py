@@ -144,8 +144,7 @@ def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSi
     raise HistoryError(
         f"batch {max(owed, at)} was delivered, but the target has {has}. The target was restored to an older state, "
         "rolled back, or made anew. Nothing was committed. Restore the newer target. Or send again what it lost: "
-        f"retire this sink (wal-sink sinks retire WAL {given.sink}), and serve the target under a new name from the "
-        "first batch that it lacks (start_from, same_target=True)"
+        "wal-sink catch-up WAL --name SINK --to TARGET --why TEXT"
     )
 
 

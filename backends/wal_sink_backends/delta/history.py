@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from wal_sink.errors import StoreError
 from wal_sink_backends.delta.table import Table
 
 
@@ -18,28 +17,33 @@ class LogGoneError(Exception):
     """An entry of the log is gone, or does not tell its operation, so nobody can tell."""
 
 
+Positions: TypeAlias = list[int | None]
+"""The versions of the application ids of a sink, in the order of their names."""
 _NEAR = 20
 """Entries that are read here. After them the library searches, which reads all since the last checkpoint."""
 
 
-def positions(table: Table, newest: int, names: Sequence[str]) -> list[int | None]:
+def positions(table: Table, newest: int, names: Sequence[str]) -> Positions:
     """The versions of these application ids, which every commit of a sink has together. Raises `StoreError`."""
     for version in range(newest, max(-1, newest - _NEAR), -1):
         if (data := table.entry(version)) is None:
             break
-        found = {told["appId"]: told["version"] for told in _actions(data, "txn")}
-        if names[0] in found:
-            return [found.get(name) for name in names]
+        if found := _positions_in(data, names):
+            return found
     return table.positions(names)
 
 
-def is_shown(table: Table, version: int, newest: int) -> bool:
-    """Return whether `newest`, the newest version, builds on `version`. Raises `LogGoneError` and `StoreError`."""
+def shown(table: Table, stored: Positions, newest: int, names: Sequence[str]) -> Positions:
+    """The positions of the newest commit of the sink on which `newest`, the newest version, builds; empty if there is
+    none. `stored`: those that the table has now, which RESTORE keeps. Raises `LogGoneError` and `StoreError`.
+    """
     at = newest
-    while at > version:
-        data = table.entry(at)
-        if data is None:
-            raise LogGoneError(at)
+    while at >= 0:
+        if at == stored[1]:
+            return stored
+        data = _entry(table, at)
+        if found := _positions_in(data, names):
+            return found
         told = next(_actions(data, "commitInfo"), {})
         if "operation" not in told and any(_actions(data, "remove")):
             raise LogGoneError(at)  # a writer may leave it out; without a removed file it is no RESTORE that takes rows
@@ -47,8 +51,20 @@ def is_shown(table: Table, version: int, newest: int) -> bool:
             at -= 1
             continue
         restored = (told.get("operationParameters") or {}).get("version")
-        at = _equal_version(table, at, version) if restored in (None, "", "null") else int(restored)
-    return at == version
+        at = _equal_version(table, at) if restored in (None, "", "null") else int(restored)
+    return []
+
+
+def _entry(table: Table, version: int) -> bytes:
+    if (data := table.entry(version)) is None:
+        raise LogGoneError(version)
+    return data
+
+
+def _positions_in(data: bytes, names: Sequence[str]) -> Positions:
+    """The positions that an entry of the log stores; empty if it stores none."""
+    found = {told["appId"]: told["version"] for told in _actions(data, "txn")}
+    return [found.get(name) for name in names] if names[0] in found else []
 
 
 def _actions(data: bytes, kind: str) -> Iterator[dict[str, Any]]:
@@ -57,13 +73,21 @@ def _actions(data: bytes, kind: str) -> Iterator[dict[str, Any]]:
             yield action[kind]
 
 
-def _equal_version(table: Table, at: int, version: int) -> int:
-    """The newest version before `at` that shows the same files, if it is `version` or later; else one before it.
-
-    For a RESTORE to a time, which the entry has in the time zone of a session that is not known.
+def _equal_version(table: Table, restore: int) -> int:
+    """The newest version before a RESTORE that shows the same files. For a RESTORE to a time: the entry has it in the
+    time zone of an unknown session.
     """
-    try:
-        restored = table.files_at(at)
-        return next((old for old in range(at - 1, version - 1, -1) if table.files_at(old) == restored), version - 1)
-    except StoreError as error:
-        raise LogGoneError(at) from error
+    data = _entry(table, restore)
+    lacking, extra = _files(data, "add"), _files(data, "remove")  # what a version has less, and more
+    for version in range(restore - 1, -1, -1):
+        if not lacking and not extra:
+            return version
+        data = _entry(table, version)
+        added, removed = _files(data, "add"), _files(data, "remove")
+        lacking, extra = (lacking - removed) | (added - extra), (extra - added) | (removed - lacking)
+    raise LogGoneError(restore)
+
+
+def _files(data: bytes, kind: str) -> set[tuple[str, str]]:
+    """The files that an entry adds or removes, each with its deletion vector."""
+    return {(told["path"], json.dumps(told.get("deletionVector"))) for told in _actions(data, kind)}

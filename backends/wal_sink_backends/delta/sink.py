@@ -18,7 +18,7 @@ from wal_sink.support.arguments import check_bool, one_of
 from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment, refuse_braces
 from wal_sink_backends.common.sinks import ReadySink
-from wal_sink_backends.delta.history import LogGoneError, is_shown, positions
+from wal_sink_backends.delta.history import LogGoneError, Positions, positions, shown
 from wal_sink_backends.delta.schema import check_columns, check_names, check_table, columns_with_bounds, table_schema
 from wal_sink_backends.delta.statistics import in_table, statistics_of
 from wal_sink_backends.delta.table import Table
@@ -197,24 +197,15 @@ class DeltaSink(ReadySink, CommitSink):
     def _position_in(self, state: Any) -> CommitPosition | None:
         if state is None:
             return None
-        slot = self._slot()
-        newest = state.version()
-        stored = positions(self.opened(self._table), newest, [slot + part for part in _PARTS])
-        batch_id, version, digest = stored
-        if batch_id is None and version is None and digest is None:
+        table, newest, names = self.opened(self._table), state.version(), [self._slot() + part for part in _PARTS]
+        stored = positions(table, newest, names)
+        if not any(number is not None for number in stored):
             return None
-        if batch_id is None or version is None or digest is None:
-            raise HistoryError(
-                f"{self!r}: the position of {slot} is incomplete: batch, version and digest are {stored}. Another "
-                "program changed it"
-            )
-        return CommitPosition(batch_id, f"{digest:015x}", is_shown=self._is_shown(batch_id, version, newest))
-
-    def _is_shown(self, batch_id: int, version: int, newest: int) -> bool:
+        batch_id, version, digest = self._complete(stored)
         if self._rolled_back == "accept":
-            return True
+            return CommitPosition(batch_id, digest)
         try:
-            return is_shown(self.opened(self._table), version, newest)
+            found = shown(table, stored, newest, names)
         except LogGoneError as gone:
             raise HistoryError(
                 f"{self!r}: batch {batch_id} was committed as version {version}, but entry {gone} of the log is gone, "
@@ -222,6 +213,21 @@ class DeltaSink(ReadySink, CommitSink):
                 "older version since. Look at the table. If it has the rows, start once with rolled_back='accept'. "
                 "Keep the log (delta.logRetentionDuration) for longer than the stream may stand still"
             ) from gone
+        if not found:
+            return CommitPosition(batch_id, digest, is_shown=False)
+        held, _, its_digest = self._complete(found)
+        if held < batch_id:
+            return CommitPosition(batch_id, digest, is_shown=False, held_through=held)
+        return CommitPosition(held, its_digest)  # a RESTORE may bring back what was there before a catch-up
+
+    def _complete(self, stored: Positions) -> tuple[int, int, str]:
+        batch_id, version, digest = stored
+        if batch_id is None or version is None or digest is None:
+            raise HistoryError(
+                f"{self!r}: the position of {self._slot()} is incomplete: batch, version and digest are {stored}. "
+                "Another program changed it"
+            )
+        return batch_id, version, f"{digest:015x}"
 
     def _check(self, table: Table, state: Any, files: Sequence[_File], what: str) -> None:
         """Refuse a table that these files do not fit. Somebody may have altered it since the last look."""

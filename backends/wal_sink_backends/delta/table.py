@@ -106,12 +106,6 @@ class Table:
                 commit_properties=self._lake.CommitProperties(max_commit_retries=0),  # else it makes it a second time
             )
 
-    def files_at(self, version: int) -> frozenset[str]:
-        """The files that a version shows. Raises `StoreError` if its log is gone."""
-        with self._translated(f"reading version {version}"):
-            state = self._lake.DeltaTable(self._address, version=version, storage_options=self._options)
-            return frozenset(state.file_uris())
-
     def entry(self, version: int) -> bytes | None:
         """The log's entry of a version; None if it is gone."""
         with self._translated(f"reading entry {version} of the log"), suppress(FileNotFoundError):

@@ -61,7 +61,7 @@ def _shown(table: Path, version: int, place: Path) -> bool:
     with opened(place, context(columns=COLUMNS)) as sink:
         position = sink.position()
     assert position is not None
-    assert position == at(1, shown=position.is_shown)
+    assert position == at(1, held=None if position.is_shown else 0)
     return position.is_shown
 
 

@@ -73,7 +73,7 @@ def test_a_sink_whose_target_keeps_no_ledger_is_refused_with_the_way() -> None:
 def test_a_target_of_another_kind_an_unknown_and_a_retired_sink_are_refused() -> None:
     place, target = half()
 
-    with pytest.raises(ConfigError, match="is a plain target and keeps no ledger"):
+    with pytest.raises(ConfigError, match="is a plain target, but sink 'a' is a transactional one"):
         planned(place, Recorder())
     with pytest.raises(ConfigError, match="has no sink 'x'; it has 'a'"):
         planned(place, Forgetful(target), "x")

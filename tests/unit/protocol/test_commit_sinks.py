@@ -148,7 +148,7 @@ def test_a_table_that_was_rolled_back_or_replaced_is_refused_at_the_next_start(
         how(lake)
         before[:] = lake.versions
 
-    with pytest.raises(HistoryError, match=rf"batch 1 was delivered, but {told}.*start_from"):
+    with pytest.raises(HistoryError, match=rf"batch 1 was delivered, but {told}.*wal-sink catch-up"):
         start_after(lake, happens)
     assert lake.versions == before
 

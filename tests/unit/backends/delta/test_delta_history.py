@@ -39,7 +39,8 @@ def shown(table: Path, batch_id: int = 1) -> bool:
     with opened(table) as sink:
         position = sink.position()
     assert position is not None
-    assert position == at(batch_id, shown=position.is_shown), "RESTORE keeps the position"
+    held = None if position.is_shown else batch_id - 1
+    assert position == at(batch_id, held=held), "RESTORE keeps the position, and shows the batch before"
     return position.is_shown
 
 
@@ -179,6 +180,61 @@ def test_a_log_that_was_cleaned_up_cannot_tell(table: Path) -> None:
         assert sink.position() == at(1)
         deliver(sink, 2)
     assert shown(table, 2), "the next start needs no option"
+
+
+@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize("others", [0, 30], ids=["alone", "behind many entries of others"])
+def test_the_newest_batch_that_the_table_shows_is_told(tmp_path: Path, version: int, others: int) -> None:
+    made(tmp_path)
+    with opened(tmp_path) as sink:
+        deliver(sink, 0, 1, 2)
+        append(tmp_path)
+        restore(tmp_path, version)
+        for _ in range(others):
+            append(tmp_path)
+        assert sink.position() == at(2, held=version - 1 if version < 3 else None)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_number_that_falls_is_read_after_checkpoints_and_many_entries(tmp_path: Path, version: int) -> None:
+    """The batches that are missing come again: the number of the position is lower than before."""
+    made(tmp_path)
+    with opened(tmp_path) as sink:
+        deliver(sink, 0, 1, 2, 7)
+        restore(tmp_path, version)
+        deliver(sink, version)
+        assert sink.position() == at(version)
+    slot = "wal-sink/wal/default"
+    for _ in range(2):
+        assert DeltaTable(str(tmp_path)).transaction_version(slot) == version
+        DeltaTable(str(tmp_path)).create_checkpoint()
+        for _ in range(25):
+            append(tmp_path)
+    with opened(tmp_path) as sink:
+        assert sink.position() == at(version)
+        deliver(sink, 8)
+    assert shown(tmp_path, 8)
+
+
+def test_a_restore_to_before_the_commits_of_a_catch_up_shows_the_batches_that_were_there_then(table: Path) -> None:
+    with opened(table) as sink:
+        deliver(sink, 2)
+    restore(table, 1)
+    with opened(table) as sink:
+        deliver(sink, 1)
+    restore(table, 3)
+    with opened(table) as sink:
+        assert sink.position() == at(2), "newer than the number that the table has now"
+        deliver(sink, 3)
+    assert shown(table, 3)
+
+
+def test_a_restore_to_a_state_that_no_version_shows_cannot_tell(table: Path) -> None:
+    info = {"commitInfo": {"operation": "RESTORE", "operationParameters": {}}}
+    add = next(action for action in entries(table, 2) if "add" in action)["add"]
+    write_entry(table, 3, {"add": {**add, "path": "another.parquet"}}, info)
+    with opened(table) as sink, pytest.raises(HistoryError, match=r"entry 3 .*rolled_back='accept'"):
+        sink.position()
 
 
 def test_a_restore_is_accepted_for_one_start(table: Path) -> None:
