@@ -221,6 +221,26 @@ def test_a_frozen_commit_finds_its_own_batch_committed_by_the_next_process(
     assert ids_in(table) == [1, 2, 3]
 
 
+def test_a_frozen_commit_lands_in_an_older_copy_of_the_table_that_has_grown_to_its_version(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version is a number. Nobody can see that batch 0 is missing."""
+    backup = shutil.copytree(table / "_delta_log", table.with_name("backup"))
+
+    def an_older_copy_comes_back() -> None:
+        shutil.rmtree(table / "_delta_log")
+        shutil.copytree(backup, table / "_delta_log")
+        other_writer(table)
+
+    with opened(table) as old, opened(table) as new:
+        deliver(old, 0)
+        frozen = batch(old, 1, OTHER)
+        _interrupt(old, monkeypatch, [an_older_copy_comes_back])
+        old.commit(frozen)
+        assert new.position() == at(1)
+    assert ids_in(table) == [9, 9]
+
+
 def test_another_position_than_expected_is_refused(table: Path) -> None:
     with opened(table) as sink:
         early = batch(sink, 1)
