@@ -344,7 +344,7 @@ def _compare_commit(look: Look, facts: SinkFacts, target: CommitSink, marker: Ma
     if at < owed:
         is_at = "has no position" if found is None else f"is at batch {at}"
         fault(Fault.TARGET_BEHIND, f"it {is_at}, but batch {owed} was delivered and marked", owed)
-    elif found is not None and not found.is_shown:
+    elif found is not None and not found.is_shown and found.held_through < owed:
         fault(Fault.TARGET_BEHIND, f"it is at batch {at}, but was rolled back to a state before that commit", at)
     elif found is not None and manifest is None and at > newest_marked(look.log, facts.folder):  # else it was collected
         fault(Fault.TARGET_AHEAD, f"it is at batch {at}, which the WAL has not released", at)

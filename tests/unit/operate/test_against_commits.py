@@ -57,10 +57,13 @@ def test_a_target_that_gives_no_answer() -> None:
     assert found_after(lambda _: None, sink=Silent) == [(Fault.TARGET_OTHER, None)]
 
 
-def test_a_batch_that_is_committed_and_not_marked_yet_is_right() -> None:
+@pytest.mark.parametrize("change", [lambda _: None, lambda lake: lake.restore(0)], ids=["shown", "rolled back"])
+def test_a_batch_that_is_committed_and_not_marked_yet_is_right(change: Callable[[Lake], object]) -> None:
+    """If it was rolled back, it is delivered again."""
     lake = Lake()
     with SinkQuery(lambda: LakeSink(lake)) as running:
         running.crash_at("before create sinks/default/markers")
         running.batch(pa.table({"id": [1]}))
         assert not running.alive
+        change(lake)
         assert Check(running._place.wal, comparisons=[AgainstTarget(LakeSink(lake), "default")]).run() == []
