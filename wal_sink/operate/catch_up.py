@@ -28,7 +28,6 @@ from wal_sink.log.records import Manifest, Marker, SinkRecord
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.log.sink_records import RetiredRecord
 from wal_sink.log.terms import Term, claim, claim_above_seen
-from wal_sink.operate.catch_up_commits import OnState
 from wal_sink.operate.catch_up_plan import (
     NO_LETTERS,
     CatchUpPlan,
@@ -47,9 +46,8 @@ from wal_sink.protocol.dispatch import LocalDispatcher, ServedSink, serve
 from wal_sink.protocol.inventory import newest_marker, require_wal
 from wal_sink.protocol.letters import count_rows
 from wal_sink.protocol.location import refuse_copy
-from wal_sink.protocol.positions import digest_of
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import CommitPosition, CommitSink, Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.base import CommitSink, Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.calls import check_returned
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import ability_of, promise
@@ -207,11 +205,11 @@ class _Sending(ABC):
         now = plan_catch_up(log, plan.name, self._to, is_empty=plan.is_empty, leave_out=leave_out, held_from=held_from)
         self._refuse_older(now)
         letters = NO_LETTERS
-        for number, (batch_id, _) in enumerate(now.batches):
-            on_batch(number, len(now.batches))
-            holding.check(log.store)
-            self._send(batch_id, now)
-        if marker is not None:
+        if marker is not None:  # else nothing was delivered
+            for number, (batch_id, _) in enumerate(now.batches):
+                on_batch(number, len(now.batches))
+                holding.check(log.store)
+                self._send(batch_id, now, marker)
             self._settle(marker)
             self._confirm(marker)
             letters = self._make_due(marker)
@@ -236,8 +234,8 @@ class _Sending(ABC):
             )
 
     @abstractmethod
-    def _send(self, batch_id: int, now: CatchUpPlan) -> None:
-        """Send a batch of the plan that was made last."""
+    def _send(self, batch_id: int, now: CatchUpPlan, marker: Marker) -> None:
+        """Send a batch of the plan that was made last. `marker`: the newest one of the sink."""
 
     def _settle(self, marker: Marker) -> None:
         """Bring the positions up to the marker if batches were left out."""
@@ -285,7 +283,7 @@ class _SendingChunks(_Sending):
         self._to: TransactionalSink = to
         self._lettered = frozenset(log.numbers(paths.dead_letter_batches(plan.folder)))
 
-    def _send(self, batch_id: int, now: CatchUpPlan) -> None:
+    def _send(self, batch_id: int, now: CatchUpPlan, marker: Marker) -> None:  # noqa: ARG002
         folder = self._plan.folder
         manifest = released(self._log, folder, batch_id)
         has_letters = batch_id in self._lettered
@@ -369,17 +367,22 @@ class _SendingChunks(_Sending):
 
 
 class _SendingCommits(_Sending):
-    """To a target with one position, which each commit has to follow."""
+    """To a target with one position."""
 
-    _last: CommitPosition | None = None
-    """The position that this process brought the target to; None before the first batch."""
+    _sent: int | None = None
+    """The newest batch that this process sent."""
 
-    def _send(self, batch_id: int, now: CatchUpPlan) -> None:
+    def _send(self, batch_id: int, now: CatchUpPlan, marker: Marker) -> None:
+        """Send the batch, unless the target shows less than what came before: it may be restored at any time."""
+        held = now.held_through if self._sent is None else self._sent
+        before = None
+        if held is not None and held > NOTHING:
+            before = msgspec.structs.replace(
+                marker, last_delivered_batch=held, last_delivered_rows=(0,), last_delivered_older=()
+            )
         manifest = released(self._log, self._plan.folder, batch_id)
-        assert isinstance(self._to, CommitSink)  # noqa: S101 - the plan refuses any other target
-        served = self._serve(OnState(self._to, batch_id, self._last or now.follows))
-        self._delivery(served, manifest, None, taken_over=False).run(self._renew_term)
-        self._last = CommitPosition(batch_id, digest_of(manifest))
+        self._delivery(self._served, manifest, before, taken_over=False).run(self._renew_term)
+        self._sent = batch_id
 
 
 def _first_held(plan: CatchUpPlan) -> int:

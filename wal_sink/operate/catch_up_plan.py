@@ -24,7 +24,6 @@ from wal_sink.log import paths
 from wal_sink.log.log import NOTHING, Log
 from wal_sink.log.records import Manifest, Marker, Release, Replayed, SinkRecord, without_segments
 from wal_sink.log.sink_records import ChangeRecord, RetiredRecord
-from wal_sink.operate.catch_up_commits import read_position, shown_through, told
 from wal_sink.operate.changes import TARGET, Order, command_of, read_changes
 from wal_sink.operate.ledgers import (
     Due,
@@ -35,14 +34,16 @@ from wal_sink.operate.ledgers import (
     find_due,
     is_for,
     owed_slots,
+    position_in,
     positions_of,
     refuse_two_moments,
     released,
+    told,
 )
 from wal_sink.operate.replay import letter_slot
 from wal_sink.protocol.inventory import Lost, newest_marker, require, require_wal
 from wal_sink.protocol.location import refuse_copy
-from wal_sink.protocol.positions import digest_of
+from wal_sink.protocol.positions import digest_of, held_through
 from wal_sink.protocol.sinks import KnownSink, read_names, refuse_retired
 from wal_sink.sinks.base import BatchSink, CommitPosition, CommitSink, Sink, TransactionalSink
 from wal_sink.sinks.calls import SinkSession
@@ -157,8 +158,6 @@ class CatchUpPlan:
     """Rows of these."""
     held_through: int | None = None
     """Of a commit sink: the newest batch that the target showed; -1: none."""
-    follows: CommitPosition | None = None
-    """Of a commit sink: the position in its target."""
 
     @property
     def target_is_registered(self) -> bool:
@@ -295,19 +294,18 @@ def _plan_commits(
 ) -> CatchUpPlan:
     owed = of.marker.last_delivered_batch if of.marker else NOTHING
 
-    def position_of(sink: str) -> CommitPosition | None:
-        return read_position(log, target, sink, wal_id=of.wal_id, batch_id=of.through)
+    def position(sink: str) -> CommitPosition | None:
+        return position_in(log, target, sink, wal_id=of.wal_id, batch_id=of.through)
 
-    found = position_of(of.record.name)
+    found = position(of.record.name)
     if found is not None:
         _refuse_ahead(log, of, target, found.batch_id, told(found))
         _refuse_other_history(log, of, target, found)
     _refuse_nothing(log, of, target, is_there=found is not None, is_empty=is_empty or owed == NOTHING)
-    held = shown_through(found)
-    # A batch that was committed, not marked, and rolled back is sent as well: its position is in the way of the sink.
-    through = max(of.through, found.batch_id if found else NOTHING)
-    due = find_due(log, of.record.name, Ledger((), ()), through, max(of.first_batch, held + 1), held_from=held_from)
-    _refuse_other_rows(log, of, target, due, lambda sink: shown_through(position_of(sink)))
+    held = held_through(found)
+    first = max(of.first_batch, held + 1)
+    due = find_due(log, of.record.name, Ledger((), ()), of.through, first, held_from=held_from)
+    _refuse_other_rows(log, of, target, due, lambda sink: held_through(position(sink)))
     _refuse_unsendable(log, of, due, leave_out, newest=owed, held_from=held_from)
     return _plan(
         log,
@@ -318,8 +316,7 @@ def _plan_commits(
         is_behind=held < owed,
         is_empty=is_empty,
         leave_out=leave_out,
-        held_through=held,
-        follows=found,
+        held=held,
     )
 
 
@@ -339,8 +336,7 @@ def _plan(
     position: str = "nothing",
     is_behind: bool = False,
     letters: LostLetters = NO_LETTERS,
-    held_through: int | None = None,
-    follows: CommitPosition | None = None,
+    held: int | None = None,
 ) -> CatchUpPlan:
     sent = [each for each in due.batches if each.rows]
     return CatchUpPlan(
@@ -361,8 +357,7 @@ def _plan(
         others=tuple(known.name for known, _ in _others(log, of, to) if not known.is_retired),
         lost_letters=len(letters.due),
         rows_of_letters=letters.rows,
-        held_through=held_through,
-        follows=follows,
+        held_through=held,
     )
 
 

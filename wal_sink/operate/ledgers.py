@@ -16,11 +16,12 @@ from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.log import paths
 from wal_sink.log.holders import Holding, holder_of
 from wal_sink.log.log import NOTHING, Log
-from wal_sink.log.records import Manifest, Marker, Release, TermRecord
+from wal_sink.log.records import Manifest, Marker, Release, TermRecord, without_segments
 from wal_sink.log.terms import Term
 from wal_sink.protocol.inventory import Lost, require
 from wal_sink.protocol.messages import LastDelivered
-from wal_sink.sinks.base import Sink, SinkContext, TransactionalSink
+from wal_sink.protocol.positions import position_of
+from wal_sink.sinks.base import CommitPosition, CommitSink, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.calls import SinkSession
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import SinkFailedError, failure_error
@@ -80,6 +81,20 @@ def have_ended(log: Log, term: Term, *, since: int) -> bool:
     found = log.runtime.side_by_side(lambda number: _holding(log, term.role, number), numbers)
     ended = {run_id for run_id, state in found if state is Holding.ENDED}
     return all(run_id in ended or state is Holding.GONE for run_id, state in found)
+
+
+def position_in(log: Log, to: CommitSink, sink: str, *, wal_id: str, batch_id: int) -> CommitPosition | None:
+    """The position of a commit sink in its target. `batch_id`: for messages. Raises `DeliveryError`, `HistoryError`."""
+    with asked(log, to, without_segments(batch_id), wal_id=wal_id, sink=sink) as session:
+        return position_of(session, to, "position")
+
+
+def told(found: CommitPosition | None) -> str:
+    """The position of a commit sink, in words."""
+    if found is None or found.is_shown:
+        return "nothing" if found is None else f"batch {found.batch_id}"
+    shows = f"batch {found.held_through}" if found.held_through > NOTHING else "nothing of this sink"
+    return f"batch {found.batch_id}, which it does not show; it shows {shows}"
 
 
 @contextmanager

@@ -137,7 +137,7 @@ def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSi
     """
     found = position_of(session, sink, f"batch {given.batch_id}: position")
     owed = given.last_delivered.slots[0][0] if given.last_delivered else NOTHING
-    if _held_through(found) >= owed:
+    if held_through(found) >= owed:
         return found
     at = NOTHING if found is None else found.batch_id
     has = "no position" if found is None else f"batch {at}" + ("" if found.is_shown else ", which it does not show")
@@ -157,7 +157,7 @@ def position_of(session: SinkSession, sink: CommitSink, what: str) -> CommitPosi
     raise SinkFailedError(FailureKind.PERMANENT, text)
 
 
-def _held_through(position: CommitPosition | None) -> int:
+def held_through(position: CommitPosition | None) -> int:
     """The newest batch of this sink that the target shows."""
     if position is None:
         return NOTHING
@@ -166,7 +166,7 @@ def _held_through(position: CommitPosition | None) -> int:
 
 def is_committed(position: CommitPosition | None, manifest: Manifest) -> bool:
     """Whether the target has the batch that is due. Raises `HistoryError` if it has a later one, or another history."""
-    if position is None or _held_through(position) < manifest.batch_id:
+    if position is None or held_through(position) < manifest.batch_id:
         return False
     if (position.batch_id, position.digest) == (manifest.batch_id, digest_of(manifest)):
         return True

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tests.house.sinks import BatchCommit, StagedSegment
 from tests.support.delta_tables import at, context, digest, made, opened
@@ -69,10 +70,13 @@ def test_delta_lake_reads_alters_and_restores_a_table_of_the_sink(tmp_path: Path
     table = tmp_path / "table"
     made(table, ROWS.schema)
     with opened(table, context(columns=COLUMNS)) as sink:
-        for batch_id in range(2):
+        for batch_id in (0, 5, 1):
+            if batch_id == 1:
+                DeltaTable(str(table)).restore(1)  # so the number of the position falls
             handle = sink.prepare(_segment(batch_id))
             sink.commit(BatchCommit(batch_id, digest(batch_id), ROWS.num_rows, (handle,), sink.position()))
-    for version in range(3):
+    DeltaTable(str(table)).create_checkpoint()
+    for version in range(5):
         moment = BEGAN_S + 60 * version
         os.utime(table / "_delta_log" / f"{version:020}.json", (moment, moment))
     reads: dict[str, list[Any]] = {
@@ -84,13 +88,13 @@ def test_delta_lake_reads_alters_and_restores_a_table_of_the_sink(tmp_path: Path
         "SELECT count(*) FROM {table} WHERE id > 19999": [0],
     }
     changes = {
-        3: ("INSERT INTO {table} SELECT * FROM {table} LIMIT 10", True),
-        4: ("DELETE FROM {table} WHERE id = 5", True),
-        5: ("OPTIMIZE {table}", True),
-        6: ("RESTORE TABLE {table} TO VERSION AS OF 1", False),
-        7: ("RESTORE TABLE {table} TO VERSION AS OF 2", True),
-        8: (f"RESTORE TABLE {{table}} TO TIMESTAMP AS OF '{_moment(2.5)}'", True),
-        9: (f"RESTORE TABLE {{table}} TO TIMESTAMP AS OF '{_moment(1.5)}'", False),
+        5: ("INSERT INTO {table} SELECT * FROM {table} LIMIT 10", True),
+        6: ("DELETE FROM {table} WHERE id = 5", True),
+        7: ("OPTIMIZE {table}", True),
+        8: ("RESTORE TABLE {table} TO VERSION AS OF 3", False),
+        9: ("RESTORE TABLE {table} TO VERSION AS OF 4", True),
+        10: (f"RESTORE TABLE {{table}} TO TIMESTAMP AS OF '{_moment(4.5)}'", True),
+        11: (f"RESTORE TABLE {{table}} TO TIMESTAMP AS OF '{_moment(3.5)}'", False),
     }
     statements = [*reads, *(text for text, _ in changes.values()), "SELECT count(*) FROM {table}"]
     needed = jars(
