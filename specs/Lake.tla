@@ -168,8 +168,9 @@ Missing(r) ==
     LET held == CASE BUG = "catch_up_above_the_position" -> T.pos.hi
                   [] BUG = "catch_up_of_everything" /\ R[r].hi < 0 -> -1
                   [] OTHER -> Held
+        through == IF BUG = "catch_up_beyond_the_marker" THEN Max(marked, T.pos.hi) ELSE marked
     IN /\ R[r].pc = "missing"
-       /\ IF held < marked THEN Sends(r, held + 1, held + 1)
+       /\ IF held < through THEN Sends(r, held + 1, held + 1)
           ELSE To(r, "ended") /\ bad' = IF \E b \in 0 .. marked : Newest.rows[b] = 0 THEN bad \cup {"catch-up"} ELSE bad
        /\ UNCHANGED <<V, T, past, marked, group, late, count>>
 

@@ -191,6 +191,7 @@ PLANTED = (
     ("not_shown_is_refused", "LakeRollback"),
     ("catch_up_above_the_position", "LakeRollback"),
     ("catch_up_of_everything", "LakeRollback"),
+    ("catch_up_beyond_the_marker", "LakeRollback"),
     ("marker_not_compared", "LakeCopy"),
     ("version_is_a_number", "LakeCopy"),
     ("term_not_read_before_the_commit", "LakeCopy"),
