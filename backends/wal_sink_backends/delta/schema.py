@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from wal_sink.errors import PermanentError
+from wal_sink_backends.common.segment_files import check_names
 
 _IS: Any = pa.types
 _READERS, _WRITERS = frozenset({1, 2, 3}), frozenset({1, 2, 3, 4, 5, 7})
@@ -50,17 +51,6 @@ def table_schema(schema: pa.Schema, what: str) -> dict[str, Any]:
     """
     check_names(schema.names, what)
     return {"type": "struct", "fields": [_field(one.name, one.type, f"{what}: column {one.name!r}") for one in schema]}
-
-
-def check_names(columns: Sequence[str], what: str) -> None:
-    """Refuse columns that have other names in segments. Raises `PermanentError`."""
-    lower = [name.lower() for name in columns]
-    for name in columns:
-        if not name or "." in name or lower.count(name.lower()) > 1:
-            raise PermanentError(
-                f"{what}: column {name!r} has no name, a dot in it, or the name of another column in another case. "
-                "Segments, which become files of the table, do not keep such names. Rename it in the query"
-            )
 
 
 def check_table(table: Any, what: str) -> None:

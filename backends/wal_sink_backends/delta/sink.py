@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
-
-import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from wal_sink.errors import ConfigError, HistoryError, PermanentError, StoreError
 from wal_sink.sinks.base import CommitPosition, CommitSink
@@ -17,10 +12,17 @@ from wal_sink.stores.spec import LOCAL, StoreSpec
 from wal_sink.support.arguments import check_bool, one_of
 from wal_sink.support.texts import Finding, fine
 from wal_sink_backends.common.options import from_environment, refuse_braces
+from wal_sink_backends.common.segment_files import (
+    SegmentFile,
+    check_names,
+    file_of,
+    handle_of,
+    refuse_nulls,
+    schema_of,
+)
 from wal_sink_backends.common.sinks import ReadySink
 from wal_sink_backends.delta.history import LogGoneError, Positions, positions, shown
-from wal_sink_backends.delta.schema import check_columns, check_names, check_table, columns_with_bounds, table_schema
-from wal_sink_backends.delta.statistics import in_table, statistics_of
+from wal_sink_backends.delta.schema import check_columns, check_table, columns_with_bounds, table_schema
 from wal_sink_backends.delta.table import Table
 
 if TYPE_CHECKING:
@@ -31,22 +33,8 @@ IfRolledBack: TypeAlias = Literal["refuse", "accept"]
 _STORES = (LOCAL, "s3", "gs", "az", "abfs", "abfss")
 _TRIES = 50
 """Looks of one commit. After each one but the last, another writer committed first."""
-_COLUMNS_WITH_STATISTICS = (32, 8, 0)
-"""Columns that get statistics in a file: the first number with which the handle is short enough."""
-_LONGEST_HANDLE = 4000
-_MOST_SCHEMAS = 100
 _PARTS = ("", "/version", "/digest")
 """Of the application ids whose versions are the position: the batch, the table's version, and the batch's digest."""
-
-
-class _File(msgspec.Struct):
-    """The handle of a segment: its file in the table."""
-
-    path: str
-    size: int
-    columns: str
-    """A digest of its Arrow schema."""
-    statistics: str
 
 
 class DeltaSink(ReadySink, CommitSink):
@@ -128,18 +116,9 @@ class DeltaSink(ReadySink, CommitSink):
     def prepare(self, segment: StagedSegment) -> str:
         """Copy the segment into the table's folder, under a name that no other segment and no other sink has."""
         context = self.opened(self._context)
-        with pq.ParquetFile(pa.BufferReader(segment.data)) as file:
-            footer, schema = file.metadata, file.schema_arrow
         path = f"wal-sink-{context.wal_id}-{context.sink}-{segment.id}.parquet"
         self.opened(self._table).write(path, segment.data)
-        columns = _remember(hashlib.blake2b(schema.serialize().to_pybytes(), digest_size=16).hexdigest(), schema)
-        handle = ""
-        for most in _COLUMNS_WITH_STATISTICS:
-            statistics = json.dumps(statistics_of(footer, schema, most), ensure_ascii=False)
-            handle = msgspec.json.encode(_File(path, len(segment.data), columns, statistics)).decode()
-            if len(handle) <= _LONGEST_HANDLE:
-                break
-        return handle
+        return handle_of(path, segment.data)
 
     def position(self) -> CommitPosition | None:
         """The position in the newest state of the table.
@@ -155,7 +134,7 @@ class DeltaSink(ReadySink, CommitSink):
         not fit, `StoreError` if a file is gone, if the position is another one, and for any failure of the store.
         """
         table, slot, what = self.opened(self._table), self._slot(), f"batch {batch.batch_id}: {self!r}"
-        files = [msgspec.json.decode(text, type=_File) for text in batch.handles]
+        files = [file_of(handle) for handle in batch.handles]
         for _ in range(_TRIES):
             state = table.look()
             found = self._position_in(state)
@@ -165,7 +144,7 @@ class DeltaSink(ReadySink, CommitSink):
                 raise StoreError(f"{what}: expected {batch.follows} in the table, found {found}. Nothing was committed")
             if state is None:
                 self._refuse_missing()
-                table.create(table_schema(_schema_of(table, files[0]), what))
+                table.create(table_schema(schema_of(files[0], table.footer), what))
                 continue
             self._check(table, state, files, what)
             version = state.version()
@@ -229,29 +208,15 @@ class DeltaSink(ReadySink, CommitSink):
             )
         return batch_id, version, f"{digest:015x}"
 
-    def _check(self, table: Table, state: Any, files: Sequence[_File], what: str) -> None:
+    def _check(self, table: Table, state: Any, files: Sequence[SegmentFile], what: str) -> None:
         """Refuse a table that these files do not fit. Somebody may have altered it since the last look."""
         check_table(state, what)
-        for columns in dict.fromkeys(file.columns for file in files):
-            alike = [file for file in files if file.columns == columns]
-            for name in check_columns(state, _schema_of(table, alike[0]), what):
-                for file in alike:
-                    if _nulls(table, file, name) != 0:
-                        raise PermanentError(
-                            f"{what}: column {name!r} of the table is NOT NULL, and {file.path} has NULLs in it. "
-                            "Filter these rows in the query, or drop the constraint"
-                        )
+        refuse_nulls(files, table.footer, what, lambda schema: check_columns(state, schema, what))
 
 
-def _nulls(table: Table, file: _File, name: str) -> int | None:
-    found: dict[str, int] = json.loads(file.statistics)["nullCount"]
-    if name not in found:  # of a wide table, whose statistics do not fit into a handle
-        footer, schema = table.footer(file.path)
-        found = statistics_of(footer, schema, len(schema))["nullCount"]
-    return found.get(name)
-
-
-def _added(table: Table, files: Sequence[_File], columns: Sequence[str], what: str) -> list[tuple[str, int, int, str]]:
+def _added(
+    table: Table, files: Sequence[SegmentFile], columns: Sequence[str], what: str
+) -> list[tuple[str, int, int, str]]:
     """The files as `Table.append` takes them. The library commits a missing one, so each is looked at just before.
 
     Raises `StoreError`; the next attempt prepares all of them again.
@@ -264,24 +229,17 @@ def _added(table: Table, files: Sequence[_File], columns: Sequence[str], what: s
                 f"{'no such file' if size is None else f'one of {size}'}. VACUUM must retain files for longer than a "
                 "delivery takes"
             )
-        added.append((file.path, file.size, changed_ms, in_table(file.statistics, columns)))
+        added.append((file.path, file.size, changed_ms, _in_table(file.statistics, columns)))
     return added
 
 
-_schemas: dict[str, pa.Schema] = {}
-"""Arrow schemas of files that this process wrote or read, by their digests: a commit then reads no footer."""
+def _in_table(statistics: str, columns: Iterable[str]) -> str:
+    """Statistics as the log gets them: with bounds for all of these columns, which the table has, or for none.
 
-
-def _remember(columns: str, schema: pa.Schema) -> str:
-    if len(_schemas) >= _MOST_SCHEMAS:
-        _schemas.clear()
-    _schemas[columns] = schema
-    return columns
-
-
-def _schema_of(table: Table, file: _File) -> pa.Schema:
-    known = _schemas.get(file.columns)
-    if known is None:
-        known = table.footer(file.path)[1]
-        _remember(file.columns, known)
-    return known
+    deltalake takes the missing bound of a column, beside others, for NULL: its `to_pyarrow_dataset` loses the rows of
+    the file if a filter names this column.
+    """
+    told: dict[str, Any] = json.loads(statistics)
+    if not told["minValues"].keys() >= {*columns}:
+        del told["minValues"], told["maxValues"]
+    return json.dumps(told)

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from tests.house.sinks import BatchCommit
 from tests.support.delta_tables import ROWS, context, deliver, entries, opened, segment
-from wal_sink_backends.delta.statistics import statistics_of
+from wal_sink_backends.common.statistics import statistics_of
 
 MOMENT = datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=UTC)
 

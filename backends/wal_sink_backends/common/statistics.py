@@ -1,4 +1,4 @@
-"""The statistics of a file, as Delta has them in its log, from the footer of the file.
+"""The statistics of a file of a table, as Delta has them in its log, from the footer of the file.
 
 A reader skips a file whose bounds exclude it, so a wrong bound loses rows. Only types whose order is the same for
 every reader get bounds: booleans, whole numbers, dates, moments and short texts. Floating numbers have NaN and -0.0.
@@ -6,8 +6,6 @@ every reader get bounds: booleans, whole numbers, dates, moments and short texts
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -37,18 +35,6 @@ def statistics_of(footer: Any, schema: pa.Schema, most_columns: int) -> dict[str
                 high = _spelled(field.type, max(one.max_raw for one in valued), 999)
                 lowest[field.name], highest[field.name] = low, high
     return {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-
-
-def in_table(statistics: str, columns: Iterable[str]) -> str:
-    """Statistics as the log gets them: with bounds for all of these columns, which the table has, or for none.
-
-    deltalake takes the missing bound of a column, beside others, for NULL: its `to_pyarrow_dataset` loses the rows of
-    the file if a filter names this column.
-    """
-    told: dict[str, Any] = json.loads(statistics)
-    if not told["minValues"].keys() >= {*columns}:
-        del told["minValues"], told["maxValues"]
-    return json.dumps(told)
 
 
 def _spelled(kind: Any, value: Any, micros: int) -> object:
