@@ -42,6 +42,7 @@ PUBLIC = {
     """,
     "wal_sink_backends": "FilesSink SqlSink TwoPhaseFilesSink",
     "wal_sink_backends.delta": "DeltaSink",
+    "wal_sink_backends.iceberg": "IcebergSink",
     "wal_sink_backends.dynamodb": "DynamoDbPutSink DynamoDbSink",
     "wal_sink_backends.files": "FilesSink TwoPhaseFilesSink",
     "wal_sink_backends.http": "HttpLookupSink HttpSink Pacing Statuses",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.processes import CHECKOUT
 
-PAGES = ("sql", "kafka", "redis", "http", "dynamodb", "delta", "files")
+PAGES = ("sql", "kafka", "redis", "http", "dynamodb", "delta", "iceberg", "files")
 PATTERN = "Set on the target, Example, Options, Limits, What no ledger can see, Sizes"
 
 

@@ -123,6 +123,15 @@ def _delta(_request: pytest.FixtureRequest, folder: Path) -> Target:
     return Target(f"delta://{table}?create=true", ids)
 
 
+def _iceberg(_request: pytest.FixtureRequest, folder: Path) -> Target:
+    def ids() -> list[int]:
+        files = [str(path) for path in folder.rglob("lake/orders/data/*.parquet")]
+        return sorted(int(str(row)) for row in ds.dataset(files, format="parquet").to_table()["id"].to_pylist())
+
+    catalog = f"catalog.type=sql&catalog.uri=sqlite:///{folder}/catalog.db&catalog.warehouse=file://{folder}/warehouse"
+    return Target(f"iceberg://lake.orders?{catalog}&create=true", ids)
+
+
 def _hdfs(request: pytest.FixtureRequest, folder: Path) -> Target:
     server = request.getfixturevalue("hdfs")
     return replace(_file(folder / "hdfs.db"), wal=f"{server.url}{server.new_folder()}/wal")
@@ -161,6 +170,7 @@ TARGETS: Mapping[str, Callable[[pytest.FixtureRequest, Path], Target]] = {
     "gcs": _gcs,
     "hdfs": _hdfs,
     "http": _http,
+    "iceberg": _iceberg,
     "kafka": _kafka,
     "mariadb": _mariadb,
     "metrics": _metrics,
@@ -177,6 +187,7 @@ WITHOUT_EXTRA: Mapping[str, str] = {
     "gcs": "gs://bucket/wal",
     "hdfs": "viewfs://cluster/wal",
     "http": "http://127.0.0.1:9/orders#idempotent=true",
+    "iceberg": "iceberg://lake.orders",
     "kafka": "kafka://127.0.0.1:9/orders",
     "mariadb": "mariadb://127.0.0.1:9/shop?table=orders",
     "metrics": "sqlite:///rows.db?table=orders",

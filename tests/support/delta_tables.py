@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.house.sinks import BatchCommit, CommitPosition, SinkContext, StagedSegment
+from tests.house.sinks import BatchCommit, CommitPosition, CommitSink, SinkContext, StagedSegment
+from wal_sink.stores.parquet import parquet_writer
 from wal_sink_backends.delta import DeltaSink
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "note": ["a", None, "c"]})
@@ -36,18 +37,26 @@ def segment(rows: pa.Table, number: int, **options: Any) -> StagedSegment:
     return StagedSegment(f"{number:032x}", rows.num_rows, file.getvalue(), ())
 
 
+def encoded_segment(rows: pa.Table, number: int) -> StagedSegment:
+    """Return rows with the encodings of a segment."""
+    file = io.BytesIO()
+    with parquet_writer(file, rows, encoded=True) as writer:
+        writer.write_table(rows)
+    return StagedSegment(f"{number:032x}", rows.num_rows, file.getvalue(), ())
+
+
 def digest(batch_id: int) -> str:
     return hashlib.blake2b(str(batch_id).encode(), digest_size=8).hexdigest()[:15]
 
 
-def batch(sink: DeltaSink, batch_id: int, *segments: pa.Table) -> BatchCommit:
+def batch(sink: CommitSink, batch_id: int, *segments: pa.Table) -> BatchCommit:
     """Prepare the rows of a batch, by default one segment, which follows the present position."""
     rows = segments or (ROWS,)
     handles = tuple(sink.prepare(segment(each, 100 * batch_id + place)) for place, each in enumerate(rows))
     return BatchCommit(batch_id, digest(batch_id), sum(each.num_rows for each in rows), handles, sink.position())
 
 
-def deliver(sink: DeltaSink, *batch_ids: int) -> None:
+def deliver(sink: CommitSink, *batch_ids: int) -> None:
     for batch_id in batch_ids:
         sink.commit(batch(sink, batch_id))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -43,6 +43,33 @@ def check_names(columns: Sequence[str], what: str) -> None:
             raise PermanentError(
                 f"{what}: column {name!r} has no name, a dot in it, or the name of another column in another case. "
                 "Segments, which become files of the table, do not keep such names. Rename it in the query"
+            )
+
+
+def check_declared(declared: Mapping[str, Any], wanted: Mapping[str, Any], required: Sequence[str], what: str) -> None:
+    """Refuse columns that a table lacks or declares with another type, and `required` ones that a batch lacks.
+
+    Nested types are JSON. Raises `PermanentError`.
+    """
+    folded = {name.lower(): name for name in declared}
+    for name, kind in wanted.items():
+        if name not in declared:
+            other = folded.get(name.lower())
+            found = f"only {other!r}, in another case" if other else f"only {sorted(declared)}"
+            raise PermanentError(
+                f"{what}: the table has no column {name!r}, {found}. Add it to the table, or drop or rename it in the "
+                "query"
+            )
+        if declared[name] != kind:
+            raise PermanentError(
+                f"{what}: column {name!r} is {_told(declared[name])} in the table and {_told(kind)} in the batch. Cast "
+                "it in the query, or use another table"
+            )
+    for name in required:
+        if name not in wanted or isinstance(declared[name], dict):
+            raise PermanentError(
+                f"{what}: column {name!r} of the table is NOT NULL, and the batch lacks it or it is nested, so that "
+                "nothing proves it. Drop the constraint, or add the column in the query"
             )
 
 
@@ -105,6 +132,10 @@ def _nulls(file: SegmentFile, name: str, read_footer: ReadFooter) -> int | None:
         footer, schema = read_footer(file.path)
         found = statistics_of(footer, schema, len(schema))["nullCount"]
     return found.get(name)
+
+
+def _told(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)
 
 
 _schemas: dict[str, pa.Schema] = {}

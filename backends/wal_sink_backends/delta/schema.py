@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.common.segment_files import check_names
+from wal_sink_backends.common.segment_files import check_declared, check_names
 
 _IS: Any = pa.types
 _READERS, _WRITERS = frozenset({1, 2, 3}), frozenset({1, 2, 3, 4, 5, 7})
@@ -67,29 +67,12 @@ def check_columns(table: Any, schema: pa.Schema, what: str) -> list[str]:
 
     Raises `PermanentError`.
     """
-    declared = {field["name"]: field for field in _fields(table)}
-    folded = {name.lower(): name for name in declared}
-    for field in table_schema(schema, what)["fields"]:
-        name, wanted = field["name"], field["type"]
-        if name not in declared:
-            other = folded.get(name.lower())
-            found = f"only {other!r}, in another case" if other else f"only {sorted(declared)}"
-            raise PermanentError(
-                f"{what}: the table has no column {name!r}, {found}. Add it to the table, or drop or rename it in the "
-                "query"
-            )
-        if (kind := declared[name]["type"]) != wanted:
-            raise PermanentError(
-                f"{what}: column {name!r} is {_told(kind)} in the table and {_told(wanted)} in the batch. Cast it in "
-                "the query, or use another table"
-            )
-    required = [name for name, field in declared.items() if not field["nullable"]]
-    for name in required:
-        if name not in schema.names or isinstance(declared[name]["type"], dict):
-            raise PermanentError(
-                f"{what}: column {name!r} of the table is NOT NULL, and the batch lacks it or it is nested, so that "
-                "nothing proves it. Drop the constraint, or add the column in the query"
-            )
+    fields = _fields(table)
+    required = [field["name"] for field in fields if not field["nullable"]]
+    declared, wanted = (
+        {field["name"]: field["type"] for field in each} for each in (fields, table_schema(schema, what)["fields"])
+    )
+    check_declared(declared, wanted, required, what)
     return required
 
 
@@ -146,7 +129,3 @@ def _delta_type(kind: Any, what: str) -> Any:
     if kind in _PRIMITIVES:
         return _PRIMITIVES[kind]
     raise PermanentError(f"{what} is {kind}, which Delta has in another form or not at all. Cast it in the query")
-
-
-def _told(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)

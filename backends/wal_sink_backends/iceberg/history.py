@@ -25,8 +25,6 @@ class Stored(msgspec.Struct):
     digest: str
     snapshot: int
     """The id of the snapshot with the batch's rows."""
-    sequence: int
-    """Its sequence number, which every later snapshot exceeds; 0 in a table of format version 1."""
 
 
 def stored_in(metadata: Any, key: str) -> Stored | None:
@@ -38,23 +36,25 @@ def stored_in(metadata: Any, key: str) -> Stored | None:
 def position_of(metadata: Any, key: str, stored: Stored) -> CommitPosition:
     """The stored position, and whether the table still shows its snapshot.
 
-    Raises `UnknownHistoryError` if a snapshot is gone that had to be read.
+    The newest batch that the table shows is that of the nearest snapshot with a mark. If it is a later one than that of
+    the position, a rollback was undone after a catch-up had begun. A snapshot whose parent expired keeps that parent's
+    id, or has none (pyiceberg), as the first snapshot has none. Raises `UnknownHistoryError` if a snapshot is gone that
+    had to be read.
     """
-    at, held_through, is_shown = head_of(metadata), None, None
-    while at is not None and (is_shown is None or held_through is None):
+    at = head_of(metadata)
+    while at is not None:
         snapshot = metadata.snapshot_by_id(at)
-        if at == stored.snapshot:
-            return CommitPosition(stored.batch, stored.digest)
         if snapshot is None:
             raise UnknownHistoryError(at)
-        if is_shown is None and 0 < (snapshot.sequence_number or 0) < stored.sequence:
-            is_shown = False
-        if held_through is None and (mark := snapshot.summary and snapshot.summary[key]):
-            held_through = msgspec.json.decode(mark, type=Stored).batch
+        if text := snapshot.summary and snapshot.summary[key]:
+            mark = msgspec.json.decode(text, type=Stored)
+            if mark.batch >= stored.batch:
+                return CommitPosition(mark.batch, mark.digest)
+            return CommitPosition(stored.batch, stored.digest, is_shown=False, held_through=mark.batch)
+        if snapshot.parent_snapshot_id is None and snapshot.sequence_number != 1:
+            raise UnknownHistoryError(at)
         at = snapshot.parent_snapshot_id
-    return CommitPosition(
-        stored.batch, stored.digest, is_shown=False, held_through=-1 if held_through is None else held_through
-    )
+    return CommitPosition(stored.batch, stored.digest, is_shown=False)
 
 
 def head_of(metadata: Any) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -16,12 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.house.sinks import BatchCommit, StagedSegment
-from tests.support.delta_tables import at, context, digest, made, opened
+from tests.house.sinks import BatchCommit
+from tests.support.delta_tables import at, context, digest, encoded_segment, made, opened
 from tests.support.processes import CHECKOUT
 from tests.support.servers.jars import Module, jars
 from tests.support.spark_versions import run_on
-from wal_sink.stores.parquet import parquet_writer
 
 pytestmark = pytest.mark.spark
 
@@ -39,14 +37,6 @@ ROWS = pa.table(
 COLUMNS = ROWS.column_names
 BEGAN_S = time.time() - 3600
 """When version 0 was made, as Delta sees it; each version of the sink a minute later."""
-
-
-def _segment(number: int) -> StagedSegment:
-    """Return the rows with the encodings of a segment."""
-    file = io.BytesIO()
-    with parquet_writer(file, ROWS, encoded=True) as writer:
-        writer.write_table(ROWS)
-    return StagedSegment(f"{number:032x}", ROWS.num_rows, file.getvalue(), ())
 
 
 def _moment(version: float) -> str:
@@ -73,7 +63,7 @@ def test_delta_lake_reads_alters_and_restores_a_table_of_the_sink(tmp_path: Path
         for batch_id in (0, 5, 1):
             if batch_id == 1:
                 DeltaTable(str(table)).restore(1)  # so the number of the position falls
-            handle = sink.prepare(_segment(batch_id))
+            handle = sink.prepare(encoded_segment(ROWS, batch_id))
             sink.commit(BatchCommit(batch_id, digest(batch_id), ROWS.num_rows, (handle,), sink.position()))
     DeltaTable(str(table)).create_checkpoint()
     for version in range(5):
@@ -100,8 +90,14 @@ def test_delta_lake_reads_alters_and_restores_a_table_of_the_sink(tmp_path: Path
     needed = jars(
         f"delta-{DELTA}", [Module("io.delta", name, (DELTA,)) for name in ("delta-spark_2.13", "delta-storage")]
     )
-    program = CHECKOUT / "tests/support/programs/delta_sql.py"
-    output = run_on(SPARK, program, needed, table, json.dumps(statements), log=tmp_path / "log")
+    statements = [text.replace("{table}", f"delta.`{table}`") for text in statements]
+    conf = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+    program = CHECKOUT / "tests/support/programs/lake_sql.py"
+    output = run_on(SPARK, program, needed, json.dumps(conf), json.dumps(statements), log=tmp_path / "log")
     found: list[list[list[Any]]] = json.loads(output.splitlines()[-1])
     assert [rows[0] for rows in found[: len(reads)]] == list(reads.values())
     assert found[-1] == [[20_000]]

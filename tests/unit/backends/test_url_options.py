@@ -85,6 +85,7 @@ def test_every_scheme_of_the_ready_sinks_is_an_entry_point() -> None:
             **dict.fromkeys(("redis", "rediss", "redis+unix"), "host/0?key={id}"),
             **dict.fromkeys(("mariadb", "mysql", "postgres", "postgresql", "sqlite"), "/shop?table=orders"),
             "kafka": "host/orders",
+            "iceberg": "lake.orders",
             **dict.fromkeys(("delta+s3", "dynamodb", "files+s3"), "orders"),
             **dict.fromkeys(("delta", "files"), "/orders"),
         }.items()
@@ -95,6 +96,7 @@ def test_every_scheme_of_the_ready_sinks_is_an_entry_point() -> None:
         "DynamoDbSink",
         "FilesSink",
         "HttpSink",
+        "IcebergSink",
         "KafkaSink",
         "RedisSink",
         "SqlSink",
