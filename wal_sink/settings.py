@@ -144,6 +144,13 @@ class Delivery:
     """Maximum average rows per second over all tasks together. None: no limit. Each task sends one chunk at once and
     then waits; a sink of whole segments or batches waits between batches. A `TwoPhaseSink` does not support it.
     """
+    roll_s: float | None = None
+    """Seconds for which a complete batch waits for later ones, so that many small batches appear in one commit or file.
+    For a `CommitSink` and a `TwoPhaseSink`. The end of a run waits for none. A sink name keeps it, or has none, for
+    ever. None: each batch appears alone.
+    """
+    roll_bytes: int = 64 << 20
+    """Segment bytes that end such a group of batches. A larger batch appears alone."""
     retry: Retry = Retry()
     """Attempts at a batch, before the committer gives up."""
     on_rejected: Literal["halt", "dead_letter"] = "halt"
@@ -183,7 +190,11 @@ class Delivery:
         check_bool("same_target", self.same_target)
         check_retry(self.retry)
         _at_least_1_or_none(self, "max_concurrency")
-        _at_least_1(self, "threads_per_task")
+        _at_least_1(self, "threads_per_task", "roll_bytes")
+        if self.roll_s is not None:
+            check_seconds("roll_s", self.roll_s, above_0=True)
+        if self.roll_bytes > MAX_SEGMENT_BYTES:
+            raise ConfigError(f"roll_bytes={self.roll_bytes}: expected at most {MAX_SEGMENT_BYTES}")
         if self.threads_per_task > MOST_THREADS:
             raise ConfigError(f"threads_per_task={self.threads_per_task}: expected 1 to {MOST_THREADS}")
         if self.threads_per_task > 1 and (self.max_concurrency == 1 or self.where == "driver"):

@@ -124,7 +124,8 @@ def delivery_policies(*names: str) -> Callable[[F], F]:
 
 def policies(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, as arguments of a `Delivery`; for the others its defaults hold."""
-    found = {name: given[name] for name in ("on_rejected", "rows_per_s") if given.get(name) is not None}
+    names = ("on_rejected", "rows_per_s", "roll_s", "roll_bytes")
+    found = {name: given[name] for name in names if given.get(name) is not None}
     if given.get("order") == "total":
         found["max_concurrency"] = 1
     return {**found, "retry": Retry(**{name: given[name] for name in _RETRY if given.get(name) is not None})}
@@ -140,6 +141,10 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     ),
     "order": click.option("--order", type=click.Choice(["batch", "total"]), help="total: one segment after the other."),
     "rows_per_s": click.option("--rows-per-s", type=_AMOUNT, metavar="ROWS", help="Limit of rows per second."),
+    "roll_s": click.option(
+        "--roll-s", type=_AMOUNT, metavar="SECONDS", help="How long batches wait for later ones, to appear as one."
+    ),
+    "roll_bytes": click.option("--roll-bytes", type=click.IntRange(min=1), help="Bytes that end such a wait."),
     "attempts": click.option(
         "--max-attempts", "attempts", type=click.IntRange(min=1), help="Attempts at a batch in a row without progress."
     ),

@@ -313,6 +313,21 @@ class PreparedRecord(Record, frozen=True, kw_only=True):
         return path == paths.prepared(paths.sink_of(path), self.batch_id, self.ordinal, self.number)
 
 
+class GroupRecord(Record, frozen=True, kw_only=True):
+    """Consecutive batches that a sink shows together, decided before any of their rows is sent."""
+
+    kind = "group"
+    first_batch: int
+    through: int
+    """Its last batch."""
+    segment: SegmentRef | None
+    """The rows of all its batches. None: at most one of them has rows, and keeps its own segments."""
+    run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.group(paths.sink_of(path), self.first_batch)
+
+
 class OlderSlots(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a transactional target must still hold of an earlier batch, in slots that no later batch used."""
 
@@ -400,6 +415,8 @@ class SinkRecord(Record, frozen=True, kw_only=True):
     """True if a person named the first batch: the sink begins with no later one."""
     through: int | None = None
     """The last batch that it gets. Then it is retired."""
+    is_rolled: bool = False
+    """True if its batches are delivered in groups, each decided by its record."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.sink(self.name)

@@ -12,6 +12,7 @@ from functools import cache
 
 from wal_sink.log.records import (
     BegunRecord,
+    GroupRecord,
     LowWater,
     Manifest,
     Marker,
@@ -94,6 +95,8 @@ KINDS = (
     Kind("sinks/<name>/begun/<batch:19>-<transaction>.json", BegunRecord, _FREELY),
     Kind("sinks/<name>/begun/<batch:19>-<transaction>.token.json", TokenRecord, _FREELY),
     Kind("sinks/<name>/progress/<batch:19>/prepared-<ordinal:6>-<number:6>.json", PreparedRecord, _COLLECTED),
+    Kind("sinks/<name>/progress/<batch:19>/group.json", GroupRecord, _COLLECTED),
+    Kind("sinks/<name>/progress/<batch:19>/<partition:6>-<file_index:4>-<id>.parquet", None, _COLLECTED),
     Kind("sinks/<name>/retired.json", RetiredRecord),
     Kind("sinks/<name>/names/<number:10>.json", NameRecord),
     Kind("sinks/<name>/renamed.json", RenamedRecord),

@@ -243,7 +243,8 @@ class SinkFacts:
     @property
     def groups(self) -> bool:
         """Whether several of its batches may share a marker."""
-        return self.record is None or (self.record.sink_kind == "idempotent" and not self.record.at_most_once)
+        record = self.record
+        return record is None or record.is_rolled or (record.sink_kind == "idempotent" and not record.at_most_once)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 `Committer.deliver_next` is the protocol, from top to bottom. Nothing here waits for a gate or knows Spark: all that can
 be done now is done, and the caller decides when to call again. The last step, collection, is `Run.advance`.
 
-An idempotent sink that is behind is served in groups of batches, see `progress.Group`.
+An idempotent sink that is behind shares markers among batches, see `progress.Group`. A sink with `roll_s` gets groups
+of batches as one, see `rolling`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from wal_sink.protocol.progress import (
 )
 from wal_sink.protocol.release import CommitContext, Released
 from wal_sink.protocol.retry import Budget, LastError, all_told, failure_teller
-from wal_sink.protocol.two_phase import ABORT_EVERY_BATCHES, abort_abandoned
+from wal_sink.protocol.rolling import Rolling
+from wal_sink.protocol.two_phase import Abandoned
 from wal_sink.support.clock import StoppedError
 from wal_sink.support.events import Delivered, FoundDelivered
 from wal_sink.support.limits import RowRate
@@ -60,6 +62,8 @@ class _InHand:
     """None until an attempt begins to deliver. It knows the rows that the sink has."""
     began_s: float = -math.inf
     """When that was, by the monotonic clock."""
+    is_staged_here: bool = False
+    """Whether this run has staged it."""
 
 
 class Committer:
@@ -78,9 +82,12 @@ class Committer:
         )
         self._marker: Marker | None = None
         self._group = Group(shared, is_allowed=self._ignores_repeats)
+        self._rolling = Rolling(shared.log, served_sink)
         self._in_hand: _InHand | None = None
         self._has_delivered = False  # if so, no process began the next batch before
-        self._tidied_through: int | None = None
+        self._abandoned = Abandoned(
+            shared.log, served_sink.name, served_sink.make_sink, served_sink.delivery.retry.attempt_timeout_s
+        )
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
         self._is_confirmed = False  # whether step 0 of this run is done
         self._rate = RowRate(served_sink.delivery.rows_per_s, shared.log.runtime)
@@ -120,8 +127,15 @@ class Committer:
         return bool(self._group.batches)
 
     @property
-    def _delivered_through(self) -> int:
-        return self._group.batches[-1].batch_id if self._group.batches else self.marked_through
+    def rolls_in_s(self) -> float | None:
+        """Seconds until the group of batches that waits for others is delivered; None if there is none."""
+        return self._rolling.wait_s()
+
+    @property
+    def _taken_through(self) -> int:
+        """The newest batch that the sink has, or that waits in a group."""
+        batches = self._group.batches or self._rolling.batches
+        return batches[-1].batch_id if batches else self.marked_through
 
     def load(self) -> None:
         """Find the newest marker, from which this sink goes on. Without one it begins at its first batch.
@@ -149,9 +163,13 @@ class Committer:
         wal = self._shared.history.wal
         if wal is None:
             return None
-        return max(self._delivered_through + 1, wal.first_batch, self._first_batch)
+        return max(self._taken_through + 1, wal.first_batch, self._first_batch)
 
-    def deliver_with_retries(self, *, search: bool) -> bool:
+    def _due_batch(self) -> int | None:
+        """The batch that the sink lacks next, which may wait in a group."""
+        return self._rolling.batches[0].batch_id if self._rolling.batches else self.next_batch()
+
+    def deliver_with_retries(self, *, search: bool, closes: bool = True) -> bool:
         """Call `deliver_next`, and again after a failure that may pass, within the budget.
 
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
@@ -159,7 +177,7 @@ class Committer:
         """
         with self._noting():
             try:
-                return self._within_budget(search=search)
+                return self._within_budget(search=search, closes=closes)
             except (HistoryError, CorruptError):
                 # To a superseded process, objects that the newer one made or collected look like damage: say that.
                 self.term.check(self._log.store)
@@ -174,21 +192,22 @@ class Committer:
                 self.mark_delivered()
                 raise
 
-    def _within_budget(self, *, search: bool) -> bool:
-        tell = failure_teller(self._log.events, self._served_sink, self.next_batch)
+    def _within_budget(self, *, search: bool, closes: bool) -> bool:
+        tell = failure_teller(self._log.events, self._served_sink, self._due_batch)
         budget = Budget.of(self._served_sink.delivery.retry, self._log.runtime, all_told(tell, self._attempt_failed))
         return budget.call(
-            lambda: self.deliver_next(search=search),
+            lambda: self.deliver_next(search=search, closes=closes),
             StoreError,
             OutcomeUnknownError,
             sleep=self._shared.sleep_s,
             what=f"sink {self.shown!r}",
         )
 
-    def deliver_next(self, *, search: bool) -> bool:
-        """Deliver the next batch if it can be released; False if there is nothing to do now.
+    def deliver_next(self, *, search: bool, closes: bool = True) -> bool:
+        """Deliver the next batch if it can be released, or let it join a group; False if there is nothing to do now.
 
-        With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones. The steps
+        With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones. With
+        `closes`, a group of batches waits for no later ones. The steps
         have the numbers of docs/ARCHITECTURE.md. An error may end any of them: the next attempt begins anew, and
         `_in_hand` says how far the delivery came. Raises what `deliver_with_retries` raises.
         """
@@ -197,45 +216,55 @@ class Committer:
             self._confirm_marked()
             self._is_confirmed = True
 
+        # 1. and 2. Gate and release.
+        taken = self._release_next(search=search)
+        if taken is None:
+            return self._close_group(closes=closes)
+        hand, released = taken
+        if self._rolling.is_on:
+            return self._join(released.manifest)
+
+        # 3. Deliver. Another process or attempt may have begun: its progress is read, and the markers after that. For
+        #    progress may be absent because the batch was collected.
+        is_begun = self._may_be_begun(hand, released)
+        delivery = self._begin(hand, released.manifest, is_begun=is_begun)
+        if is_begun:
+            self._read_progress(delivery, hand.batch_id)
+        if is_begun and self._find_marked(hand.batch_id):
+            return self._end_batch()
+        self._send(hand, delivery, released.manifest)
+
+        # 4. Mark the batch and its group, unless a later batch shares the marker.
+        kept = delivery.kept_rows()
+        if not (is_begun or kept) and self._group.may_take(hand.batch_id):
+            self._group.batches.append(released.manifest)
+        else:
+            self._mark([*self._group.batches, released.manifest], kept)
+        # 5. Collect: see `Run.advance`.
+        return self._end_batch()
+
+    def _release_next(self, *, search: bool) -> tuple[_InHand, Released] | None:
+        """Steps 1 and 2. None if no batch can be released now."""
         # 1. Gate: go on once Spark has completed the batch.
         hand = self._take_next(search=search)
         if hand is None:
-            return self._close_group()
+            return None
         batch_id, staged = hand.batch_id, self._shared.history.staged(hand.batch_id)  # before the gate is read
+        hand.is_staged_here = staged is not None
         self._group.learn_of_backlog(batch_id)
         # A checkpoint that was rolled back must complete the batch again, though it may be released.
         if not self._shared.gate.is_open(batch_id):
-            return self._close_group()
+            return None
 
         # 2. Release. A superseded process must not decide which attempt is delivered, so the next term is read first.
         #    Not within a group, since its target ignores rows that it has.
         if not self._group.covers(batch_id):
             self._look_at_term()
         released = self._shared.releaser.release(batch_id, staged, sink=self.name)
-        if released is None:
-            return self._close_group()
         # This process may have slept since: a newer one may have delivered another attempt and collected its release.
-        if not (released.is_present_plan and self._group.is_in_time(RELEASE_S)):
+        if released and not (released.is_present_plan and self._group.is_in_time(RELEASE_S)):
             self._look_at_term()
-
-        # 3. Deliver. Another process or attempt may have begun: its progress is read, and the markers after that. For
-        #    progress may be absent because the batch was collected.
-        is_begun = self._may_be_begun(hand, staged, released)
-        delivery = self._begin(hand, released.manifest, is_begun=is_begun)
-        if is_begun:
-            self._read_progress(delivery, batch_id)
-        if is_begun and self._find_marked(batch_id):
-            return self._end_batch()
-        self._send(hand, delivery, released.manifest)
-
-        # 4. Mark the batch and its group, unless a later batch shares the marker.
-        kept = delivery.kept_rows()
-        if not (is_begun or kept) and self._group.may_take(batch_id):
-            self._group.batches.append(released.manifest)
-        else:
-            self._mark([*self._group.batches, released.manifest], kept)
-        # 5. Collect: see `Run.advance`.
-        return self._end_batch()
+        return None if released is None else (hand, released)
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
@@ -245,14 +274,14 @@ class Committer:
         except StoppedError:
             raise
         except Exception as error:
-            if (batch_id := self.next_batch()) is not None:  # else there may be no `wal.json`, which is made first
+            if (batch_id := self._due_batch()) is not None:  # else there may be no `wal.json`, which is made first
                 self._last_error.gave_up(error, batch_id=batch_id, term=self.term.number)
             raise
 
     def _failed_again(self, attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
         """Note a failure that is repeated; the last one of a budget is noted by `_noting`."""
         # An attempt without an error has nothing to note: the log has the failure itself.
-        if error is not None and next_in_s is not None and (batch_id := self.next_batch()) is not None:
+        if error is not None and next_in_s is not None and (batch_id := self._due_batch()) is not None:
             self._last_error.retried(error, batch_id=batch_id, attempts=attempt, term=self.term.number)
 
     def _attempt_failed(self, attempt: int, next_in_s: float | None, error: BaseException | None) -> None:
@@ -294,22 +323,8 @@ class Committer:
             )
 
     def abort_abandoned(self) -> None:
-        """Abort transactions that a two-phase sink began and that no process will commit, since their batch is marked:
-        at the start, then whenever `ABORT_EVERY_BATCHES` more are marked. A failure is only logged as a warning, since
-        they are found again.
-        """
-        if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
-            return
-        self._tidied_through = self.marked_through
-        make_sink, limit_s = self._served_sink.make_sink, self._served_sink.delivery.retry.attempt_timeout_s
-        if make_sink is None:
-            return  # it is no two-phase sink, so it begins no transactions
-        try:
-            abort_abandoned(
-                self._log, self.name, make_sink, self.term.number, through=self.marked_through, limit_s=limit_s
-            )
-        except (StoreError, OutcomeUnknownError, CorruptError) as error:
-            _logger.warning("sink %s: aborting abandoned transactions failed: %s", self.shown, error)
+        """Abort transactions that a two-phase sink began and that no process will commit. See `two_phase.Abandoned`."""
+        self._abandoned.abort(self.term.number, through=self.marked_through)
 
     def _take_next(self, *, search: bool) -> _InHand | None:
         """The next batch, as an earlier attempt left it; None if the sink gets no batch now."""
@@ -344,7 +359,7 @@ class Committer:
         if (marker := find_marker(self._log, self.name, batch_id)) is not None:
             self._go_on_from(marker)
             return True
-        if not (self._has_delivered or self._ignores_repeats):
+        if not (self._has_delivered or self._ignores_repeats or self._rolling.is_on):
             check_not_marked(self._log, self.name, batch_id)
         return False
 
@@ -363,18 +378,53 @@ class Committer:
         self._has_delivered = True
         return True
 
-    def _close_group(self) -> bool:
-        """Create the marker of the group, since no batch can be released now; False if there is no group."""
-        if not self._group.batches:
-            return False
-        self._mark(self._group.batches, {})
-        return True
+    def _close_group(self, *, closes: bool) -> bool:
+        """Create the marker of the group, or deliver the group that is due, since no batch can be released now. False
+        if there is none.
+        """
+        if self._group.batches:
+            self._mark(self._group.batches, {})
+            return True
+        if self._rolling.is_due() or (closes and self._rolling.may_close()):
+            return self._deliver_group()
+        return False
 
-    def _may_be_begun(self, hand: _InHand, staged: Manifest | None, released: Released) -> bool:
+    def _join(self, manifest: Manifest) -> bool:
+        """Let a released batch join the group, which is delivered first if the batch does not fit, or else once it is
+        full.
+        """
+        if not self._rolling.fits(manifest):
+            return self._deliver_group()
+        self._rolling.take(manifest)
+        self._in_hand = None
+        tell_released(self._log.events, self.name, manifest, complete_through=self._shared.gate.known_through)
+        return self._deliver_group() if self._rolling.is_due() else True
+
+    def _deliver_group(self) -> bool:
+        """Steps 3 and 4 for a group: decide it, deliver its rows as one batch, and create one marker."""
+        rolling, first = self._rolling, self._rolling.batches[0].batch_id
+        self._look_at_term()
+        manifest = rolling.decide()
+        if manifest is None:
+            return True  # another process decided for more batches
+        is_begun = rolling.delivery is not None or rolling.is_of_another
+        hand = _InHand(manifest.batch_id, self._log.runtime.timestamp(), rolling.delivery)
+        if rolling.delivery is None:
+            rolling.delivery = hand.delivery = self._delivery(manifest, taken_over=is_begun)
+            hand.began_s = self._log.runtime.monotonic_s()
+        if is_begun:
+            self._read_progress(rolling.delivery, manifest.batch_id)
+            if self._find_marked(first):
+                return self._end_batch()
+        self._send(hand, rolling.delivery, manifest)
+        self._mark(rolling.batches, {}, shown=manifest)
+        return self._end_batch()
+
+    def _may_be_begun(self, hand: _InHand, released: Released) -> bool:
         """Whether an earlier attempt or another process may have begun the delivery."""
         if hand.delivery is not None or released.run_id != self._log.run_id:
             return True
-        if staged is not None or self._has_delivered:
+        if hand.is_staged_here or self._has_delivered:
             return False
         return self._has_progress(released.manifest)  # if it has, its release was lost
 
@@ -391,13 +441,14 @@ class Committer:
         """The marker to go on from, if an object is missing because it was collected: an older process that woke up had
         marked the batch or a later one.
         """
-        batch_id = self.next_batch()
+        batch_id = self._due_batch()
         return None if batch_id is None else find_marker(self._log, self.name, batch_id)
 
     def _go_on_from(self, marker: Marker) -> None:
         self._marker = marker
         self._marked_manifest = None
         self._group.clear()
+        self._rolling.clear()
         self._log.events.tell(FoundDelivered, sink=self.name, batch=marker.batch_id)
 
     def _renew_term(self, above: int) -> Term:
@@ -428,11 +479,12 @@ class Committer:
             on_failure=self._attempt_failed,
         )
 
-    def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
+    def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int], *, shown: Manifest | None = None) -> None:
+        """Create the marker of a group. `shown`: what its rows were delivered as, if that is not its last batch."""
         manifest = group[-1]
         last_delivered: MarkedSlots = (NOTHING, (), ())
         if self._served_sink.promise.is_positioned:
-            last_delivered = last_delivered_through(manifest, self._marker)
+            last_delivered = last_delivered_through(shown or manifest, self._marker)
         marker = new_marker(
             self._log, self.term, group, kept=kept, last_delivered=last_delivered, timings=self._group.timings
         )
@@ -444,3 +496,4 @@ class Committer:
         self._shared.history.note_marked(marker.batch_id)
         tell_marked(self._log, self.name, group, marker)
         self._group.clear()
+        self._rolling.clear()

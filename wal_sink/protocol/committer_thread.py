@@ -250,7 +250,7 @@ class CommitterThread:
 
     def _look(self, *, search: bool) -> bool:
         """Deliver the next batch if it is complete. Returns whether it was delivered."""
-        delivered = self._run.advance(self._committer, search=search)
+        delivered = self._run.advance(self._committer, search=search, closes=self._is_answer_due)
         if delivered:
             self._polls = 0
         return delivered
@@ -319,9 +319,10 @@ class CommitterThread:
     def _poll_s(self) -> float | None:
         """Seconds until the next read of the gate; None: until a caller wakes this thread."""
         longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
+        polls = [] if self._committer.rolls_in_s is None else [self._committer.rolls_in_s]
         if self._follow or self._is_pending():
-            return min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, _MOST_DOUBLINGS) - 1))
-        return None
+            polls.append(min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, _MOST_DOUBLINGS) - 1)))
+        return min(polls, default=None)
 
     def _find_out_whether_to_search(self) -> bool:
         """Find out whether to search for a later entry, which takes a listing. At most one read."""

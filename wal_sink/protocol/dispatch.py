@@ -74,7 +74,9 @@ class ServedSink:
     make_sink: MakeSink | None = None
     """For a two-phase sink: makes one in this process, to abort transactions that will not be committed."""
     preparation: Preparation | None = None
-    """For a two-phase sink: how it takes part in staging; None if it cannot, and its rows are prepared at delivery."""
+    """For a two-phase sink: how it takes part in staging; None if it cannot, or if it gets groups of batches: then rows
+    are prepared at delivery.
+    """
     shown: str = ""
     """The name for people. A sink that was renamed has its first one in `name`, for the WAL and events."""
     keeps_segments: bool = True
@@ -109,7 +111,9 @@ def serve(
     if not isinstance(sink, TwoPhaseSink):
         return ServedSink(name, delivery, promised, dispatcher, identity)
     make = travels or here or copier(sink) or (lambda: sink)
-    preparation = None if travels is None else Preparation(name, travels, delivery.retry.attempt_timeout_s)
+    preparation = (
+        None if travels is None or delivery.roll_s else Preparation(name, travels, delivery.retry.attempt_timeout_s)
+    )
     return ServedSink(
         name,
         delivery,

@@ -124,9 +124,8 @@ def _result(ordinal: int, segment: SegmentRef, rows: int) -> SegmentResult:
 
 
 def digest_of(manifest: Manifest) -> str:
-    """15 hexadecimal digits (60 bits, which fit into any integer of 64) that stand for the segments of a batch."""
-    ids = ",".join(segment.id for segment in manifest.segments)
-    return hashlib.blake2b(ids.encode(), digest_size=8).hexdigest()[:15]
+    """15 hexadecimal digits (60 bits, which fit into any integer of 64) that stand for the released batch."""
+    return hashlib.blake2b(manifest.id.encode(), digest_size=8).hexdigest()[:15]
 
 
 def commit_position(given: DeliveryContext, session: SinkSession, sink: CommitSink) -> CommitPosition | None:

@@ -236,11 +236,13 @@ class Run:
             while self.advance(committer):
                 continue
 
-    def advance(self, committer: Committer, *, search: bool = False) -> bool:
-        """Deliver one batch of one committer, then collect if that is due; False if there is nothing to do now."""
+    def advance(self, committer: Committer, *, search: bool = False, closes: bool = True) -> bool:
+        """Deliver one batch of one committer, then collect if that is due; False if there is nothing to do now.
+        `search` and `closes` as in `Committer.deliver_next`.
+        """
         with logging_about(wal=self.log.store.root, sink=committer.name, batch=committer.next_batch()):
             try:
-                has_delivered = committer.deliver_with_retries(search=search)
+                has_delivered = committer.deliver_with_retries(search=search, closes=closes)
                 self._retire_if_complete(committer)
             except (CorruptError, DeliveryError):
                 self._given_up.add(committer.name)

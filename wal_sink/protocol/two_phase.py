@@ -1,7 +1,7 @@
 """Two-phase sinks: rows are prepared in the target while they are staged, and committed after the release.
 
 A transaction is recorded before it is begun. So a transaction that a crash leaves in a target is found, and aborted
-once its batch is marked (`abort_abandoned`). The handle to commit is the one in the manifest, or in the newest
+once its batch is marked (`Abandoned`). The handle to commit is the one in the manifest, or in the newest
 `PreparedRecord`.
 
 Usually the rows of a segment were prepared while they were staged, and the manifest has the handle. If they were not,
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from wal_sink.errors import CorruptError, DeliveryError, StoreError
+from wal_sink.errors import CorruptError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.log import paths
 from wal_sink.log.log import Log
 from wal_sink.log.records import BegunRecord, Manifest, PreparedRecord, Release, SegmentRef, TokenRecord
@@ -389,20 +389,42 @@ def transaction_of(wal_id: str, sink: str, batch_id: int, segment: SegmentRef, t
     return Transaction(transaction_id, wal_id, sink, batch_id, name.partition, name.file_index)
 
 
-def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, through: int, limit_s: float) -> None:
-    """Abort the uncommitted transactions of a sink's batches up to `through`, all of which the sink has.
+class Abandoned:
+    """The transactions that one sink began and that no process will commit, since their batch is marked.
 
-    Runs in the committer's process. Each call of the sink takes at most `limit_s` seconds. If one fails, a warning says
-    so, and the next call tries again: such a transaction only takes room in the target. Raises what the store raises.
+    Lives in the committer's process. A failure is only logged as a warning, and the next call tries again: such a
+    transaction only takes room in the target.
     """
-    begun = [name for name in _begun(log, sink) if name.batch_id <= through]
-    committed = {batch_id: _maybe_committed(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
-    done = [name for name in begun if name.transaction_id in committed[name.batch_id]]
-    abandoned = [name for name in begun if name.transaction_id not in committed[name.batch_id]]
-    if abandoned:
-        done += _abort(log, sink, make_sink, term, abandoned, limit_s=limit_s)
-    # The token first: it is only looked for through the record of its transaction.
-    log.store.delete(path for name in done for path in (name.token_path, name.path))
+
+    def __init__(self, log: Log, sink: str, make_sink: MakeSink | None, limit_s: float) -> None:
+        """`make_sink` None: it is no two-phase sink. Each call of the sink takes at most `limit_s` seconds."""
+        self._log = log
+        self._sink = sink
+        self._make_sink = make_sink
+        self._limit_s = limit_s
+        self._through: int | None = None
+
+    def abort(self, term: int, *, through: int) -> None:
+        """Abort those of batches up to this one: at the first call, then once `ABORT_EVERY_BATCHES` more are marked."""
+        is_due = self._through is None or through >= self._through + ABORT_EVERY_BATCHES
+        if self._make_sink is None or not is_due:
+            return
+        self._through = through
+        try:
+            self._abort(self._make_sink, term, through)
+        except (StoreError, OutcomeUnknownError, CorruptError) as error:
+            _logger.warning("sink %s: aborting abandoned transactions failed: %s", self._sink, error)
+
+    def _abort(self, make_sink: MakeSink, term: int, through: int) -> None:
+        log, sink = self._log, self._sink
+        begun = [name for name in _begun(log, sink) if name.batch_id <= through]
+        committed = {batch_id: _maybe_committed(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
+        done = [name for name in begun if name.transaction_id in committed[name.batch_id]]
+        abandoned = [name for name in begun if name.transaction_id not in committed[name.batch_id]]
+        if abandoned:
+            done += _abort(log, sink, make_sink, term, abandoned, limit_s=self._limit_s)
+        # The token first: it is only looked for through the record of its transaction.
+        log.store.delete(path for name in done for path in (name.token_path, name.path))
 
 
 def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:

@@ -124,6 +124,13 @@ def _refuse_policies(sink: Sink | BatchSink, ability: Ability, delivery: Deliver
             "rows of a batch appear at once. Limit the rows of a batch instead (maxOffsetsPerTrigger, "
             "maxFilesPerTrigger)"
         )
+    if delivery.roll_s is not None and (
+        ability not in {Ability.TWO_PHASE, Ability.COMMIT} or not getattr(sink, "keep_segments", True)
+    ):
+        raise ConfigError(
+            f"sink {name!r}: roll_s={delivery.roll_s:g} needs a CommitSink or a TwoPhaseSink with keep_segments=True: "
+            f"only such a sink, and no {ability.value} one, shows many batches at once. Leave out roll_s"
+        )
     if ability is Ability.COMMIT and (delivery.max_concurrency == 1 or delivery.threads_per_task > 1):
         raise ConfigError(
             f"sink {name!r}: a {ability.value} sink shows all rows of a batch at once, so it supports neither "

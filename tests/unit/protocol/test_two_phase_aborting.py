@@ -10,6 +10,7 @@ from tests.support.time_limits import noting_limits
 from tests.support.two_phase import Failing, begun, place, restaged, restarted, shown
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, Retry, SinkContext
+from wal_sink.protocol.two_phase import Abandoned
 from wal_sink.sinks import Transaction
 
 
@@ -147,14 +148,11 @@ def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: p
     where = place(5)
     run = where.open({"a": VaultSink(vault)})
     restaged(where, run, vault)
-    committer = run.committers[0]
-    committer._tidied_through = None
 
     def fail() -> Sink:
         raise ConnectionError("no sink today")
 
-    object.__setattr__(committer.served_sink, "make_sink", fail)
-    committer.abort_abandoned()
+    Abandoned(run.log, "a", fail, 7).abort(1, through=run.committers[0].marked_through)
     assert "sink 'a' raised ConnectionError: no sink today" in caplog.text
     assert len(vault.held) == 1
 

@@ -1,0 +1,179 @@
+"""Groups of batches that a sink shows together: many small batches become one segment, and one commit or file.
+
+A group is decided before any of its rows leave the log: its record names the last batch and the segment that holds the
+rows of all. It is created for the first batch, once and for all processes. So a process that goes on, after a crash or
+a takeover, delivers exactly the group that another one began. Until then a group is only in memory.
+
+Every process that serves the sink must group: one that does not would ignore a record. So a registration holds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wal_sink.errors import CorruptError
+from wal_sink.log import paths
+from wal_sink.log.log import Log
+from wal_sink.log.records import GroupRecord, Manifest, SegmentRef
+from wal_sink.log.segment_reader import load_segment, read_chunks
+from wal_sink.log.segment_writer import SegmentLimits, SegmentWriter, segment_names
+from wal_sink.settings import MAX_SEGMENT_BYTES, Settings
+
+if TYPE_CHECKING:
+    from wal_sink.protocol.batch_delivery import BatchDelivery
+    from wal_sink.protocol.dispatch import ServedSink
+
+MOST_BATCHES = 1000
+"""The most batches of a group: a release and a few requests each are read again after a crash."""
+
+
+class Rolling:
+    """The group that is being formed. Lives in the committer's process, not shared between threads."""
+
+    def __init__(self, log: Log, served: ServedSink) -> None:
+        self._log = log
+        self._sink = served.name
+        self._roll_s = served.delivery.roll_s
+        self._roll_bytes = served.delivery.roll_bytes
+        self._chunk_bytes = getattr(served.delivery.to, "max_chunk_bytes", None) or Settings().chunk_bytes
+        self.batches: list[Manifest] = []
+        """Released and complete, in order, the first one after the newest marker."""
+        self.delivery: BatchDelivery | None = None
+        """None until an attempt begins to deliver the group."""
+        self._record: GroupRecord | None = None
+        self._since_s = math.inf
+        self._is_first = True
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this sink gets groups."""
+        return self._roll_s is not None
+
+    def wait_s(self) -> float | None:
+        """Seconds until the group has to be delivered; None if there is none."""
+        if not self.batches or self._roll_s is None:
+            return None
+        return max(0.0, self._since_s + self._roll_s - self._log.runtime.monotonic_s())
+
+    def is_due(self) -> bool:
+        """Whether the group waits for no other batch: it is decided, full, or old enough."""
+        if self._record is not None:
+            return self.batches[-1].batch_id == self._record.through
+        return bool(self.batches) and (
+            self.wait_s() == 0 or len(self.batches) >= MOST_BATCHES or _bytes(self.batches) >= self._roll_bytes
+        )
+
+    def may_close(self) -> bool:
+        """Whether the group may be delivered without another batch. One that was decided needs all of its own."""
+        return bool(self.batches) and (self._record is None or self.is_due())
+
+    def fits(self, manifest: Manifest) -> bool:
+        """Whether the batch may join the group: it is small enough, and its rows look alike."""
+        if not self.batches or self._record is not None:
+            return True
+        first = next((each for each in self.batches if each.segments), None)
+        is_alike = first is None or not manifest.segments or _shape(first) == _shape(manifest)
+        return is_alike and _bytes(self.batches) + manifest.bytes <= self._roll_bytes
+
+    def take(self, manifest: Manifest) -> None:
+        """Let the batch join the group."""
+        if not self.batches:
+            self._since_s = self._log.runtime.monotonic_s()
+        self.batches.append(manifest)
+
+    def decide(self) -> Manifest | None:
+        """What stands for the group: the manifest of its last batch with rows, with the rows of all in one segment.
+
+        None if another process decided for more batches, which must be taken first. Raises `CorruptError` if the record
+        of a group that was begun is lost.
+        """
+        first = self.batches[0].batch_id
+        path = paths.group(self._sink, first)
+        record = self._record or self._log.find(GroupRecord, path)
+        if record is None:
+            self._refuse_lost(first)
+            through, merged = self.batches[-1].batch_id, self._merged(first)
+            wanted = GroupRecord(
+                first_batch=first, through=through, segment=merged, run_id=self._log.run_id, **self._log.stamp()
+            )
+            record, is_own = self._log.create_or_find(path, wanted)
+            if not is_own and merged is not None:
+                self._log.store.delete([merged.path])
+        self._is_first = False
+        self._record = record
+        self.batches = [each for each in self.batches if each.batch_id <= record.through]
+        if self.batches[-1].batch_id < record.through:
+            return None
+        last = next((each for each in reversed(self.batches) if each.segments), self.batches[-1])
+        if record.segment is None:
+            return last
+        return msgspec.structs.replace(last, segments=(record.segment,), prepared={})
+
+    @property
+    def is_of_another(self) -> bool:
+        """Whether another process decided, and may have begun to deliver."""
+        return self._record is not None and self._record.run_id != self._log.run_id
+
+    def clear(self) -> None:
+        """Forget the group: a marker stands for it."""
+        self.batches = []
+        self._record = self.delivery = None
+
+    def _merged(self, first: int) -> SegmentRef | None:
+        """The rows of all batches in a segment of their own; None if one batch has them all, and keeps its segments."""
+        filled = [each for each in self.batches if each.segments]
+        if len(filled) < 2:
+            return None
+        limits = SegmentLimits(filled[0].chunk_rows, self._chunk_bytes, MAX_SEGMENT_BYTES)
+        names = segment_names(filled[0].columns)
+        with SegmentWriter(
+            self._log.store,
+            folder=paths.progress_folder(self._sink, first),
+            partition=0,
+            limits=limits,
+            new_id=self._log.runtime.new_id,
+        ) as writer:
+            for manifest in filled:
+                for segment in manifest.segments:
+                    self._copy(manifest, segment, names, writer)
+            (merged,) = writer.finish()
+        return merged
+
+    def _copy(self, manifest: Manifest, segment: SegmentRef, names: list[str], writer: SegmentWriter) -> None:
+        chunks = read_chunks(
+            load_segment(self._log.store, segment),
+            segment,
+            chunk_rows=manifest.chunk_rows,
+            columns=manifest.columns,
+            where=self._log.store.url_of(segment.path),
+            reader=self._log.segment_reader,
+        )
+        for _, _, table in chunks:
+            for batch in table.rename_columns(names).to_batches():
+                writer.write(batch)
+
+    def _refuse_lost(self, first: int) -> None:
+        """Refuse to decide anew if an ended process had begun to deliver a group. Two listings or so, once a run."""
+        if not self._is_first:
+            return
+        for number in self._log.numbers(paths.progress_batches(self._sink), after=first - 1):
+            folder = paths.progress_folder(self._sink, number)
+            if any(paths.is_prepared(name) for name in self._log.store.list(folder)):
+                raise CorruptError(
+                    f"{self._log.store.url_of(paths.group(self._sink, first))}: expected the record of a group of "
+                    f"batches, since {folder} holds rows that were prepared for one, found nothing. Delete nothing, "
+                    "and restore the object from a version or a backup"
+                )
+
+
+def _bytes(batches: Sequence[Manifest]) -> int:
+    return sum(each.bytes for each in batches)
+
+
+def _shape(manifest: Manifest) -> tuple[object, ...]:
+    """What the batches of a group share."""
+    return manifest.columns, manifest.spark_schema, manifest.time_zone, manifest.chunk_rows
