@@ -150,7 +150,7 @@ class Delivery:
     ever. None: each batch appears alone.
     """
     roll_bytes: int = 64 << 20
-    """Segment bytes that end such a group of batches. A larger batch appears alone."""
+    """Segment bytes that end such a roll of batches. A larger batch appears alone."""
     retry: Retry = Retry()
     """Attempts at a batch, before the committer gives up."""
     on_rejected: Literal["halt", "dead_letter"] = "halt"

@@ -270,9 +270,9 @@ def prepared(name: str, batch_id: int, ordinal: int, number: int) -> str:
     return f"{progress_folder(name, batch_id)}/prepared-{_counted(ordinal, 6)}-{_counted(number, 6)}.json"
 
 
-def group(name: str, first_batch: int) -> str:
-    """Path of the record of a group of batches, beside the segment that holds their rows."""
-    return f"{progress_folder(name, first_batch)}/group.json"
+def roll(name: str, first_batch: int) -> str:
+    """Path of the record of a roll of batches, beside the segment that holds their rows."""
+    return f"{progress_folder(name, first_batch)}/roll.json"
 
 
 def dead_letter_folder(name: str, batch_id: int) -> str:

@@ -313,10 +313,10 @@ class PreparedRecord(Record, frozen=True, kw_only=True):
         return path == paths.prepared(paths.sink_of(path), self.batch_id, self.ordinal, self.number)
 
 
-class GroupRecord(Record, frozen=True, kw_only=True):
+class RollRecord(Record, frozen=True, kw_only=True):
     """Consecutive batches that a sink shows together, decided before any of their rows is sent."""
 
-    kind = "group"
+    kind = "roll"
     first_batch: int
     through: int
     """Its last batch."""
@@ -325,7 +325,7 @@ class GroupRecord(Record, frozen=True, kw_only=True):
     run_id: str
 
     def belongs_at(self, path: str) -> bool:
-        return path == paths.group(paths.sink_of(path), self.first_batch)
+        return path == paths.roll(paths.sink_of(path), self.first_batch)
 
 
 class OlderSlots(msgspec.Struct, frozen=True, kw_only=True):
@@ -416,7 +416,7 @@ class SinkRecord(Record, frozen=True, kw_only=True):
     through: int | None = None
     """The last batch that it gets. Then it is retired."""
     is_rolled: bool = False
-    """True if its batches are delivered in groups, each decided by its record."""
+    """True if its batches are delivered in rolls."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.sink(self.name)

@@ -12,7 +12,6 @@ from functools import cache
 
 from wal_sink.log.records import (
     BegunRecord,
-    GroupRecord,
     LowWater,
     Manifest,
     Marker,
@@ -22,6 +21,7 @@ from wal_sink.log.records import (
     Record,
     Release,
     Replayed,
+    RollRecord,
     SinkRecord,
     SkippedBatch,
     TermRecord,
@@ -95,7 +95,7 @@ KINDS = (
     Kind("sinks/<name>/begun/<batch:19>-<transaction>.json", BegunRecord, _FREELY),
     Kind("sinks/<name>/begun/<batch:19>-<transaction>.token.json", TokenRecord, _FREELY),
     Kind("sinks/<name>/progress/<batch:19>/prepared-<ordinal:6>-<number:6>.json", PreparedRecord, _COLLECTED),
-    Kind("sinks/<name>/progress/<batch:19>/group.json", GroupRecord, _COLLECTED),
+    Kind("sinks/<name>/progress/<batch:19>/roll.json", RollRecord, _COLLECTED),
     Kind("sinks/<name>/progress/<batch:19>/<partition:6>-<file_index:4>-<id>.parquet", None, _COLLECTED),
     Kind("sinks/<name>/retired.json", RetiredRecord),
     Kind("sinks/<name>/names/<number:10>.json", NameRecord),

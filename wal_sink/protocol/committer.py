@@ -3,8 +3,8 @@
 `Committer.deliver_next` is the protocol, from top to bottom. Nothing here waits for a gate or knows Spark: all that can
 be done now is done, and the caller decides when to call again. The last step, collection, is `Run.advance`.
 
-An idempotent sink that is behind shares markers among batches, see `progress.Group`. A sink with `roll_s` gets groups
-of batches as one, see `rolling`.
+An idempotent sink that is behind shares markers among batches, see `progress.Group`. A sink with `roll_s` gets
+rolls of batches, see `rolling`.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ class Committer:
 
     @property
     def rolls_in_s(self) -> float | None:
-        """Seconds until the group of batches that waits for others is delivered; None if there is none."""
+        """Seconds until the roll of batches that waits for others is delivered; None if there is none."""
         return self._rolling.wait_s()
 
     @property
     def _taken_through(self) -> int:
-        """The newest batch that the sink has, or that waits in a group."""
+        """The newest batch that the sink has, or that waits in a roll."""
         batches = self._group.batches or self._rolling.batches
         return batches[-1].batch_id if batches else self.marked_through
 
@@ -166,7 +166,7 @@ class Committer:
         return max(self._taken_through + 1, wal.first_batch, self._first_batch)
 
     def _due_batch(self) -> int | None:
-        """The batch that the sink lacks next, which may wait in a group."""
+        """The batch that the sink lacks next, which may wait in a roll."""
         return self._rolling.batches[0].batch_id if self._rolling.batches else self.next_batch()
 
     def deliver_with_retries(self, *, search: bool, closes: bool = True) -> bool:
@@ -204,10 +204,10 @@ class Committer:
         )
 
     def deliver_next(self, *, search: bool, closes: bool = True) -> bool:
-        """Deliver the next batch if it can be released, or let it join a group; False if there is nothing to do now.
+        """Deliver the next batch if it can be released, or let it join a roll; False if there is nothing to do now.
 
         With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones. With
-        `closes`, a group of batches waits for no later ones. The steps
+        `closes`, a roll of batches waits for no later ones. The steps
         have the numbers of docs/ARCHITECTURE.md. An error may end any of them: the next attempt begins anew, and
         `_in_hand` says how far the delivery came. Raises what `deliver_with_retries` raises.
         """
@@ -379,29 +379,29 @@ class Committer:
         return True
 
     def _close_group(self, *, closes: bool) -> bool:
-        """Create the marker of the group, or deliver the group that is due, since no batch can be released now. False
+        """Create the marker of the group, or deliver the roll that is due, since no batch can be released now. False
         if there is none.
         """
         if self._group.batches:
             self._mark(self._group.batches, {})
             return True
         if self._rolling.is_due() or (closes and self._rolling.may_close()):
-            return self._deliver_group()
+            return self._deliver_roll()
         return False
 
     def _join(self, manifest: Manifest) -> bool:
-        """Let a released batch join the group, which is delivered first if the batch does not fit, or else once it is
+        """Let a released batch join the roll, which is delivered first if the batch does not fit, or else once it is
         full.
         """
         if not self._rolling.fits(manifest):
-            return self._deliver_group()
+            return self._deliver_roll()
         self._rolling.take(manifest)
         self._in_hand = None
         tell_released(self._log.events, self.name, manifest, complete_through=self._shared.gate.known_through)
-        return self._deliver_group() if self._rolling.is_due() else True
+        return self._deliver_roll() if self._rolling.is_due() else True
 
-    def _deliver_group(self) -> bool:
-        """Steps 3 and 4 for a group: decide it, deliver its rows as one batch, and create one marker."""
+    def _deliver_roll(self) -> bool:
+        """Steps 3 and 4 for a roll: decide it, deliver its rows as one batch, and create one marker."""
         rolling, first = self._rolling, self._rolling.batches[0].batch_id
         self._look_at_term()
         manifest = rolling.decide()

@@ -74,7 +74,7 @@ class ServedSink:
     make_sink: MakeSink | None = None
     """For a two-phase sink: makes one in this process, to abort transactions that will not be committed."""
     preparation: Preparation | None = None
-    """For a two-phase sink: how it takes part in staging; None if it cannot, or if it gets groups of batches: then rows
+    """For a two-phase sink: how it takes part in staging; None if it cannot, or if it gets rolls of batches: then rows
     are prepared at delivery.
     """
     shown: str = ""

@@ -72,7 +72,7 @@ TABLE: dict[Lost, Rule] = {
     ),
     Lost.MARKER: Rule(
         "the newest low-water record says that the sink had a later batch; its own committer released the batch after "
-        "the one that it lacks (no sink that ignores repeats or gets groups)",
+        "the one that it lacks (no sink that ignores repeats or gets rolls)",
         "error when the WAL is opened, or before the batch is delivered",
     ),
     Lost.LOW_WATER: Rule(

@@ -88,7 +88,7 @@ def _refuse_unfit(log: Log, record: SinkRecord, sink: Registration) -> None:
     _refuse_holder(log, record)
     _refuse_other_kind(log, record, sink)
     _refuse_other_range(log, record, sink)
-    _refuse_other_groups(log, record, sink)
+    _refuse_other_rolls(log, record, sink)
     if said := described_elsewhere(record, sink.identity, sink.delivery.to):
         said = f"sink {sink.name!r} of {log.store.root} {said}. For another table or topic, give the sink a new name"
         if getattr(sink.delivery.to, "target_name", None) and not sink.delivery.same_target:
@@ -159,14 +159,14 @@ def _refuse_other_range(log: Log, record: SinkRecord, sink: Registration) -> Non
         )
 
 
-def _refuse_other_groups(log: Log, record: SinkRecord, sink: Registration) -> None:
-    """Refuse groups for a sink without, and none for a sink with them: a process would ignore what another decided."""
+def _refuse_other_rolls(log: Log, record: SinkRecord, sink: Registration) -> None:
+    """Refuse rolls for a sink without, and none for a sink with them: a process would ignore what another decided."""
     if record.is_rolled != (sink.delivery.roll_s is not None):
         was, now = (
             ("with", "Pass roll_s (--roll-s)") if record.is_rolled else ("without", "Leave out roll_s (--roll-s)")
         )
         raise ConfigError(
-            f"sink {sink.name!r} of {log.store.root} was registered {was} groups of batches. {now}. To change it, "
+            f"sink {sink.name!r} of {log.store.root} was registered {was} rolls of batches. {now}. To change it, "
             "retire the sink once it has every batch, and give it a new name with start_from='next'"
         )
 

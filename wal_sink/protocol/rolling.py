@@ -1,10 +1,10 @@
-"""Groups of batches that a sink shows together: many small batches become one segment, and one commit or file.
+"""Rolls: consecutive small batches that a sink shows as one. They become one segment, and one commit or file.
 
-A group is decided before any of its rows leave the log: its record names the last batch and the segment that holds the
+A roll is decided before any of its rows leave the log: its record names the last batch and the segment that holds the
 rows of all. It is created for the first batch, once and for all processes. So a process that goes on, after a crash or
-a takeover, delivers exactly the group that another one began. Until then a group is only in memory.
+a takeover, delivers exactly the roll that another one began. Until then a roll is only in memory.
 
-Every process that serves the sink must group: one that does not would ignore a record. So a registration holds it.
+Every process that serves the sink must roll: one that does not would ignore a record. So a registration holds it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from wal_sink.errors import CorruptError
 from wal_sink.log import paths
 from wal_sink.log.log import Log
-from wal_sink.log.records import GroupRecord, Manifest, SegmentRef
+from wal_sink.log.records import Manifest, RollRecord, SegmentRef
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.log.segment_writer import SegmentLimits, SegmentWriter, segment_names
 from wal_sink.settings import MAX_SEGMENT_BYTES, Settings
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from wal_sink.protocol.dispatch import ServedSink
 
 MOST_BATCHES = 1000
-"""The most batches of a group: a release and a few requests each are read again after a crash."""
+"""The most batches of a roll: a release and a few requests each are read again after a crash."""
 
 
 class Rolling:
-    """The group that is being formed. Lives in the committer's process, not shared between threads."""
+    """The roll that is being formed. Lives in the committer's process, not shared between threads."""
 
     def __init__(self, log: Log, served: ServedSink) -> None:
         self._log = log
@@ -43,24 +43,24 @@ class Rolling:
         self.batches: list[Manifest] = []
         """Released and complete, in order, the first one after the newest marker."""
         self.delivery: BatchDelivery | None = None
-        """None until an attempt begins to deliver the group."""
-        self._record: GroupRecord | None = None
+        """None until an attempt begins to deliver the roll."""
+        self._record: RollRecord | None = None
         self._since_s = math.inf
         self._is_first = True
 
     @property
     def is_on(self) -> bool:
-        """Whether this sink gets groups."""
+        """Whether this sink gets rolls."""
         return self._roll_s is not None
 
     def wait_s(self) -> float | None:
-        """Seconds until the group has to be delivered; None if there is none."""
+        """Seconds until the roll has to be delivered; None if there is none."""
         if not self.batches or self._roll_s is None:
             return None
         return max(0.0, self._since_s + self._roll_s - self._log.runtime.monotonic_s())
 
     def is_due(self) -> bool:
-        """Whether the group waits for no other batch: it is decided, full, or old enough."""
+        """Whether the roll waits for no other batch: it is decided, full, or old enough."""
         if self._record is not None:
             return self.batches[-1].batch_id == self._record.through
         return bool(self.batches) and (
@@ -68,11 +68,11 @@ class Rolling:
         )
 
     def may_close(self) -> bool:
-        """Whether the group may be delivered without another batch. One that was decided needs all of its own."""
+        """Whether the roll may be delivered without another batch. One that was decided needs all of its own."""
         return bool(self.batches) and (self._record is None or self.is_due())
 
     def fits(self, manifest: Manifest) -> bool:
-        """Whether the batch may join the group: it is small enough, and its rows look alike."""
+        """Whether the batch may join the roll: it is small enough, and its rows look alike."""
         if not self.batches or self._record is not None:
             return True
         first = next((each for each in self.batches if each.segments), None)
@@ -80,24 +80,24 @@ class Rolling:
         return is_alike and _bytes(self.batches) + manifest.bytes <= self._roll_bytes
 
     def take(self, manifest: Manifest) -> None:
-        """Let the batch join the group."""
+        """Let the batch join the roll."""
         if not self.batches:
             self._since_s = self._log.runtime.monotonic_s()
         self.batches.append(manifest)
 
     def decide(self) -> Manifest | None:
-        """What stands for the group: the manifest of its last batch with rows, with the rows of all in one segment.
+        """What stands for the roll: the manifest of its last batch with rows, with the rows of all in one segment.
 
         None if another process decided for more batches, which must be taken first. Raises `CorruptError` if the record
-        of a group that was begun is lost.
+        of a roll that was begun is lost.
         """
         first = self.batches[0].batch_id
-        path = paths.group(self._sink, first)
-        record = self._record or self._log.find(GroupRecord, path)
+        path = paths.roll(self._sink, first)
+        record = self._record or self._log.find(RollRecord, path)
         if record is None:
             self._refuse_lost(first)
             through, merged = self.batches[-1].batch_id, self._merged(first)
-            wanted = GroupRecord(
+            wanted = RollRecord(
                 first_batch=first, through=through, segment=merged, run_id=self._log.run_id, **self._log.stamp()
             )
             record, is_own = self._log.create_or_find(path, wanted)
@@ -119,7 +119,7 @@ class Rolling:
         return self._record is not None and self._record.run_id != self._log.run_id
 
     def clear(self) -> None:
-        """Forget the group: a marker stands for it."""
+        """Forget the roll: a marker stands for it."""
         self.batches = []
         self._record = self.delivery = None
 
@@ -157,14 +157,14 @@ class Rolling:
                 writer.write(batch)
 
     def _refuse_lost(self, first: int) -> None:
-        """Refuse to decide anew if an ended process had begun to deliver a group. Two listings or so, once a run."""
+        """Refuse to decide anew if an ended process had begun to deliver a roll. Two listings or so, once a run."""
         if not self._is_first:
             return
         for number in self._log.numbers(paths.progress_batches(self._sink), after=first - 1):
             folder = paths.progress_folder(self._sink, number)
             if any(paths.is_prepared(name) for name in self._log.store.list(folder)):
                 raise CorruptError(
-                    f"{self._log.store.url_of(paths.group(self._sink, first))}: expected the record of a group of "
+                    f"{self._log.store.url_of(paths.roll(self._sink, first))}: expected the record of a roll of "
                     f"batches, since {folder} holds rows that were prepared for one, found nothing. Delete nothing, "
                     "and restore the object from a version or a backup"
                 )
@@ -175,5 +175,5 @@ def _bytes(batches: Sequence[Manifest]) -> int:
 
 
 def _shape(manifest: Manifest) -> tuple[object, ...]:
-    """What the batches of a group share."""
+    """What the batches of a roll share."""
     return manifest.columns, manifest.spark_schema, manifest.time_zone, manifest.chunk_rows

@@ -1,4 +1,4 @@
-"""Groups of batches that a sink shows as one: what is in a group, who decides it, and what a process does then."""
+"""Rolls of batches that a sink shows as one: what is in a roll, who decides it, and what a process does then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def advance(run: Run, *, closes: bool = False) -> int:
     return sum(1 for _ in iter(lambda: run.advance(run.committers[0], closes=closes), False))
 
 
-def group(place: Place, first: int) -> list[str]:
+def folder_of(place: Place, first: int) -> list[str]:
     return place.wal.list(paths.progress_folder("a", first))
 
 
@@ -48,7 +48,7 @@ def marker(place: Place, batch_id: int) -> Marker:
     return decode(Marker, place.wal.read(paths.marker("a", batch_id)), "a marker")
 
 
-def test_a_group_waits_for_later_batches_until_its_time_is_over() -> None:
+def test_a_roll_waits_for_later_batches_until_its_time_is_over() -> None:
     place, lake = Place(rows=lambda batch: [1, 2] if batch != 1 else [0]), Lake()
     run = place.open({"a": rolled(LakeSink(lake))})
     staged(place, run, 2)
@@ -68,7 +68,7 @@ def test_a_group_waits_for_later_batches_until_its_time_is_over() -> None:
     assert (name, found.rows, found.last_delivered_batch, found.last_delivered_rows) == (f"{3:019}.json", 9, 3, (9,))
 
 
-def test_the_end_of_a_run_closes_the_group() -> None:
+def test_the_end_of_a_run_closes_the_roll() -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(LakeSink(lake))})
     staged(place, run, 3)
@@ -77,7 +77,7 @@ def test_the_end_of_a_run_closes_the_group() -> None:
     assert (lake.commits, run.committers[0].marked_through) == (1, 2)
 
 
-def test_nothing_of_a_group_is_open_over_a_restart() -> None:
+def test_nothing_of_a_roll_is_open_over_a_restart() -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(LakeSink(lake))})
     staged(place, run, 3)
@@ -114,10 +114,10 @@ def test_a_large_batch_appears_alone_with_its_own_segments() -> None:
     staged(place, run, 3)
     run.deliver_all()
     assert [len(version.files) for version in lake.versions] == [0, 1, 3, 4]
-    assert [group(place, first) for first in range(3)] == [["group.json"]] * 3
+    assert [folder_of(place, first) for first in range(3)] == [["roll.json"]] * 3
 
 
-def test_a_group_ends_with_as_many_bytes_and_before_more() -> None:
+def test_a_roll_ends_with_as_many_bytes_and_before_more() -> None:
     place, lake = Place(), Lake()
     one = bytes_of_a_batch()
     run = place.open({"a": rolled(LakeSink(lake), roll_bytes=3 * one)})
@@ -139,7 +139,7 @@ def bytes_of_a_batch() -> int:
     return manifest.bytes
 
 
-def test_a_group_has_so_many_batches_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_roll_has_so_many_batches_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_BATCHES == 1000
     monkeypatch.setattr("wal_sink.protocol.rolling.MOST_BATCHES", 2)
     place, lake = Place(), Lake()
@@ -148,7 +148,7 @@ def test_a_group_has_so_many_batches_at_most(monkeypatch: pytest.MonkeyPatch) ->
     assert (advance(run), lake.commits) == (5, 2)
 
 
-def test_other_columns_begin_another_group() -> None:
+def test_other_columns_begin_another_roll() -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(LakeSink(lake))})
     staged(place, run, 2)
@@ -180,7 +180,7 @@ class _IsLost(LakeSink):
 
 @pytest.mark.parametrize("sink", [_Dies, _IsLost])
 @pytest.mark.parametrize("more", [0, 2])
-def test_a_group_that_was_decided_is_delivered_as_it_is(sink: type[LakeSink], more: int) -> None:
+def test_a_roll_that_was_decided_is_delivered_as_it_is(sink: type[LakeSink], more: int) -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(sink(lake))})
     staged(place, run, 3)
@@ -209,14 +209,14 @@ def test_the_first_to_decide_decides_for_all() -> None:
         with pytest.raises(DeliveryError):
             newer.deliver_all()
 
-    before_create(place.wal, paths.group("a", 0), overtaken)
-    assert rolling.decide() is None, "the group has a third batch"
+    before_create(place.wal, paths.roll("a", 0), overtaken)
+    assert rolling.decide() is None, "the roll has a third batch"
     assert not rolling.may_close()
-    assert max(group(place, 0)) == "group.json"
-    assert len(group(place, 0)) == 2, "one segment and its record"
+    assert max(folder_of(place, 0)) == "roll.json"
+    assert len(folder_of(place, 0)) == 2, "one segment and its record"
 
 
-def test_a_group_with_fewer_batches_than_were_taken_leaves_the_others() -> None:
+def test_a_roll_with_fewer_batches_than_were_taken_leaves_the_others() -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(_Dies(lake))})
     staged(place, run, 2)
@@ -231,7 +231,7 @@ def test_a_group_with_fewer_batches_than_were_taken_leaves_the_others() -> None:
     assert run.committers[0].marked_through == 4
 
 
-def test_a_lost_record_of_a_group_that_was_begun_is_an_error() -> None:
+def test_a_lost_record_of_a_roll_that_was_begun_is_an_error() -> None:
     class Failing(VaultSink):
         def commit(self, transaction: Transaction, handle: str) -> None:  # noqa: ARG002
             raise ConnectionError("no answer")
@@ -241,8 +241,8 @@ def test_a_lost_record_of_a_group_that_was_begun_is_an_error() -> None:
     staged(place, run, 3)
     with pytest.raises(DeliveryError):
         run.deliver_all()
-    place.wal.delete([paths.group("a", 0)])
-    with pytest.raises(CorruptError, match=r"group\.json: expected the record of a group"):
+    place.wal.delete([paths.roll("a", 0)])
+    with pytest.raises(CorruptError, match=r"roll\.json: expected the record of a roll"):
         place.open({"a": rolled(VaultSink(vault))}).deliver_all()
     assert vault.rows() == []
 
@@ -262,7 +262,7 @@ def test_every_disturbance_shows_every_row_once_in_a_lake() -> None:
     assert matrix.crashes > 50
     assert matrix.takeovers > 20
     used = [lake for lake in lakes if lake.commits]
-    assert min(lake.commits for lake in used) == 3, "five batches, two in each group"
+    assert min(lake.commits for lake in used) == 3, "five batches, two in each roll"
     assert all(set(lake.written) == set(lake.versions[-1].files) for lake in used), "no file is left over"
 
 
@@ -293,7 +293,7 @@ def test_every_pair_of_deaths_shows_every_row_once() -> None:
         (LakeSink(Lake()), {"roll_bytes": MAX_SEGMENT_BYTES + 1}, "expected at most"),
     ],
 )
-def test_what_cannot_be_grouped_is_refused(sink: Any, policies: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_rolled_is_refused(sink: Any, policies: dict[str, Any], told: str) -> None:
     if "keep_segments" in policies:
         sink.keep_segments = policies.pop("keep_segments")
     with pytest.raises(ConfigError, match=told):
@@ -301,10 +301,10 @@ def test_what_cannot_be_grouped_is_refused(sink: Any, policies: dict[str, Any], 
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_name_keeps_its_groups_or_has_none(before: bool) -> None:
+def test_a_name_keeps_its_rolls_or_has_none(before: bool) -> None:
     place, lake = Place(), Lake()
     place.open({"a": rolled(LakeSink(lake), roll_s=ROLL_S if before else None)})
-    with pytest.raises(ConfigError, match=f"registered with{'' if before else 'out'} groups of batches.*--roll-s"):
+    with pytest.raises(ConfigError, match=f"registered with{'' if before else 'out'} rolls of batches.*--roll-s"):
         place.open({"a": rolled(LakeSink(lake), roll_s=None if before else ROLL_S)})
     place.open({"a": rolled(LakeSink(lake), roll_s=2 * ROLL_S if before else None)})
 
@@ -312,7 +312,7 @@ def test_a_name_keeps_its_groups_or_has_none(before: bool) -> None:
 # The committer's thread.
 
 
-def test_the_thread_waits_for_the_group_and_delivers_it_without_another_call() -> None:
+def test_the_thread_waits_for_the_roll_and_delivers_it_without_another_call() -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(LakeSink(lake), roll_s=0.5)}, runtime=SYSTEM)
     thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
@@ -326,7 +326,7 @@ def test_the_thread_waits_for_the_group_and_delivers_it_without_another_call() -
     assert (thread.error, lake.commits, len(lake.rows())) == (None, 1, 3)
 
 
-def test_finishing_closes_the_group_at_once() -> None:
+def test_finishing_closes_the_roll_at_once() -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(LakeSink(lake), roll_s=PATIENCE_S * 2)}, runtime=SYSTEM)
     thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)

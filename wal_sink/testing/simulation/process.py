@@ -243,7 +243,7 @@ class Process:
         self.run.deliver_all()
 
     def live_to_end(self) -> None:
-        """Run from the start until every batch of the place is delivered. Groups of batches (`roll_s`) have two."""
+        """Run from the start until every batch of the place is delivered. A roll (`roll_s`) has two."""
         self.open()
         while (batch_id := self.next_batch()) in self.place.batches:
             self.stage(batch_id)
