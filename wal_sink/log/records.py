@@ -322,6 +322,7 @@ class RollRecord(Record, frozen=True, kw_only=True):
     """Its last batch."""
     segment: SegmentRef | None
     """The rows of all its batches. None: at most one of them has rows, and keeps its own segments."""
+    term: int
     run_id: str
 
     def belongs_at(self, path: str) -> bool:

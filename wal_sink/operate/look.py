@@ -29,6 +29,7 @@ from wal_sink.log.records import (
     Record,
     Release,
     Replayed,
+    RollRecord,
     SinkRecord,
     TermRecord,
     WalRecord,
@@ -52,10 +53,10 @@ from wal_sink.stores.base import ObjectMissing, Store
 from wal_sink.support.clock import SYSTEM
 
 R = TypeVar("R", bound=Record)
-OfATerm: TypeAlias = Manifest | Marker | PreparedRecord | Progress | Replayed
+OfATerm: TypeAlias = Manifest | Marker | PreparedRecord | Progress | Replayed | RollRecord
 """A record that names the term and the run under which it was written."""
 
-T = TypeVar("T", Manifest, Marker, PreparedRecord, Progress, Replayed)
+T = TypeVar("T", Manifest, Marker, PreparedRecord, Progress, Replayed, RollRecord)
 _BATCH = re.compile(rf"/(\d{{{paths.BATCH_DIGITS}}})(?=[/.-])")
 _LISTED = "a listing showed it a moment ago, and no process of wal-sink deletes it"
 

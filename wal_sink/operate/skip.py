@@ -17,7 +17,7 @@ from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.log import paths
 from wal_sink.log.holders import TakeOver, note_end, refuse_held
 from wal_sink.log.log import NOTHING, Log
-from wal_sink.log.records import Manifest, Marker, Release, SinkRecord, SkippedBatch
+from wal_sink.log.records import Manifest, Marker, Release, RollRecord, SinkRecord, SkippedBatch
 from wal_sink.log.sink_records import ChangeRecord
 from wal_sink.log.terms import Term, claim, claim_above_seen
 from wal_sink.operate.changes import Order, find_same, write_down
@@ -108,6 +108,12 @@ def plan_skip(log: Log, name: str, batch_id: int, *, to: object = None) -> SkipP
         raise ConfigError(
             f"batch {batch_id} of {log.store.root}: sink {name!r} would get batch {due} next. A sink gets batches in "
             f"order, so only that batch can be skipped. The sink has or skipped the batches before {due}"
+        )
+    if sink.is_rolled and (roll := log.find(RollRecord, paths.roll(folder, batch_id))) is not None:
+        raise ConfigError(
+            f"batches {batch_id} to {roll.through} of {log.store.root} are one roll of sink {name!r}, which its target "
+            "may hold already. Repair the target, then drain. Or retire the sink, and serve the target under a new "
+            "name from the first batch that it lacks (start_from)"
         )
     manifest, names = _left_of(log, batch_id)
     if manifest is None:

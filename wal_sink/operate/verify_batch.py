@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from wal_sink.errors import CorruptError
 from wal_sink.log import paths
 from wal_sink.log.paths import ManifestName
-from wal_sink.log.records import Manifest, Marker, PreparedRecord, Progress, Release, Replayed, SegmentRef, SkippedBatch
+from wal_sink.log.records import (
+    Manifest,
+    Marker,
+    PreparedRecord,
+    Progress,
+    Release,
+    Replayed,
+    RollRecord,
+    SegmentRef,
+    SkippedBatch,
+)
 from wal_sink.log.segment_reader import chunk_ends, load_segment
 from wal_sink.operate.findings import Fault
 from wal_sink.operate.kinds import kind_of
@@ -239,7 +249,9 @@ def check_progress(look: Look, sink: SinkFacts, batch_id: int, manifest: Manifes
             _check_progress(look, sink, path, manifest)
         elif paths.parse_prepared(name) is not None:
             _check_prepared(look, sink, path, manifest)
-        else:
+        elif path == paths.roll(sink.folder, batch_id):
+            _check_roll(look, sink, path)
+        elif paths.parse_segment(path) is None:  # what a roll would have, if its record was not made, is debris
             look.unknown(path)
     return path
 
@@ -263,11 +275,25 @@ def _check_prepared(look: Look, sink: SinkFacts, path: str, manifest: Manifest |
     record = look.of_term(PreparedRecord, path, paths.committer_role(sink.folder))
     if record is None:
         return
-    _segment(look, path, record.ordinal, record.segment_id, manifest)
+    if sink.record is None or not sink.record.is_rolled:  # else it may be the segment of a roll
+        _segment(look, path, record.ordinal, record.segment_id, manifest)
     number = record.number - 1
     if number > 0:
         earlier = f"{path.rpartition('/')[0]}/prepared-{record.ordinal:06d}-{number:06d}.json"
         look.required(PreparedRecord, earlier, f"{path} is the preparation after it")
+
+
+def _check_roll(look: Look, sink: SinkFacts, path: str) -> None:
+    """Check a roll, and its segment if the sink still needs it. It reads the segment: there is one such roll."""
+    record = look.of_term(RollRecord, path, paths.committer_role(sink.folder))
+    if record is None or record.segment is None or record.through <= sink.marked_through:
+        return
+    try:
+        load_segment(look.log.store, record.segment)
+    except CorruptError as error:
+        is_gone = isinstance(error.__cause__, ObjectMissing)
+        if not (is_gone and look.may_be_gone(record.segment.path)):
+            look.fault(Fault.LOST if is_gone else Fault.DAMAGED, record.segment.path, str(error))
 
 
 def _segment(look: Look, path: str, ordinal: int, segment_id: str, manifest: Manifest | None) -> SegmentRef | None:
@@ -330,6 +356,8 @@ def _compare(look: Look, sink: SinkFacts, marker: Marker, manifest: Manifest) ->
         what = f"it says that the batch has {marker.rows} rows, but its manifest has {manifest.rows}"
         look.fault(Fault.CONTRADICTION, path, what)
     rows = tuple(segment.rows for segment in manifest.segments)
+    if sink.record is not None and sink.record.is_rolled:
+        return  # its segment may be that of a roll, which is collected with the first of its batches
     if marker.last_delivered_batch == marker.batch_id and marker.last_delivered_rows != rows:
         look.fault(Fault.CONTRADICTION, path, "the rows of its segments are not those of the manifest")
 

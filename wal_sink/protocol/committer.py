@@ -207,22 +207,24 @@ class Committer:
         """Deliver the next batch if it can be released, or let it join a roll; False if there is nothing to do now.
 
         With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones. With
-        `closes`, a roll of batches waits for no later ones. The steps
-        have the numbers of docs/ARCHITECTURE.md. An error may end any of them: the next attempt begins anew, and
-        `_in_hand` says how far the delivery came. Raises what `deliver_with_retries` raises.
+        `closes`, a roll of batches waits for no later ones. The steps have the numbers of docs/ARCHITECTURE.md. An
+        error may end any of them: the next attempt begins anew, and `_in_hand` says how far the delivery came. Raises
+        what `deliver_with_retries` raises.
         """
         # 0. Confirm, once a run: the target has what the newest marker stands for.
         if not self._is_confirmed:
             self._confirm_marked()
             self._is_confirmed = True
 
-        # 1. and 2. Gate and release.
+        # 1. Gate: go on once Spark has completed the batch.
+        # 2. Release. A superseded process must not decide which attempt is delivered, so the next term is read first.
+        #    Not within a group, since its target ignores rows that it has.
         taken = self._release_next(search=search)
         if taken is None:
             return self._close_group(closes=closes)
         hand, released = taken
         if self._rolling.is_on:
-            return self._join(released.manifest)
+            return self._add_to_roll(released.manifest)
 
         # 3. Deliver. Another process or attempt may have begun: its progress is read, and the markers after that. For
         #    progress may be absent because the batch was collected.
@@ -245,7 +247,6 @@ class Committer:
 
     def _release_next(self, *, search: bool) -> tuple[_InHand, Released] | None:
         """Steps 1 and 2. None if no batch can be released now."""
-        # 1. Gate: go on once Spark has completed the batch.
         hand = self._take_next(search=search)
         if hand is None:
             return None
@@ -256,8 +257,6 @@ class Committer:
         if not self._shared.gate.is_open(batch_id):
             return None
 
-        # 2. Release. A superseded process must not decide which attempt is delivered, so the next term is read first.
-        #    Not within a group, since its target ignores rows that it has.
         if not self._group.covers(batch_id):
             self._look_at_term()
         released = self._shared.releaser.release(batch_id, staged, sink=self.name)
@@ -389,7 +388,7 @@ class Committer:
             return self._deliver_roll()
         return False
 
-    def _join(self, manifest: Manifest) -> bool:
+    def _add_to_roll(self, manifest: Manifest) -> bool:
         """Let a released batch join the roll, which is delivered first if the batch does not fit, or else once it is
         full.
         """
@@ -404,7 +403,7 @@ class Committer:
         """Steps 3 and 4 for a roll: decide it, deliver its rows as one batch, and create one marker."""
         rolling, first = self._rolling, self._rolling.batches[0].batch_id
         self._look_at_term()
-        manifest = rolling.decide()
+        manifest = rolling.decide(self.term.number)
         if manifest is None:
             return True  # another process decided for more batches
         is_begun = rolling.delivery is not None or rolling.is_of_another

@@ -68,7 +68,7 @@ class Rolling:
         )
 
     def may_close(self) -> bool:
-        """Whether the roll may be delivered without another batch. One that was decided needs all of its own."""
+        """Whether the roll may be delivered without another batch. A decided one needs all its batches."""
         return bool(self.batches) and (self._record is None or self.is_due())
 
     def fits(self, manifest: Manifest) -> bool:
@@ -85,8 +85,8 @@ class Rolling:
             self._since_s = self._log.runtime.monotonic_s()
         self.batches.append(manifest)
 
-    def decide(self) -> Manifest | None:
-        """What stands for the roll: the manifest of its last batch with rows, with the rows of all in one segment.
+    def decide(self, term: int) -> Manifest | None:
+        """Decide the roll. Returns the manifest of its last batch with rows, with the rows of all in one segment.
 
         None if another process decided for more batches, which must be taken first. Raises `CorruptError` if the record
         of a roll that was begun is lost.
@@ -98,7 +98,12 @@ class Rolling:
             self._refuse_lost(first)
             through, merged = self.batches[-1].batch_id, self._merged(first)
             wanted = RollRecord(
-                first_batch=first, through=through, segment=merged, run_id=self._log.run_id, **self._log.stamp()
+                first_batch=first,
+                through=through,
+                segment=merged,
+                term=term,
+                run_id=self._log.run_id,
+                **self._log.stamp(),
             )
             record, is_own = self._log.create_or_find(path, wanted)
             if not is_own and merged is not None:
@@ -124,7 +129,7 @@ class Rolling:
         self._record = self.delivery = None
 
     def _merged(self, first: int) -> SegmentRef | None:
-        """The rows of all batches in a segment of their own; None if one batch has them all, and keeps its segments."""
+        """The rows of all batches in one separate segment; None if one batch has them all, and keeps its segments."""
         filled = [each for each in self.batches if each.segments]
         if len(filled) < 2:
             return None
@@ -175,5 +180,5 @@ def _bytes(batches: Sequence[Manifest]) -> int:
 
 
 def _shape(manifest: Manifest) -> tuple[object, ...]:
-    """What the batches of a roll share."""
+    """The facts that the batches of a roll share."""
     return manifest.columns, manifest.spark_schema, manifest.time_zone, manifest.chunk_rows

@@ -150,6 +150,17 @@ def _skipped(world: GoldenWal) -> None:
     skip(log, order, plan_skip(log, "plain", 1), take_over=TakeOver.ALWAYS)
 
 
+def _rolled(world: GoldenWal) -> None:
+    """Write a roll of three batches that is marked, and one of two that is decided and not committed."""
+    run = world.process()
+    for rows in ([3, 2], [0], [1]):
+        world.batch(run, *rows)
+    run.deliver_all()
+    for count in (2, 3):
+        world.batch(run, count)
+    world.deliver_until("rolled", "before commit")
+
+
 WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "lake", "segments", "batches"), _kinds),
     "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
@@ -159,6 +170,7 @@ WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "passed_over": (("plain",), _passed_over),
     "failed": (("plain",), _failed),
     "skipped": (("plain",), _skipped),
+    "rolled": (("rolled",), _rolled),
 }
 
 

@@ -50,6 +50,7 @@ SINKS: Mapping[str, Make] = {
     "ledger": Transactional,
     "vault": TwoPhase,
     "lake": Committed,
+    "rolled": lambda target, hook: Delivery(Committed(target, hook), roll_s=60),
     "segments": BySegment,
     "batches": lambda target, _: ByBatch(target),
     "refusing": lambda target, hook: Delivery(Plain(target, hook), on_rejected="dead_letter"),

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.house.log import Marker, decode, paths
+from tests.house.operate import Check, plan_skip
 from tests.house.protocol import CommitterThread, Run
 from tests.house.sinks import BatchCommit, Sink
 from tests.house.support import SYSTEM
@@ -210,7 +211,7 @@ def test_the_first_to_decide_decides_for_all() -> None:
             newer.deliver_all()
 
     before_create(place.wal, paths.roll("a", 0), overtaken)
-    assert rolling.decide() is None, "the roll has a third batch"
+    assert rolling.decide(1) is None, "the roll has a third batch"
     assert not rolling.may_close()
     assert max(folder_of(place, 0)) == "roll.json"
     assert len(folder_of(place, 0)) == 2, "one segment and its record"
@@ -245,6 +246,24 @@ def test_a_lost_record_of_a_roll_that_was_begun_is_an_error() -> None:
     with pytest.raises(CorruptError, match=r"roll\.json: expected the record of a roll"):
         place.open({"a": rolled(VaultSink(vault))}).deliver_all()
     assert vault.rows() == []
+
+
+def test_a_batch_of_a_roll_that_was_decided_cannot_be_skipped() -> None:
+    place, lake = Place(), Lake()
+    run = place.open({"a": rolled(_IsLost(lake))})
+    staged(place, run, 3)
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    with pytest.raises(ConfigError, match=r"batches 0 to 2 of .* are one roll of sink 'a'"):
+        plan_skip(run.log, "a", 0)
+
+
+def test_the_records_of_a_rolled_two_phase_sink_are_whole() -> None:
+    place, vault = Place(rows=lambda _: [2, 1]), Vault()
+    run = place.open({"a": rolled(VaultSink(vault))})
+    staged(place, run, 3)
+    run.deliver_all()
+    assert (Check(place.wal).run(), len(vault.rows())) == ([], 9)
 
 
 # Every disturbance.
