@@ -16,7 +16,8 @@ from tests.support.lake import Lake, LakeSink
 from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink import ConfigError, CorruptError, DeliveryError
+from wal_sink import ConfigError, CorruptError, DeliveryError, StoreError
+from wal_sink.protocol import committer as committing
 from wal_sink.protocol.rolling import MOST_BATCHES
 from wal_sink.settings import MAX_SEGMENT_BYTES, Delivery, Retry
 from wal_sink.sinks import Transaction
@@ -246,6 +247,24 @@ def test_a_lost_record_of_a_roll_that_was_begun_is_an_error() -> None:
     with pytest.raises(CorruptError, match=r"roll\.json: expected the record of a roll"):
         place.open({"a": rolled(VaultSink(vault))}).deliver_all()
     assert vault.rows() == []
+
+
+@pytest.mark.parametrize("before", ["new_marker", "tell_marked"])
+def test_a_roll_whose_marker_fails_is_shown_once(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the marker is there."""
+    place, lake, failures = Place(), Lake(), [StoreError("the store is away")]
+    run = place.open({"a": rolled(LakeSink(lake))})
+    staged(place, run, 3)
+    inner = getattr(committing, before)
+
+    def failing(*given: Any, **more: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return inner(*given, **more)
+
+    monkeypatch.setattr(committing, before, failing)
+    run.deliver_all()
+    assert (lake.commits, run.committers[0].marked_through, run.committers[0].next_batch()) == (1, 2, 3)
 
 
 def test_a_batch_of_a_roll_that_was_decided_cannot_be_skipped() -> None:
