@@ -378,7 +378,7 @@ class _SendingCommits(_Sending):
         before = None
         if held is not None and held > NOTHING:
             before = msgspec.structs.replace(
-                marker, last_delivered_batch=held, last_delivered_rows=(0,), last_delivered_older=()
+                marker, batch_id=held, last_delivered_batch=held, last_delivered_rows=(0,), last_delivered_older=()
             )
         manifest = released(self._log, self._plan.folder, batch_id)
         self._delivery(self._served, manifest, before, taken_over=False).run(self._renew_term)

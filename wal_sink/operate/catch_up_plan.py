@@ -22,7 +22,7 @@ import msgspec
 from wal_sink.errors import ConfigError, HeldError, HistoryError
 from wal_sink.log import paths
 from wal_sink.log.log import NOTHING, Log
-from wal_sink.log.records import Manifest, Marker, Release, Replayed, SinkRecord, without_segments
+from wal_sink.log.records import Manifest, Marker, Release, Replayed, RollRecord, SinkRecord, without_segments
 from wal_sink.log.sink_records import ChangeRecord, RetiredRecord
 from wal_sink.operate.changes import TARGET, Order, command_of, read_changes
 from wal_sink.operate.ledgers import (
@@ -405,13 +405,15 @@ def last_with_rows(marker: Marker) -> Manifest:
     return without_segments(marker.last_delivered_batch)
 
 
-def _most_ahead(of: _Of) -> int:
-    """The newest batch that the target may have: the one that was under way."""
-    return max(of.through, of.first_batch - 1) + 1
+def _most_ahead(log: Log, of: _Of) -> int:
+    """The newest batch that the target may have: the one that was under way, or the last one of its roll."""
+    due = max(of.through, of.first_batch - 1) + 1
+    roll = log.find(RollRecord, paths.roll(of.record.name, due)) if of.record.is_rolled else None
+    return due if roll is None else roll.through
 
 
 def _refuse_ahead(log: Log, of: _Of, to: Sink, at: int, position: str) -> None:
-    if at > _most_ahead(of):
+    if at > _most_ahead(log, of):
         raise HistoryError(
             f"sink {of.name!r} of {log.store.root} has batch {of.through} according to its newest marker, but "
             f"{name_of(to)} is ahead, at {position}. The WAL was restored to an older state, or a "

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from wal_sink.errors import DeliveryError
-from wal_sink.log.log import Log
+from wal_sink.log.log import NOTHING, Log
 from wal_sink.log.records import DeliveryTiming, Manifest, Marker, SegmentTiming, rounded
 from wal_sink.log.segment_reader import chunk_ends
 from wal_sink.log.terms import Term
@@ -393,6 +393,7 @@ class BatchDelivery:
             rows_per_s=self._served_sink.delivery.rows_per_s,
             prepares_again=self._served_sink.prepares_again,
             last_delivered=LastDelivered.of(before),
+            marked_through=before.batch_id if before else NOTHING,
             by_time=ByTime(looked_s, self._records_by_time) if self._is_sent_ahead else None,
             measured=self._log.events.measures,
         )

@@ -370,7 +370,7 @@ class CommitDispatcher:
             if not tasks or any(task.maybe_sent for task in tasks):
                 with self._opened(delivery_context) as (session, sink):
                     position = commit_position(delivery_context, session, sink)
-                if not tasks or is_committed(position, manifest):
+                if not tasks or is_committed(position, manifest, marked_through=delivery_context.marked_through):
                     return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
             prepared = self._prepares.deliver(delivery_context, manifest, tasks, confirm=False)
             if len(prepared) < len(tasks) or any(result.failure for result in prepared):
@@ -390,7 +390,7 @@ class CommitDispatcher:
         sink: CommitSink,
     ) -> None:
         follows = commit_position(given, session, sink)
-        if is_committed(follows, manifest):
+        if is_committed(follows, manifest, marked_through=given.marked_through):
             return
         given.term.check(self._log.store)
         handles = {result.ordinal: result.handle for result in prepared}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from wal_sink.log.log import NOTHING
 from wal_sink.log.records import Marker, SegmentRef
 from wal_sink.log.terms import Term
 from wal_sink.sinks.base import SinkContext
@@ -63,6 +64,8 @@ class DeliveryContext:
     """Whether rows that the sink refuses become dead letters; else the first refusal ends the delivery."""
     attempt_timeout_s: float
     last_delivered: LastDelivered | None
+    marked_through: int = NOTHING
+    """The newest batch that was marked; -1: none."""
     prepares_again: bool = False
     """Of a two-phase sink: whether a lost transaction is prepared again although it may have been committed."""
     rows_per_s: float | None = None

@@ -163,9 +163,12 @@ def held_through(position: CommitPosition | None) -> int:
     return position.batch_id if position.is_shown else position.held_through
 
 
-def is_committed(position: CommitPosition | None, manifest: Manifest) -> bool:
-    """Whether the target has the batch that is due. Raises `HistoryError` if it has a later one, or another history."""
-    if position is None or held_through(position) < manifest.batch_id:
+def is_committed(position: CommitPosition | None, manifest: Manifest, *, marked_through: int) -> bool:
+    """Whether the target has the batch that is due. Raises `HistoryError` if it has a later one, or another history.
+
+    A batch between the newest marked one and this one is no earlier one: both are of the roll that is due.
+    """
+    if position is None or held_through(position) <= marked_through:
         return False
     if (position.batch_id, position.digest) == (manifest.batch_id, digest_of(manifest)):
         return True

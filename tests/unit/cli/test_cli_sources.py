@@ -40,6 +40,8 @@ SAMPLES: dict[str, Any] = {
     "max-attempts": 3,
     "budget": 60.0,
     "attempt-timeout": 5,
+    "roll-s": 60,
+    "roll-bytes": 1000,
     "metrics": "127.0.0.1:9464",
     "json": True,
 }

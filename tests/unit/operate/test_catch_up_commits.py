@@ -27,7 +27,7 @@ from wal_sink.operate.catch_up_plan import (
     plan_catch_up,
     planned_catch_up,
 )
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import Crash
 
 ROWS = [2, 1]
@@ -305,6 +305,34 @@ def test_a_batch_that_was_rolled_back_before_its_marker_is_the_sinks_next_one(ve
 
     assert world.catch_up().batches == 3 - version
     world.goes_on(5)
+
+
+class _LosesAnswers(LakeSink):
+    def commit(self, batch: BatchCommit) -> None:
+        super().commit(batch)
+        if batch.batch_id > 1:
+            raise ConnectionError("no answer")
+
+
+@pytest.mark.parametrize("is_rolled_back", [True, False])
+def test_a_roll_that_was_committed_and_not_marked_is_known_or_comes_back(is_rolled_back: bool) -> None:
+    world = World()
+    rolled = Delivery(_LosesAnswers(world.lake), roll_s=60, retry=Retry(attempts=1))
+    run = world.place.open({"a": rolled})
+    world.place.stream(run, 1)
+    for _ in world.place.query().batches(run, 5):
+        continue
+    run.gate.search()
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    end_roles(world.place.wal)
+    assert (world.lake.commits, run.committers[0].marked_through) == (3, 1)
+    if is_rolled_back:
+        world.lake.restore(2)
+    assert world.plan().batches == ()
+    world.place.open({"a": replace(rolled, to=LakeSink(world.lake))}).deliver_all()
+    assert world.lake.rows() == rows_of(0, 1, 2, 3, 4)
+    assert world.faults() == []
 
 
 def test_a_table_that_is_back_at_the_state_before_a_catch_up_lacks_nothing() -> None:

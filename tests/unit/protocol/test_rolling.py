@@ -10,13 +10,13 @@ import pytest
 from tests.house.log import Marker, decode, paths
 from tests.house.operate import Check, plan_skip
 from tests.house.protocol import CommitterThread, Run
-from tests.house.sinks import BatchCommit, Sink
+from tests.house.sinks import BatchCommit, CommitPosition, Sink
 from tests.house.support import SYSTEM
 from tests.support.lake import Lake, LakeSink
 from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink import ConfigError, CorruptError, DeliveryError, StoreError
+from wal_sink import ConfigError, CorruptError, DeliveryError, HistoryError, StoreError
 from wal_sink.protocol import committer as committing
 from wal_sink.protocol.rolling import MOST_BATCHES
 from wal_sink.settings import MAX_SEGMENT_BYTES, Delivery, Retry
@@ -265,6 +265,19 @@ def test_a_roll_whose_marker_fails_is_shown_once(before: str, monkeypatch: pytes
     monkeypatch.setattr(committing, before, failing)
     run.deliver_all()
     assert (lake.commits, run.committers[0].marked_through, run.committers[0].next_batch()) == (1, 2, 3)
+
+
+def test_a_target_that_has_a_part_of_a_roll_is_refused() -> None:
+    place, lake = Place(), Lake()
+    run = place.open({"a": rolled(LakeSink(lake))})
+    staged(place, run, 1)
+    run.deliver_all()
+    ((slot, _),) = lake.versions[-1].positions.items()
+    lake.versions[-1].positions[slot] = (CommitPosition(1, "0" * 15), 1)
+    staged(place, run, 4)
+    with pytest.raises(HistoryError, match=r"already holds batch 1 .* where batch 3"):
+        run.deliver_all()
+    assert lake.commits == 1
 
 
 def test_a_batch_of_a_roll_that_was_decided_cannot_be_skipped() -> None:
