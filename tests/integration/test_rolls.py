@@ -37,10 +37,10 @@ def test_many_small_batches_are_one_file_and_one_commit(spark: SparkSession, tmp
         place.run(spark, sinks)
         ids = list(range(10 * BATCHES * (run + 1)))
         table = DeltaTable(f"{tmp_path}/table")
-        assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == ids
+        assert sorted(table.to_pyarrow_table().to_pydict()["id"]) == ids
         assert (table.version(), len(table.file_uris())) == (run + 1, run + 1), "version 0 is that of the new table"
         files: Any = ds.dataset(f"{tmp_path}/files", format="parquet", partitioning="hive")
-        assert sorted(files.to_table()["id"].to_pylist()) == ids
+        assert sorted(files.to_table().to_pydict()["id"]) == ids
         assert len(files.files) == run + 1
     with pytest.raises(ConfigError, match="registered with rolls"):
         place.run(spark, {name: Delivery(each.to) for name, each in sinks.items()})

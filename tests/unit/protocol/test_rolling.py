@@ -252,7 +252,7 @@ def test_a_lost_record_of_a_roll_that_was_begun_is_an_error() -> None:
 @pytest.mark.parametrize("before", ["new_marker", "tell_marked"])
 def test_a_roll_whose_marker_fails_is_shown_once(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not the marker is there."""
-    place, lake, failures = Place(), Lake(), [StoreError("the store is away")]
+    place, lake, failures = Place(), Lake(), [StoreError("no answer")]
     run = place.open({"a": rolled(LakeSink(lake))})
     staged(place, run, 3)
     inner = getattr(committing, before)
