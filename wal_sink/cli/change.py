@@ -149,10 +149,13 @@ def _of_catch_up(plan: CatchUpPlan) -> Iterator[str]:
     if not plan.target_is_registered:
         yield f"the sink was registered for {plan.registered}: serve it with this target from now on"
     if not (plan.batches or plan.is_behind or plan.lost_letters):
-        yield (
-            "according to its ledger, the target lacks no batch. If rows are missing, restore ledger and rows from "
-            "one backup"
-        )
+        if plan.held_through is not None:
+            yield "according to its position, the target lacks no batch"
+        else:
+            yield (
+                "according to its ledger, the target lacks no batch. If rows are missing, restore ledger and rows from "
+                "one backup"
+            )
     elif not plan.batches:
         yield "the target lacks only what is left out" if plan.is_behind else "the target lacks no batch"
     if len(plan.batches) <= MOST_SHOWN:
