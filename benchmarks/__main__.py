@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.backends import Backends
-from benchmarks.contests import FEWER_ROUNDS, KEYS, OBJECT_KEYS, UNITS, Sides, contests
+from benchmarks.contests import FEWER_ROUNDS, KEYS, LAKE_KEYS, OBJECT_KEYS, UNITS, Sides, contests
 from benchmarks.figures import DOCUMENTS, PLOTS, write_figures
 from benchmarks.flink import Flink, flink_jars
+from benchmarks.lakes import LakeContests
 from benchmarks.machine import machine
 from benchmarks.measure import Bout, Contest, Deadline
 from benchmarks.object_stores.contestants import ObjectContests
 from benchmarks.object_stores.store import ObjectStore
 from benchmarks.ours import Ours
 from benchmarks.report import write_report
-from benchmarks.results import HERE, OBJECTS_JSON, RESULTS_JSON, Results
+from benchmarks.results import HERE, LAKES_JSON, OBJECTS_JSON, RESULTS_JSON, Results
 from benchmarks.session import CHECKOUT, Session
 from benchmarks.sizes import FULL, QUICK, SIZES, TINY, Sizes
 from benchmarks.spark_rivals import SparkRivals
@@ -61,6 +62,8 @@ class Plan:
     @property
     def file(self) -> str:
         """The name of the file for its results."""
+        if self.keys & set(LAKE_KEYS):
+            return LAKES_JSON
         return OBJECTS_JSON if self.keys & set(OBJECT_KEYS) else RESULTS_JSON
 
     @property
@@ -74,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
     if not options.report:
         out.mkdir(parents=True, exist_ok=True)
         log = Path(options.event_log).absolute() if options.event_log else None
-        only = tuple(options.only) or (OBJECT_KEYS if options.object_stores else KEYS)
+        only = tuple(options.only) or options.keys
         plan = Plan(SIZES[options.size], options.rounds, only, log)
         measure(plan, _command(argv), lambda results: results.save(out / plan.file))
     runs = Results.load_all(out)
@@ -124,7 +127,9 @@ def _sides(plan: Plan, scratch: Path, stack: ExitStack) -> Sides:
     stack.callback(backends.close)
     objects = ObjectStore()
     stack.callback(objects.close)
-    return Sides(Ours(session), SparkRivals(session), flink, backends, ObjectContests(session, objects))
+    return Sides(
+        Ours(session), SparkRivals(session), flink, backends, ObjectContests(session, objects), LakeContests(session)
+    )
 
 
 def _present(plan: Plan, sides: Sides, scratch: Path) -> tuple[list[Contest], list[str]]:
@@ -168,8 +173,17 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     size.add_argument("--quick", dest="size", action="store_const", const=QUICK.name, help="at most 5 minutes")
     size.add_argument("--size", choices=sorted(SIZES), help="the default takes up to 30 minutes")
     parser.set_defaults(size=FULL.name)
-    parser.add_argument(
-        "--object-stores", action="store_true", help="measure a log on S3, also with 40 ms an answer, and nothing else"
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--object-stores",
+        dest="keys",
+        action="store_const",
+        const=OBJECT_KEYS,
+        default=KEYS,
+        help="measure a log on S3, also with 40 ms an answer, and nothing else",
+    )
+    kind.add_argument(
+        "--lakes", dest="keys", action="store_const", const=LAKE_KEYS, help="measure tables of lakes, and nothing else"
     )
     parser.add_argument("--rounds", type=int, help="rounds of every contest, instead of the number of the size")
     parser.add_argument(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -37,3 +40,30 @@ def batch_ms(query: StreamingQuery) -> float:
     """The median time of a batch as Spark reports it, without the first two batches."""
     times = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
     return statistics.median(times[2:] or times)
+
+
+def processor_seconds() -> dict[str, float]:
+    """The processor seconds so far of this process and of all below it, by kind. Those that ended count too."""
+    found: dict[str, float] = {}
+    own = psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            kind = kind_of(process.pid, process.name(), process.cmdline())
+            found[kind] = found.get(kind, 0.0) + sum(
+                process.cpu_times()[:4]
+            )  # user and system, and the same of children that ended
+        except psutil.NoSuchProcess:
+            continue  # it ended meanwhile
+    return found
+
+
+def kind_of(pid: int, name: str, command: list[str]) -> str:
+    """The kind of one of the processes that a benchmark has."""
+    told = " ".join(command)
+    if pid == os.getpid():
+        return "this process"
+    if name == "java":
+        return "Spark's JVM"
+    if "pyspark" in told or "wal_sink" in told:
+        return "Python workers"
+    return "proxies" if "multiprocessing" in told else "servers"

@@ -9,6 +9,7 @@ from benchmarks.backends import Backends
 from benchmarks.backends.kafka import TRANSACTIONS
 from benchmarks.backends.sql import COPY_ROWS, COPY_TEXT
 from benchmarks.flink import Flink
+from benchmarks.lakes import LAKES, READ, SMALL, WRITTEN, LakeContests
 from benchmarks.measure import NAME, Contest, Contestant, Unit
 from benchmarks.object_stores.contestants import (
     GROUPED,
@@ -75,6 +76,12 @@ OBJECT_TARGETS = (
     Target(GROUPED, "the same, log on local files", 1.15, FOREACH_ARROW, LOCAL),
 )
 """The targets of `make bench ARGS=--object-stores`."""
+LAKE_TARGETS = tuple(
+    Target(lake.key + end, f"{lake.title}, {size} a batch, processor time against {lake.rival}", 1.25, lake.rival)
+    for lake in LAKES
+    for end, size in (("", "many rows"), (SMALL, "few rows"))
+)
+"""The targets of `make bench ARGS=--lakes`."""
 KEYS = (
     "staging",
     "null",
@@ -100,7 +107,10 @@ KEYS = (
 )
 OBJECT_KEYS = (TABLE, TABLE + REQUESTS, GROUPED, GROUPED + REQUESTS)
 """The contests of `make bench ARGS=--object-stores`. A contest of requests stands behind the one that it is about."""
+LAKE_KEYS = tuple(lake.key + size + what for lake in LAKES for size in ("", SMALL) for what in ("", WRITTEN, READ))
+"""The contests of `make bench ARGS=--lakes`."""
 _OTHER_UNITS = {
+    **{key: Unit.MEGABYTES if key.endswith((WRITTEN, READ)) else Unit.PROCESSOR_S for key in LAKE_KEYS},
     GROUPED: Unit.SECONDS,
     TABLE + REQUESTS: Unit.REQUESTS,
     GROUPED + REQUESTS: Unit.REQUESTS,
@@ -110,7 +120,7 @@ _OTHER_UNITS = {
     "small-rows": Unit.MILLISECONDS,
     "latency": Unit.MILLISECONDS,
 }
-UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in (*KEYS, *OBJECT_KEYS)}
+UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in (*KEYS, *OBJECT_KEYS, *LAKE_KEYS)}
 """The unit of each contest."""
 WITHOUT_TARGET = frozenset(KEYS).difference(target.contest for target in TARGETS)
 FEWER_ROUNDS = WITHOUT_TARGET | {GROUPED, GROUPED + REQUESTS}
@@ -127,6 +137,7 @@ class Sides:
     flink: Flink | None
     backends: Backends
     objects: ObjectContests
+    lakes: LakeContests
 
 
 def contests(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
@@ -135,6 +146,8 @@ def contests(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
     for query in queries(work.objects, work.grouped, GROUPS):
         for contest in sides.objects.contests(query):
             yield replace(contest, missing=_java_is_missing)
+    for contest in sides.lakes.contests(work.small, work.objects):
+        yield replace(contest, missing=_java_is_missing)
     for backend in sides.backends:
         contestants = backend.contestants(sizes.backend_rows)
         yield Contest(backend.key, backend.title, UNITS[backend.key], tuple(contestants), backend.missing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.contests import LAKE_TARGETS
 from benchmarks.plots import number_text
 from benchmarks.report import images, table_without_targets, verdict_table
 from benchmarks.results import HERE, Results
@@ -70,7 +71,7 @@ def _of_readme(runs: Sequence[Results]) -> Iterator[str]:
 def _of_cost_page(runs: Sequence[Results]) -> Iterator[str]:
     yield from _general(runs[0])
     for results in runs[1:]:
-        yield from _on_object_stores(results)
+        yield from _of_lakes(results) if results.targets is LAKE_TARGETS else _on_object_stores(results)
 
 
 def _on_object_stores(results: Results) -> Iterator[str]:
@@ -83,6 +84,25 @@ def _on_object_stores(results: Results) -> Iterator[str]:
     yield from verdict_table(results)
     yield ""
     yield from images(results, PLOTS.name)
+    yield ""
+
+
+def _of_lakes(results: Results) -> Iterator[str]:
+    yield "## Tables of lakes"
+    yield ""
+    yield f"Measured by `{results.command}` on {results.date}: {_machine(results)}."
+    yield "Bytes are those written to files, and all that was read, from files and between processes."
+    yield ""
+    yield from (f"- {note}" for note in results.notes)
+    yield ""
+    yield from verdict_table(results)
+    yield ""
+    yield "| what | wal-sink | rival |"
+    yield "|---|---|---|"
+    for key, title in results.titles.items():
+        if measured := results.of_contest(key):
+            unit = measured[0].unit
+            yield f"| {title}, {unit} | {' | '.join(number_text(one.median) for one in measured)} |"
     yield ""
 
 

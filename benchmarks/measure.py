@@ -23,6 +23,8 @@ class Unit(StrEnum):
     MILLISECONDS = "ms"
     ROWS_PER_S = "rows/s"
     REQUESTS = "requests"
+    PROCESSOR_S = "processor s"
+    MEGABYTES = "MB"
 
     @property
     def more_is_better(self) -> bool:

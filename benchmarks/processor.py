@@ -8,15 +8,13 @@ and a proxy on this machine take their time from the same cores as Spark.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
-
+from benchmarks.clock import processor_seconds
 from benchmarks.measure import Contest
 from benchmarks.session import Session
 from benchmarks.sizes import SIZES
@@ -48,50 +46,15 @@ def _tell(contest: Contest, rounds: int, scratch: Path) -> None:
         for contestant in contest.contestants:
             folder = scratch / f"{number} {contestant.name}"
             folder.mkdir()
-            before = seconds_by_process()
+            before = processor_seconds()
             value = contestant.measure(folder)
-            taken = by_kind(before, seconds_by_process())
+            taken = {kind: took_s - before.get(kind, 0.0) for kind, took_s in processor_seconds().items()}
             if number >= _WARM_ROUNDS:
                 values.setdefault(contestant.name, []).append(value)
                 seconds.setdefault(contestant.name, []).append(taken)
     for name, found in values.items():
         parts = (f"{kind} {statistics.median(one.get(kind, 0.0) for one in seconds[name]):.2f} s" for kind in KINDS)
         print(f"{name}: {statistics.median(found):,.0f} {contest.unit}; {', '.join(parts)}")
-
-
-def seconds_by_process() -> dict[tuple[int, str], float]:
-    """The processor seconds so far of this process and of all below it, by number and kind. A process that ended is
-    missing: what it took is not counted.
-    """
-    found = {}
-    own = psutil.Process()
-    for process in [own, *own.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-            found[process.pid, kind_of(process.pid, process.name(), process.cmdline())] = times.user + times.system
-        except psutil.NoSuchProcess:
-            continue  # it ended meanwhile
-    return found
-
-
-def kind_of(pid: int, name: str, command: list[str]) -> str:
-    """The kind of one of the processes that a benchmark has."""
-    told = " ".join(command)
-    if pid == os.getpid():
-        return "this process"
-    if name == "java":
-        return "Spark's JVM"
-    if "pyspark" in told or "wal_sink" in told:
-        return "Python workers"
-    return "proxies" if "multiprocessing" in told else "servers"
-
-
-def by_kind(before: Mapping[tuple[int, str], float], after: Mapping[tuple[int, str], float]) -> Mapping[str, float]:
-    """The seconds that each kind of process took between two looks."""
-    taken: dict[str, float] = {}
-    for process, total in after.items():
-        taken[process[1]] = taken.get(process[1], 0.0) + total - before.get(process, 0.0)
-    return taken
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.contests import OBJECT_KEYS, OBJECT_TARGETS, TARGETS, UNITS, Target
+from benchmarks.contests import LAKE_KEYS, LAKE_TARGETS, OBJECT_KEYS, OBJECT_TARGETS, TARGETS, UNITS, Target
 from benchmarks.measure import Contest, Measured, Ratio, Unit, ratio
 
 HERE = Path(__file__).resolve().parent
 RESULTS_JSON = "results.json"
-OBJECTS_JSON = "object_stores.json"
-"""The numbers of `make bench ARGS=--object-stores`, which is a separate run."""
+OBJECTS_JSON, LAKES_JSON = "object_stores.json", "lakes.json"
+"""The numbers of `make bench ARGS=--object-stores` and of `ARGS=--lakes`, which are separate runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,15 @@ class Results:
     @classmethod
     def load_all(cls, folder: Path) -> list[Results]:
         """The results of each kind of run that a folder has, the general one first."""
-        return [cls.load(folder / name) for name in (RESULTS_JSON, OBJECTS_JSON) if (folder / name).exists()]
+        return [
+            cls.load(folder / name) for name in (RESULTS_JSON, OBJECTS_JSON, LAKES_JSON) if (folder / name).exists()
+        ]
 
     @property
     def targets(self) -> Sequence[Target]:
         """The targets of this kind of run."""
-        return OBJECT_TARGETS if set(self.titles) & set(OBJECT_KEYS) else TARGETS
+        others = ((OBJECT_KEYS, OBJECT_TARGETS), (LAKE_KEYS, LAKE_TARGETS))
+        return next((targets for keys, targets in others if set(self.titles) & set(keys)), TARGETS)
 
     @classmethod
     def load(cls, path: Path) -> Results:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.backends import Backends
 from benchmarks.contests import Sides, contests
+from benchmarks.lakes import LakeContests
 from benchmarks.measure import Contest
 from benchmarks.object_stores.contestants import ObjectContests
 from benchmarks.object_stores.store import ObjectStore
@@ -28,7 +29,7 @@ from benchmarks.sizes import SIZES
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import write_workloads
 
-CONTESTS = ("null", "csv", "sql", "postgresql-path", "small", "objects-table")
+CONTESTS = ("null", "csv", "sql", "postgresql-path", "small", "objects-table", "delta", "delta-small")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ def the_contest(key: str, size: str, session: Session, scratch: Path, stack: Exi
     stack.callback(backends.close)
     store = ObjectStore()
     stack.callback(store.close)
-    sides = Sides(Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store))
+    sides = Sides(
+        Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store), LakeContests(session)
+    )
     everything = contests(sides, write_workloads(scratch / "work", SIZES[size]), SIZES[size])
     (contest,) = (one for one in everything if one.key == key)
     return contest

@@ -77,19 +77,19 @@ def write_workloads(folder: Path, sizes: Sizes) -> Workloads:
     rows, files = sizes.table_rows // sizes.table_files, sizes.table_files
     table = Workload(folder / "table", rows * files, sizes.files_per_batch)
     for number in range(files):
-        _write(table.folder, number, table_of(number * rows, rows))
+        write_file(table.folder, number, table_of(number * rows, rows))
     small = Workload(folder / "small", sizes.small_rows * sizes.small_batches, files_per_batch=1)
     for number in range(sizes.small_batches):
-        _write(small.folder, number, table_of(number * sizes.small_rows, sizes.small_rows))
+        write_file(small.folder, number, table_of(number * sizes.small_rows, sizes.small_rows))
     flights = Workload(folder / "flights", sizes.flight_rows, FILES_PER_BATCH)
     for number, part in enumerate(_parts(_flights().slice(0, sizes.flight_rows), FLIGHT_FILES)):
-        _write(flights.folder, number, part)
+        write_file(flights.folder, number, part)
     sql = Workload(folder / "sql", sizes.sql_rows, FILES_PER_BATCH)
     for number, part in enumerate(_parts(table_of(0, sizes.sql_rows), SQL_FILES)):
-        _write(sql.folder, number, part)
+        write_file(sql.folder, number, part)
     grouped = Workload(folder / "grouped", sizes.grouped_rows * sizes.grouped_batches, files_per_batch=1)
     for number in range(sizes.grouped_batches):
-        _write(grouped.folder, number, table_of(number * sizes.grouped_rows, sizes.grouped_rows))
+        write_file(grouped.folder, number, table_of(number * sizes.grouped_rows, sizes.grouped_rows))
     objects = replace(table, files_per_batch=FILES_PER_BATCH)
     return Workloads(table, flights, sql, small, objects, grouped)
 
@@ -132,6 +132,6 @@ def _parts(table: pa.Table, count: int) -> Iterator[pa.Table]:
     return (table.slice(first, rows) for first in range(0, table.num_rows, rows))
 
 
-def _write(folder: Path, number: int, table: pa.Table) -> None:
+def write_file(folder: Path, number: int, table: pa.Table) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, folder / f"{number:04d}.parquet", compression="snappy", row_group_size=128 << 10)

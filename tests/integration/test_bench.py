@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.backends import Backends
 from benchmarks.contests import (
+    LAKE_KEYS,
+    LAKE_TARGETS,
     OBJECT_KEYS,
     OBJECT_TARGETS,
     TARGETS,
@@ -25,6 +27,7 @@ from benchmarks.figures import (
     figures_in,
 )
 from benchmarks.flink import Flink
+from benchmarks.lakes import LakeContests
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit
 from benchmarks.object_stores.contestants import ObjectContests
 from benchmarks.object_stores.store import ObjectStore
@@ -75,10 +78,11 @@ def counting(name: str, seen: list[str], value: float = 1.0) -> Contestant:
 def test_every_target_is_of_a_contest_and_its_contestants(backends: Backends, tmp_path: Path) -> None:
     work = write_workloads(tmp_path, TINY)
     objects = ObjectContests(no_spark, ObjectStore())
-    sides = Sides(Ours(no_spark), SparkRivals(no_spark), Flink(tmp_path, tmp_path), backends, objects)
+    lakes = LakeContests(no_spark)
+    sides = Sides(Ours(no_spark), SparkRivals(no_spark), Flink(tmp_path, tmp_path), backends, objects, lakes)
     everything = list(contests(sides, work, TINY))
     there = {(contest.key, contestant.name) for contest in everything for contestant in contest.contestants}
-    for target in (*TARGETS, *OBJECT_TARGETS):
+    for target in (*TARGETS, *OBJECT_TARGETS, *LAKE_TARGETS):
         assert {(target.contest, target.ours), (target.contest, target.rival or target.ours)} <= there
     assert [contest.key for contest in everything if contest.key in BACKENDS] == list(BACKENDS)
     assert {contest.key for contest in everything} == set(UNITS)
@@ -132,12 +136,22 @@ def test_a_log_on_s3_is_measured_with_its_requests(spark: SparkSession, backends
     assert all(one.values[0] > 0 for one in measured.values())
 
 
+@pytest.mark.spark
+def test_a_table_of_a_lake_is_measured_with_the_bytes_of_its_runs(
+    spark: SparkSession, backends: Backends, tmp_path: Path
+) -> None:
+    measured = measure_on_spark(lambda: spark, backends, LAKE_KEYS, tmp_path)
+    assert all(one.values[0] > 0 for one in measured.values())
+
+
 def measure_on_spark(
     session: Callable[[], SparkSession], backends: Backends, keys: tuple[str, ...], folder: Path
 ) -> dict[tuple[str, str], Measured]:
     work = write_workloads(folder / "work", TINY)
     with closing(ObjectStore()) as store:
-        sides = Sides(Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store))
+        sides = Sides(
+            Ours(session), SparkRivals(session), None, backends, ObjectContests(session, store), LakeContests(session)
+        )
         everything = contests(sides, work, TINY)
         bout = Bout([contest for contest in everything if contest.key in keys], folder, Deadline(LIMIT_MIN))
         bout.run(1, silent)
