@@ -1,6 +1,6 @@
 """Batches into a table of a lake: our sink, and a `foreachBatch` that appends with the same library.
 
-What counts is processor time: of Spark's JVM, its Python workers and this process together, from the start of a query
+Processor time counts, of Spark's JVM, its Python workers and this process together: from the start of a query
 to its end. The bytes beside it are those that the same processes wrote to files, as the kernel counts them, and all
 that they read, from files and from each other.
 """
