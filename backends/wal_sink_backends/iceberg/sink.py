@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -97,9 +98,9 @@ class IcebergSink(ReadySink, CommitSink):
 
     def examine(self, schema: Any) -> Sequence[Finding]:
         """Read the table and compare it with these columns. No table is made."""
-        table, what = self._new_table(), repr(self)
-        metadata = table.look()
-        table.close()
+        what = repr(self)
+        with closing(self._new_table()) as table:
+            metadata = table.look()
         if schema is not None:
             table_schema(schema, what)
         if metadata is None:
@@ -116,7 +117,7 @@ class IcebergSink(ReadySink, CommitSink):
         Makes a missing table, since the catalogue decides where its files are.
         """
         table, context = self.opened(self._table), self.opened(self._context)
-        if table.look() is None:
+        if not table.is_known and table.look() is None:
             self._refuse_missing()
             table.create(table_schema(schema_of_segment(segment.data)[1], repr(self)))
             table.look()

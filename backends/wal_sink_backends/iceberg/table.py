@@ -70,6 +70,11 @@ class Table:
             self._state = self._catalog.load_table(self._name)
         return None if self._state is None else self._state.metadata
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the last look found the table."""
+        return self._state is not None
+
     def close(self) -> None:
         """Close the connections to the catalogue. Errors of the catalogue pass through."""
         self._catalog.close()
