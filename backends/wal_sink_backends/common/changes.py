@@ -109,8 +109,8 @@ class Changes:
     def newest(self, table: pa.Table) -> list[int]:
         """The row that counts for each key, ascending: the newest; of equal versions a delete, else the first one.
 
-        Two keys are the same if their values are equal in Arrow; texts are compared as bytes. No row of the table may be
-        one that `refused` names.
+        Two keys are the same if their values are equal in Arrow; texts are compared as bytes. `refused` must name none
+        of the rows.
         """
         deletes = self.deletes(table)
         keys, versions = _values(table, self.key), _values(table, self.newer_by)
