@@ -1,6 +1,6 @@
 """Rows of a change stream: which delete, which of several with one key counts, and which cannot be applied.
 
-A chunk is a transaction of its own, and several tasks may send chunks of one batch. So nobody sees a whole batch, and
+Each chunk is a separate transaction, and several tasks may send chunks of one batch. So nobody sees a whole batch, and
 only the version of a row tells which of two events is the newer one, whatever their order.
 """
 
