@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 _EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-_SCHEMA = pa.schema(
-    {
-        "id": pa.int64(),
-        "op": pa.string(),
-        "at": pa.timestamp("us", "UTC"),
-        "pos": pa.int64(),
-        "note": pa.string(),
-    }
-)
+_KINDS: dict[str, Any] = {
+    "id": pa.int64(),
+    "op": pa.string(),
+    "at": pa.timestamp("us", "UTC"),
+    "pos": pa.int64(),
+    "note": pa.string(),
+}
 
 
 class Change(NamedTuple):
@@ -68,7 +66,7 @@ def history(seed: int, *, changes: int, keys: int, lateness: int = 20) -> list[C
 def table_of(changes: Iterable[Change], *, flag: str = "") -> pa.Table:
     """The rows of a query: with `op`, or in its place with a boolean column `flag`."""
     rows = [change._asdict() for change in changes]
-    table = pa.Table.from_pylist(rows, _SCHEMA)
+    table = pa.Table.from_pylist(rows, pa.schema(_KINDS))
     if not flag:
         return table
     deletes = pa.array([row["op"] == "d" for row in rows], pa.bool_())
