@@ -80,7 +80,7 @@ def batches_of(changes: Sequence[Change], size: int) -> Iterator[Sequence[Change
 
 @dataclass
 class Model:
-    """What a target holds that applied changes in this order, and remembers every delete."""
+    """The rows of a target that applied changes in this order, and remembers every delete."""
 
     mark: bool = False
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
