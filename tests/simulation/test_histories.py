@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from tests.simulation import planted_bugs as bugs
 from tests.simulation.histories.__main__ import main
-from tests.simulation.histories.counting import check_touched, first_broken, play_seeds
+from tests.simulation.histories.counting import Drawing, check_touched, first_broken, play_seeds
 from tests.simulation.histories.drawing import FAMILY, draw, draw_family
 from tests.simulation.histories.plans import KINDS, Deed, Tampering
 from tests.simulation.histories.playing import Played, play, play_family, small_world
@@ -55,6 +56,7 @@ LEAST_TOUCHED = {
     "committed": 1500,
     "gone": 100,
     "aborted": 60,
+    "roll of several batches": 500,
     "shuffled listing": 3000,
     "listing in two looks": 1000,
 }
@@ -84,9 +86,11 @@ SEEDS_THAT_ONCE_FAILED = (
 )
 
 
-def every_law_holds(first: int, count: int, tell: Callable[[str], None]) -> dict[str, int]:
+def every_law_holds(
+    first: int, count: int, tell: Callable[[str], None], families: Drawing = draw_family
+) -> dict[str, int]:
     """Play these histories. Return in how many of them each thing happened."""
-    total = play_seeds(first, count)
+    total = play_seeds(first, count, families)
     tell(f"{total.histories} histories, {total.points} points, {total.per_second:.0f} histories/s/core")
     assert not total.broken, "\n".join(total.complaints())
     assert total.histories == count
@@ -111,6 +115,12 @@ def test_every_law_holds_in_histories_600_to_799(tell: Callable[[str], None]) ->
 
 def test_every_law_holds_in_histories_800_to_999(tell: Callable[[str], None]) -> None:
     assert every_law_holds(800, 200, tell)["nothing"] < 200 / 5
+
+
+def test_every_law_holds_in_histories_of_rolls(tell: Callable[[str], None]) -> None:
+    touched = every_law_holds(0, 600, tell, partial(draw_family, rolls=True))
+
+    assert touched["roll of several batches"] > 600 / 3
 
 
 @pytest.mark.timeout(1200)

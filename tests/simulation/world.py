@@ -132,9 +132,9 @@ class Life(HistoryProcess):
         self.points.append(f"{what} {where}".rstrip())
         super().point(what, where)
 
-    def deliver_all(self, run: Run) -> None:
+    def deliver_all(self, run: Run, *, closes: bool = True) -> None:
         self.delivering = True
-        super().deliver_all(run)
+        super().deliver_all(run, closes=closes)
         self.delivering = False
 
     def open_run(self) -> Run:

@@ -109,7 +109,8 @@ def plan_skip(log: Log, name: str, batch_id: int, *, to: object = None) -> SkipP
             f"batch {batch_id} of {log.store.root}: sink {name!r} would get batch {due} next. A sink gets batches in "
             f"order, so only that batch can be skipped. The sink has or skipped the batches before {due}"
         )
-    if sink.is_rolled and (roll := log.find(RollRecord, paths.roll(folder, batch_id))) is not None:
+    roll = log.find(RollRecord, paths.roll(folder, batch_id)) if sink.is_rolled else None
+    if roll is not None and roll.through > batch_id:
         raise ConfigError(
             f"batches {batch_id} to {roll.through} of {log.store.root} are one roll of sink {name!r}, which its target "
             "may hold already. Repair the target, then drain. Or retire the sink, and serve the target under a new "

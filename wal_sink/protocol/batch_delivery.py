@@ -180,6 +180,11 @@ class BatchDelivery:
             return {}
         return count_rows(self._log.store, self._served_sink.name, self._manifest.batch_id)
 
+    @property
+    def took_s(self) -> float:
+        """Seconds since the delivery was made."""
+        return self._stopwatch.took_s
+
     def timing(self, due: str) -> DeliveryTiming:
         """How long the delivery took so far. `due`: when the batch was the sink's next one."""
         return self._stopwatch.timing(self._manifest.batch_id, due)
@@ -423,13 +428,17 @@ class _Stopwatch:
             if self._slowest is None or result.took_s > self._slowest.took_s:
                 self._slowest = result
 
+    @property
+    def took_s(self) -> float:
+        return self._runtime.monotonic_s() - self._began_s
+
     def timing(self, batch_id: int, due: str) -> DeliveryTiming:
         """The timing of a batch whose rows the sink has. `due`: when it was the sink's next one."""
         return DeliveryTiming(
             batch_id=batch_id,
             due=due,
             began=self._began,
-            seconds=rounded(self._runtime.monotonic_s() - self._began_s),
+            seconds=rounded(self.took_s),
             attempts=max(1, self.attempts),
             fetch_seconds=rounded(self._fetch_s),
             send_seconds=rounded(self._send_s),

@@ -60,8 +60,6 @@ class _InHand:
     """When it became the next one, ISO 8601, UTC."""
     delivery: BatchDelivery | None = None
     """None until an attempt begins to deliver. It knows the rows that the sink has."""
-    began_s: float = -math.inf
-    """When that was, by the monotonic clock."""
     is_staged_here: bool = False
     """Whether this run has staged it."""
 
@@ -219,7 +217,12 @@ class Committer:
         # 1. Gate: go on once Spark has completed the batch.
         # 2. Release. A superseded process must not decide which attempt is delivered, so the next term is read first.
         #    Not within a group, since its target ignores rows that it has.
-        taken = self._release_next(search=search)
+        try:
+            taken = self._release_next(search=search)
+        except (HistoryError, CorruptError):
+            if not self._rolling.may_close():
+                raise
+            return self._deliver_roll()  # the batches before the broken one; the next call meets it again
         if taken is None:
             return self._close_group(closes=closes)
         hand, released = taken
@@ -343,7 +346,6 @@ class Committer:
             self._mark(self._group.batches, {})
         if hand.delivery is None:
             hand.delivery = self._delivery(manifest, taken_over=is_begun)
-            hand.began_s = self._log.runtime.monotonic_s()
             known = self._shared.gate.known_through
             tell_released(self._log.events, self.name, manifest, complete_through=known)
         return hand.delivery
@@ -366,7 +368,7 @@ class Committer:
         if not manifest.passed_over:  # Spark called no sink for such a batch either
             delivery.run(self._renew_term)
             self._group.timings[hand.batch_id] = delivery.timing(hand.since)
-        took_s = self._log.runtime.monotonic_s() - hand.began_s
+        took_s = delivery.took_s
         paced_s = manifest.rows / (self._served_sink.delivery.rows_per_s or math.inf)  # the next batch waits for it
         self._group.note_pace(manifest, max(took_s, paced_s))
         self._log.events.tell(Delivered, sink=self.name, batch=manifest.batch_id, rows=manifest.rows, took_s=took_s)
@@ -407,10 +409,9 @@ class Committer:
         if manifest is None:
             return True  # another process decided for more batches
         is_begun = rolling.delivery is not None or rolling.is_of_another
-        hand = _InHand(manifest.batch_id, self._log.runtime.timestamp(), rolling.delivery)
+        hand = _InHand(manifest.batch_id, self._log.runtime.timestamp())
         if rolling.delivery is None:
-            rolling.delivery = hand.delivery = self._delivery(manifest, taken_over=is_begun)
-            hand.began_s = self._log.runtime.monotonic_s()
+            rolling.delivery = self._delivery(manifest, taken_over=is_begun)
         if is_begun:
             self._read_progress(rolling.delivery, manifest.batch_id)
             if self._find_marked(first):

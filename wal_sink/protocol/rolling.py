@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wal_sink.errors import CorruptError
+from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.log import paths
 from wal_sink.log.log import Log
 from wal_sink.log.records import Manifest, RollRecord, SegmentRef
@@ -54,9 +54,11 @@ class Rolling:
         return self._roll_s is not None
 
     def wait_s(self) -> float | None:
-        """Seconds until the roll has to be delivered; None if there is none."""
+        """Seconds until the roll has to be delivered; None if there is none, or if it is decided and lacks batches."""
         if not self.batches or self._roll_s is None:
             return None
+        if self._record is not None:
+            return 0.0 if self.is_due() else None
         return max(0.0, self._since_s + self._roll_s - self._log.runtime.monotonic_s())
 
     def is_due(self) -> bool:
@@ -73,7 +75,9 @@ class Rolling:
 
     def fits(self, manifest: Manifest) -> bool:
         """Whether the batch may join the roll: it is small enough, and its rows look alike."""
-        if not self.batches or self._record is not None:
+        if self._record is not None:
+            return manifest.batch_id <= self._record.through
+        if not self.batches:
             return True
         first = next((each for each in self.batches if each.segments), None)
         is_alike = first is None or not manifest.segments or _shape(first) == _shape(manifest)
@@ -93,10 +97,10 @@ class Rolling:
         """
         first = self.batches[0].batch_id
         path = paths.roll(self._sink, first)
-        record = self._record or self._log.find(RollRecord, path)
+        record = self._record or self._log.find(RollRecord, path) or self._find_begun(first, path)
         if record is None:
-            self._refuse_lost(first)
-            through, merged = self.batches[-1].batch_id, self._merged(first)
+            merged = self._merged(first)
+            through = self.batches[-1].batch_id
             wanted = RollRecord(
                 first_batch=first,
                 through=through,
@@ -129,7 +133,10 @@ class Rolling:
         self._record = self.delivery = None
 
     def _merged(self, first: int) -> SegmentRef | None:
-        """The rows of all batches in one separate segment; None if one batch has them all, and keeps its segments."""
+        """The rows of all batches in one separate segment; None if one batch has them all, and keeps its segments.
+
+        A batch whose rows are lost or damaged ends the roll before it, so that it is the only one that waits.
+        """
         filled = [each for each in self.batches if each.segments]
         if len(filled) < 2:
             return None
@@ -143,10 +150,18 @@ class Rolling:
             new_id=self._log.runtime.new_id,
         ) as writer:
             for manifest in filled:
-                for segment in manifest.segments:
-                    self._copy(manifest, segment, names, writer)
-            (merged,) = writer.finish()
-        return merged
+                try:
+                    for segment in manifest.segments:
+                        self._copy(manifest, segment, names, writer)
+                except (CorruptError, HistoryError):
+                    if manifest.batch_id == first:
+                        raise
+                    self.batches = [each for each in self.batches if each.batch_id < manifest.batch_id]
+                    break
+            else:
+                (merged,) = writer.finish()
+                return merged
+        return self._merged(first)
 
     def _copy(self, manifest: Manifest, segment: SegmentRef, names: list[str], writer: SegmentWriter) -> None:
         chunks = read_chunks(
@@ -161,18 +176,23 @@ class Rolling:
             for batch in table.rename_columns(names).to_batches():
                 writer.write(batch)
 
-    def _refuse_lost(self, first: int) -> None:
-        """Refuse to decide anew if an ended process had begun to deliver a roll. Two listings or so, once a run."""
+    def _find_begun(self, first: int, path: str) -> RollRecord | None:
+        """The record of a roll that another process began to deliver, if it was made since it was looked for. Two
+        listings or so, once a run. Raises `CorruptError` if it was lost: then nothing may be decided anew.
+        """
         if not self._is_first:
-            return
+            return None
         for number in self._log.numbers(paths.progress_batches(self._sink), after=first - 1):
             folder = paths.progress_folder(self._sink, number)
             if any(paths.is_prepared(name) for name in self._log.store.list(folder)):
+                if (record := self._log.find(RollRecord, path)) is not None:
+                    return record
                 raise CorruptError(
-                    f"{self._log.store.url_of(paths.roll(self._sink, first))}: expected the record of a roll of "
+                    f"{self._log.store.url_of(path)}: expected the record of a roll of "
                     f"batches, since {folder} holds rows that were prepared for one, found nothing. Delete nothing, "
                     "and restore the object from a version or a backup"
                 )
+        return None
 
 
 def _bytes(batches: Sequence[Manifest]) -> int:

@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
-from tests.simulation.histories.counting import Count, play_on_all_cores
-from tests.simulation.histories.drawing import draw, draw_family
-from tests.simulation.histories.drawing_losses import draw_losing, draw_losing_family
+from tests.simulation.histories.counting import Count, Drawing, play_on_all_cores
+from tests.simulation.histories.drawing import FAMILY, draw_family
+from tests.simulation.histories.drawing_losses import draw_losing_family
+from tests.simulation.histories.plans import Plan
 from tests.simulation.histories.playing import play, small_world
 
 
@@ -28,10 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--losses", action="store_true", help="play histories with targets that lose what they acknowledged"
     )
+    parser.add_argument("--rolls", action="store_true", help="play histories with sinks that get rolls of batches")
     given = parser.parse_args(arguments)
+    option = " --losses" if given.losses else " --rolls" if given.rolls else ""
+    families: Drawing = draw_losing_family if given.losses else partial(draw_family, rolls=given.rolls)
     if given.seed is not None:
-        return replay(given.seed, losses=given.losses)
-    return play_many(given.first, given.count, given.cores, losses=given.losses)
+        return replay(families(given.seed // FAMILY).plans[given.seed % FAMILY])
+    return play_many(given.first, given.count, given.cores, option=option, families=families)
 
 
 def first_seed(text: str) -> int:
@@ -43,25 +48,22 @@ def first_seed(text: str) -> int:
     return int(f"{now:%Y%m%d}{second * 10_000:09}")
 
 
-def replay(seed: int, *, losses: bool) -> int:
+def replay(plan: Plan) -> int:
     """Replay one history and print everything that happens in it."""
-    plan = (draw_losing if losses else draw)(seed)
     with small_world():
         played = play(plan, traced=True)
     _say(repr(plan))
     for line in played.trace:
         _say(line)
-    _say(f"seed {seed}: {'; '.join(played.violations) or 'every law holds'}")
+    _say(f"seed {plan.seed}: {'; '.join(played.violations) or 'every law holds'}")
     return bool(played.violations)
 
 
-def play_many(first: int, count: int, cores: int, *, losses: bool) -> int:
+def play_many(first: int, count: int, cores: int, *, option: str, families: Drawing) -> int:
     """Play many histories and print what happened in them."""
     total, begun = Count(), time.perf_counter()
-    option = " --losses" if losses else ""
     _say(f"python -m tests.simulation.histories{option} --first {first} --count {count}")
     sys.stdout.flush()
-    families = draw_losing_family if losses else draw_family
     for portion in play_on_all_cores(first, count, cores=cores, families=families):
         total.add(portion)
     wall_s = time.perf_counter() - begun

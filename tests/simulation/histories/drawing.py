@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tests.simulation.histories.plans import (
     COMMITTING,
     HOLDING,
+    ROLLING,
     SENDING,
     At,
     Deed,
@@ -44,6 +45,17 @@ _BATCHES: tuple[Shape, ...] = often(
 _COLLECTED: tuple[Shape, ...] = often((((3,), (1,), (1,)), 4), (((1,), (3,), (1,)), 4), (((4,), (1,), (2,), (1,)), 2))
 """Batches that are collected, with a retention of one batch."""
 
+_ROLLED: tuple[Shape, ...] = often(
+    (((2,), (1,)), 6),
+    (((3, 1), (2,)), 3),
+    (((2,), ()), 2),
+    (((1,), (2,), (1,)), 6),
+    (((1,), (), (2, 2)), 4),
+    (((), (1,), (2,)), 1),
+    (((1,), (3,), (1,), (2,)), 4),
+)
+"""Batches that become rolls."""
+
 _STEPS: tuple[tuple[str, str, int], ...] = often(
     (("", "", 0), 30),
     (("after", "", 16), 14),
@@ -75,8 +87,8 @@ _CHUNK_ROWS = often((2, 5), (1, 3), (3, 1))
 FAMILY = 8
 """Number of consecutive seeds that are drawn together."""
 _HOLDING_EVERY = 6
-"""One family in so many has a two-phase sink, and one in twice as many a commit sink. Its number decides that, so all
-else is drawn as if there were none.
+"""One family in so many has a two-phase sink, one in twice as many a commit sink, and another one a sink that gets
+rolls. Its number decides that, so all else is drawn as if there were none.
 """
 
 
@@ -104,13 +116,16 @@ def draw(seed: int) -> Plan:
     return draw_family(seed // FAMILY).plans[seed % FAMILY]
 
 
-def draw_family(number: int) -> Family:
-    """Draw either one history with a death after different effects, or different histories."""
+def draw_family(number: int, *, rolls: bool = False) -> Family:
+    """Draw either one history with a death after different effects, or different histories. `rolls`: of a sink that
+    gets rolls of batches, whatever the number is.
+    """
     first = number * FAMILY
-    drawing = _Drawing(first)
+    drawing = _Drawing(first, rolls=rolls)
     if drawing.chance(0.66):
         return Family(drawing.deaths(), together=True)
-    return Family(tuple(_Drawing(seed).trouble() for seed in range(first, first + FAMILY)), together=False)
+    each = (_Drawing(seed, rolls=rolls).trouble() for seed in range(first, first + FAMILY))
+    return Family(tuple(each), together=False)
 
 
 class Draws:
@@ -131,7 +146,7 @@ class Draws:
 
 
 class _Drawing(Draws):
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, rolls: bool) -> None:
         super().__init__(seed)
         self._seed = seed
         self._kinds: tuple[str, ...] = (self.one_of(SENDING),)
@@ -150,6 +165,11 @@ class _Drawing(Draws):
         self._disorder = self.number(1000) if self.chance(0.3) else 0
         self._two_looks = self.chance(0.15)
         self._uneven = self.chance(0.15)
+        self._rolls = rolls or family % (2 * _HOLDING_EVERY) == 9
+        if self._rolls:
+            self._kinds = (ROLLING[family // 12 % 2], *self._kinds[1:])
+            self._batches = self.one_of(_ROLLED)
+            self._forgets = family // 24 % 3 == 0
 
     def trouble(self) -> Plan:
         """A history in which anything may happen."""
@@ -196,6 +216,7 @@ class _Drawing(Draws):
             sinks=len(self._kinds),
             lagging=self.chance(0.15),
             before=self._tamper(0.12),
+            **self._drawn_rolls(),
         )
 
     def _troubled(self) -> LifePlan:
@@ -230,7 +251,14 @@ class _Drawing(Draws):
             before=before,
             restarts=restarts,
             restart=self._tamper(0.6) if restarts else None,
+            **self._drawn_rolls(),
         )
+
+    def _drawn_rolls(self) -> dict[str, Any]:
+        """Draw when a process closes a roll. A segment has 3 to 7 bytes."""
+        if not self._rolls:
+            return {}
+        return {"closes_every": self.one_of((1, 2, 2, 3, 9)), "roll_bytes": self.one_of((1, 8, 13, 1000, 1000, 1000))}
 
     def _fault(self, deed: Deed) -> Fault:
         if deed is Deed.LOSE or deed is Deed.LEAVE:

@@ -34,6 +34,8 @@ class SinkFacts:
     """Facts about one sink."""
 
     kind: str
+    is_rolled: bool = False
+    """Whether it gets rolls of batches."""
     first_batch: int | None = None
     """The batch with which it begins; None before it is registered."""
     floor: int | None = None
@@ -51,6 +53,8 @@ class SinkFacts:
     """Sends after a term was superseded, by process and term."""
     known: dict[int, set[int]] = field(default_factory=dict)
     """Batches that were marked when a process could last look, by process."""
+    rolls: dict[int, int] = field(default_factory=dict)
+    """The rolls that were decided: the last batch of each, by its first one."""
     dead: dict[int, int] = field(default_factory=dict)
     """Rows kept as dead letters, each with the first one of its chunk."""
 

@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 
 from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats, copied
-from tests.simulation.histories.plans import Shape
+from tests.simulation.histories.plans import ROLLED, Shape
 from tests.simulation.histories.segments import ROWS
 
 LARGEST_CHUNK = 4
@@ -24,7 +24,9 @@ class Judge:
 
     def __init__(self, batches: Shape, kinds: dict[str, str]) -> None:
         self.batches = batches
-        self.sinks = {name: SinkFacts(kind) for name, kind in kinds.items()}
+        self.sinks = {
+            name: SinkFacts(kind.removeprefix(ROLLED), kind.startswith(ROLLED)) for name, kind in kinds.items()
+        }
         self.attempts: list[Attempt] = []
         self.completed: set[tuple[int, int]] = set()
         """Batches that Spark completed, with the ends of their offsets, even if the checkpoint forgot them."""
@@ -166,9 +168,15 @@ class Judge:
             facts.first_batch = begin if facts.first_batch is None else min(begin, facts.first_batch)
         elif what.startswith("markers/"):
             batch = int(what.removeprefix("markers/").removesuffix(".json"))
-            for covered in self._covered(facts, batch):
+            group = self._covered(facts, batch)
+            if self._is_judged_by_rolls(facts) and batch not in facts.marked and facts.rolls.get(group[0]) != batch:
+                self.blame(f"sink {name!r}: the marker of batch {batch} stands for {group}, which are no roll")
+            for covered in group:
                 self._marker(facts, name, covered)
                 facts.known.setdefault(process, set()).add(covered)
+        elif what.endswith("/roll.json"):
+            body = msgspec.json.decode(data)["body"]
+            facts.rolls.setdefault(body["first_batch"], body["through"])
         elif what.startswith("dead-letters/"):
             _, folder, file = what.split("/")
             ordinal, start, end = (int(part) for part in file.removesuffix(".parquet").split("-"))
@@ -177,8 +185,8 @@ class Judge:
                 facts.dead.update(dict.fromkeys(rows, rows.start))
 
     def _covered(self, facts: SinkFacts, batch: int) -> list[int]:
-        """The batches a marker stands for: an idempotent sink's marker also covers earlier batches without a marker."""
-        if facts.kind != "idempotent":
+        """The batches of a marker: that of an idempotent sink or of a roll covers earlier ones that have none."""
+        if facts.kind != "idempotent" and not facts.is_rolled:
             return [batch]
         begin = max(facts.first_batch or 0, self.low_water + 1)
         return [*(earlier for earlier in range(begin, batch) if earlier not in facts.marked), batch]
@@ -213,13 +221,19 @@ class Judge:
     def sent(self, process: int, name: str, numbers: list[int], *, batch_id: int, ordinal: int, term: int) -> None:
         """Note that a process calls the target, whether or not the call takes effect."""
         facts = self.sinks[name]
-        attempt = self.attempts[numbers[0] // ROWS]
-        if attempt.batch_id != batch_id or numbers[-1] not in attempt.rows:
-            self.blame(f"sink {name!r}: rows of batch {attempt.batch_id} were sent as batch {batch_id}")
-        if (batch_id, attempt.end) not in self.completed:
-            self.blame(f"I1: sink {name!r}: batch {batch_id} was sent before Spark completed it")
-        if self.released.get(batch_id) is not attempt and not self.lost_objects:
-            self.blame(f"I6: sink {name!r}: batch {batch_id} was sent from an attempt that was not released")
+        first = batch_id
+        for attempt in self._attempts_in(facts, numbers):
+            if attempt.batch_id != batch_id and not facts.is_rolled:
+                self.blame(f"sink {name!r}: rows of batch {attempt.batch_id} were sent as batch {batch_id}")
+            if (attempt.batch_id, attempt.end) not in self.completed:
+                self.blame(f"I1: sink {name!r}: batch {attempt.batch_id} was sent before Spark completed it")
+            if self.released.get(attempt.batch_id) is not attempt and not self.lost_objects:
+                self.blame(
+                    f"I6: sink {name!r}: batch {attempt.batch_id} was sent from an attempt that was not released"
+                )
+            first = min(first, attempt.batch_id)
+        if self._is_judged_by_rolls(facts):
+            first = self._sent_roll(facts, name, numbers, first, batch_id)
         # Where terms were lost, a process that lives alone may hold a lower term than processes that are dead.
         if facts.term > term and not (self.alone and self.lost_objects):
             self._sent_late(facts, name, process, numbers, batch_id=batch_id, ordinal=ordinal, term=term)
@@ -229,8 +243,27 @@ class Judge:
         if batch_id in facts.known.get(process, ()):
             self.blame(f"I3: sink {name!r}: batch {batch_id} was sent although it is marked")
         begin = max(facts.first_batch or 0, self.low_water + 1)
-        if not all(self._is_delivered(facts, earlier) for earlier in range(begin, batch_id)):
-            self.blame(f"I3: sink {name!r}: batch {batch_id} overtook an earlier one")
+        if not all(self._is_delivered(facts, earlier) for earlier in range(begin, first)):
+            self.blame(f"I3: sink {name!r}: batch {first} overtook an earlier one")
+
+    def _attempts_in(self, facts: SinkFacts, numbers: list[int]) -> list[Attempt]:
+        """The attempts that these rows come from: one, if the sink gets no rolls."""
+        found = [numbers[0], numbers[-1], *(numbers if facts.is_rolled else ())]
+        return [self.attempts[number] for number in dict.fromkeys(number // ROWS for number in found)]
+
+    def _is_judged_by_rolls(self, facts: SinkFacts) -> bool:
+        """Whether the records of rolls say what is sent together. Where one was lost, its roll may be decided anew."""
+        return facts.is_rolled and not self.lost_objects
+
+    def _sent_roll(self, facts: SinkFacts, name: str, numbers: list[int], first: int, last: int) -> int:
+        """Check that a sink gets a roll that was decided, as a whole. Return the first batch of the roll."""
+        begin = max((begin for begin in facts.rolls if begin <= first), default=first)
+        filled = [batch for batch in range(begin, facts.rolls.get(begin, NOTHING) + 1) if any(self.batches[batch])]
+        rows = [row for batch in filled if batch in self.released for row in self.released[batch].rows]
+        is_whole = numbers == rows or (len(filled) == 1 and set(numbers) <= set(rows))
+        if not is_whole or filled[-1] != last:
+            self.blame(f"sink {name!r}: rows {numbers} were sent as batch {last}, which are no roll of {facts.rolls}")
+        return begin
 
     def _is_delivered(self, facts: SinkFacts, batch: int) -> bool:
         """Whether the next batch may be sent: this one is marked, or an idempotent sink has every row of it."""
@@ -300,7 +333,7 @@ class Judge:
     def _is_in_hand(self, facts: SinkFacts, batch: int, rows: Counter[int]) -> bool:
         """Whether all attempts except one left no more rows than were in flight."""
         sizes = sorted(count for number, count in rows.items() if self.attempts[number].batch_id == batch)
-        shape = self.batches[batch]
+        shape = (sum(self.batches[batch]),) if facts.is_rolled else self.batches[batch]
         window = {"segment": max(shape, default=0), "two_phase": max(shape, default=0)}
         window |= {"batch": sum(shape), "commit": sum(shape)}
         return self.tampered and self.lost_objects > 0 and max(sizes[:-1]) <= window.get(facts.kind, LARGEST_CHUNK)

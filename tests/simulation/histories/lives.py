@@ -14,9 +14,9 @@ from tests.house.log import read_parquet
 from tests.house.protocol import LocalDispatcher, Run, ServedSink
 from tests.house.sinks import Sink, promise
 from tests.simulation.histories.coroutines import Coroutine, running
-from tests.simulation.histories.plans import FORGETTING, Deed, Fault, LifePlan
+from tests.simulation.histories.plans import COMMITTING, FORGETTING, ROLLED, ROLLING, Deed, Fault, LifePlan
 from tests.simulation.histories.segments import COLUMN, numbered_tables, read_numbered, stage_numbered
-from tests.simulation.histories.spark import Query, QueryFailedError
+from tests.simulation.histories.spark import Query, QueryFailedError, newest
 from tests.simulation.histories.stores import SimulatedStore, failure_of
 from tests.simulation.histories.targets import SINKS, LedgerSink, batch_writer
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
@@ -28,6 +28,8 @@ from wal_sink.testing import Crash
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """Deeds that wait for a delivery job: they happen at their point, or later, as soon as a job runs."""
+ROLL_S = 100.0
+"""Seconds for which a roll waits for later batches. A process that stands still twice finds it due."""
 SLEEP_S = 60.0
 """The least time that passes while a process stands still."""
 
@@ -208,7 +210,7 @@ class HistoryProcess:
 
     def _live(self) -> None:
         run = self._open()
-        self._told(run, lambda: self.deliver_all(run))
+        self._told(run, lambda: self.deliver_all(run, closes=self.plan.closes_every == 1))
         for start in range((1 + self.plan.restarts) * self.plan.stages):
             if start and self.plan.restart is not None:
                 self.world.tamper(self.plan.restart)
@@ -218,6 +220,16 @@ class HistoryProcess:
         run.gate.search()
         self.deliver_all(run)
         self._told(run, lambda: self._confirm(run))
+        if not self.errors and self.world.judge.alone:
+            self._judge_end(run)
+
+    def _judge_end(self, run: Run) -> None:
+        """An end in order leaves nothing that Spark completed."""
+        complete = newest(self.world.checkpoint, "commits")
+        for committer in run.committers:
+            due = committer._due_batch()
+            if due is not None and due <= complete:
+                self.world.judge.blame(f"process {self.number} ended, and left batch {due} to deliver")
 
     def _confirm(self, run: Run) -> None:
         """Confirm the markers a last time, as closing a run does."""
@@ -275,18 +287,19 @@ class HistoryProcess:
                 inline=self.world.plan.inline,
             )
             run.end_staging(folder, staged)
+        closes = (batch_id + 1) % self.plan.closes_every == 0
         if not self.plan.lagging:
-            self.deliver_all(run)  # this batch must not be delivered yet
+            self.deliver_all(run, closes=closes)  # this batch must not be delivered yet
         query.complete()
         if not self.plan.lagging:
-            self.deliver_all(run)
+            self.deliver_all(run, closes=closes)
 
-    def deliver_all(self, run: Run) -> None:
+    def deliver_all(self, run: Run, *, closes: bool = True) -> None:
         if self.world.plan.forgets:
             for target in self.world.targets.values():
                 target.held.clear()
         for committer in run.committers:
-            while run.advance(committer):
+            while run.advance(committer, closes=closes):
                 continue
 
     def _ended_by(self, error: WalSinkError) -> None:
@@ -304,7 +317,14 @@ class HistoryProcess:
         kind, plan = self.world.kinds[name], self.world.plan
         target: Any = self.world.targets[name]
         keeps = kind == "transactional" and plan.refusing > 0
-        delivery = delivery_of(kind, plan.attempts, keeps=keeps, starts_next=plan.starts_next, in_order=plan.in_order)
+        delivery = delivery_of(
+            kind,
+            plan.attempts,
+            keeps=keeps,
+            starts_next=plan.starts_next,
+            in_order=plan.in_order,
+            roll_bytes=self.plan.roll_bytes,
+        )
         if kind == "transactional":  # each attempt has its own connection
             dispatcher = LocalDispatcher(lambda: LedgerSink(self, target), run.log, should_stop=lambda: False)
             return self._unreliable(ServedSink(name, delivery, promise_of(kind), dispatcher))
@@ -356,7 +376,13 @@ def lower_retention(batches: int, *, chunk_rows: int = 2, **settings: Any) -> Se
 
 @cache
 def delivery_of(
-    kind: str, attempts: int = 1, *, keeps: bool = False, starts_next: bool = False, in_order: bool = False
+    kind: str,
+    attempts: int = 1,
+    *,
+    keeps: bool = False,
+    starts_next: bool = False,
+    in_order: bool = False,
+    roll_bytes: int = 1,
 ) -> Delivery:
     return Delivery(
         None,
@@ -364,7 +390,9 @@ def delivery_of(
         retry=Retry(attempts=attempts),
         start_from="next" if starts_next else "earliest",
         on_rejected="dead_letter" if keeps else "halt",
-        max_concurrency=1 if in_order and kind not in {"batch", "commit"} else None,
+        max_concurrency=1 if in_order and kind not in {"batch", COMMITTING, ROLLED + COMMITTING} else None,
+        roll_s=ROLL_S if kind in ROLLING else None,
+        roll_bytes=roll_bytes,
     )
 
 

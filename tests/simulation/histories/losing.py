@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.simulation.histories.drawing import FAMILY, draw
-from tests.simulation.histories.plans import Losing, Loss, Plan
+from tests.simulation.histories.plans import ROLLING, Losing, Loss, Plan
 from tests.simulation.histories.stores import Space
 
 PARTS: tuple[str, ...] = (
@@ -33,6 +33,8 @@ PARTS: tuple[str, ...] = (
     "batches/*/manifest-*",
 )
 """Patterns of objects that a copy may lack. A `*` also matches folders."""
+ROLL_PARTS: tuple[str, ...] = ("sinks/*/roll.json", "sinks/*/progress/*.parquet")
+"""The same, of sinks that get rolls of batches."""
 
 
 def lose(space: Space, loss: Loss) -> list[str]:
@@ -53,7 +55,7 @@ def drawn_losses(count: int, first: int = 0) -> Iterator[Plan]:
 
 def with_loss(plan: Plan, chance: random.Random) -> Plan:
     """A plan in which objects are lost once."""
-    loss = _draw(chance)
+    loss = _draw(chance, PARTS + ROLL_PARTS * 3 if plan.kinds[0] in ROLLING else PARTS)
     plan = replace(plan, starts_next=chance.random() < 0.5)
     at = chance.randrange(len(plan.acts) + 2)
     if at >= len(plan.acts):
@@ -64,7 +66,7 @@ def with_loss(plan: Plan, chance: random.Random) -> Plan:
     return replace(plan, acts=tuple(acts))
 
 
-def _draw(chance: random.Random) -> Loss:
+def _draw(chance: random.Random, parts: tuple[str, ...]) -> Loss:
     if chance.random() < 0.5:
         return Loss(Losing.EXPIRED, share=chance.random())
-    return Loss(Losing.PART, part=chance.choice(PARTS))
+    return Loss(Losing.PART, part=chance.choice(parts))

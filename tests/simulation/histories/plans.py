@@ -19,7 +19,11 @@ HOLDING = "two_phase"
 """The kind that gets its rows while they are staged, and commits them after the batch is complete."""
 COMMITTING = "commit"
 """The kind that shows all rows of a batch in one commit."""
-KINDS: tuple[str, ...] = (*SENDING, HOLDING, COMMITTING)
+ROLLED = "rolled_"
+"""Begins the name of a kind that gets consecutive batches as one roll."""
+ROLLING: tuple[str, ...] = (ROLLED + COMMITTING, ROLLED + HOLDING)
+"""The kinds of sinks that get rolls of batches."""
+KINDS: tuple[str, ...] = (*SENDING, HOLDING, COMMITTING, *ROLLING)
 """Every kind of sink."""
 
 MOST_ATTEMPTS = 3
@@ -141,6 +145,10 @@ class LifePlan:
     """Number of newest commits that transactional targets lose before it starts."""
     loses: Loss | None = None
     """The objects that the WAL loses before it starts."""
+    closes_every: int = 1
+    """Number of batches after which it closes a roll while its query runs. Its end closes the last one."""
+    roll_bytes: int = 1 << 20
+    """Bytes of segments that end a roll."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,5 +199,7 @@ class Playing:
         world.hits["listing in two looks"] += world.wal.pages + world.checkpoint.pages
         world.hits["written again"] += world.judge.written_again
         world.hits["late send"] += sum(len(facts.late) for facts in world.judge.sinks.values())
+        rolls = [roll for facts in world.judge.sinks.values() for roll in facts.rolls.items()]
+        world.hits["roll of several batches"] += sum(last > first for first, last in rolls)
         world.hits["repeated chunk"] += sum(facts.repeated_chunks for facts in world.judge.sinks.values())
         return world.hits

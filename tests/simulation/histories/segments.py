@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
-from tests.house.log import Log, SegmentRef, chunk_ends, paths
+from tests.house.log import Log, Rows, SegmentRef, chunk_ends, paths, read_parquet
 from tests.house.protocol import Staged, StagedPartition, StagingContext
 from wal_sink.errors import CorruptError
 from wal_sink.protocol.partitions import joined
@@ -47,8 +47,10 @@ class _NumberedRows:
         return table
 
 
-def read_numbered(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> _NumberedRows:
-    """Read a segment of this format. It is a `SegmentReader`."""
+def read_numbered(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+    """Read a segment of this format, or the Parquet file of a roll of batches. It is a `SegmentReader`."""
+    if data.startswith(b"PAR1"):
+        return read_parquet(data, ref, columns=columns, start=start, where=where)
     first, rows = (int(part) for part in data.split())
     if (rows, 1) != (ref.rows, columns):
         raise CorruptError(f"{where}: expected {ref.rows} rows of {columns} columns, found {rows} of 1")

@@ -326,6 +326,8 @@ SINKS: dict[str, Callable[[Process, Any], Sink | BatchSink]] = {
     "batch": lambda *_: WholeBatchSink(),
     "two_phase": HoldingSink,
     "commit": CommittedSink,
+    "rolled_two_phase": HoldingSink,
+    "rolled_commit": CommittedSink,
 }
 """The sink of each kind, made for a process and a target."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.house.log import Marker, decode, paths
+from tests.house.log import Log, Marker, decode, paths
 from tests.house.operate import Check, plan_skip
 from tests.house.protocol import CommitterThread, Run
 from tests.house.sinks import BatchCommit, CommitPosition, Sink
@@ -16,7 +16,7 @@ from tests.support.lake import Lake, LakeSink
 from tests.support.small_run import Place, Recorder, before_create
 from tests.support.vault import Vault, VaultSink
 from tests.support.waiting import PATIENCE_S, wait_until
-from wal_sink import ConfigError, CorruptError, DeliveryError, HistoryError, StoreError
+from wal_sink import ConfigError, CorruptError, DeliveryError, FencedError, HistoryError, StoreError
 from wal_sink.protocol import committer as committing
 from wal_sink.protocol.rolling import MOST_BATCHES
 from wal_sink.settings import MAX_SEGMENT_BYTES, Delivery, Retry
@@ -249,22 +249,77 @@ def test_a_lost_record_of_a_roll_that_was_begun_is_an_error() -> None:
     assert vault.rows() == []
 
 
-@pytest.mark.parametrize("before", ["new_marker", "tell_marked"])
-def test_a_roll_whose_marker_fails_is_shown_once(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not the marker is there."""
-    place, lake, failures = Place(), Lake(), [StoreError("no answer")]
-    run = place.open({"a": rolled(LakeSink(lake))})
-    staged(place, run, 3)
-    inner = getattr(committing, before)
+def test_a_record_that_was_made_after_the_look_for_it_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A superseded process that slept makes it, and prepares rows."""
+    place, vault = Place(), Vault()
+    older = place.open({"a": rolled(VaultSink(vault))})
+    staged(place, older, 3)
+    assert advance(older) == 3
+    newer = place.open({"a": rolled(VaultSink(vault))}, stages=False)
+    list_numbers = Log.numbers
+
+    def overtaken(log: Log, prefix: str, *, after: int = -1) -> list[int]:
+        if log is newer.log and prefix == paths.progress_batches("a"):
+            with pytest.raises(FencedError):
+                older.deliver_all()
+        return list_numbers(log, prefix, after=after)
+
+    monkeypatch.setattr(older.committers[0], "_look_at_term", lambda: None)
+    monkeypatch.setattr(Log, "numbers", overtaken)
+    newer.deliver_all()
+    assert (len(vault.rows()), newer.committers[0].marked_through) == (3, 2)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Let the next call of this function of the committer's module fail."""
+    inner, failures = getattr(committing, step), [StoreError("no answer")]
 
     def failing(*given: Any, **more: Any) -> Any:
         if failures:
             raise failures.pop()
         return inner(*given, **more)
 
-    monkeypatch.setattr(committing, before, failing)
+    monkeypatch.setattr(committing, step, failing)
+
+
+@pytest.mark.parametrize("before", ["new_marker", "tell_marked"])
+def test_a_roll_whose_marker_fails_is_shown_once(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the marker is there."""
+    place, lake = Place(), Lake()
+    run = place.open({"a": rolled(LakeSink(lake))})
+    staged(place, run, 3)
+    fail_once(monkeypatch, before)
     run.deliver_all()
     assert (lake.commits, run.committers[0].marked_through, run.committers[0].next_batch()) == (1, 2, 3)
+
+
+def test_a_roll_whose_marker_fails_is_shown_once_while_later_batches_are_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They begin the next roll, and keep the one that was decided from nothing."""
+    place, lake = Place(), Lake()
+    run = place.open({"a": rolled(LakeSink(lake), roll_bytes=2 * bytes_of_a_batch())})
+    staged(place, run, 5)
+    fail_once(monkeypatch, "new_marker")
+    assert (advance(run), lake.commits, run.committers[0].marked_through) == (5, 2, 3)
+    run.deliver_all()
+    assert (lake.commits, len(lake.rows()), run.committers[0].marked_through) == (3, 5, 4)
+
+
+@pytest.mark.parametrize("lost", ["manifest-", ".parquet"])
+def test_batches_before_a_broken_one_are_delivered_and_it_can_be_skipped(lost: str) -> None:
+    place, lake = Place(), Lake()
+    run = place.open({"a": rolled(LakeSink(lake))})
+    staged(place, run, 4)
+    folder = paths.batch(2)
+    place.wal.delete(f"{folder}/{name}" for name in place.wal.list(folder, recursive=True) if lost in name)
+    again = place.open({"a": rolled(LakeSink(lake))}, stages=False)
+    with pytest.raises((CorruptError, HistoryError)):
+        again.deliver_all()
+    assert (lake.commits, again.committers[0].marked_through) == (1, 1)
+    with pytest.raises((CorruptError, HistoryError)):
+        place.open({"a": rolled(LakeSink(lake))}, stages=False).deliver_all()
+    assert plan_skip(run.log, "a", 2).batch_id == 2
 
 
 def test_a_target_that_has_a_part_of_a_roll_is_refused() -> None:
@@ -288,6 +343,15 @@ def test_a_batch_of_a_roll_that_was_decided_cannot_be_skipped() -> None:
         run.deliver_all()
     with pytest.raises(ConfigError, match=r"batches 0 to 2 of .* are one roll of sink 'a'"):
         plan_skip(run.log, "a", 0)
+
+
+def test_a_roll_of_one_batch_can_be_skipped() -> None:
+    place = Place()
+    run = place.open({"a": rolled(_Dies(Lake()))})
+    staged(place, run, 1)
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+    assert plan_skip(run.log, "a", 0).batch_id == 0
 
 
 def test_the_records_of_a_rolled_two_phase_sink_are_whole() -> None:
