@@ -21,6 +21,8 @@ from wal_sink.support.texts import Finding, fine
 
 IfRecreated: TypeAlias = Literal["refuse", "accept"]
 """Stop, or go on, if the table or topic was deleted and created again, without the rows delivered before."""
+Evolve: TypeAlias = Literal["refuse", "add"]
+"""Stop, or add them to the table, if rows have columns that it lacks."""
 _T = TypeVar("_T")
 
 

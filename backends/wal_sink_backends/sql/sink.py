@@ -12,6 +12,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -25,9 +26,10 @@ from wal_sink.support.arguments import check_bool, one_of
 from wal_sink.support.secrets import mask_url
 from wal_sink.support.texts import Finding, counted, fine
 from wal_sink_backends.common.options import Options, refuse_braces
-from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, name_of, reached
+from wal_sink_backends.common.sinks import Evolve, IfRecreated, LedgerSink, name_of, reached
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
+    ColumnsMissing,
     Connection,
     Dialect,
     Limits,
@@ -115,6 +117,8 @@ _DIALECTS: dict[str, _Make] = {
 }
 
 
+_TRIES = 3
+"""The first one may find no table, the second one a table that another process made without a column."""
 Mode: TypeAlias = Literal["append", "upsert"]
 
 
@@ -136,11 +140,13 @@ class SqlSink(LedgerSink):
     may win, unless the `Delivery` has `max_concurrency=1`. With `newer_by`, a column of numbers or moments, a row
     replaces another only if it is as new or newer, whatever their segments. NULL is the oldest.
 
-    Columns are matched by name. Values that a column would alter are refused before anything is written. `Rejected`
-    names rows that the database refuses one by one (a constraint, a value out of range), strings that are no UTF-8, and
-    NULLs in a key or in a column for which the database would generate a value; nothing is committed then. It also
-    names rows that the table drops without an error (a trigger of PostgreSQL that returns NULL, RAISE(IGNORE) of
-    SQLite). With `may_drop_rows=True` such rows count as delivered, and the log tells their number.
+    Columns are matched by name. With `evolve="add"` the table gets a column that it lacks, which may be NULL; never one
+    of the key, `newer_by`, or a name that differs from another one only in case. Values that a column would alter are
+    refused before anything is written. `Rejected` names rows that the database refuses one by one (a constraint, a
+    value out of range), strings that are no UTF-8, and NULLs in a key or in a column for which the database would
+    generate a value; nothing is committed then. It also names rows that the table drops without an error (a trigger of
+    PostgreSQL that returns NULL, RAISE(IGNORE) of SQLite). With `may_drop_rows=True` such rows count as delivered, and
+    the log tells their number.
 
     No call hangs: `connect_timeout_s`, `statement_timeout_s` for each statement and `busy_timeout_s` for a lock bound
     them, in seconds. Runs on the driver or on executors, in any number of processes; SQLite on one machine only, with
@@ -163,6 +169,7 @@ class SqlSink(LedgerSink):
         create_table: bool = True,
         may_drop_rows: bool = False,
         recreated_table: IfRecreated = "refuse",
+        evolve: Evolve = "refuse",
         password_env: str | None = None,
         busy_timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
@@ -183,7 +190,15 @@ class SqlSink(LedgerSink):
         self._may_drop_rows = may_drop_rows
         one_of("recreated_table", recreated_table, get_args(IfRecreated))
         self._recreated_table = recreated_table
-        self._target = TargetTable(self._dialect, table, self._key, create=create_table)
+        one_of("evolve", evolve, get_args(Evolve))
+        self._target = TargetTable(
+            self._dialect,
+            table,
+            self._key,
+            create=create_table,
+            adds=evolve == "add",
+            versions=[newer_by] if newer_by else (),
+        )
         self._connection: Connection | None = None
         self._opened = False
         self.max_concurrency = self._dialect.most_writers
@@ -265,14 +280,18 @@ class SqlSink(LedgerSink):
         return None
 
     def _write_and_make_table(self, connection: Connection, chunk: Chunk, what: str) -> None:
-        """Write; make the table first if it is missing, and write again if it was altered meanwhile."""
-        try:
-            self._write(connection, chunk, what)
-        except TableMissing:
-            self._target.make(connection, chunk.table.schema)
-            self._write(connection, chunk, what)
-        except TableAltered:
-            self._write(connection, chunk, what)
+        """Write. Make the table or columns if they are missing, and write again, also if it was altered meanwhile."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._write(connection, chunk, what)
+            except TableMissing:
+                self._target.make(connection, chunk.table.schema)
+            except ColumnsMissing as missing:
+                with suppress(TableAltered):
+                    self._target.add(connection, missing.columns, what)
+            except TableAltered:
+                continue
+        return self._write(connection, chunk, what)
 
     def _write(self, connection: Connection, chunk: Chunk, what: str) -> None:
         """One transaction, committed or without a trace."""

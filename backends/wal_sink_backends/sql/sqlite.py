@@ -34,7 +34,7 @@ from wal_sink_backends.sql.base.dialect import (
 from wal_sink_backends.sql.base.values import Dropped, Kind, Rows, json_texts, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wal_sink.sinks.ledger import LedgerEntry
     from wal_sink_backends.common.columns import ArrowType
@@ -273,6 +273,18 @@ class Sqlite(Dialect):
 
     def create_table(self, connection: Connection, table: str, statement: str) -> None:  # noqa: ARG002 - the statement names the table
         connection.execute(statement)
+
+    def adding(self, table: str, columns: Mapping[str, ArrowType]) -> list[str]:
+        """One statement for each column: SQLite takes no more."""
+        return [one for name, kind in columns.items() for one in Dialect.adding(self, table, {name: kind})]
+
+    def add_columns(self, connection: Connection, table: str, columns: Mapping[str, ArrowType]) -> None:
+        """Add the columns in a transaction, which holds the only write lock. Nobody waits for a waiting one."""
+        with self.transaction(connection):
+            there = self.columns(connection, table)
+            lacking = {name: kind for name, kind in columns.items() if self.fold(name) not in there}
+            for statement in self.adding(table, lacking):
+                connection.execute(statement)
 
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str], declared: object) -> Rows:  # noqa: ARG002
         return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))

@@ -31,6 +31,8 @@ LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
 STORED = "wal_sink_stored"
 """The name of the target table within a statement that replaces rows."""
+SHORT_WAIT_S = 2
+"""The longest wait for the lock of a table that gets columns: all who need the table after that wait as well."""
 _GRACE_S = 5.0
 _SAVEPOINT, _START = "wal_sink_rows", "wal_sink_start"
 Connection: TypeAlias = Any
@@ -79,6 +81,14 @@ def entry_in(row: Sequence[Any], asked: Collection[str]) -> LedgerEntry:
 
 class TableMissing(Exception):
     """The target table has to be made outside of the transaction, which is then begun again."""
+
+
+class ColumnsMissing(Exception):
+    """Columns have to be added outside of the transaction, which is then begun again."""
+
+    def __init__(self, columns: Mapping[str, ArrowType], what: str) -> None:
+        super().__init__(f"{what}: the table lacks the columns {', '.join(columns)}. wal-sink tries again")
+        self.columns = columns
 
 
 class TableAltered(Exception):
@@ -134,6 +144,8 @@ class Dialect(ABC):
     """The thing that the argument `schema` names, for messages; None if a database has none."""
     holds: bool = True
     """Whether the table cannot be altered from `hold` until the end of the transaction."""
+    adds: ClassVar[str] = "ADD COLUMN"
+    """The words of ALTER TABLE before a column that it adds."""
     table_options: str = ""
     """The text behind the columns in CREATE TABLE."""
 
@@ -292,6 +304,23 @@ class Dialect(ABC):
     @abstractmethod
     def create_table(self, connection: Connection, table: str, statement: str) -> None:
         """Run a CREATE TABLE IF NOT EXISTS, safe while another process does the same."""
+
+    def adding(self, table: str, columns: Mapping[str, ArrowType]) -> list[str]:
+        """The statements that add columns, which may be NULL."""
+        added = [f"{self.adds} {self.quote(name)} {self.type_name(kind)}" for name, kind in columns.items()]
+        return [f"ALTER TABLE {self.named(table)} {', '.join(added)}"]
+
+    @abstractmethod
+    def add_columns(self, connection: Connection, table: str, columns: Mapping[str, ArrowType]) -> None:
+        """Add columns outside of a transaction, safe while others do the same. Those that are there stay as they are.
+
+        Raises the driver's errors, after `SHORT_WAIT_S` if others use the table; `TableAltered` if another process was
+        faster.
+        """
+
+    def retyping(self, table: str, column: str, kind: ArrowType, key: Sequence[str]) -> str:  # noqa: ARG002
+        """The statement by which a person gives a column another type; empty if the database has none."""
+        return ""
 
     @abstractmethod
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
+from wal_sink.support.logs import logger_of
 from wal_sink.support.texts import Finding, fine
-from wal_sink_backends.sql.base.dialect import TableAltered, TableMissing
+from wal_sink_backends.sql.base.dialect import ColumnsMissing, TableAltered, TableMissing
 from wal_sink_backends.sql.base.values import kind_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Connection, Dialect, Look
 
+_logger = logger_of(__name__)
 _QUOTES = frozenset({'""', "``", "''", "[]"})
 
 
@@ -37,11 +39,21 @@ class Known:
 class TargetTable:
     """One table, and the facts that are known about it on the present connection."""
 
-    def __init__(self, dialect: Dialect, name: str, key: Sequence[str], *, create: bool) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        name: str,
+        key: Sequence[str],
+        *,
+        create: bool,
+        adds: bool = False,
+        versions: Sequence[str] = (),
+    ) -> None:
         self._dialect = dialect
         self._name = name
         self._key = key
         self.creates = create
+        self._adds, self._never_added = adds, {*key, *versions}
         self._known: Known | None = None
         self.oid: int | None = None
         """The number of the table in this run; None before it is known."""
@@ -60,7 +72,8 @@ class TargetTable:
         `refuse_lost` is called before a missing table is made. It raises if the table existed before.
         A known table is checked again: it may have been altered, or another one may have its name now. Raises
         `PermanentError` if table and columns do not fit, `TableMissing` if the table has to be made outside the
-        transaction, and `TableAltered` if it is altered at this moment.
+        transaction, `ColumnsMissing` if columns have to be added there, and `TableAltered` if the table is altered at
+        this moment.
         """
         known, columns = self._known, list(_types(schema))
         if known is not None and schema.equals(known.schema) and self._is_still(connection, known.look, columns):
@@ -89,10 +102,11 @@ class TargetTable:
         if schema is None:
             return fine(check, f"{what}: the table exists, with the columns {', '.join(found)}")
         wanted = _types(schema)
-        self._check_columns(wanted, found, what)
+        lacking = self._check_columns(wanted, found, what)
         if problem := self._dialect.check_table(connection, self._name, list(wanted), self._key):
             raise PermanentError(f"{what}: {problem}")
-        return fine(check, f"{what}: the table takes the columns {', '.join(wanted)}")
+        adds = f". The next delivery adds columns: {self._adding(lacking)}" if lacking else ""
+        return fine(check, f"{what}: the table takes the columns {', '.join(wanted)}{adds}")
 
     def _is_still(self, connection: Connection, look: Look, columns: Sequence[str]) -> bool:
         held = self._dialect.hold(connection, self._name, columns)
@@ -111,6 +125,26 @@ class TargetTable:
         statement = self._dialect.create(self._name, _types(schema), self._key)
         self._dialect.create_table(connection, self._name, statement)
 
+    def add(self, connection: Connection, columns: Mapping[str, ArrowType], what: str) -> None:
+        """Add columns, unless another process added them first. Called outside of a transaction.
+
+        Raises `PermanentError` with the statement for a person, and the driver's error if another attempt may succeed.
+        """
+        _logger.info("%s: adding columns: %s", what, self._adding(columns))
+        try:
+            self._dialect.add_columns(connection, self._name, columns)
+        except self._dialect.driver_error() as error:
+            if self._dialect.passes(error):
+                _logger.warning("%s: the columns %s are not added yet: %s", what, [*columns], self._dialect.told(error))
+                raise
+            raise PermanentError(
+                f"{what}: the columns {[*columns]} cannot be added: {self._dialect.told(error)}. Run as another user: "
+                f"{self._adding(columns)}"
+            ) from error
+
+    def _adding(self, columns: Mapping[str, ArrowType]) -> str:
+        return "; ".join(self._dialect.adding(self._name, columns))
+
     def _described(self, connection: Connection, schema: Any, what: str, refuse_lost: Callable[[], None]) -> Look:
         look = self._dialect.look(connection, self._name)
         if look.problem:
@@ -124,9 +158,11 @@ class TargetTable:
         if not (found := self._dialect.columns(connection, self._name)):
             self._make_missing(connection, schema, what, refuse_lost)
             return self._dialect.look(connection, self._name)
-        self._check_columns(wanted, found, what)
+        lacking = self._check_columns(wanted, found, what)
         if problem := self._dialect.check_table(connection, self._name, list(wanted), self._key):
             raise PermanentError(f"{what}: {problem}")
+        if lacking:
+            raise ColumnsMissing(lacking, what)
         return look
 
     def _make_missing(self, connection: Connection, schema: Any, what: str, refuse_lost: Callable[[], None]) -> None:
@@ -148,20 +184,35 @@ class TargetTable:
         if not self.creates:
             raise PermanentError(f"{what}: this table does not exist. Create it, or pass create_table=True")
 
-    def _check_columns(self, wanted: Mapping[str, ArrowType], found: dict[str, str], what: str) -> None:
+    def _check_columns(self, wanted: Mapping[str, ArrowType], found: dict[str, str], what: str) -> dict[str, ArrowType]:
+        """The columns that the table lacks and may get. Raises `PermanentError` for any other difference."""
+        lacking: dict[str, ArrowType] = {}
         for name, kind in wanted.items():
             declared = found.get(self._dialect.fold(name))
             if declared is None:
-                raise PermanentError(
-                    f"{what}: the table has no column {name!r}, only {sorted(found)}. Add the column to the table, or "
-                    "drop it in the query"
-                )
-            if not self._dialect.fits(kind, declared):
+                self._refuse_to_add(name, kind, [*found, *lacking], what)
+                lacking[name] = kind
+            elif not self._dialect.fits(kind, declared):
+                statement = self._dialect.retyping(self._name, name, kind, self._key)
                 raise PermanentError(
                     f"{what}: column {name!r} is declared {declared!r}. This type would alter {kind_of(kind)} values "
-                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column in "
-                    "the query"
+                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table"
+                    f"{statement and f' ({statement})'}, or cast the column in the query"
                 )
+        return lacking
+
+    def _refuse_to_add(self, name: str, kind: ArrowType, found: Sequence[str], what: str) -> None:
+        """Refuse a missing column, unless it may be added. A column of the key or the age would be NULL in old rows."""
+        twin = next((other for other in found if other.casefold() == name.casefold()), None)
+        may_be_added = twin is None and kind_of(kind) != "void" and name not in self._never_added
+        if self._adds and may_be_added:
+            return
+        only = sorted(found) if twin is None else f"{twin!r}, in another case"
+        hint = ", or pass evolve='add'" if may_be_added else ""
+        raise PermanentError(
+            f"{what}: the table has no column {name!r}, only {only}. Add the column to the table "
+            f"({self._adding({name: kind})}){hint}, or drop or rename it in the query"
+        )
 
 
 def misread_name(table: str, schema_is: str | None) -> str | None:

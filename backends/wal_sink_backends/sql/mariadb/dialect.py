@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from wal_sink.sinks.calls import is_certificate_error
 from wal_sink_backends.common.columns import array_of, stored_type, texts_of
-from wal_sink_backends.sql.base.dialect import LEDGER, Look, Replacing
+from wal_sink_backends.sql.base.dialect import LEDGER, SHORT_WAIT_S, Look, Replacing, TableAltered
 from wal_sink_backends.sql.base.server import ServerDialect
 from wal_sink_backends.sql.base.types import MARIADB, value_lists
 from wal_sink_backends.sql.base.values import Dropped, Rows, kind_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Put
 
-_NO_SUCH_TABLE = 1146
+_NO_SUCH_TABLE, _DUPLICATE_COLUMN = 1146, 1060
 _UNFIT = frozenset({_NO_SUCH_TABLE, 1054, 1364})
 """No such table, no such column, a column that needs a value: the table has changed since it was described."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\\.|\"\")*\"", re.DOTALL)
@@ -238,8 +238,27 @@ class Mariadb(ServerDialect):
 
     def create_table(self, connection: Session, table: str, statement: str) -> None:
         """Create the table with texts that are compared byte by byte. For another collation, users create the table."""
-        collation = "utf8mb4_nopad_bin" if connection.is_mariadb else "utf8mb4_0900_bin"
-        connection.execute(statement if table == LEDGER else f"{statement} COLLATE {collation}")
+        connection.execute(statement if table == LEDGER else f"{statement} {_byte_by_byte(connection)}")
+
+    def add_columns(self, connection: Session, table: str, columns: Mapping[str, ArrowType]) -> None:
+        """Add the columns without a copy of the table, texts as in `create_table`. MySQL has no IF NOT EXISTS."""
+        types = {name: self.type_name(kind) for name, kind in columns.items()}
+        texts = {name: _byte_by_byte(connection) for name, kind in types.items() if kind == "longtext"}
+        added = [f"ADD COLUMN {self.quote(name)} {kind} {texts.get(name, '')}" for name, kind in types.items()]
+        connection.execute(f"SET SESSION lock_wait_timeout = {SHORT_WAIT_S}")
+        try:
+            connection.execute(f"ALTER TABLE {self.named(table)} {', '.join(added)}, ALGORITHM=INSTANT")
+        except driver().MySQLError as error:
+            if number_of(error) == _DUPLICATE_COLUMN:
+                raise TableAltered(f"{table}: another process added a column first. wal-sink tries again") from error
+            raise
+        finally:
+            if connection.usable:
+                connection.set(self.limits)
+
+    def retyping(self, table: str, column: str, kind: ArrowType, key: Sequence[str]) -> str:
+        its = f"{self.type_name(kind, key=column in key)}{' NOT NULL' * (column in key)}"
+        return f"ALTER TABLE {self.named(table)} MODIFY COLUMN {self.quote(column)} {its}"
 
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str], declared: object) -> Rows:  # noqa: ARG002
         return value_lists(table, key, connection.quoted)
@@ -286,6 +305,11 @@ class Mariadb(ServerDialect):
 
     def quote(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
+
+
+def _byte_by_byte(connection: Session) -> str:
+    """The clause that lets texts be compared so."""
+    return f"COLLATE {'utf8mb4_nopad_bin' if connection.is_mariadb else 'utf8mb4_0900_bin'}"
 
 
 def _statements(rows: Sequence[str], most: int) -> Iterator[Sequence[str]]:

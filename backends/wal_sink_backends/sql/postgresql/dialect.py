@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, STORED, Look, Replacing
+from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, SHORT_WAIT_S, STORED, Look, Replacing
 from wal_sink_backends.sql.base.server import ServerDialect
 from wal_sink_backends.sql.base.types import POSTGRESQL, copy_rows
 from wal_sink_backends.sql.base.values import Dropped
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wal_sink.sinks.ledger import LedgerEntry
+    from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Put
     from wal_sink_backends.sql.base.values import Rows
 
@@ -121,6 +122,7 @@ class Postgresql(ServerDialect):
     types = POSTGRESQL
     longest_name = 63
     documents = frozenset({"jsonb"})
+    adds = "ADD COLUMN IF NOT EXISTS"
     holds = False  # LOCK TABLE protects no partition; a second look after the rows suffices, as they can be rolled back
     default_schema = "public"  # never the search path: its first schema may be another one tomorrow
     is_read_only = "pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
@@ -277,6 +279,15 @@ class Postgresql(ServerDialect):
             connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
             if not self.columns(connection, table):
                 connection.execute(statement)
+
+    def add_columns(self, connection: Session, table: str, columns: Mapping[str, ArrowType]) -> None:
+        (statement,) = self.adding(table, columns)
+        with self.transaction(connection):
+            connection.execute(f"SET LOCAL lock_timeout = '{SHORT_WAIT_S}s'")
+            connection.execute(statement)
+
+    def retyping(self, table: str, column: str, kind: ArrowType, key: Sequence[str]) -> str:  # noqa: ARG002
+        return f"ALTER TABLE {self.named(table)} ALTER COLUMN {self.quote(column)} TYPE {self.type_name(kind)}"
 
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str], declared: Mapping[str, str]) -> Rows:  # noqa: ARG002
         return copy_rows(table, key, declared)
