@@ -46,19 +46,26 @@ def check_names(columns: Sequence[str], what: str) -> None:
             )
 
 
-def check_declared(declared: Mapping[str, Any], wanted: Mapping[str, Any], required: Sequence[str], what: str) -> None:
+def check_declared(
+    declared: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    required: Sequence[str],
+    what: str,
+    how_to_add: Callable[[str], str] = lambda _: "",
+) -> None:
     """Refuse columns that a table lacks or declares with another type, and `required` ones that a batch lacks.
 
-    Nested types are JSON. Raises `PermanentError`.
+    Nested types are JSON. Raises `PermanentError`, for a missing column with the text of `how_to_add`.
     """
     folded = {name.lower(): name for name in declared}
     for name, kind in wanted.items():
         if name not in declared:
             other = folded.get(name.lower())
             found = f"only {other!r}, in another case" if other else f"only {sorted(declared)}"
+            how = "" if other else how_to_add(name)
             raise PermanentError(
-                f"{what}: the table has no column {name!r}, {found}. Add it to the table, or drop or rename it in the "
-                "query"
+                f"{what}: the table has no column {name!r}, {found}. Add it to the table{how}, or drop or rename it in "
+                "the query"
             )
         if declared[name] != kind:
             raise PermanentError(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from wal_sink.errors import PermanentError
 from wal_sink_backends.common.segment_files import check_declared, check_names
 
+Field: TypeAlias = dict[str, Any]
+"""A column in Delta's JSON."""
 _IS: Any = pa.types
+_NTZ = "timestampNtz"
 _READERS, _WRITERS = frozenset({1, 2, 3}), frozenset({1, 2, 3, 4, 5, 7})
 _FEATURES = frozenset(
     {
-        *("appendOnly", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"),
+        *("appendOnly", "changeDataFeed", "deletionVectors", _NTZ, "v2Checkpoint"),
         *("checkConstraints", "columnMapping", "generatedColumns", "invariants"),
     }
 )
@@ -62,17 +65,38 @@ def check_table(table: Any, what: str) -> None:
         )
 
 
-def check_columns(table: Any, schema: pa.Schema, what: str) -> list[str]:
-    """Refuse columns that the table lacks or declares in another way. Returns those that may hold no NULL.
+def new_columns(table: Any, schemas: Iterable[pa.Schema], what: str) -> list[Field]:
+    """The columns that a table lacks and may get, so that it takes rows of all these schemas.
 
-    Raises `PermanentError`.
+    None has the name of another one in another case, and none needs a feature that the table does not have.
     """
     fields = _fields(table)
+    first = len(fields)
+    for schema in schemas:
+        known = {field["name"].lower() for field in fields}
+        lacking = [field for field in table_schema(schema, what)["fields"] if field["name"].lower() not in known]
+        fields += [field for field in lacking if not _lacks_feature(table, field)]
+    return fields[first:]
+
+
+def check_columns(table: Any, schema: pa.Schema, what: str, added: Sequence[Field] = ()) -> list[str]:
+    """Refuse columns that the table, with those `added`, lacks or declares in another way. Returns those that may hold
+    no NULL. Raises `PermanentError`.
+    """
+    fields = [*_fields(table), *added]
     required = [field["name"] for field in fields if not field["nullable"]]
     declared, wanted = (
         {field["name"]: field["type"] for field in each} for each in (fields, table_schema(schema, what)["fields"])
     )
-    check_declared(declared, wanted, required, what)
+
+    def how_to_add(name: str) -> str:
+        field = {"name": name, "type": wanted[name]}
+        statement = f"ALTER TABLE … ADD COLUMNS (`{name}` {_sql_type(wanted[name])})"
+        if _lacks_feature(table, field):
+            return f" (ALTER TABLE … SET TBLPROPERTIES ('delta.feature.{_NTZ}' = 'supported'), then {statement})"
+        return f" ({statement}, or evolve='add')"
+
+    check_declared(declared, wanted, required, what, how_to_add)
     return required
 
 
@@ -101,13 +125,30 @@ def _problems(table: Any) -> Iterator[str]:
         yield f"it has a column with {found[1]}"
 
 
-def _fields(table: Any) -> list[dict[str, Any]]:
+def _fields(table: Any) -> list[Field]:
     """The columns of a table, without comments."""
     found: dict[str, Any] = json.loads(
         table.schema().to_json(), object_hook=lambda each: each | {"metadata": {}} if "metadata" in each else each
     )
-    fields: list[dict[str, Any]] = found["fields"]
+    fields: list[Field] = found["fields"]
     return fields
+
+
+def _lacks_feature(table: Any, field: Field) -> bool:
+    """Whether a column needs a feature that the table does not have. It shuts out readers that do not know it."""
+    return '"timestamp_ntz"' in json.dumps(field["type"]) and _NTZ not in (table.protocol().writer_features or ())
+
+
+def _sql_type(kind: Any) -> str:
+    """A type of Delta's JSON in a statement."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "array":
+        return f"array<{_sql_type(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_sql_type(kind['keyType'])}, {_sql_type(kind['valueType'])}>"
+    inside = (f"`{each['name']}`: {_sql_type(each['type'])}" for each in kind["fields"])
+    return f"struct<{', '.join(inside)}>"
 
 
 def _field(name: str, kind: Any, what: str) -> dict[str, Any]:

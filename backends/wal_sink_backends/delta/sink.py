@@ -20,9 +20,16 @@ from wal_sink_backends.common.segment_files import (
     refuse_nulls,
     schema_of,
 )
-from wal_sink_backends.common.sinks import ReadySink
+from wal_sink_backends.common.sinks import Evolve, ReadySink
 from wal_sink_backends.delta.history import LogGoneError, Positions, positions, shown
-from wal_sink_backends.delta.schema import check_columns, check_table, columns_with_bounds, table_schema
+from wal_sink_backends.delta.schema import (
+    Field,
+    check_columns,
+    check_table,
+    columns_with_bounds,
+    new_columns,
+    table_schema,
+)
 from wal_sink_backends.delta.table import Table
 
 if TYPE_CHECKING:
@@ -47,7 +54,9 @@ class DeltaSink(ReadySink, CommitSink):
 
     A segment becomes a file of the table as it is, so no row is encoded twice. The table is refused if a file of it
     needs more than a segment has: partitions, column mapping, constraints, computed columns, unknown features. Columns
-    are matched by name, and their types must be equal; columns that only the table has are NULL.
+    are matched by name, and their types must be equal; columns that only the table has are NULL. With `evolve="add"`
+    the table gets a column that it lacks, in a commit before that of the batch; never a name that differs from another
+    one only in case.
 
     `create=True` makes a missing table with the columns of the first batch. `rolled_back="accept"`, meant for one
     start: go on after a RESTORE to a state before the newest batch, without its rows, or if nobody can tell since the
@@ -66,10 +75,12 @@ class DeltaSink(ReadySink, CommitSink):
         storage_options: Mapping[str, object] | None = None,
         options_from_env: Mapping[str, str] | None = None,
         create: bool = False,
+        evolve: Evolve = "refuse",
         rolled_back: IfRolledBack = "refuse",
     ) -> None:
         refuse_braces("table", table)
         check_bool("create", create)
+        one_of("evolve", evolve, get_args(Evolve))
         one_of("rolled_back", rolled_back, get_args(IfRolledBack))
         self._spec = StoreSpec(table, dict(storage_options or {}))
         if self._spec.scheme not in _STORES or "::" in self._spec.url:
@@ -80,6 +91,7 @@ class DeltaSink(ReadySink, CommitSink):
         self.writes_files_to = self._spec.url
         self._options_from_env = dict(options_from_env or {})
         self._create = create
+        self._adds = evolve == "add"
         self._rolled_back = rolled_back
         self._table: Table | None = None
         self._context: SinkContext | None = None
@@ -109,9 +121,12 @@ class DeltaSink(ReadySink, CommitSink):
             self._refuse_missing()
             return [fine("target", f"{what}: the first delivery makes this table")]
         check_table(state, what)
+        added: list[Field] = []
         if schema is not None:
-            check_columns(state, schema, what)
-        return [fine("target", f"{what} can be reached, is at version {state.version()} and takes whole files")]
+            added = new_columns(state, [schema], what) if self._adds else []
+            check_columns(state, schema, what, added)
+        adds = f". The next delivery adds the columns {', '.join(each['name'] for each in added)}" if added else ""
+        return [fine("target", f"{what} can be reached, is at version {state.version()} and takes whole files{adds}")]
 
     def prepare(self, segment: StagedSegment) -> str:
         """Copy the segment into the table's folder, under a name that no other segment and no other sink has."""
@@ -130,8 +145,9 @@ class DeltaSink(ReadySink, CommitSink):
     def commit(self, batch: BatchCommit) -> None:
         """Append the files and the position as the version after the one whose position was read.
 
-        If another writer makes that version first, look again. Raises `PermanentError` for a table that the files do
-        not fit, `StoreError` if a file is gone, if the position is another one, and for any failure of the store.
+        Columns that the table gets are the version before it. If another writer makes either version first, look again.
+        Raises `PermanentError` for a table that the files do not fit, `StoreError` if a file is gone, if the position
+        is another one, and for any failure of the store.
         """
         table, slot, what = self.opened(self._table), self._slot(), f"batch {batch.batch_id}: {self!r}"
         files = [file_of(handle) for handle in batch.handles]
@@ -146,12 +162,15 @@ class DeltaSink(ReadySink, CommitSink):
                 self._refuse_missing()
                 table.create(table_schema(schema_of(files[0], table.footer), what))
                 continue
-            self._check(table, state, files, what)
+            new = self._check(table, state, files, what)
             version = state.version()
             numbers = (batch.batch_id, version + 1, int(batch.digest, 16))
             stored = {slot + part: number for part, number in zip(_PARTS, numbers, strict=True)}
             told = {"sink": slot, "batch": batch.batch_id, "rows": batch.rows}
             try:
+                if new:
+                    table.add_columns(new)
+                    continue  # somebody may have altered it since
                 added = _added(table, files, columns_with_bounds(state), what)
                 table.append(added, stored, told)
             except StoreError:
@@ -208,10 +227,16 @@ class DeltaSink(ReadySink, CommitSink):
             )
         return batch_id, version, f"{digest:015x}"
 
-    def _check(self, table: Table, state: Any, files: Sequence[SegmentFile], what: str) -> None:
-        """Refuse a table that these files do not fit. Somebody may have altered it since the last look."""
+    def _check(self, table: Table, state: Any, files: Sequence[SegmentFile], what: str) -> list[Field]:
+        """Refuse a table that these files do not fit. Somebody may have altered it since the last look.
+
+        Returns the columns that it has to get first.
+        """
         check_table(state, what)
-        refuse_nulls(files, table.footer, what, lambda schema: check_columns(state, schema, what))
+        alike = {file.columns: file for file in files}.values() if self._adds else ()
+        new = new_columns(state, [schema_of(file, table.footer) for file in alike], what)
+        refuse_nulls(files, table.footer, what, lambda schema: check_columns(state, schema, what, new))
+        return new
 
 
 def _added(

@@ -135,6 +135,15 @@ class Table:
             state.create_write_transaction(adds, "append", state.schema(), commit_properties=properties)
             self._sync(_entry(version))
 
+    def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
+        """Commit columns as the version after that of the last look. Raises `StoreError` as `append` does."""
+        state, lake = self._state, self._lake
+        version = state.version() + 1
+        with self._translated(f"adding columns as version {version}"):
+            schema = lake.Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)}))
+            state.alter.add_columns(schema.fields, commit_properties=lake.CommitProperties(max_commit_retries=0))
+            self._sync(_entry(version))
+
     def write(self, path: str, data: bytes) -> None:
         """Write a file as a whole. A file of this name is replaced."""
         with self._translated(f"writing {path}"):
