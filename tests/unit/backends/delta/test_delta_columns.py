@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field, PrimitiveType
 
 from tests.support.delta_tables import FIELDS, ROWS, Declared, at, batch, context, entries, made, opened, rows_in
@@ -77,6 +78,17 @@ def test_what_the_table_has_stays_as_it_is(tmp_path: Path) -> None:
         before.metadata().configuration,
         before.metadata().id,
     )
+
+
+def test_the_library_adds_columns_as_the_next_version_or_fails_only_without_retries(table: Path) -> None:
+    late, later = DeltaTable(str(table)), DeltaTable(str(table))
+    write_deltalake(str(table), ROWS, mode="append")
+    field = Field("more", PrimitiveType("long"))
+    with pytest.raises(CommitFailedError):
+        late.alter.add_columns(field, commit_properties=CommitProperties(max_commit_retries=0))
+    assert names_in(table) == ["id", "note"]
+    later.alter.add_columns(field)
+    assert operations_in(table) == ["WRITE", "ADD COLUMN"]
 
 
 def test_sinks_that_bring_columns_at_once(table: Path) -> None:
