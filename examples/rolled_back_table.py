@@ -35,10 +35,10 @@ class Delta:
         self.path = str(folder / "orders")
         self.sink, self.url = DeltaSink(self.path, create=True), f"delta://{self.path}"
 
-    def look(self) -> tuple[list[int], int]:
+    def look(self) -> tuple[list[Any], int]:
         """The ids in the table, and how many commits were made."""
         table = DeltaTable(self.path)
-        return sorted(table.to_pyarrow_table()["id"].to_pylist()), table.version()
+        return table.to_pyarrow_table().sort_by("id")["id"].to_pylist(), table.version()
 
     def roll_back(self) -> None:
         """Show the table as it was after batch 0."""
@@ -54,10 +54,10 @@ class Iceberg:
         options = "&".join(f"catalog.{name}={value}" for name, value in self.catalog.items())
         self.url = f"iceberg://lake.orders?{options}"
 
-    def look(self) -> tuple[list[int], int]:
+    def look(self) -> tuple[list[Any], int]:
         """The ids in the table, and how many commits were made."""
         table = self._table()
-        return sorted(table.scan().to_arrow()["id"].to_pylist()), len(table.metadata.snapshots)
+        return table.scan().to_arrow().sort_by("id")["id"].to_pylist(), len(table.metadata.snapshots)
 
     def roll_back(self) -> None:
         """Show the table as it was after batch 0."""
