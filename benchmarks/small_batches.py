@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.clock import Stopwatch
 from benchmarks.session import Session
 from benchmarks.workloads import Workload, table_of, write_file
-from wal_sink import Delivery, WalSink
+from wal_sink import Delivery, Settings, WalSink
 from wal_sink_backends.delta import DeltaSink
 
 
@@ -48,7 +48,8 @@ def _run(session: Session, work: Workload, every_s: float, rolls: Mapping[str, A
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", work.batches)  # their times are read at the end
     to = Delivery(DeltaSink(str(place / "table"), create=True), **rolls)
     writer, watch = work.stream(spark).writeStream, Stopwatch()
-    with WalSink(to, wal=str(place / "wal"), checkpoint=str(place / "checkpoint")) as sink:
+    settings = Settings(retention_batches=work.batches)
+    with WalSink(to, wal=str(place / "wal"), checkpoint=str(place / "checkpoint"), settings=settings) as sink:
         if every_s:
             sink.start(writer.trigger(processingTime=f"{every_s} seconds")).processAllAvailable()
         else:

@@ -21,6 +21,7 @@ from tests.chaos.orphans import executors_of_a_cluster
 from tests.chaos.processes import killed_drivers
 from tests.chaos.scenario import Scenario
 from tests.chaos.targets import Row
+from tests.support.avro import records
 from tests.support.kafka_topics import new_topic, read
 from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
 from tests.support.servers.databases import (
@@ -41,6 +42,7 @@ from tests.support.servers.s3_product import ACCESS_KEY, SECRET_KEY
 from tests.support.servers.s3_server import S3Server
 
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
+ICEBERG_VARIABLE = "WAL_SINK_TEST_ICEBERG_CATALOG"
 
 
 def _ids(table: pa.Table) -> list[int]:
@@ -207,6 +209,70 @@ def delta_table_on_s3(folder: Path) -> Iterator[Target]:
         yield _in_delta(f"delta+s3://{server.bucket}/table?create=true", names, read, **environment)
 
 
+def _in_iceberg(folder: Path, catalog: str, newest: Callable[[], str], **environment: str) -> Target:
+    """A table whose files are in a local folder. `newest` reads from the catalogue where its metadata is."""
+    options = f"catalog.type=sql&{catalog}&catalog.warehouse=file://{quote(str(folder))}&create=true"
+
+    def rows() -> list[Row]:
+        return _rows_in_iceberg(folder, newest())
+
+    return Target(f"iceberg://lake.orders?{options}", lambda: [row for row, _ in rows()], environment, rows)
+
+
+def _rows_in_iceberg(folder: Path, metadata: str) -> list[Row]:
+    """The rows that an Iceberg table shows by its metadata and manifests, read without the library that wrote them.
+
+    Raises `AssertionError` if a batch has two commits, or if a file of rows, a manifest or a list of manifests lies
+    there that no snapshot names.
+    """
+
+    def place(address: str) -> Path:
+        return Path(address.removeprefix("file://"))
+
+    told, named, shown, batches = json.loads(place(metadata).read_bytes()), set[Path](), set[Path](), list[int]()
+    for snapshot in told["snapshots"]:
+        marks = [mark for key, mark in snapshot["summary"].items() if key.startswith("wal-sink.")]
+        batches += [json.loads(mark)["batch"] for mark in marks]
+        manifests = [place(one["manifest_path"]) for one in records(place(snapshot["manifest-list"]).read_bytes())]
+        entries = [entry for manifest in manifests for entry in records(manifest.read_bytes()) if entry["status"] != 2]
+        files = {place(entry["data_file"]["file_path"]) for entry in entries}
+        named |= {place(snapshot["manifest-list"]), *manifests, *files}
+        shown = files if snapshot["snapshot-id"] == told["current-snapshot-id"] else shown
+    left = {path for path in folder.rglob("*.*") if path.suffix in {".avro", ".parquet"}} - named
+    assert not left, f"files that no snapshot names: {sorted(path.name for path in left)}"
+    twice = [batch for batch, times in Counter(batches).items() if times > 1]
+    assert not twice, f"batches with two commits: {twice}"
+    tables = [pq.read_table(path) for path in sorted(shown)]
+    return [(row["id"], row["word"]) for table in tables for row in table.to_pylist()]
+
+
+_NEWEST = "SELECT metadata_location FROM iceberg_tables"
+
+
+@contextmanager
+def iceberg_table(folder: Path) -> Iterator[Target]:
+    folder.mkdir(parents=True, exist_ok=True)
+    catalog = folder / "catalog.db"
+
+    def newest() -> str:
+        with closing(sqlite3.connect(catalog)) as database:
+            return str(database.execute(_NEWEST).fetchone()[0])
+
+    yield _in_iceberg(folder / "lake", f"catalog.uri=sqlite:///{quote(str(catalog))}", newest)
+
+
+@contextmanager
+def iceberg_table_of_postgresql(folder: Path) -> Iterator[Target]:
+    with servers_folder() as place, PostgresqlServer(place / "server") as server:
+        database = server.new_database()
+        uri = {ICEBERG_VARIABLE: server.url(database, password=True).replace("://", "+psycopg://", 1)}
+
+        def newest() -> str:
+            return str(server.query(database, _NEWEST)[0][0])
+
+        yield _in_iceberg(folder / "lake", f"options_from_env=uri:{ICEBERG_VARIABLE}", newest, **uri)
+
+
 TARGETS: Mapping[str, Callable[[Path], AbstractContextManager[Target]]] = {
     "SQLite": sqlite_file,
     "PostgreSQL (COPY)": partial(sql_server, PostgresqlServer, "append"),
@@ -220,6 +286,8 @@ TARGETS: Mapping[str, Callable[[Path], AbstractContextManager[Target]]] = {
     "files on S3 (moto), two-phase": held_uploads,
     "a Delta table": delta_table,
     "a Delta table on S3 (MinIO)": delta_table_on_s3,
+    "an Iceberg table": iceberg_table,
+    "an Iceberg table, catalogue on PostgreSQL": iceberg_table_of_postgresql,
 }
 SCENARIOS = [
     Scenario(
@@ -240,5 +308,17 @@ SCENARIOS += [
         EACH_ONCE,
         "kill",
         partial(executors_of_a_cluster, lake=delta_table_on_s3),
+    ),
+    Scenario(
+        "drivers killed before an Iceberg table",
+        EACH_ONCE,
+        "kill",
+        partial(killed_drivers, most=KILLS, lake=iceberg_table),
+    ),
+    Scenario(
+        "cluster: executors killed before an Iceberg table",
+        EACH_ONCE,
+        "kill",
+        partial(executors_of_a_cluster, lake=iceberg_table),
     ),
 ]
