@@ -48,13 +48,20 @@ def processor_seconds() -> dict[str, float]:
     own = psutil.Process()
     for process in [own, *own.children(recursive=True)]:
         try:
-            kind = kind_of(process.pid, process.name(), process.cmdline())
+            kind = kind_of(process.pid, process.name(), _command_of(process))
             found[kind] = found.get(kind, 0.0) + sum(
                 process.cpu_times()[:4]
             )  # user and system, and the same of children that ended
         except psutil.NoSuchProcess:
             continue  # it ended meanwhile
     return found
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.ZombieProcess:
+        return []  # it ended, and its seconds are not yet among those of its parent
 
 
 def kind_of(pid: int, name: str, command: list[str]) -> str:

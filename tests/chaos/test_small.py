@@ -24,6 +24,7 @@ from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Plain, Sent
 from tests.support.chunks import chunk
 from tests.support.components import require
+from tests.support.iceberg_tables import catalog_in, made
 
 SEED = 20
 SCENARIOS: dict[str, Scenario] = {
@@ -146,6 +147,20 @@ def test_a_delta_table_with_a_file_too_many_or_a_batch_committed_twice_does_not_
     table["_delta_log/1.json"] = entry
     with pytest.raises(AssertionError, match="positions with two commits"):
         backends._rows_in_delta(table, table.__getitem__)
+
+
+def test_an_iceberg_table_with_a_file_too_many_or_a_batch_committed_twice_does_not_hold(tmp_path: Path) -> None:
+    rows = pa.table({"id": [7], "word": ["a"]})
+    table = made(catalog_in(tmp_path), rows.schema)
+    table.append(rows, snapshot_properties={"wal-sink.1.exact": '{"batch": 3}'})
+    assert backends._rows_in_iceberg(tmp_path, table.metadata_location) == [(7, "a")]
+    (tmp_path / "b.parquet").touch()
+    with pytest.raises(AssertionError, match=r"no snapshot names: \['b\.parquet'\]"):
+        backends._rows_in_iceberg(tmp_path, table.metadata_location)
+    (tmp_path / "b.parquet").unlink()
+    table.append(rows, snapshot_properties={"wal-sink.1.exact": '{"batch": 3}'})
+    with pytest.raises(AssertionError, match=r"batches with two commits: \[3\]"):
+        backends._rows_in_iceberg(tmp_path, table.metadata_location)
 
 
 def test_kills_that_met_no_work_do_not_hold(tmp_path: Path) -> None:
