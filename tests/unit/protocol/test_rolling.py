@@ -103,6 +103,7 @@ def test_the_position_names_the_last_batch_with_rows() -> None:
     run.deliver_all()
     ((position, _),) = lake.versions[-1].positions.values()
     assert (position.batch_id, marker(place, 3).last_delivered_batch) == (1, 1)
+    assert place.wal.list(paths.markers("a")) == [f"{3:019}.json"]
     run.committers[0].confirm_marked()
     again = place.open({"a": rolled(LakeSink(lake))})
     staged(place, again, 5)
@@ -214,6 +215,7 @@ def test_the_first_to_decide_decides_for_all() -> None:
     before_create(place.wal, paths.roll("a", 0), overtaken)
     assert rolling.decide(1) is None, "the roll has a third batch"
     assert not rolling.may_close()
+    assert rolling.wait_s() is None, "it waits for a batch, not for a time"
     assert max(folder_of(place, 0)) == "roll.json"
     assert len(folder_of(place, 0)) == 2, "one segment and its record"
 
