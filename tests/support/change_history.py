@@ -112,3 +112,14 @@ class Model:
     def _columns(self, change: Change) -> dict[str, Any]:
         columns = {name: value for name, value in change._asdict().items() if name != "op"}
         return columns | ({"gone": change.op == "d"} if self.mark else {})
+
+
+def as_sent(changes: Sequence[Change], found: dict[int, dict[str, Any]], *, flag: str = "") -> list[dict[str, Any]]:
+    """The rows of a target for `crash_matrix`, which expects every sent row: all of them if the target is as the model.
+
+    Else the rows that it holds, none of which was sent.
+    """
+    if found != Model(mark=bool(flag)).apply(changes).rows:
+        return [{"op": "not as the model", **row} for row in found.values()]
+    rows: list[dict[str, Any]] = table_of(changes, flag=flag).to_pylist()
+    return rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,7 +26,7 @@ from wal_sink_backends.common.columns import is_text, rows_without_utf8, text_by
 
 LEDGER = "wal_sink:ledger:"
 
-SCRIPT = """
+HEAD = """
 local ledger = KEYS[1]
 local term, batch, rows, segment = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local start, kind, maxlen = tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -56,6 +56,12 @@ local new = not known and ((same and at_rows == start) or (not same and follows)
 if at_term > term or (same and at_segment ~= segment) or not (known or new) then
     return {'REFUSED', at[1], at[2], at[3], at[4]}
 end
+"""
+"""Which chunk is known, and which is refused."""
+
+SCRIPT = (
+    HEAD
+    + """
 local refused = {'WRONGTYPE'}
 for i = 2, known and 1 or #KEYS do
     if KEYS[i] ~= KEYS[i - 1] then wrong = wrong_type(KEYS[i], kind) end
@@ -89,6 +95,7 @@ end
 redis.call('HSET', ledger, 'batch_id', ARGV[2], 'rows', ARGV[3], 'segment_id', segment)
 return {'DONE'}
 """
+)
 """KEYS: the ledger's, then a row's each. ARGV: term, batch, rows, segment, start, kind, maxlen; batch, rows and segment
 that the slot held when the attempt began (-1, 0 and nothing where it held nothing); then for each row a count, so many
 texts to write, a count, and so many fields to remove. Rows of the wrong type come back as pairs: the row's number,
@@ -103,6 +110,7 @@ MOST_BYTES = 512 << 20
 """Redis' limit for one text (`proto-max-bulk-len`)."""
 
 Value: TypeAlias = bytes | None
+VersionOf: TypeAlias = Callable[[int, Mapping[str, Sequence[Value]]], Sequence[bytes]]
 _MOST_SHOWN = 80
 _IS: Any = pa.types
 _MOMENT = re.compile(rb"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?Z?)?|\d\d:\d\d:\d\d(\.\d+)?")
@@ -184,9 +192,11 @@ def _shown(value: bytes) -> str:
 
 
 def encoded(
-    chunk: Chunk, kind: str, template: KeyTemplate, what: str
+    chunk: Chunk, kind: str, template: KeyTemplate, what: str, version_of: VersionOf | None = None
 ) -> tuple[list[bytes], list[bytes | int], dict[int, str]]:
     """A key for each row, the values as the script takes them, and why some rows cannot be written.
+
+    `version_of` gives the values that stand before a row's own.
 
     Raises `PermanentError` for columns that cannot be carried.
     """
@@ -211,6 +221,7 @@ def encoded(
             refused[row] = reason
             continue
         keys.append(key)
+        values += version_of(row, columns) if version_of else ()
         values += _set_row(members[row]) if kind == "set" else _pairs(pairs, remove=kind == "hash")
     return keys, values, refused
 

@@ -6,6 +6,7 @@ The ledger is a hash for each slot, `wal_sink:ledger:<slot>`: term, batch_id, se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.support.arguments import check_seconds, one_of
 from wal_sink.support.secrets import mask_url
 from wal_sink.support.texts import Finding, fine
+from wal_sink_backends.common.changes import OnDelete
+from wal_sink_backends.common.newest import DELETES_KEPT, Events, NewestWins, too_old
 from wal_sink_backends.common.options import from_environment
 from wal_sink_backends.common.sinks import LedgerSink, name_of
 from wal_sink_backends.redis.rows import LEDGER, MOST_ARGUMENTS, SCRIPT, KeyTemplate, encoded
@@ -28,6 +31,7 @@ from wal_sink_backends.redis.server import (
     translated,
     warn_of_truncation,
 )
+from wal_sink_backends.redis.versions import APPLY, arguments_of, keys_of_deletes, verbs_and_versions
 
 Kind: TypeAlias = Literal["hash", "stream", "set"]
 _NOTHING = (-1, 0, "")
@@ -56,6 +60,10 @@ class RedisSink(LedgerSink):
     that position was marked already. With `wait_replicas=n`, `write` returns only when n replicas have the chunk. A
     stream also needs `aof-load-truncated no`: see docs/sinks/redis.md.
 
+    `newer_by`: columns whose values are the version of a row, the most important one first; a row replaces a hash only
+    if its version is as new or newer. With `operation` (a column of Debezium's c, r, u, d) or `delete_when` (a boolean
+    column) the rows are changes: see "Change streams" in docs/sinks/redis.md.
+
     A Redis that may evict the ledger (`maxmemory-policy allkeys-…`) and a Redis Cluster are refused. `password_env`
     names an environment variable that is read where the sink runs. Raises `ConfigError` for arguments that cannot work.
 
@@ -74,6 +82,11 @@ class RedisSink(LedgerSink):
         wait_replicas: int = 0,
         timeout_s: float = 30.0,
         maps: Maps = "object",
+        newer_by: Sequence[str] | str = (),
+        operation: str | None = None,
+        delete_when: str | None = None,
+        on_delete: OnDelete = "delete",
+        deletes_kept: int = DELETES_KEPT,
     ) -> None:
         check_maps(maps)
         self._maps: Maps = maps
@@ -87,6 +100,17 @@ class RedisSink(LedgerSink):
         self._timeout_s = timeout_s
         self._client: Any = None
         self._takes_many = False
+        self._rule = NewestWins.of(
+            f"RedisSink(key={key!r})",
+            key=self._template.columns,
+            newer_by=newer_by,
+            operation=operation,
+            delete_when=delete_when,
+            on_delete=on_delete,
+            deletes_kept=deletes_kept,
+        )
+        if self._rule is not None and self._rule.changes is not None:
+            self.max_concurrency = 1
         self._check_arguments()
 
     def __repr__(self) -> str:
@@ -148,7 +172,8 @@ class RedisSink(LedgerSink):
         anything else may be tried again.
         """
         what = f"{name_of(chunk)}: {mask_url(self._url)}"
-        keys, values, refused = encoded(chunk.maps_as(self._maps), self._kind, self._template, what)
+        events = None if self._rule is None else self._rule.read(chunk.table, what)
+        keys, values, refused = self._encoded(chunk, events, what)
         if refused:
             return Rejected(refused)
         if len(keys) + len(values) > MOST_ARGUMENTS and not self._takes_many:
@@ -156,15 +181,32 @@ class RedisSink(LedgerSink):
                 f"{what}: {len(keys)} rows are {len(keys) + len(values)} arguments, but a Redis before version 7 "
                 f"accepts about {MOST_ARGUMENTS}. Stage with a smaller Settings(chunk_rows=…), or use Redis 7"
             )
-        arguments = (f"{LEDGER}{chunk.position.slot}", *keys, *self._head(chunk), *values)
+        more: Sequence[Any] = ()
+        first = [f"{LEDGER}{chunk.position.slot}"]
+        if self._rule is not None and events is not None:
+            first, more = first + keys_of_deletes(chunk), arguments_of(self._rule, events)
+        arguments = (*first, *keys, *self._head(chunk), *more, *values)
         with translated(what):
-            answer, replicas = self._run_script(1 + len(keys), arguments, what)
+            answer, replicas = self._run_script(len(first) + len(keys), arguments, what)
             verdict, *details = [part.decode("utf-8", "replace") for part in answer]
             if verdict == "WRONGTYPE":
                 return Rejected(self._reasons(keys, details, what))
+            if verdict == "NOT COMPARED":
+                return Rejected(_not_compared(details))
             self._check_verdict(verdict, details, chunk, what)
             self._check_replicas(replicas, what)
         return None
+
+    def _encoded(
+        self, chunk: Chunk, events: Events | None, what: str
+    ) -> tuple[list[bytes], list[bytes | int], dict[int, str]]:
+        """Keys and values for the script, and why some rows cannot be written."""
+        if self._rule is None or events is None:
+            return encoded(chunk.maps_as(self._maps), self._kind, self._template, what)
+        stored = replace(chunk, table=events.stored).maps_as(self._maps)
+        version_of = verbs_and_versions(self._rule, events)
+        keys, values, refused = encoded(stored, self._kind, self._template, what, version_of)
+        return keys, values, refused | events.refused
 
     def _head(self, chunk: Chunk) -> tuple[Any, ...]:
         """The arguments of the script that describe the chunk, before those of its rows."""
@@ -179,10 +221,11 @@ class RedisSink(LedgerSink):
         So both are sent together, and redis-py cannot connect anew between them.
         """
         client, errors = self.opened(self._client), redis_library().exceptions
+        script = SCRIPT if self._rule is None else APPLY
         if not self._wait_replicas:
-            return client.eval(SCRIPT, keys, *arguments), 0
+            return client.eval(script, keys, *arguments), 0
         with client.pipeline(transaction=False) as both:
-            both.eval(SCRIPT, keys, *arguments)
+            both.eval(script, keys, *arguments)
             both.wait(self._wait_replicas, int(self._timeout_s * 500))
             try:
                 answer, replicas = both.execute(raise_on_error=False)
@@ -210,8 +253,12 @@ class RedisSink(LedgerSink):
     def _check_verdict(self, verdict: str, details: list[str], chunk: Chunk, what: str) -> None:
         """Raise the error for the script's verdict; `DONE` and `KNOWN` are none."""
         if verdict == "BAD LEDGER":
-            slot = f"{LEDGER}{chunk.position.slot}"
-            raise PermanentError(f"{what}: key {slot!r} is a {details[0]} already; expected a hash, or no key")
+            wrong, *other = details
+            key = other[0] if other else f"{LEDGER}{chunk.position.slot}"
+            expected = "zset" if key.endswith("-by-batch") else "hash"
+            raise PermanentError(f"{what}: key {key!r} is a {wrong} already; expected a {expected}, or no key")
+        if verdict == "TOO OLD":
+            raise too_old(what, chunk.batch_id, int(details[0]))
         if verdict == "REFUSED":
             term, batch_id, rows, segment_id = details
             at = Position(chunk.position.slot, int(batch_id), int(rows), segment_id)
@@ -251,6 +298,8 @@ class RedisSink(LedgerSink):
             raise ConfigError(
                 f"key={self._template.text!r}: expected a column in it, as in 'orders:{{id}}', for kind='hash'"
             )
+        if self._rule is not None and self._kind != "hash":
+            raise ConfigError(f"kind={self._kind!r}: newer_by, operation and delete_when need kind='hash'")
         if self._template.text.startswith(LEDGER):
             raise ConfigError(f"key={self._template.text!r}: keys that begin with {LEDGER} belong to the ledger")
         if self._maxlen is not None and (self._kind != "stream" or self._maxlen < 1):
@@ -266,6 +315,14 @@ class RedisSink(LedgerSink):
             raise ConfigError(
                 f"ca_file={self._ca_file!r}: expected a rediss:// URL, because the file verifies TLS certificates"
             )
+
+
+def _not_compared(found: Sequence[str]) -> dict[int, str]:
+    """Why rows are refused; `found` holds triples of a row's number, a field and its stored value."""
+    return {
+        int(row): f"field {name!r} of the stored hash is {value!r}, which cannot be compared with the row's version"
+        for row, name, value in zip(found[::3], found[1::3], found[2::3], strict=True)
+    }
 
 
 def _position(slot: str, found: Sequence[bytes | None]) -> Position:
