@@ -19,6 +19,7 @@ from confluent_kafka import admin as _admin
 
 from tests.house.kit import chunks_of, opened, slot
 from tests.house.sinks import Chunk, Rejected
+from tests.support.change_history import history, table_of
 from tests.support.chunks import CONTEXT
 from tests.support.kafka_topics import admin, delete_topic, new_name, new_topic, number_of_partitions, read, set_config
 from tests.support.servers.kafka_broker import PASSWORD, USER, KafkaBroker
@@ -69,6 +70,19 @@ def test_a_row_becomes_a_message_with_key_headers_and_partition(kafka: KafkaBrok
     deliver(sink_of(kafka, topic, value="json:id", key="id", partition="p", headers=["trace"]), chunks_of(table))
     found = [(some.partition(), some.key(), some.value(), some.headers()) for some in read(kafka.address, topic)]
     assert found == [(0, b"2", b'{"id":2}', [("trace", None)]), (2, b"1", b'{"id":1}', [("trace", b"x")])]
+
+
+def test_a_compacted_topic_of_changes_ends_as_the_last_change_of_each_key(kafka: KafkaBroker) -> None:
+    """There is no newest-wins: the order of arrival decides."""
+    topic, changes = new_topic(kafka.address, cleanup_policy="compact"), history(5, changes=60, keys=8)
+    deliver(
+        sink_of(kafka, topic, value="string:note", key="id", delete_when="gone", tombstones=True),
+        [*chunks_of(table_of(changes, flag="gone"), chunk_rows=len(changes))],
+    )
+    ends = {int(some.key()): some.value() for some in read(kafka.address, topic)}
+    last = {change.id: None if change.op == "d" or not change.note else change.note.encode() for change in changes}
+    assert ends == last
+    assert None in ends.values()
 
 
 def test_keys_find_the_partition_that_java_producers_choose(kafka: KafkaBroker, topic: str) -> None:

@@ -41,13 +41,16 @@ class Changes:
         cls,
         what: str,
         *,
-        key: Sequence[str],
-        newer_by: Sequence[str],
+        key: Sequence[str] | None,
+        newer_by: Sequence[str] | None,
         operation: str | None,
         delete_when: str | None,
         on_delete: str,
     ) -> Changes | None:
-        """The arguments of a sink; None if it gets no change stream. Raises `ConfigError` for what cannot work."""
+        """The arguments of a sink; None if it gets no change stream. Raises `ConfigError` for what cannot work.
+
+        `key`: None if only the target knows it. `newer_by`: None if the target cannot compare rows.
+        """
         one_of("on_delete", on_delete, get_args(OnDelete))
         if operation is None and delete_when is None:
             if on_delete != "delete":
@@ -60,15 +63,16 @@ class Changes:
                 f"{what}: on_delete='mark' sets a boolean column, so it needs delete_when instead of operation, such "
                 "as df.withColumn('is_deleted', col('op') == 'd')"
             )
-        if not key or not newer_by:
+        if (key is not None and not key) or (newer_by is not None and not newer_by):
             raise ConfigError(
                 f"{what}: a change stream needs key and newer_by: chunks of a batch may arrive in any order, and only "
                 "the version of a row tells which of two changes is the newer one"
             )
+        key, newer_by = tuple(key or ()), tuple(newer_by or ())
         named = [*key, *newer_by, delete_when if operation is None else operation]
         if len({*named}) < len(named) or "" in named:
             raise ConfigError(f"{what}: expected different columns for key, newer_by and the operation, found {named}")
-        return cls(tuple(key), tuple(newer_by), operation, delete_when, "mark" if on_delete == "mark" else "delete")
+        return cls(key, newer_by, operation, delete_when, "mark" if on_delete == "mark" else "delete")
 
     @property
     def flag(self) -> str:

@@ -5,7 +5,7 @@ Texts are compared byte by byte, and so are dates and timestamps in ISO 8601: th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,19 +51,27 @@ class NewestWins:
         cls,
         what: str,
         *,
-        key: Sequence[str],
+        key: Sequence[str] | None,
         newer_by: Sequence[str] | str,
         operation: str | None,
         delete_when: str | None,
         on_delete: str,
-        deletes_kept: int,
+        deletes_kept: int = DELETES_KEPT,
     ) -> NewestWins | None:
-        """The arguments of a sink; None if it compares no versions. Raises `ConfigError` for what cannot work."""
+        """The arguments of a sink; None if it compares no versions. Raises `ConfigError` for what cannot work.
+
+        `key`: None if only the target tells it; rows without it are then refused in another place.
+        """
         names = (newer_by,) if isinstance(newer_by, str) else tuple(newer_by)
         changes = Changes.of(
             what, key=key, newer_by=names, operation=operation, delete_when=delete_when, on_delete=on_delete
         )
-        if len({*names, *key}) < len(names) + len({*key}) or "" in names or (names and not key):
+        columns = {*(key or ())}
+        if (
+            len({*names} | columns) < len(names) + len(columns)
+            or "" in names
+            or (names and key is not None and not key)
+        ):
             raise ConfigError(f"{what}: newer_by={newer_by!r}: expected the name of a column other than the key's")
         if deletes_kept < 1:
             raise ConfigError(f"{what}: deletes_kept={deletes_kept}: expected a number of batches, 1 or more")
@@ -79,8 +87,10 @@ class NewestWins:
         """The column that a delete sets in a row that stays."""
         return self.changes.flag if self.changes is not None and self.changes.on_delete == "mark" else None
 
-    def read(self, table: pa.Table, what: str) -> Events:
+    def read(self, table: pa.Table, what: str, *, key: Collection[str] = ()) -> Events:
         """The rows of a chunk. Raises `PermanentError` for columns that do not fit."""
+        if in_key := [name for name in self.newer_by if name in key]:
+            raise PermanentError(f"{what}: newer_by column {in_key[0]!r} is in the key, so it tells no versions apart")
         if self.changes is not None:
             self.changes.check(table.schema, what)
         forms = "".join(self._form(table.schema, name, what) for name in self.newer_by)

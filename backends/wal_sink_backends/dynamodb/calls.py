@@ -186,6 +186,8 @@ class Calls:
         self.keys = Keys({}, ())
         self._identity = Identity("", "")
         self.recreated_is_fine = False
+        self.oldest_deletes = -1
+        """No remembered delete of the sink is of an older batch, as far as this was read."""
         self._is_renewed = False
         """Whether the credentials were read anew, and no request was successful since."""
 
@@ -257,33 +259,45 @@ class Calls:
         return self._entry_in(found["Item"]) if "Item" in found else None
 
     def ledgers(self, table: str, slots: Sequence[str], patience: Patience) -> dict[str, LedgerEntry]:
-        """The entries of any number of slots, 100 in a request; slots without an entry are left out."""
-        found: dict[str, LedgerEntry] = {}
-        names = list(dict.fromkeys(slots))  # the service refuses repeated keys
-        for first in range(0, len(names), MOST_KEYS):
-            left = [{"slot": {"S": slot}} for slot in names[first : first + MOST_KEYS]]
+        """The entries of any number of slots; slots without an entry are left out."""
+        names = dict.fromkeys(slots)  # the service refuses repeated keys
+        entries = map(self._entry_in, self.read(table, [{"slot": {"S": slot}} for slot in names], patience))
+        return {entry.position.slot: entry for entry in entries}
+
+    def read(
+        self, table: str, keys: Sequence[Mapping[str, Any]], patience: Patience, names: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """The items of any number of keys, read consistently, 100 in a request; those of `names`, or all attributes."""
+        shown = {f"#{at}": name for at, name in enumerate(names)}
+        part = {"ProjectionExpression": ", ".join(shown), "ExpressionAttributeNames": shown} if names else {}
+        found: list[dict[str, Any]] = []
+        for first in range(0, len(keys), MOST_KEYS):
+            left = list(keys[first : first + MOST_KEYS])
             for wait_s in waits():
-                entries, left = self._entries(table, left)
-                found |= {entry.position.slot: entry for entry in entries}
+                items, left = self._read(table, left, part)
+                found += items
                 if not left:
                     break
                 if not patience.wait(wait_s):
                     raise TryAgainError(
-                        f"table {table!r}: DynamoDB throttles this table, and {len(left)} slots were not read within "
+                        f"table {table!r}: DynamoDB throttles this table, and {len(left)} items were not read within "
                         "timeout_s. Raise the capacity of the table"
                     )
         return found
 
-    def _entries(self, table: str, keys: list[dict[str, Any]]) -> tuple[list[LedgerEntry], list[dict[str, Any]]]:
-        """The entries of up to 100 slots, read consistently, and the keys that were left unread."""
-        what = f"{len(keys)} slots of table {table!r}, from {keys[0]['slot']['S']!r} on"
+    def _read(
+        self, table: str, keys: list[Mapping[str, Any]], part: Mapping[str, Any]
+    ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+        """Up to 100 items, and the keys that were left unread."""
+        what = f"{len(keys)} items of table {table!r}, from {keys[0]} on"
         with self._asking(what):
             try:
-                answer = self.client.batch_get_item(RequestItems={table: {"Keys": keys, "ConsistentRead": True}})
+                wanted = {table: {"Keys": keys, "ConsistentRead": True, **part}}
+                answer = self.client.batch_get_item(RequestItems=wanted)
             except self.client.exceptions.ResourceNotFoundException as error:
                 raise _ledger_missing(what, error) from error
-        left: list[dict[str, Any]] = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-        return [self._entry_in(item) for item in answer.get("Responses", {}).get(table, [])], left
+        left: list[Mapping[str, Any]] = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+        return answer.get("Responses", {}).get(table, []), left
 
     def _entry_in(self, item: Mapping[str, Any]) -> LedgerEntry:
         """The entry in an item of the ledger. `HistoryError` if its rows are gone with their table."""
@@ -292,24 +306,23 @@ class Calls:
             self._identity.check(item, repr(self.target))
         return entry
 
-    def transact(
-        self, items: Sequence[Item], ledger_table: str, stored: LedgerEntry | None, due: LedgerEntry, what: str
-    ) -> bool:
-        """Put rows and ledger if the ledger is unchanged since it was read; False if it is not.
+    def ledger_move(self, table: str, stored: LedgerEntry | None, due: LedgerEntry) -> dict[str, Any]:
+        """The request that puts the ledger's entry if the stored one is unchanged since it was read."""
+        item = attributes(due) | self._identity.attributes()
+        return {"Put": {"TableName": table, "Item": item, **unchanged(stored)}}
+
+    def transact(self, items: Sequence[Item], requests: Sequence[Mapping[str, Any]], what: str) -> bool:
+        """Write all or nothing; False if a condition is not met: the ledger or an item changed since it was read.
+
+        `requests`: one for each of the items, in their order, and then others.
 
         botocore sends a random token with each call, and the same token when it repeats the call by itself. We set no
         lasting token: for ten minutes DynamoDB would report success for a repeat without checking anything, even after
         a table was emptied. The condition on the ledger makes a repeat harmless.
         """
-        puts = [{"Put": {"TableName": self.target.table, "Item": item.attributes}} for item in items]
-        ledger = {
-            "TableName": ledger_table,
-            "Item": attributes(due) | self._identity.attributes(),
-            **unchanged(stored),
-        }
         with self._asking(what):
             try:
-                self.client.transact_write_items(TransactItems=[*puts, {"Put": ledger}])
+                self.client.transact_write_items(TransactItems=list(requests))
             except self.client.exceptions.ResourceNotFoundException as error:
                 if _described(self.client, self.target.table, what) is None:
                     raise
@@ -322,6 +335,24 @@ class Calls:
                     raise
                 raise RowsRefusedError(wrong) from error
         return True
+
+    def put_if(self, request: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+        """Put or update an item under a condition. None if it was met, else the item that stays.
+
+        Raises `ItemsRefusedError`.
+        """
+        call = self.client.update_item if "Key" in request else self.client.put_item
+        with self._asking(what):
+            try:
+                call(TableName=self.target.table, ReturnValuesOnConditionCheckFailure="ALL_OLD", **request)
+            except self.client.exceptions.ConditionalCheckFailedException as error:
+                found: dict[str, Any] = error.response.get("Item", {})
+                return found
+            except self.client.exceptions.ClientError as error:
+                if code_of(error) not in _ITEM_IS_WRONG:
+                    raise
+                raise ItemsRefusedError(str(error)) from error
+        return None
 
     def _refused_alone(self, items: Sequence[Item]) -> dict[int, str]:
         """The rows that DynamoDB refuses by themselves, and the reasons, found one by one. Nothing is written.
@@ -401,12 +432,12 @@ def _ledger_missing(what: str, error: Exception) -> TryAgainError:
 
 
 def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what: str) -> bool:
-    """Raise why a transaction was cancelled; False if the ledger moved.
+    """Raise why a transaction was cancelled; False if one of its conditions is not met.
 
-    There is one reason per item, the ledger's last.
+    There is one reason per request, those of the items first.
     """
     codes = [str(reason.get("Code")) for reason in reasons]
-    if len(codes) > len(items) and codes[len(items)] == _CONDITION:
+    if _CONDITION in codes:
         return False
     wrong = {
         item.row: f"{reason['Code']}: {reason.get('Message', '')}"

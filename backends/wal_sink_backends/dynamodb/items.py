@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, Literal, Self, TypeAlias
@@ -186,6 +186,8 @@ class Item:
     attributes: dict[str, Any]
     size: int
     """Bytes as DynamoDB counts them, or a few more."""
+    key: str
+    """`key_text` of the row."""
 
 
 class _Number(str):
@@ -201,7 +203,7 @@ class _UnfitError(Exception):
 def encoded(
     chunk: Chunk, row_key: str | None, nulls: Nulls, keys: Keys, what: str
 ) -> tuple[list[Item], dict[int, str]]:
-    """Items, the last one of each key, and the reasons of rows that no item can hold.
+    """An item for each row, and the reasons of rows that no item can hold.
 
     Raises `PermanentError` for columns that cannot be carried, or that do not fit a key of the table.
     """
@@ -211,7 +213,7 @@ def encoded(
         raise PermanentError(f"{what}: {error}") from error
     fields = {field.name: stored_type(field.type) for field in chunk.table.schema}
     check_columns(list(fields), row_key, keys.types, what)
-    items: dict[str, Item] = {}
+    items: list[Item] = []
     refused = rows_without_utf8(chunk.table)
     for row, (line, own_key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
         if row in refused:
@@ -224,10 +226,21 @@ def encoded(
             key = _key(attributes, keys.types, fields, what)
             kept = {name: value for name, value in attributes.items() if nulls == "null" or "NULL" not in value}
             _check_indexes(kept, keys.indexes, fields, what)
-            items[key] = Item(row, kept, _checked_size(kept))
+            items.append(Item(row, kept, _checked_size(kept), key))
         except _UnfitError as error:
             refused[row] = str(error)
-    return list(items.values()), refused
+    return items, refused
+
+
+def last_of_each_key(items: Sequence[Item]) -> list[Item]:
+    """The item that stays of those with one key, if no version decides."""
+    return list({item.key: item for item in items}.values())
+
+
+def key_text(attributes: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The key of an item, as a text to compare."""
+    parts = (next(iter(attributes[name].items())) for name in names)
+    return " ".join(_same_for_equals(value) if kind == "N" else repr(value) for kind, value in parts)
 
 
 def check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[str, str], what: str) -> None:
@@ -250,16 +263,13 @@ def check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[
 
 
 def _key(attributes: Mapping[str, Any], key_types: Mapping[str, str], fields: Mapping[str, Any], what: str) -> str:
-    """The item's key, as a text to compare."""
-    parts: list[str] = []
+    """`key_text` of a row. Raises `_UnfitError`, or `PermanentError` for a column that cannot be such a key."""
     for (name, expected), most_bytes in zip(key_types.items(), MOST_KEY_BYTES, strict=False):
-        ((kind, value),) = attributes[name].items()
-        if kind == "NULL":
+        if "NULL" in attributes[name]:
             raise _UnfitError(f"column {name!r} of the row's key is NULL")
         place = _Place(f"column {name!r} of the row's key", "the table's key", expected, most_bytes)
         place.check(name, attributes[name], fields.get(name), what)
-        parts.append(_same_for_equals(value) if kind == "N" else repr(value))
-    return " ".join(parts)
+    return key_text(attributes, key_types)
 
 
 def _check_indexes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from wal_sink.errors import ConfigError, PermanentError
@@ -12,10 +13,21 @@ from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.support.arguments import one_of
 from wal_sink.support.texts import Finding, fine
+from wal_sink_backends.common.changes import OnDelete
+from wal_sink_backends.common.newest import DELETES_KEPT, Events, NewestWins
 from wal_sink_backends.common.pacing import Patience
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, ReadySink, name_of, reached
 from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, RowsRefusedError, Target, TryAgainError, waits
-from wal_sink_backends.dynamodb.items import Item, Nulls, check_columns, check_name, encoded, is_same_table
+from wal_sink_backends.dynamodb.items import (
+    Item,
+    Nulls,
+    check_columns,
+    check_name,
+    encoded,
+    is_same_table,
+    last_of_each_key,
+)
+from wal_sink_backends.dynamodb.versions import MOST_DELETES, NotComparedError, Versioned, conditional, stays
 
 __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
 
@@ -34,10 +46,23 @@ class _OneTable(ReadySink, ABC):
     """The part of a sink that is the same for both ways to write to a table."""
 
     _target: Target
+    _rule: NewestWins | None = None
     _calls: Calls | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._target!r})"
+
+    def _puts(self, items: Sequence[Item]) -> list[dict[str, Any]]:
+        return [{"Put": {"TableName": self._target.table, "Item": item.attributes}} for item in items]
+
+    def _encoded(self, chunk: Chunk, calls: Calls, what: str) -> tuple[list[Item], dict[int, str], Events | None]:
+        """The items, the rows that are refused, and with versions what the rows do."""
+        events = None if self._rule is None else self._rule.read(chunk.table, what, key=calls.keys.types)
+        stored = chunk if events is None else replace(chunk, table=events.stored)
+        items, refused = encoded(stored, self._target.row_key, self._target.nulls, calls.keys, what)
+        if events is None:
+            return last_of_each_key(items), refused, None
+        return items, refused | events.refused, events
 
     def close(self) -> None:
         """Close the connections."""
@@ -85,6 +110,11 @@ class DynamoDbSink(_OneTable, LedgerSink):
         create_ledger: bool = True,
         timeout_s: float = 30.0,
         recreated_table: IfRecreated = "refuse",
+        newer_by: Sequence[str] | str = (),
+        operation: str | None = None,
+        delete_when: str | None = None,
+        on_delete: OnDelete = "delete",
+        deletes_kept: int = DELETES_KEPT,
     ) -> None:
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._ledger_table, self.target_name = ledger_table, table
@@ -92,6 +122,19 @@ class DynamoDbSink(_OneTable, LedgerSink):
         self._recreated_table = recreated_table
         check_name(ledger_table, "ledger_table")
         one_of("recreated_table", recreated_table, get_args(IfRecreated))
+        self._rule = NewestWins.of(
+            f"DynamoDbSink({table!r})",
+            key=() if row_key else None,
+            newer_by=newer_by,
+            operation=operation,
+            delete_when=delete_when,
+            on_delete=on_delete,
+            deletes_kept=deletes_kept,
+        )
+        if self._rule is not None and self._rule.changes is not None:
+            self.max_concurrency = 1
+        if self._rule is not None and self._rule.remembers:
+            self.max_chunk_rows = MOST_DELETES
         if is_same_table(ledger_table, table):
             raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
 
@@ -138,22 +181,30 @@ class DynamoDbSink(_OneTable, LedgerSink):
         """
         what = f"{name_of(chunk)}: {self._target!r}"
         calls = self.opened(self._calls)
-        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.keys, what)
+        items, refused, events = self._encoded(chunk, calls, what)
         if refused:
             return Rejected(refused)
-        _check_fits(items, what)
+        _check_fits(items, self.max_chunk_rows, what)
+        versioned = None
+        if self._rule is not None and events is not None:
+            versioned = Versioned(self._rule, events, calls, chunk, ledger_table=self._ledger_table)
         for _ in range(_LOOKS):
             stored = calls.ledger(self._ledger_table, chunk.position.slot)
             if LedgerEntry.is_known(stored, chunk, f"{self._ledger_table} for {self._target!r}"):
                 return None
             try:
-                if calls.transact(items, self._ledger_table, stored, LedgerEntry.of(chunk), what):
+                rows, requests = versioned.requests(items, what) if versioned else (items, self._puts(items))
+                moved = calls.ledger_move(self._ledger_table, stored, LedgerEntry.of(chunk))
+                if calls.transact(rows, [*requests, moved], what):
+                    if versioned is not None:
+                        versioned.forget()
                     return None
             except RowsRefusedError as error:
                 calls.check_unchanged(what)
                 return Rejected(error.reasons)
         raise TryAgainError(
-            f"{what}: other processes write to the ledger item for slot {chunk.position.slot} at the same time"
+            f"{what}: other processes write to the ledger item for slot {chunk.position.slot}, or to the same rows, at "
+            "the same time"
         )
 
 
@@ -180,8 +231,26 @@ class DynamoDbPutSink(_OneTable):
         timeout_s: float = 30.0,
         max_wait_s: float = 60.0,
         idempotent: bool = False,
+        newer_by: Sequence[str] | str = (),
+        operation: str | None = None,
+        delete_when: str | None = None,
+        on_delete: OnDelete = "delete",
     ) -> None:
-        self.idempotent = idempotent or row_key is not None
+        self._rule = NewestWins.of(
+            f"DynamoDbPutSink({table!r})",
+            key=() if row_key else None,
+            newer_by=newer_by,
+            operation=operation,
+            delete_when=delete_when,
+            on_delete=on_delete,
+        )
+        is_stream = self._rule is not None and self._rule.changes is not None
+        if self._rule is not None and self._rule.remembers:
+            raise ConfigError(
+                "DynamoDbPutSink remembers no deletes, so an older row would come back. Pass delete_when and "
+                "on_delete='mark', or use DynamoDbSink"
+            )
+        self.idempotent = idempotent or row_key is not None or is_stream
         self.replaces_rows = row_key is None
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._max_wait_s = max_wait_s
@@ -204,9 +273,13 @@ class DynamoDbPutSink(_OneTable):
         """
         calls = self.opened(self._calls)
         what = f"{name_of(chunk)}: {self._target!r}"
-        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.keys, what)
+        items, refused, events = self._encoded(chunk, calls, what)
         patience = Patience(self._max_wait_s)
         told: dict[int, str] = {}
+        if self._rule is not None and events is not None:
+            rows = [item for item in items if item.row not in refused]
+            told = {item.row: reason for item in rows if (reason := self._put_if(calls, item, events, what))}
+            items = []
         for start in range(0, len(items), _PUTS):
             told |= self._put_or_tell(calls, items[start : start + _PUTS], patience, what)
         if told:
@@ -223,6 +296,19 @@ class DynamoDbPutSink(_OneTable):
             told = [self._put_or_tell(calls, [item], patience, what) for item in items]
             return {row: reason for reasons in told for row, reason in reasons.items()}
         return {}
+
+    def _put_if(self, calls: Calls, item: Item, events: Events, what: str) -> str:
+        """Put or mark an item if its version says so; why it is refused, or nothing."""
+        assert self._rule is not None  # noqa: S101 - the caller has looked
+        found: dict[str, Any] | None = {}
+        try:
+            for request in conditional(self._rule, item, list(calls.keys.types), is_delete=events.deletes[item.row]):
+                if (found := calls.put_if(request, what)) is None:
+                    return ""
+            stays(self._rule, events, item, found or {})
+        except (ItemsRefusedError, NotComparedError) as error:
+            return str(error)
+        return ""
 
     def _put(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> None:
         left = [{"PutRequest": {"Item": item.attributes}} for item in items]
@@ -244,11 +330,11 @@ def _key_finding(calls: Calls, schema: Any, target: Target) -> Finding:
     return fine("target.table", f"the key of the table is {', '.join(calls.keys.types)}")
 
 
-def _check_fits(items: Sequence[Item], what: str) -> None:
+def _check_fits(items: Sequence[Item], most_rows: int, what: str) -> None:
     size = sum(item.size for item in items)
-    if len(items) > MOST_ROWS or size > MOST_BYTES:
+    if len(items) > most_rows or size > MOST_BYTES:
         raise PermanentError(
-            f"{what}: {len(items)} rows, {size} bytes, but a transaction can have at most {MOST_ROWS} rows and "
-            f"{MOST_BYTES} bytes. Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes={_MOST_CHUNK_BYTES}). Only a "
+            f"{what}: {len(items)} rows, {size} bytes, but a transaction can have at most {most_rows} rows and "
+            f"{MOST_BYTES} bytes. Stage with Settings(chunk_rows={most_rows}, chunk_bytes={_MOST_CHUNK_BYTES}). Only a "
             "DynamoDbPutSink can receive batches that are staged already"
         )

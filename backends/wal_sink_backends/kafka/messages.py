@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.json_rows import Maps, maps_as, plain_values, to_json_lines
+from wal_sink_backends.common.changes import Changes
 from wal_sink_backends.common.columns import array_of, is_text
 
 _VALUE = re.compile(r"(json)|(json|bytes|string):(.+)", re.DOTALL)
@@ -76,6 +77,8 @@ class MessageFormat:
     partition: str | None = None
     tombstones: bool = False
     maps: Maps = "object"
+    changes: Changes | None = None
+    """A row that deletes becomes a message without value."""
 
     def __post_init__(self) -> None:
         if not _VALUE.fullmatch(self.value):
@@ -93,23 +96,35 @@ class MessageFormat:
         Raises `PermanentError`, naming the column.
         """
         table = maps_as(self.maps, table)
+        deletes, unfit = self._deletes(table)
         try:
-            values = self._values(table)
+            values = self._values(table if self.changes is None else table.drop_columns([self.changes.flag]))
+            if True in deletes:
+                values = [None if is_delete else value for is_delete, value in zip(deletes, values, strict=True)]
             keys: list[Bytes] = [None] * table.num_rows if self.key is None else _texts(table, self.key)
             messages = Messages(values, keys, self._headers(table), self._partitions(table))
         except ConfigError as error:  # a type that cannot be sent, or a repeated name: no retry will help
             raise PermanentError(str(error)) from error
-        missing = None in values or (needs_keys and None in keys)
+        missing = None in values or unfit or (needs_keys and None in keys)
         if messages.are_plain and not missing and _longest(values) + _longest(keys) <= most_bytes - _OVERHEAD_BYTES:
             return messages, {}  # most chunks, without a call for each row
         refusal = partial(self._refusal, partitions=partitions, most_bytes=most_bytes, needs_keys=needs_keys)
-        reasons = {row: refusal(message) for row, message in enumerate(messages)}
-        return messages, {row: reason for row, reason in reasons.items() if reason}
+        told = {
+            row: refusal(one, deletes=delete) for row, (one, delete) in enumerate(zip(messages, deletes, strict=True))
+        }
+        return messages, {row: reason for row, reason in told.items() if reason} | unfit
 
-    def _refusal(self, message: Message, *, partitions: int, most_bytes: int, needs_keys: bool) -> str:
+    def _deletes(self, table: pa.Table) -> tuple[list[bool], dict[int, str]]:
+        """Whether each row deletes, and the rows of a change stream that cannot be sent."""
+        if self.changes is None:
+            return [False] * table.num_rows, {}
+        self.changes.check(table.schema, "the rows")
+        return self.changes.deletes(table), self.changes.refused(table)
+
+    def _refusal(self, message: Message, *, deletes: bool, partitions: int, most_bytes: int, needs_keys: bool) -> str:
         if needs_keys and message.key is None:
             return "the row has no key, but a compacted topic requires a key"
-        if message.value is None and not self.tombstones:
+        if message.value is None and not self.tombstones and not deletes:
             return f"{self.value} is null. Remove such rows in the query, or pass tombstones=True to delete by key"
         if message.partition is not None and not 0 <= message.partition < partitions:
             return (

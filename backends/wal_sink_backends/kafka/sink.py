@@ -17,6 +17,7 @@ from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.support.arguments import one_of
 from wal_sink.support.texts import Finding, counted, fine
+from wal_sink_backends.common.changes import Changes
 from wal_sink_backends.common.sinks import IfRecreated, LedgerSink, name_of, reached
 from wal_sink_backends.kafka.client import Cluster, ClusterSpec, Conf, KafkaAttemptError, KafkaFencedError, Topic
 from wal_sink_backends.kafka.ledger import Ledger, LedgerRecord, Mark
@@ -45,6 +46,9 @@ class KafkaSink(LedgerSink):
       writes it. NULL is no key, or a header without value.
     - `partition`: a column of whole numbers. Where it is NULL, or not given, `partitioner` chooses by the key;
       `murmur2_random` agrees with Java's producers and Spark's. Rows of a segment keep their order in each partition.
+
+    With `operation` (a column of Debezium's c, r, u, d) or `delete_when` (a boolean column), a row that deletes
+    becomes a message without value, for compacted topics. That column is not in the value.
 
     `transaction_timeout_s`: after so many seconds (1 to 900, and at most the brokers' `transaction.max.timeout.ms`) the
     brokers end a transaction whose process sends nothing. Each step waits at most so long for the brokers.
@@ -76,13 +80,27 @@ class KafkaSink(LedgerSink):
         recreated_topic: IfRecreated = "refuse",
         conf: Conf | None = None,
         conf_from_env: Mapping[str, str] | None = None,
+        operation: str | None = None,
+        delete_when: str | None = None,
     ) -> None:
         self._check_arguments(topic, ledger_topic, partitioner, ledger_replication, transaction_timeout_s)
         check_maps(maps)
         one_of("recreated_topic", recreated_topic, get_args(IfRecreated))
         named = {headers: headers} if isinstance(headers, str) else headers or {}
         by_name = dict(named) if isinstance(named, Mapping) else {name: name for name in named}
-        self._format = MessageFormat(value, key, by_name, partition, tombstones, maps)
+        if key is None and (operation is not None or delete_when is not None):
+            raise ConfigError(
+                "KafkaSink: operation and delete_when need key, since a delete is a message without value"
+            )
+        changes = Changes.of(
+            f"KafkaSink({topic!r})",
+            key=None if key is None else (key,),
+            newer_by=None,
+            operation=operation,
+            delete_when=delete_when,
+            on_delete="delete",
+        )
+        self._format = MessageFormat(value, key, by_name, partition, tombstones, maps, changes)
         self._spec = ClusterSpec(bootstrap_servers, dict(conf or {}), dict(conf_from_env or {}), transaction_timeout_s)
         self._topic = self.target_name = topic
         self._ledger_topic = ledger_topic

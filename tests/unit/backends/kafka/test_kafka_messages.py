@@ -17,6 +17,7 @@ from tests.support.processes import CHECKOUT
 from tests.support.refusals import unrefused
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.testing.contract.calls import travelled
+from wal_sink_backends.common.changes import Changes
 from wal_sink_backends.kafka.client import Topic
 from wal_sink_backends.kafka.ledger import LedgerRecord
 from wal_sink_backends.kafka.messages import Message, MessageFormat
@@ -43,6 +44,35 @@ def messages(table: Any = TABLE, *, partitions: int = 3, most_bytes: int = 10_00
 
 def refusals(table: Any = TABLE, *, partitions: int = 3, most_bytes: int = 10_000, **options: Any) -> dict[int, str]:
     return MessageFormat(**options).messages(table, partitions=partitions, most_bytes=most_bytes)[1]
+
+
+def test_a_row_that_deletes_has_no_value_and_what_cannot_be_sent_is_named() -> None:
+    rows = pa.table({"id": [1, 2, None, 4, 5], "op": ["c", "d", "u", "x", None], "note": ["a"] * 5})
+    changes = Changes.of("sink", key=("id",), newer_by=None, operation="op", delete_when=None, on_delete="delete")
+    sent = messages(rows.slice(0, 2), key="id", changes=changes, headers={"op": "op"})
+    assert [(one.key, one.value) for one in sent] == [(b"1", b'{"id":1,"note":"a"}'), (b"2", None)]
+    assert [list(one.headers) for one in sent] == [[("op", b"c")], [("op", b"d")]]
+    assert refusals(rows, key="id", changes=changes) == {
+        2: "column 'id' of the change stream is NULL",
+        3: "operation 'x' is unknown, expected c, r, u, d",
+        4: "column 'op' of the change stream is NULL",
+    }
+    assert refusals(
+        rows.set_column(2, "note", pa.array([None, None, "a", "a", "a"])),
+        key="id",
+        changes=changes,
+        value="string:note",
+    )[0].startswith("string:note is null")
+    with pytest.raises(PermanentError, match="column 'op' of the change stream is not among"):
+        messages(rows.drop_columns(["op"]), key="id", changes=changes)
+
+
+def test_a_change_stream_needs_a_key() -> None:
+    assert KafkaSink("broker", "orders", key="id", delete_when="gone")._format.changes is not None
+    with pytest.raises(ConfigError, match="operation and delete_when need key"):
+        KafkaSink("broker", "orders", operation="op")
+    with pytest.raises(ConfigError, match="pass one of them"):
+        KafkaSink("broker", "orders", key="id", operation="op", delete_when="gone")
 
 
 def test_a_json_value_has_every_column() -> None:
