@@ -184,7 +184,7 @@ class DynamoDbSink(_OneTable, LedgerSink):
         items, refused, events = self._encoded(chunk, calls, what)
         if refused:
             return Rejected(refused)
-        _check_fits(items, self.max_chunk_rows, what)
+        _check_fits(items, self.max_chunk_rows or MOST_ROWS, what)
         versioned = None
         if self._rule is not None and events is not None:
             versioned = Versioned(self._rule, events, calls, chunk, ledger_table=self._ledger_table)

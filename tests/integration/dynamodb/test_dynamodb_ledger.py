@@ -263,5 +263,5 @@ def test_waiting_for_slots_that_are_left_unread_is_bounded(server: DynamoDbServe
     with opened(server, server.new_table()) as sink:
         sink._target = replace(sink._target, timeout_s=0.3)  # of its patience, not of its client
         server.faults.append(Fault("BatchGetItem", unprocessed=1, times=10**6))
-        with pytest.raises(TryAgainError, match="1 slots were not read within timeout_s"):
+        with pytest.raises(TryAgainError, match="1 items were not read within timeout_s"):
             sink.positions([SLOT])
