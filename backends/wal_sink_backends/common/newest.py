@@ -72,7 +72,7 @@ class NewestWins:
             or "" in names
             or (names and key is not None and not key)
         ):
-            raise ConfigError(f"{what}: newer_by={newer_by!r}: expected the name of a column other than the key's")
+            raise ConfigError(f"{what}: newer_by={newer_by!r}: expected names of columns other than the key's")
         if deletes_kept < 1:
             raise ConfigError(f"{what}: deletes_kept={deletes_kept}: expected a number of batches, 1 or more")
         return cls(names, changes, deletes_kept) if names else None
@@ -127,7 +127,7 @@ class NewestWins:
 def too_old(what: str, batch_id: int, covered: int) -> PermanentError:
     """The error for a batch that comes after the deletes of its time were forgotten."""
     return PermanentError(
-        f"{what}: the target remembers deletes since batch {covered} only, so rows of batch {batch_id} could bring "
-        "deleted rows back. Nothing was written. Deliver the whole WAL to a new target, or leave this batch out; a "
-        "higher deletes_kept helps from then on"
+        f"{what}: deletes are remembered from batch {covered} on, so rows of batch {batch_id} might bring deleted rows "
+        "back. Nothing was written. Load the target anew from its source, or leave this batch out. A higher "
+        "deletes_kept helps later deletes only"
     )

@@ -116,7 +116,7 @@ def test_deletes_are_remembered_for_some_batches_and_older_ones_are_refused(serv
         write(sink, [row(1, "u", 4), row(2, "u", 5)], 3)  # the delete of key 1 is forgotten
         assert remembered(server, table) == (0, 0, 2)
         letter = chunk(table_of([row(9, "c", 1)]), batch=0, slot=f"{SLOT}/0/letter")
-        with pytest.raises(PermanentError, match="remembers deletes since batch 2 only, so rows of batch 0 could"):
+        with pytest.raises(PermanentError, match="remembered from batch 2 on, so rows of batch 0 might"):
             sink.write(letter)
         assert sink.last(letter.position.slot) is None
     assert rows_in(server, table).keys() == {1, 3}
