@@ -174,7 +174,7 @@ class RowsRefusedError(Exception):
 
 
 class ItemsRefusedError(Exception):
-    """One of several items was refused, and the server did not tell which. Never leaves this package."""
+    """An item was refused, or one of several and the server did not tell which. Never leaves this package."""
 
 
 class Calls:

@@ -27,7 +27,7 @@ from wal_sink_backends.dynamodb.items import (
     is_same_table,
     last_of_each_key,
 )
-from wal_sink_backends.dynamodb.versions import MOST_DELETES, NotComparedError, Versioned, conditional, stays
+from wal_sink_backends.dynamodb.versions import MOST_DELETES, Versioned, conditional, stays
 
 __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
 
@@ -306,7 +306,7 @@ class DynamoDbPutSink(_OneTable):
                 if (found := calls.put_if(request, what)) is None:
                     return ""
             stays(self._rule, events, item, found or {})
-        except (ItemsRefusedError, NotComparedError) as error:
+        except ItemsRefusedError as error:
             return str(error)
         return ""
 

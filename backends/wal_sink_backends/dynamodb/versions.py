@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from wal_sink.sinks.chunk import Chunk
 from wal_sink_backends.common.newest import MOMENT, Events, NewestWins, too_old
 from wal_sink_backends.common.pacing import Patience
-from wal_sink_backends.dynamodb.calls import Calls, RowsRefusedError
+from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, RowsRefusedError
 from wal_sink_backends.dynamodb.items import Item, key_text
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -29,12 +29,11 @@ _LISTS = 2
 """Lists that are forgotten after a chunk, which adds one."""
 
 
-class NotComparedError(Exception):
-    """A stored version has another type than the row's."""
-
-
 def compared(forms: str, stored: Version | None, new: Version) -> int:
-    """Below 0 if the stored version is the older one, 0 if they are equal. No version is the oldest."""
+    """Below 0 if the stored version is the older one, 0 if they are equal. No version is the oldest.
+
+    Raises `ItemsRefusedError` if the stored version has another type.
+    """
     if stored is None:
         return -1
     for form, old, due in zip(forms, stored, new, strict=True):
@@ -42,7 +41,7 @@ def compared(forms: str, stored: Version | None, new: Version) -> int:
             return -1
         (kind, one), (expected, other) = *old.items(), *(due or {}).items()
         if kind != expected or (form == MOMENT and len(one) != len(other)):
-            raise NotComparedError(
+            raise ItemsRefusedError(
                 f"a column of newer_by is {one!r} ({kind}), which cannot be compared with {other!r} ({expected})"
             )
         left, right = (Decimal(one), Decimal(other)) if kind == "N" else (one.encode(), other.encode())
@@ -89,7 +88,7 @@ class Versioned:
         for item in items:
             try:
                 self._apply(known[item.key], item)
-            except NotComparedError as error:
+            except ItemsRefusedError as error:
                 refused[item.row] = str(error)
         if refused:
             raise RowsRefusedError(refused)
@@ -266,7 +265,7 @@ def conditional(rule: NewestWins, item: Item, names: Sequence[str], *, is_delete
 
 
 def stays(rule: NewestWins, events: Events, item: Item, found: Attributes) -> None:
-    """Raise `NotComparedError` if a condition failed because of another type than the row's."""
+    """Raise `ItemsRefusedError` if a condition failed because of another type than the row's."""
     compared(events.forms, [found.get(name) for name in rule.newer_by], [item.attributes[n] for n in rule.newer_by])
 
 
