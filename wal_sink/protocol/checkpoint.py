@@ -154,7 +154,7 @@ class Checkpoint:
     def _are_complete_alike(self, batch_id: int) -> bool:
         """Return whether the batch and the previous one have the same next watermark, which a repartition copies."""
         commits = [self._commit(number) for number in (batch_id, batch_id - 1)]
-        watermarks = [commit.get("nextBatchWatermarkMs", 0) for commit in commits if commit is not None]
+        watermarks = [commit.get("nextBatchWatermarkMs") for commit in commits if commit is not None]
         return len(watermarks) == len(commits) and watermarks[0] == watermarks[1]
 
     def _url(self, path: str) -> str:

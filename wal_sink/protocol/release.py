@@ -134,8 +134,8 @@ class Releaser:
 
     def _moved(self) -> str:
         """The likeliest cause, if the WAL was declared to be moved; else empty."""
-        number = max(self._log.numbers(paths.MOVES), default=0)
-        move = self._log.find(Move, paths.move(number)) if number else None
+        numbers = self._log.numbers(paths.MOVES)
+        move = self._log.find(Move, paths.move(max(numbers))) if numbers else None
         if move is None:
             return ""
         return (

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from tests.house.log import claim, paths
-from tests.house.protocol import LocalDispatcher, Run
+from tests.house.protocol import DeliveryContext, LocalDispatcher, Run, SegmentTask
 from tests.house.sinks import BatchCommit, CommitPosition, Sink, StagedSegment, as_sink, promise
 from tests.support.hanging_calls import Hangs
 from tests.support.lake import Lake, LakeSink, LostRaceError, Version
 from tests.support.small_run import Place, Recorder
 from wal_sink import ConfigError, DeliveryError, FencedError, HistoryError, PermanentError
+from wal_sink.log.records import without_segments
 from wal_sink.protocol.dispatch import serve
+from wal_sink.protocol.positions import digest_of
 from wal_sink.settings import Delivery, Retry
 from wal_sink.testing import SinkQuery, simulated_runtime
 
@@ -29,6 +33,10 @@ def query(lake: Lake, sink: Callable[[Lake], LakeSink] = LakeSink, attempts: int
 
 def ids(lake: Lake) -> list[int]:
     return [row["id"] for row in lake.rows()]
+
+
+def test_the_digest_of_a_batch_stays_the_same_since_targets_keep_it() -> None:
+    assert digest_of(msgspec.structs.replace(without_segments(1), id="m")) == "b3030da20464028"
 
 
 def test_all_segments_of_a_batch_are_one_commit_in_their_order() -> None:
@@ -209,6 +217,25 @@ def test_a_target_with_a_later_batch_or_another_history_is_refused(batch_id: int
     assert lake.commits == 2
 
 
+def raising(*_: object) -> None:
+    raise PermanentError("no")
+
+
+@pytest.mark.parametrize(
+    ("call", "does", "told"),
+    [
+        ("commit", raising, "'default': LakeSink: commit refused permanently: no"),
+        ("commit", lambda *_: 7, "'default': LakeSink: commit returned 7: expected None"),
+        ("position", raising, "'default': position refused permanently: no"),
+    ],
+)
+def test_a_call_that_fails_is_named(call: str, does: Callable[..., object], told: str) -> None:
+    lake, sink = Lake(), type("Failing", (LakeSink,), {call: does})
+    with pytest.raises(DeliveryError, match=told), query(lake, sink) as running:
+        running.batch(FIRST)
+    assert lake.commits == 0
+
+
 @pytest.mark.parametrize("answer", ["batch 1", 1, True])
 def test_an_answer_that_is_no_position_is_an_error(answer: Any) -> None:
     class Wrong(LakeSink):
@@ -294,6 +321,24 @@ def test_the_process_that_commits_uses_copies_that_are_made_for_it() -> None:
 
     run_of(LakeSink(lake), make=make).deliver_all()
     assert (len(made), lake.commits, len(lake.rows())) == (1, 1, 3)
+
+
+@pytest.mark.parametrize("maybe_sent", [False, True], ids=["it commits", "it was committed"])
+def test_a_batch_is_prepared_without_a_question_and_its_result_counts_each_segment_once(maybe_sent: bool) -> None:
+    sink: Any = LakeSink(Lake())
+    run = run_of(sink, make=None)
+    dispatcher: Any = run.committers[0].served_sink.dispatcher
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    sink.commit = Mock(wraps=sink.commit)
+    prepares = dispatcher._prepares.deliver = Mock(wraps=dispatcher._prepares.deliver)
+    given = DeliveryContext("w", "a", run.committers[0].term, 0, ("batch", "row"), "", 2, 2, False, False, 10, None)
+    for again in {False, maybe_sent}:
+        tasks = [SegmentTask(number, ref, 0, maybe_sent=again) for number, ref in enumerate(manifest.segments)]
+        results = dispatcher.deliver(given, manifest, tasks, confirm=False)
+        assert [(each.ordinal, each.rows, each.chunks) for each in results] == [(0, 1, 1), (1, 2, 1)]
+    ((_, of, _), how), ((committed,), _) = prepares.call_args, sink.commit.call_args
+    assert (prepares.call_count, of, how, committed.rows) == (1, manifest, {"confirm": False}, 3)
 
 
 def refuse() -> Sink:

@@ -14,7 +14,7 @@ from tests.house.stores import MemoryStore
 from tests.simulation.world import World
 from tests.support.forgetting import Forgetful, Target
 from tests.support.small_run import Place, Recorder
-from wal_sink.errors import DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.errors import DeliveryError, FencedError, HistoryError, OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.protocol.committer import RELEASE_S
 from wal_sink.settings import Delivery, Retry
 
@@ -210,6 +210,9 @@ def test_a_target_that_a_newer_process_filled_further_has_what_was_marked() -> N
     older = place.open({"a": Forgetful(target)})
     place.stream(older, 0)
     newer = place.open({"a": Forgetful(target)})
+    asked = target.met.count("last")
+    assert not any(newer.committers[0].deliver_next(search=False) for _ in range(2))
+    assert target.met.count("last") == asked + 2, "once for each slot, when the run begins"
     place.stream(newer, 1)
     place.requests.clear()
 
@@ -314,6 +317,22 @@ def test_what_a_predecessor_finished_and_collected_meanwhile_is_not_sent_again(l
 
     assert sink.chunks == []
     assert run.committers[0].next_batch() == 6
+
+
+def test_what_a_predecessor_that_woke_up_marked_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+
+    def marked_and_collected(*_: object, **__: object) -> None:
+        mark(place, 5)
+        raise HistoryError("no manifest")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.shared.releaser, "release", marked_and_collected)
+        assert run.advance(run.committers[0])
+
+    assert not run.advance(run.committers[0])
+    assert (sink.chunks, run.committers[0].next_batch()) == ([], 6)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_a_source_that_is_new_and_long_offsets_are_told_briefly(request: pytest.
     assert f"Source 0: the WAL has {'x' * 120}… (500 characters), the checkpoint y" in told
     assert "Source 1: the WAL has no offset, the checkpoint z" in told
     assert told.endswith("2 more sources differ")
+    world = World(f"{request.node.name}-3", entry("1", "2", "3"))
+    assert "more source" not in world.has(f"offsets/{BATCH}", entry("4", "5", "6")).told()
 
 
 def test_an_offset_of_120_characters_is_shown_whole(request: pytest.FixtureRequest) -> None:
@@ -109,7 +111,7 @@ def test_a_batch_that_no_query_ran_and_an_entry_that_is_gone(request: pytest.Fix
 
 def test_a_manifest_or_an_entry_that_cannot_be_read_is_told(request: pytest.FixtureRequest) -> None:
     world = World(request.node.name, entry("x")).has(f"offsets/{BATCH}", "v9\n{}\nx")
-    assert world.told().startswith("The difference cannot be shown: ")
+    assert world.told().startswith("The difference cannot be shown: memory://")
     world.wal.delete([paths.manifest(BATCH, 1, 2)])
     assert "The difference cannot be shown: " in world.told()
 

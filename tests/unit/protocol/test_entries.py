@@ -193,6 +193,7 @@ def test_what_a_thread_of_an_earlier_run_comes_to_counts_no_more(entries: Entrie
 
 def test_two_sinks_on_one_wal_do_not_share_a_run(entries: Entries, wal: str) -> None:
     stage(entries, 0)
+    stage(Entries("the sink of another query", wal), 0, query="another", run="of another")
     anew = Entries("another sink", wal)
     with pytest.raises(
         ConfigError, match=r"batch 1 of another sink belongs to a run .* another WalSink of this process"

@@ -96,6 +96,7 @@ def test_a_replay_is_told(heard: Heard) -> None:
     run.gate.close_from(0)
     assert run.begin_staging(0, planned_ms=query.planned_ms(0)) is None
     assert [event.batch for event in heard.of(Replayed)] == [0]
+    assert [(event.next_batch, event.newest_batch) for event in heard.of(Began)] == [(1, 0)]
 
 
 def test_failed_attempts_are_told_with_their_number_and_kind(heard: Heard) -> None:
@@ -174,7 +175,7 @@ def test_a_marker_of_another_process_is_told(heard: Heard) -> None:
     committer = second.committers[0]
     committer.term = third.committers[0].term  # as if it had the term when it looked
     second.deliver_all()
-    assert [event.batch for event in heard.of(FoundDelivered)] == [0]
+    assert [(event.sink, event.batch) for event in heard.of(FoundDelivered)] == [("a", 0)]
 
 
 def test_a_collection_is_told(heard: Heard) -> None:

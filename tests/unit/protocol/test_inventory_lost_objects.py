@@ -80,7 +80,12 @@ def test_folders_that_hold_no_object_are_no_trace(monkeypatch: pytest.MonkeyPatc
     """MinIO lists the folders of deleted objects of a versioned bucket for ever: a WAL could not begin anew there."""
     place = Place()
     found = place.wal.list
-    empty = {"": ["batches/", "low-water/", "moves/", "sinks/"], "sinks": ["a/"], "sinks/a": ["markers/", "progress/"]}
+    empty = {
+        "": ["batches/", "low-water/", "moves/", "sinks/"],
+        "batches": [f"{0:019}/"],
+        "sinks": ["a/"],
+        "sinks/a": ["markers/", "progress/"],
+    }
 
     def listed(prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         there = found(prefix, after=after, recursive=recursive)
@@ -139,7 +144,9 @@ def test_without_its_terms_a_process_that_still_lives_is_fenced_all_the_same() -
     lose(world, "terms")
 
     new: Life = world.life()
-    new.open_run()
+    fencing = new.open_run()
+    assert fencing._stager is not None
+    assert fencing._stager.term.number > MARGIN
 
     with pytest.raises(Exception, match="was superseded"):
         run.committers[0].term.check(world.wal)

@@ -19,7 +19,7 @@ from tests.support.two_phase import shown
 from tests.support.vault import Vault, VaultSink
 from wal_sink.log.records import StagingTiming, TaskTiming
 from wal_sink.protocol import partitions as inline_rows
-from wal_sink.protocol.partitions import MOST_INLINE_BYTES, inline_limit, packed, stage_partition, take_inline
+from wal_sink.protocol.partitions import MOST_INLINE_BYTES, inline_limit, joined, packed, stage_partition, take_inline
 from wal_sink.testing import simulated_runtime
 
 BUDGET = 16 << 20
@@ -149,8 +149,10 @@ def test_a_task_tells_how_long_it_took_and_where_it_ran(run: Run, place: Place, 
 @pytest.mark.parametrize("inline_bytes", [0, 100])
 def test_without_a_budget_every_partition_has_a_segment(run: Run, place: Place, inline_bytes: int) -> None:
     context = context_of(run, place, inline_bytes=inline_bytes)
-    staged = task(context, run, 0, [batch(1)])
-    assert (len(staged.segments), staged.inline) == (1, b"")
+    first, second = (task(context, run, number, [batch(number)]) for number in (4, 5))
+    assert (len(first.segments), first.partition, first.inline) == (1, 4, b"")
+    whole = joined([first, second])
+    assert (read(run.log, whole), whole.timing is not None and whole.timing.tasks) == ([[4], [5]], 2)
 
 
 def test_no_rows_travel_once_a_result_was_too_large(run: Run, place: Place) -> None:

@@ -247,7 +247,7 @@ def test_a_batch_of_which_nothing_is_left_is_told_so() -> None:
     folder = paths.batch(0)
     place.wal.delete(f"{folder}/{name}" for name in place.wal.list(folder, recursive=True))
 
-    with pytest.raises(HistoryError, match=r"must wait\. This folder holds no rows either\. Likely"):
+    with pytest.raises(HistoryError, match=r"must wait\. This folder holds no rows either\. Likely causes: a life"):
         place.open({"a": Recorder()}).deliver_all()
 
 

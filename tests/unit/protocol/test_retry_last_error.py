@@ -238,6 +238,8 @@ def test_a_process_that_was_superseded_and_does_not_know_it_leaves_the_record_of
     late.gave_up(DeliveryError("old too"), batch_id=1, term=1)
     (record,) = records(place)
     assert (record.text, record.number, record.term) == ("new", 2, 2)
+    late.gave_up(DeliveryError("x" * LONGEST_TEXT), batch_id=1, term=2)
+    assert [(each.text, each.number) for each in records(place)] == [("x" * LONGEST_TEXT, 3)]
 
 
 def test_a_record_that_cannot_be_read_is_replaced() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from tests.house.log import Progress, decode, paths
 from tests.house.protocol import RECORD_S, ByTime, SegmentResult, read_dead_letter
-from tests.house.sinks import Chunk, FailureKind, Position, Rejected, SinkContext
+from tests.house.sinks import Chunk, Failure, FailureKind, Position, Rejected, SinkContext, StagedSegment
 from tests.house.support import host_name, logger_of
+from tests.support.lake import Lake, LakeSink
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
@@ -170,6 +171,37 @@ def test_progress_by_time_is_recorded_once_a_second(each_s: float, recorded: lis
     stage = Stage()
     stage.deliver(Recorder(lambda _: stage.run.log.runtime.sleep_s(each_s)), by_time=ByTime(records=True))
     assert stage.recorded == recorded
+
+
+def test_a_result_tells_the_seconds_of_fetching_and_those_of_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    clock, read = stage.run.log.runtime, stage.place.wal.read
+    clock.sleep_s(60)
+
+    def slowly(path: str) -> bytes:
+        clock.sleep_s(3 if path == stage.segment.path else 0)
+        return read(path)
+
+    monkeypatch.setattr(stage.place.wal, "read", slowly)
+    result = stage.deliver(Recorder(lambda _: clock.sleep_s(0.5)))
+    assert (result.fetch_s, result.send_s) == (pytest.approx(3), pytest.approx(1.5))
+
+
+class Preparing(LakeSink):
+    def __init__(self, prepare: Callable[[StagedSegment], Any]) -> None:
+        super().__init__(Lake())
+        self.prepare = prepare  # type: ignore[method-assign]
+
+
+def test_a_commit_sink_prepares_a_segment_and_what_it_answers_is_named_with_its_call() -> None:
+    stage = Stage()
+    called = f"batch 0, segment {stage.segment.id}: LakeSink: prepare"
+    assert stage.deliver(Preparing(lambda segment: f"{segment.id}: {segment.rows}")).handle == f"{stage.segment.id}: 5"
+    for prepare, kind, told in (
+        (raising(OutcomeUnknownError("no answer")), FailureKind.RETRIABLE, ": no answer"),
+        (lambda _: 1, FailureKind.PERMANENT, " returned a int: expected text of at most 4096 characters"),
+    ):
+        assert stage.deliver(Preparing(prepare)).failure == Failure(kind, f"{called}{told}")
 
 
 def test_rows_are_read_by_the_reader_of_the_log() -> None:

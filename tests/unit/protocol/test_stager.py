@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -85,9 +87,11 @@ def test_the_event_of_a_staged_batch_tells_the_seconds_since_its_attempt_began()
     attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
     assert attempt is not None
     clock.sleep_s(2)
-    run.end_staging(attempt, Staged(segments=(), columns=()))
+    requests: Any = ("as measured",)
+    run.end_staging(attempt, Staged(segments=(), columns=(), requests=requests))
 
-    assert [event.took_s for event in events if isinstance(event, StagedEvent)] == [pytest.approx(2)]
+    told = [(event.took_s, event.requests) for event in events if isinstance(event, StagedEvent)]
+    assert told == [(pytest.approx(2), requests)]
 
 
 def test_every_attempt_of_a_run_counts_higher_than_those_before() -> None:

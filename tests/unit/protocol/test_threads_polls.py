@@ -49,6 +49,13 @@ def test_a_thread_that_follows_asks_ever_less_often_up_to_every_five_seconds() -
 def test_a_thread_that_waits_for_nothing_does_not_ask() -> None:
     assert polls_of(waiting(), 3) == [None, None, None]
     assert polls_of(waiting(bound=False), 1) == [None]
+    assert waiting().summary == "sink 'a' got no batch", "an earlier run delivered the one that is marked"
+
+
+def test_a_thread_that_follows_no_more_is_woken() -> None:
+    thread = waiting(follow=True)
+    thread.end_following()
+    assert (thread._follow, thread._woken) == (False, True)
 
 
 def test_a_thread_that_was_woken_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
