@@ -64,6 +64,14 @@ class _OneTable(ReadySink, ABC):
             return last_of_each_key(items), refused, None
         return items, refused | events.refused, events
 
+    def _key_finding(self, calls: Calls, schema: Any) -> Finding:
+        """The key of the table. `PermanentError` if rows of this Arrow schema do not fit."""
+        if schema is not None:
+            check_columns(schema.names, self._target.row_key, calls.keys.types, repr(self._target))
+        if schema is not None and self._rule is not None:
+            self._rule.read(schema.empty_table(), repr(self), key=calls.keys.types)
+        return fine("target.table", f"the key of the table is {', '.join(calls.keys.types)}")
+
     def close(self) -> None:
         """Close the connections."""
         if self._calls is not None:
@@ -156,7 +164,7 @@ class DynamoDbSink(_OneTable, LedgerSink):
             has_ledger = calls.described_ledger(self._ledger_table, create=self._create_ledger) is not None
         finally:
             calls.close()
-        return [reached(repr(self), has_ledger=has_ledger), _key_finding(calls, schema, self._target)]
+        return [reached(repr(self), has_ledger=has_ledger), self._key_finding(calls, schema)]
 
     def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
         """The positions, read consistently, 100 in a request.
@@ -263,7 +271,7 @@ class DynamoDbPutSink(_OneTable):
         """Describe the table, and compare its key with these columns."""
         calls = Calls.connect(self._target)
         calls.close()
-        return [fine("target", f"{self!r} can be reached"), _key_finding(calls, schema, self._target)]
+        return [fine("target", f"{self!r} can be reached"), self._key_finding(calls, schema)]
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Put every row that DynamoDB can hold, 25 in a request, and return the others.
@@ -321,13 +329,6 @@ class DynamoDbPutSink(_OneTable):
                     f"{what}: DynamoDB throttles the table, and {len(left)} items were not written. Raise the capacity "
                     "of the table, or max_wait_s"
                 )
-
-
-def _key_finding(calls: Calls, schema: Any, target: Target) -> Finding:
-    """The key of the table. `PermanentError` if rows of this Arrow schema lack it."""
-    if schema is not None:
-        check_columns(schema.names, target.row_key, calls.keys.types, repr(target))
-    return fine("target.table", f"the key of the table is {', '.join(calls.keys.types)}")
 
 
 def _check_fits(items: Sequence[Item], most_rows: int, what: str) -> None:

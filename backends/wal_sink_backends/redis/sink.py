@@ -129,6 +129,8 @@ class RedisSink(LedgerSink):
                 f"key={self._template.text!r}: the column {missing[0]!r} is not among the columns {columns}. "
                 "Correct key, or select this column in the query"
             )
+        if schema is not None and self._rule is not None:
+            self._rule.read(schema.empty_table(), repr(self))
         self._connect()
         self.close()
         return [fine("target", f"{mask_url(self._url)} can be reached, and keeps what it acknowledges")]

@@ -59,11 +59,11 @@ def write(sink: Any, changes: Sequence[Change], batch: int, **more: Any) -> Reje
     ("kind", "options"), [(DynamoDbSink, CHANGES), (DynamoDbSink, MARKS), (DynamoDbPutSink, MARKS)]
 )
 def test_a_history_of_changes_ends_as_its_model(server: DynamoDbLocal, kind: Any, options: dict[str, Any]) -> None:
-    changes, table = history(7, changes=1_200, keys=120), server.new_table()
+    changes, table, model = history(7, changes=1_200, keys=120), server.new_table(), Model(mark=options is MARKS)
     with opened(server, table, kind, **options) as sink:
         for batch, some in enumerate(batches_of(changes, 48)):
             assert write(sink, some, batch) is None
-    assert rows_in(server, table) == Model(mark=options is MARKS).apply(changes).rows
+            assert rows_in(server, table) == model.apply(some).rows
 
 
 @pytest.mark.parametrize("kind", [DynamoDbSink, DynamoDbPutSink])
@@ -103,6 +103,24 @@ def test_at_equal_versions_a_delete_wins_and_else_the_stored_row_stays(server: D
         write(sink, [row(1, "u", 1, "again"), row(2, "d", 1), row(3, "u", 1), row(4, "u", 2)], 1)
         write(sink, [row(2, "u", 1), row(3, "c", 0, at=1), row(4, "d", 1)], 2)
     assert {key: found["note"] for key, found in rows_in(server, table).items()} == {1: "first", 3: "", 4: ""}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_equal_versions_in_two_segments_end_the_same_in_either_order(
+    server: DynamoDbLocal, order: Sequence[int]
+) -> None:
+    table, segments = server.new_table(), [[row(1, "c", 1), row(2, "d", 1)], [row(1, "d", 1), row(2, "u", 1)]]
+    with opened(server, table, **CHANGES) as sink:
+        for number in order:
+            assert sink.write(chunk(table_of(segments[number]), slot=f"{SINK}/{number}")) is None
+    assert rows_in(server, table) == {}
+
+
+def test_columns_that_a_change_stream_lacks_are_told_before_a_start(server: DynamoDbLocal) -> None:
+    for kind, options in ((DynamoDbSink, CHANGES), (DynamoDbPutSink, MARKS)):
+        sink = kind(server.new_table(), region=REGION, endpoint_url=server.endpoint, **options)
+        with pytest.raises(PermanentError, match="column 'at' of the change stream is not among"):
+            sink.examine(pa.schema({"id": pa.int64()}))
 
 
 def test_deletes_are_remembered_for_some_batches_and_older_ones_are_refused(server: DynamoDbLocal) -> None:

@@ -46,18 +46,19 @@ def remembered(server: RedisServer) -> tuple[int, int]:
 
 def write(sink: RedisSink, changes: Sequence[Change], batch: int, **more: Any) -> Rejected | None:
     flag = "gone" if sink._rule is not None and sink._rule.mark else ""
-    return sink.write(
-        chunk(table_of(changes, flag=flag), batch=batch, after=sink.last(SLOT), segment=f"s{batch}", **more)
-    )
+    after = sink.last(more.get("slot", SLOT))
+    return sink.write(chunk(table_of(changes, flag=flag), batch=batch, after=after, segment=f"s{batch}", **more))
 
 
 @pytest.mark.parametrize("options", [CHANGES, MARKS], ids=["delete", "mark"])
 def test_a_history_of_changes_ends_as_its_model(server: RedisServer, options: dict[str, Any]) -> None:
-    changes = history(7, changes=4_000, keys=300)
+    changes, model = history(7, changes=4_000, keys=300), Model(mark=options is MARKS)
     with opened(server, **options) as sink:
         for batch, some in enumerate(batches_of(changes, 150)):
             assert write(sink, some, batch) is None
-    assert rows_in(server) == Model(mark=options is MARKS).apply(changes).rows
+            model.apply(some)
+            assert batch % 4 or rows_in(server) == model.rows
+    assert rows_in(server) == model.rows
 
 
 def test_a_kill_at_every_call_ends_as_the_model(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +101,22 @@ def test_at_equal_versions_a_delete_wins_and_else_the_stored_row_stays(server: R
         write(sink, [row(1, "u", 1, "again"), row(2, "d", 1), row(3, "u", 1), row(4, "u", 2)], 1)
         write(sink, [row(2, "u", 1), row(3, "c", 0, at=1), row(4, "d", 1)], 2)
     assert {key: found["note"] for key, found in rows_in(server).items()} == {1: "first", 3: "", 4: ""}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_equal_versions_in_two_segments_end_the_same_in_either_order(server: RedisServer, order: Sequence[int]) -> None:
+    segments = [[row(1, "c", 1), row(2, "d", 1)], [row(1, "d", 1), row(2, "u", 1), row(3, "c", 1)]]
+    with opened(server, **CHANGES) as sink:
+        for number in order:
+            assert write(sink, segments[number], 0, slot=f"{SINK}/{number}") is None
+    assert rows_in(server).keys() == {3}
+
+
+def test_columns_that_a_change_stream_lacks_are_told_before_a_start(server: RedisServer) -> None:
+    with pytest.raises(PermanentError, match="column 'at' of the change stream is not among"):
+        RedisSink(server.url, key="orders:{id}", password_env=VARIABLE, **CHANGES).examine(
+            pa.schema({"id": pa.int64()})
+        )
 
 
 def test_deletes_are_remembered_for_some_batches_and_older_ones_are_refused(server: RedisServer) -> None:

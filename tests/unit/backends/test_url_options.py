@@ -171,3 +171,18 @@ def test_a_number_sign_before_the_options_hides_none_of_them(url: str, shown: st
 def test_no_text_behind_a_number_sign_is_dropped(url: str) -> None:
     with pytest.raises(ConfigError, match="expected"):
         sink_from_url(url)
+
+
+CHANGES = "newer_by=at,pos&delete_when=gone&on_delete=mark&deletes_kept=5"
+
+
+@pytest.mark.parametrize("url", [f"redis://h:6379/0?key=a:{{id}}&{CHANGES}", f"dynamodb://orders?region=eu&{CHANGES}"])
+def test_a_url_may_tell_a_change_stream(url: str) -> None:
+    rule: Any = vars(sink_from_url(url))["_rule"]
+    assert (rule.newer_by, rule.mark, rule.deletes_kept) == (("at", "pos"), "gone", 5)
+
+
+@pytest.mark.parametrize("url", ["files:///data/out?delete_when=gone", "kafka://h/a?newer_by=at"])
+def test_a_sink_without_change_streams_refuses_their_options(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown options (delete_when|newer_by)"):
+        sink_from_url(url)
