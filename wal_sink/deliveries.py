@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.log import paths
 from wal_sink.metrics.prometheus import Metrics
 from wal_sink.protocol.location import GonePlace
@@ -12,6 +12,7 @@ from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
 from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink, as_sink
 from wal_sink.sinks.calls import problem_of_variants
 from wal_sink.sinks.held import refuse_shared
+from wal_sink.sinks.renaming import Renaming
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.support.arguments import check_options, check_runs, check_text
 from wal_sink.support.secrets import mask_url
@@ -106,10 +107,16 @@ def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink
             check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
 
-def refuse_variants(sinks: Mapping[str, Sink | BatchSink], spark_schema: str) -> None:
-    """Refuse a type that a sink cannot take: `ConfigError`. Call it before staging; staged rows keep their types."""
+def refuse_unfit_columns(
+    sinks: Mapping[str, Sink | BatchSink], deliveries: Mapping[str, Delivery], spark_schema: str
+) -> None:
+    """Refuse columns that a sink cannot get: `ConfigError`. Call it before staging; staged rows keep their types."""
     for name, sink in sinks.items():
-        if isinstance(sink, Sink) and (problem := problem_of_variants(sink, spark_schema)):
+        try:
+            renamed = Renaming.of(deliveries[name].columns).spark_schema(spark_schema)
+        except PermanentError as error:
+            raise ConfigError(f"sink {name!r}: {error}") from None
+        if isinstance(sink, Sink) and (problem := problem_of_variants(sink, renamed)):
             raise ConfigError(f"sink {name!r}, {name_of(sink)}: {problem}")
 
 

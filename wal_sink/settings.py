@@ -6,6 +6,7 @@ Plain, frozen values, validated where they are made.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -103,6 +104,22 @@ class Retry:
             check_seconds(name, getattr(self, name), above_0=True)
 
 
+def check_columns(value: object) -> None:
+    """Raise `ConfigError` unless the argument `columns` can rename columns of some query."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not all(
+        isinstance(old, str) and (new is None or (isinstance(new, str) and new)) for old, new in value.items()
+    ):
+        raise ConfigError(
+            f"columns={value!r}: expected names in the target by names in the query, and None to leave a column out, "
+            'such as {"order_id": "id", "note": None}'
+        )
+    names = [new for new in value.values() if new is not None]
+    if len({*names}) < len(names):
+        raise ConfigError(f"columns={dict(value)!r}: two columns have the same name after renaming")
+
+
 def check_retry(value: object) -> Retry:
     """The argument `retry`. Raises `ConfigError` if it is anything but a `Retry`."""
     if isinstance(value, Retry):
@@ -168,6 +185,12 @@ class Delivery:
     """Last batch of a new sink name: once the sink has it, the sink is retired. Only for processes that do not stage,
     and not for a `TwoPhaseSink`.
     """
+    columns: Mapping[str, str | None] | None = None
+    """Other names for columns, for this sink alone: `{"order_id": "id", "note": None}` renames one and leaves out one;
+    all others keep their names. Arguments of the sink (`key`, `newer_by`) name columns as the target does. Dead letters
+    keep the names of the query; a replay takes the same `columns`. A known sink may get other columns at a later start.
+    Not for a `CommitSink`: rename in the query.
+    """
     same_target: bool = False
     """True permits a number for `start_from` although another sink of the WAL has the same target, retired ones
     included. A batch that both deliver is there twice, unless the target ignores the keys that it knows. Also permits a
@@ -188,6 +211,7 @@ class Delivery:
         if self.through is not None and isinstance(self.start_from, int) and self.through < self.start_from:
             raise ConfigError(f"through={self.through}: expected at least start_from={self.start_from}")
         check_bool("same_target", self.same_target)
+        check_columns(self.columns)
         check_retry(self.retry)
         _at_least_1_or_none(self, "max_concurrency")
         _at_least_1(self, "threads_per_task", "roll_bytes")

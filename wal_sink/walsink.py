@@ -13,7 +13,7 @@ from wal_sink.deliveries import (
     folder_of,
     place_of,
     refuse_large_chunks,
-    refuse_variants,
+    refuse_unfit_columns,
     refuse_what_only_the_stager_can_do,
     sinks_of,
 )
@@ -200,7 +200,7 @@ class WalSink:
 
         refuse_large_chunks(self._settings, self._sinks)
         spark, schema = session_of(writer), schema_of(writer)
-        refuse_variants(self._sinks, schema.json())
+        refuse_unfit_columns(self._sinks, self._deliveries, schema.json())
         refuse_leftovers(writer, spark, checkpoint_location(self._committers.checkpoint, spark), self._sinks)
         check_schema(schema)
         self._look_at_targets(arrow_schema(schema))
@@ -232,7 +232,7 @@ class WalSink:
             self._own_query.hold(df, pool, until=lambda: pool.is_caught_up)
             if not entry.has_term:
                 refuse_large_chunks(self._settings, self._sinks)
-                refuse_variants(self._sinks, df.schema.json())
+                refuse_unfit_columns(self._sinks, self._deliveries, df.schema.json())
                 pool.run.become_stager()
                 entry.has_term = True
             self._stage(df, identity, pool)

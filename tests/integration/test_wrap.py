@@ -83,6 +83,26 @@ def test_foreach_batch_gets_every_batch_as_an_ordinary_dataframe(
     assert seen == {0: list(range(5)), 1: list(range(5, 8))}
 
 
+def test_wrapped_writers_get_renamed_columns(spark: SparkSession, place: Home, notes: Notes) -> None:
+    """Of a query whose names Spark cannot resolve; each writer sees the type and the NOT NULL of the query."""
+    place.feed.add([1])
+    columns: dict[str, str | None] = {"id": "number", "u.v": None, "w": "w.x"}
+
+    def write(df: DataFrame, _: int) -> None:
+        notes.note("batch", schema=df.schema.simpleString(), rows=[list(row) for row in df.collect()])
+
+    writers = {
+        "batch": Delivery(wrap.foreach_batch(write), columns=columns),
+        "row": Delivery(wrap.foreach_writer(lambda row: notes.note("row", row=row.asDict())), columns=columns),
+    }
+    run(spark, place, writers, "uuid() AS `u.v`", "'x' AS w")
+    (batch,), (row,) = notes.all("batch"), notes.all("row")
+    assert (batch["schema"], batch["rows"]) == ("struct<number:bigint,w.x:string>", [[1, "x"]])
+    assert row["row"] == {"number": 1, "w.x": "x"}
+    with pytest.raises(ConfigError, match="sink 'batch': columns: the query has no column 'w'"):
+        run(spark, place, writers, "uuid() AS `u.v`")
+
+
 @pytest.mark.parametrize("on_failure", ["stop", "park"])
 @pytest.mark.parametrize("kind", ["batches", "chunks"])
 def test_a_call_that_outlived_its_time_is_waited_for_by_the_next_run_of_this_process(

@@ -108,7 +108,7 @@ class BatchRange(click.ParamType[range]):
 @options.asks
 @options.why
 @options.take_over
-@options.delivery_policies("on_rejected", "order", "rows_per_s", "attempt_timeout_s")
+@options.delivery_policies("on_rejected", "order", "rows_per_s", "columns", "attempt_timeout_s")
 def catch_up_verb(*, wal: Wal, name: str, to: str, leave_out: tuple[range, ...], is_empty: bool, **more: Any) -> Answer:
     """Send a target that was restored to an older state the batches that it lost since, each row once.
 

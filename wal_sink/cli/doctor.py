@@ -25,6 +25,8 @@ from wal_sink.operate.doctor import (
 )
 from wal_sink.operate.status import Status
 from wal_sink.protocol.location import is_plain
+from wal_sink.settings import check_columns
+from wal_sink.sinks.renaming import Renaming
 from wal_sink.spark.checkpoint_files import checkpoint_files, checkpoint_location
 from wal_sink.spark.examination import java_findings, worker_findings
 from wal_sink.support.clock import SYSTEM
@@ -44,6 +46,7 @@ _LEFT_OUT = {
 @options.verb("doctor", "Examine Java, store, checkpoint and target.", wal="optional")
 @options.checkpoint
 @options.to("The target: a backend's URL, or an object to import.", required=False)
+@options.delivery_policies("columns")
 @click.option("--master", metavar="MASTER", help="Start Spark there, and look at its workers: local[*], spark://…")
 @click.option("--single-writer", is_flag=True, help="You set Settings(single_writer=True) for this WAL.")
 def doctor(**given: Any) -> Answer:
@@ -90,7 +93,7 @@ def _findings(given: Mapping[str, Any]) -> Iterator[Finding]:
     if wal is not None:
         status = yield from _of_store(wal, given)
     if given["to"] is not None:
-        yield from _of_target(given["to"], wal, status)
+        yield from _of_target(given["to"], wal, status, given["columns"])
 
 
 def _of_store(wal: Wal, given: Mapping[str, Any]) -> Generator[Finding, None, Status | None]:
@@ -123,12 +126,16 @@ def _of_checkpoint(wal: Wal, status: Status | None, given: str | None) -> Sequen
     return checkpoint_findings(files, wal.spec.url, status)
 
 
-def _of_target(named: str, wal: Wal | None, status: Status | None) -> Iterator[Finding]:
+def _of_target(
+    named: str, wal: Wal | None, status: Status | None, columns: Mapping[str, str | None] | None
+) -> Iterator[Finding]:
     schema = None
     if wal is not None and status is not None:
         schema, damage = newest_schema(wal.facts)
         yield from damage
     try:
+        check_columns(columns)
+        schema = Renaming.of(columns).schema(schema)
         sink = target(named)
     except WalSinkError as failure:
         yield fault("target", told(failure), _CORRECT)

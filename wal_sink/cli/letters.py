@@ -123,10 +123,19 @@ def _shown(columns: list[str], rows: list[dict[str, Any]]) -> Iterator[str]:
     is_flag=True,
     help="Also send letters of unknown outcome: the target may have the rows of these letters.",
 )
+@options.delivery_policies("columns")
 @options.take_over
 @options.name
 def replay(
-    *, wal: Wal, to: str, name: str, dry_run: bool, unknown: bool, take_over: TakeOver, **conditions: Any
+    *,
+    wal: Wal,
+    to: str,
+    name: str,
+    dry_run: bool,
+    unknown: bool,
+    columns: dict[str, Any] | None,
+    take_over: TakeOver,
+    **conditions: Any,
 ) -> Answer:
     """Send dead letters of delivered batches again. Their keys never change, so a target that remembers keys takes them
     once.
@@ -144,7 +153,7 @@ def replay(
     else:
         with working(f"sending dead letters to {name_of(there)}") as work:
             only = _telling(work, chosen.holds)
-            done = kept_letters.replay(there, unknown=unknown, only=only, take_over=take_over)
+            done = kept_letters.replay(there, unknown=unknown, only=only, columns=columns, take_over=take_over)
     what = "to send" if dry_run else "sent"
     text = [f"{counted(done.letters, 'dead letter')} {what} to {name_of(there)}: {counted(done.rows, 'row')}"]
     if done.rejected:

@@ -14,7 +14,7 @@ import click
 
 from wal_sink.cli.opened import Wal
 from wal_sink.cli.printer import Answer, print_answer, print_lines
-from wal_sink.cli.sources import STORAGE_VARIABLE, StoreOptions
+from wal_sink.cli.sources import STORAGE_VARIABLE, Columns, StoreOptions
 from wal_sink.cli.working import FOUND_SOMETHING, in_order, say
 from wal_sink.errors import ConfigError
 from wal_sink.log.holders import TakeOver
@@ -124,7 +124,7 @@ def delivery_policies(*names: str) -> Callable[[F], F]:
 
 def policies(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, as arguments of a `Delivery`; for the others its defaults hold."""
-    names = ("on_rejected", "rows_per_s", "roll_s", "roll_bytes")
+    names = ("on_rejected", "rows_per_s", "roll_s", "roll_bytes", "columns")
     found = {name: given[name] for name in names if given.get(name) is not None}
     if given.get("order") == "total":
         found["max_concurrency"] = 1
@@ -150,6 +150,11 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     ),
     "budget_s": click.option(
         "--budget", "budget_s", type=_AMOUNT, metavar="SECONDS", help="Time for a batch without progress."
+    ),
+    "columns": click.option(
+        "--columns",
+        type=Columns(),
+        help='Other names for columns; null leaves one out: {"order_id": "id", "note": null}',
     ),
     "attempt_timeout_s": click.option(
         "--attempt-timeout", "attempt_timeout_s", type=_AMOUNT, metavar="SECONDS", help="Time limit of one call."

@@ -38,6 +38,17 @@ class StoreOptions(click.ParamType[dict[str, Any]]):
         return value if isinstance(value, dict) else _store_options(value, f"--{_key(param)}" if param else self.name)
 
 
+class Columns(StoreOptions):
+    """`Delivery.columns`: one JSON object, or a table of the file of `--config`."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        del param, ctx
+        expected = 'one JSON object such as {"order_id": "id", "note": null}'
+        return value if isinstance(value, dict) else _parsed(value, "--columns", expected)
+
+
 def checkpoint_options() -> dict[str, Any] | None:
     """The options of the checkpoint's store, from the environment. None: they are those of the WAL."""
     given = os.environ.get(CHECKPOINT_VARIABLE)

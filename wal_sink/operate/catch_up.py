@@ -52,6 +52,7 @@ from wal_sink.sinks.calls import check_returned
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import ability_of, promise
 from wal_sink.sinks.ledger import slot_name
+from wal_sink.sinks.renaming import Renaming
 from wal_sink.support.limits import RowRate
 from wal_sink.support.secrets import redacted
 from wal_sink.support.texts import name_of
@@ -313,6 +314,7 @@ class _SendingChunks(_Sending):
             sink=folder,
             term=number,
             limit_s=self._policies.retry.attempt_timeout_s,
+            renaming=Renaming.of(self._policies.columns),
         ) as session:
             found = positions_of(session, self._to, folder, wal_id, len(owed))
             for ordinal, (position, due) in enumerate(zip(found, owed, strict=True)):

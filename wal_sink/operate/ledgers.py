@@ -26,6 +26,7 @@ from wal_sink.sinks.calls import SinkSession
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import SinkFailedError, failure_error
 from wal_sink.sinks.ledger import described, slot_name, stored_position
+from wal_sink.sinks.renaming import SAME, Renaming
 from wal_sink.support.secrets import redacted
 from wal_sink.support.texts import name_of
 
@@ -107,8 +108,11 @@ def asked(
     sink: str,
     term: int = 0,
     limit_s: float = ASK_S,
+    renaming: Renaming = SAME,
 ) -> Iterator[SinkSession]:
-    """An open session for questions. Raises `DeliveryError` if the target gives no answer."""
+    """An open session for questions, or with `renaming` for a chunk. Raises `DeliveryError` if the target gives no
+    answer.
+    """
     context = SinkContext(
         wal_id=wal_id,
         sink=sink,
@@ -119,16 +123,22 @@ def asked(
         spark_schema=manifest.spark_schema,
     )
     try:
-        with opened(log, to, context, limit_s) as session:
+        with opened(log, to, context, limit_s, renaming) as session:
             yield session
     except SinkFailedError as error:
         raise failure_error(error.failure, f"batch {manifest.batch_id}: {name_of(to)}") from error
 
 
 @contextmanager
-def opened(log: Log, to: Sink, context: SinkContext, limit_s: float) -> Iterator[SinkSession]:
+def opened(
+    log: Log,
+    to: Sink,
+    context: SinkContext,
+    limit_s: float,
+    renaming: Renaming = SAME,
+) -> Iterator[SinkSession]:
     """A session with an open sink. Its calls raise `SinkFailedError`, and so does opening it."""
-    session = SinkSession(to, log.runtime.new_timed_call(), context, timeout_s=limit_s)
+    session = SinkSession(to, log.runtime.new_timed_call(), context, timeout_s=limit_s, renaming=renaming)
     try:
         session.open()
         yield session

@@ -25,7 +25,7 @@ from wal_sink.protocol.letters import DeadLetter, RefusalTakenError, Rejections,
 from wal_sink.protocol.location import refuse_copy
 from wal_sink.protocol.retry import AttemptFailedError, Budget
 from wal_sink.protocol.sinks import read_names
-from wal_sink.settings import Retry, check_retry
+from wal_sink.settings import Retry, check_columns, check_retry
 from wal_sink.sinks.base import (
     BatchSink,
     CommitSink,
@@ -42,6 +42,7 @@ from wal_sink.sinks.chunk import Chunk, Position, refusal_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError, failure_error
 from wal_sink.sinks.held import holding
 from wal_sink.sinks.ledger import described, stored_position
+from wal_sink.sinks.renaming import Renaming
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -154,6 +155,7 @@ class DeadLetters:
         *,
         unknown: bool = False,
         only: Callable[[KeptLetter], bool] | None = None,
+        columns: Mapping[str, str | None] | None = None,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         take_over: TakeOver | Literal["always", "if_gone", "unless_running"] = "always",
     ) -> ReplayResult:
@@ -161,6 +163,7 @@ class DeadLetters:
 
         Returns how many `letters` were sent, and how many `rows` the sink has now or `rejected` again.
         `unknown`: also those that an at-most-once delivery may have sent. `only`: just those for which it returns True.
+        `columns`: as in `Delivery`, since dead letters have the names of the query.
         The key of each derives from its rows and never changes. A failure that may pass is retried, as in delivery:
         `retry` holds for each of them. Any other ends the replay with `DeliveryError`, which tells how many were sent.
         The next call continues there; a plain sink then gets the dead letter in hand again. Raises `FencedError` if
@@ -169,12 +172,16 @@ class DeadLetters:
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         check_retry(retry)
+        check_columns(columns)
         if isinstance(sink, (BatchSink, CommitSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot receive single rows. Replay to a function of one Chunk")
         with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
-            return self._replay(sink, self.due(unknown=unknown, only=only), retry, TakeOver(take_over))
+            due = self.due(unknown=unknown, only=only)
+            return self._replay(sink, due, Renaming.of(columns), retry, TakeOver(take_over))
 
-    def _replay(self, sink: Sink, due: Iterator[KeptLetter], retry: Retry, take_over: TakeOver) -> ReplayResult:
+    def _replay(
+        self, sink: Sink, due: Iterator[KeptLetter], renaming: Renaming, retry: Retry, take_over: TakeOver
+    ) -> ReplayResult:
         refuse_copy(self._log)
         self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
@@ -187,7 +194,7 @@ class DeadLetters:
             for kept in due:
                 try:
                     done = Budget.of(retry, self._log.runtime).call(
-                        partial(self._send, sink, kept, term, retry.attempt_timeout_s),
+                        partial(self._send, sink, kept, renaming, term, retry.attempt_timeout_s),
                         AttemptFailedError,
                         sleep=self._log.runtime.sleep_s,
                         what=f"dead letter {kept.letter.path}",
@@ -200,8 +207,8 @@ class DeadLetters:
             note_end(self._log, role, term.number)
         return ReplayResult(letters, rows, rejected)
 
-    def _send(self, sink: Sink, kept: KeptLetter, term: Term, timeout_s: float) -> Replayed:
-        return _Replay(self._log, self._name, term, kept, timeout_s).send(sink)
+    def _send(self, sink: Sink, kept: KeptLetter, renaming: Renaming, term: Term, timeout_s: float) -> Replayed:
+        return _Replay(self._log, self._name, term, kept, timeout_s).send(sink, renaming)
 
     def _has_replayed(self) -> bool:
         """Whether any dead letter of this sink was sent again before. A listing, and one for each batch with any."""
@@ -264,11 +271,12 @@ class _Replay:
         self._rejected = sum(refusal.chunk.num_rows for refusal in own)
         self._answered = any(refusal.answered for refusal in own)
 
-    def send(self, sink: Sink) -> Replayed:
+    def send(self, sink: Sink, renaming: Renaming) -> Replayed:
         """Send the dead letter, and record that. Raises `AttemptFailedError` for a failure that may pass, else
         `DeliveryError`, `FencedError`, and what the store raises.
         """
-        session = SinkSession(sink, self._log.runtime.new_timed_call(), self._context(), timeout_s=self._timeout_s)
+        timed_call, context, limit_s = self._log.runtime.new_timed_call(), self._context(), self._timeout_s
+        session = SinkSession(sink, timed_call, context, timeout_s=limit_s, renaming=renaming)
         what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
             self._term.check(self._log.store)

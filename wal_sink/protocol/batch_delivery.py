@@ -28,6 +28,7 @@ from wal_sink.protocol.progress import check_recorded, keep_last_recorded, recor
 from wal_sink.protocol.retry import AttemptFailedError, Budget, OnFailure, all_told, failure_teller, tell_nobody
 from wal_sink.sinks.failures import Failure, FailureKind, failure_error
 from wal_sink.sinks.guarantees import Ability
+from wal_sink.sinks.renaming import Renaming
 from wal_sink.support.clock import Runtime, StoppedError, epoch_s
 from wal_sink.support.events import Events, Rejected, Released, Sent
 from wal_sink.support.limits import RowRate
@@ -401,6 +402,7 @@ class BatchDelivery:
             marked_through=before.batch_id if before else NOTHING,
             by_time=ByTime(looked_s, self._records_by_time) if self._is_sent_ahead else None,
             measured=self._log.events.measures,
+            renaming=Renaming.of(self._served_sink.delivery.columns),
         )
 
     def _what(self) -> str:

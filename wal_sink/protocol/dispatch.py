@@ -24,6 +24,7 @@ from wal_sink.sinks.calls import SinkSession, call_sink, check_returned
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, failure_of
 from wal_sink.sinks.guarantees import Ability, Promise, ability_of, promise
 from wal_sink.sinks.held import objects_of
+from wal_sink.sinks.renaming import Renaming
 from wal_sink.support.calls import CallTimedOutError, Claim, TimedCall
 from wal_sink.support.texts import name_of
 
@@ -112,7 +113,9 @@ def serve(
         return ServedSink(name, delivery, promised, dispatcher, identity)
     make = travels or here or copier(sink) or (lambda: sink)
     preparation = (
-        None if travels is None or delivery.roll_s else Preparation(name, travels, delivery.retry.attempt_timeout_s)
+        None
+        if travels is None or delivery.roll_s
+        else Preparation(name, travels, delivery.retry.attempt_timeout_s, Renaming.of(delivery.columns))
     )
     return ServedSink(
         name,
@@ -241,7 +244,8 @@ def carry_out(
     except SinkFailedError as error:
         timed_call.close()
         return failed(tasks, error.failure)
-    session = SinkSession(sink, timed_call, delivery_context.context(on_executor=on_executor), timeout_s=limit_s)
+    context = delivery_context.context(on_executor=on_executor)
+    session = SinkSession(sink, timed_call, context, timeout_s=limit_s, renaming=delivery_context.renaming)
     delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop, on_executor=on_executor)
     results: list[SegmentResult] = []
     try:

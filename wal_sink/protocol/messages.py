@@ -10,6 +10,7 @@ from wal_sink.log.records import Marker, SegmentRef
 from wal_sink.log.terms import Term
 from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.failures import Failure
+from wal_sink.sinks.renaming import SAME, Renaming
 from wal_sink.support.measures import OperationTimes, Times
 
 SMALL_BATCH_BYTES = 4 << 20
@@ -76,9 +77,11 @@ class DeliveryContext:
     """Whether tasks count their requests and time their chunks."""
     time_zone: str = ""
     """As in the manifest."""
+    renaming: Renaming = SAME
+    """How the sink gets the columns. All else here names them as they were staged."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
-        """The context that the sink is opened with."""
+        """The context that the sink is opened with, before `renaming`."""
         return SinkContext(
             wal_id=self.wal_id,
             sink=self.sink,

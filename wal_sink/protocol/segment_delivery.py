@@ -151,7 +151,7 @@ class SegmentDelivery:
         data = self._fetched(run)
         self._looks.look(run.task, is_first=not run.has_sent)
         last: list[Chunk] = []
-        chunks = _remember_last(self._chunks(run.task, data, 0), last)
+        chunks = map(self._session.handed, _remember_last(self._chunks(run.task, data, 0), last))
         batch_id, segment_id = self._given.batch_id, run.task.segment.id
         what = f"batch {batch_id}, segment {segment_id}: {name_of(sink)}"
         with self._timed(run):

@@ -25,9 +25,10 @@ from wal_sink.log.log import Log
 from wal_sink.log.records import BegunRecord, Manifest, PreparedRecord, Release, SegmentRef, TokenRecord
 from wal_sink.protocol.messages import DeliveryContext, SegmentTask
 from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
-from wal_sink.sinks.calls import SinkSession, call_sink, check_returned, handed
+from wal_sink.sinks.calls import SinkSession, call_sink, check_returned
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
+from wal_sink.sinks.renaming import SAME, Renaming
 from wal_sink.support.calls import TimedCall
 from wal_sink.support.logs import logger_of
 from wal_sink.support.texts import name_of
@@ -46,6 +47,7 @@ class Preparation:
     sink: str
     make_sink: MakeSink = field(repr=False)
     attempt_timeout_s: float
+    renaming: Renaming = SAME
 
 
 def opened_sink(session: SinkSession) -> TwoPhaseSink:
@@ -75,7 +77,7 @@ class OpenTransaction:
             raise
 
     def write(self, chunk: Chunk) -> None:
-        check_returned(self._what, self._call("write", self._sink.write, handed(chunk)))
+        check_returned(self._what, self._call("write", self._sink.write, self._session.handed(chunk)))
 
     def prepare(self) -> str:
         return self._text("prepare", self._call("prepare", self._sink.prepare))
@@ -183,7 +185,9 @@ class Preparer:
             limit_s = self._given.attempt_timeout_s
             self._timed_call = self._log.runtime.new_timed_call()
             made = call_sink(self._timed_call, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
-            self._session = SinkSession(made, self._timed_call, self._context, timeout_s=limit_s)
+            self._session = SinkSession(
+                made, self._timed_call, self._context, timeout_s=limit_s, renaming=self._given.renaming
+            )
         return self._session, opened_sink(self._session)
 
     def _try(self, step: Callable[[], _Result]) -> _Result | None:

@@ -65,11 +65,11 @@ class SinkContext:
     term: int
     batch_id: int
     columns: tuple[str, ...]
-    """Real column names of the batch, in order."""
+    """Names of the columns of the rows, in order: those of the query, or as `Delivery.columns` renames them."""
     on_executor: bool
     spark_schema: str = field(default="", repr=False)
-    """JSON of the batch's Spark schema; empty if the batch was staged without Spark. It comes from the WAL. Do not pass
-    it to PySpark's `StructType.fromJson`, which imports classes that it names; see docs/SECURITY.md.
+    """JSON of the Spark schema of `columns`; empty if the batch was staged without Spark. It comes from the WAL. Do not
+    pass it to PySpark's `StructType.fromJson`, which imports classes that it names; see docs/SECURITY.md.
     """
     time_zone: str = ""
     """The time zone of the session that staged the batch, as Spark names it, such as `GMT+8`. The rows hold instants in

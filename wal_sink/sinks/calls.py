@@ -30,6 +30,7 @@ from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, Lookup, Rejected, SegmentSink, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.failures import Failure, FailureKind, ForgottenError, SinkFailedError, kind_of
+from wal_sink.sinks.renaming import SAME, Renaming
 from wal_sink.support.arguments import LONGEST_S, check_ran
 from wal_sink.support.calls import CallTimedOutError, ProgramExitError, TimedCall
 from wal_sink.support.clock import Runtime
@@ -175,7 +176,17 @@ def problem_of_variants(sink: Sink, spark_schema: str) -> str:
 class SinkSession:
     """One sink instance, opened once per delivery task. Every call runs on the same thread and is bounded in time."""
 
-    def __init__(self, sink: Sink, timed_call: TimedCall, context: SinkContext, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        timed_call: TimedCall,
+        context: SinkContext,
+        *,
+        timeout_s: float,
+        renaming: Renaming = SAME,
+    ) -> None:
+        """`context` names the columns as they were staged. The sink gets context and rows as `renaming` says."""
+        self._renaming = renaming
         self._sink = sink
         self._timed_call = timed_call
         self._context = context
@@ -190,9 +201,11 @@ class SinkSession:
         """Open the sink if it is not open yet. A failure is retriable, since nothing was sent."""
         if self._opened:
             return
-        if problem := problem_of_variants(self._sink, self._context.spark_schema):
-            raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(self._sink)} refused permanently: {problem}")
-        self.call("open", self._sink.open, self._context, nothing_sent=True)
+        with _failures_of(name_of(self._sink)):
+            context = self._renaming.context(self._context)
+            if problem := problem_of_variants(self._sink, context.spark_schema):
+                raise PermanentError(problem)
+        self.call("open", self._sink.open, context, nothing_sent=True)
         self._opened = True
 
     def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
@@ -209,9 +222,13 @@ class SinkSession:
         """Send a chunk. Returns the rows that the sink refused; None if it has all. Raises `SinkFailedError`."""
         with _failures_of(what):
             returned = check_ran(
-                "it", self._timed_call.call(self._sink.write, handed(chunk), timeout_s=self._timeout_s)
+                "it", self._timed_call.call(self._sink.write, self.handed(chunk), timeout_s=self._timeout_s)
             )
         return rejected_of(what, returned, chunk.num_rows)
+
+    def handed(self, chunk: Chunk) -> Chunk:
+        """The chunk for a call of the sink, with the columns that the sink gets."""
+        return handed(self._renaming.chunk(chunk))
 
     def close(self) -> None:
         """Close the sink and its thread. An error is only logged: the target has every chunk for which `write`
@@ -280,7 +297,8 @@ def refuse_unfit_targets(
     for name, sink in sinks.items():
         if not isinstance(sink, Examined) or deliveries[name].where == "executors":
             continue
-        failure = _looked_at(sink, name, schema, runtime)
+        renamed = Renaming.of(deliveries[name].columns).schema(schema)
+        failure = _looked_at(sink, name, renamed, runtime)
         if failure is None:
             continue
         if deliveries[name].on_failure != "park":

@@ -43,7 +43,9 @@ class Chunk:
     """
 
     table: pa.Table
-    """The rows under their real column names, typed as Spark's Arrow conversion types them, with instants in UTC."""
+    """The rows under their real column names, or those of `Delivery.columns`, typed as Spark's Arrow conversion types
+    them, with instants in UTC.
+    """
     batch_id: int
     key: str
     """At most 64 ASCII characters, safe in an HTTP header."""

@@ -124,6 +124,11 @@ def _refuse_policies(sink: Sink | BatchSink, ability: Ability, delivery: Deliver
             "rows of a batch appear at once. Limit the rows of a batch instead (maxOffsetsPerTrigger, "
             "maxFilesPerTrigger)"
         )
+    if delivery.columns and ability is Ability.COMMIT:
+        raise ConfigError(
+            f"sink {name!r}: a {ability.value} sink gets whole segments as they were staged, so it does not support "
+            "columns. Rename and leave out columns in the query: df.withColumnRenamed(…), df.drop(…)"
+        )
     if delivery.roll_s is not None and (
         ability not in {Ability.TWO_PHASE, Ability.COMMIT} or not getattr(sink, "keep_segments", True)
     ):

@@ -10,6 +10,7 @@ from wal_sink.log.records import Manifest, SegmentRef
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.protocol.messages import DeliveryContext
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
+from wal_sink.sinks.renaming import SAME, Renaming
 from wal_sink.spark.private import active, described, of_unknown_size
 from wal_sink.spark.schema import positional, positional_names, schema_of_manifest
 from wal_sink.spark.tasks import marked_errors, surfaced_errors
@@ -32,11 +33,13 @@ def batch_writer(
     def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
         spark = session()
         description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {delivery_context.sink}"
+        renaming = delivery_context.renaming
+        renaming.places(manifest.columns)  # raises before anything runs
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
             term=delivery_context.term.number,
             spark=spark,
-            read=lambda: _dataframe(spark, store, manifest),
+            read=lambda: _dataframe(spark, store, manifest, renaming),
         )
         with active(spark), described(spark.sparkContext, description, group=job_group), surfaced_errors(description):
             return sink.write_batch(batch)
@@ -44,26 +47,43 @@ def batch_writer(
     return write
 
 
-def _dataframe(spark: SparkSession, store: StoreSpec, manifest: Manifest) -> DataFrame:
-    schema = schema_of_manifest(manifest)
-    return read_segments(spark, store=store, segments=manifest.segments, schema=schema, chunk_rows=manifest.chunk_rows)
+def _dataframe(spark: SparkSession, store: StoreSpec, manifest: Manifest, renaming: Renaming = SAME) -> DataFrame:
+    return read_segments(
+        spark,
+        store=store,
+        segments=manifest.segments,
+        schema=schema_of_manifest(manifest),
+        chunk_rows=manifest.chunk_rows,
+        renaming=renaming,
+    )
 
 
 def read_segments(
-    spark: SparkSession, *, store: StoreSpec, segments: Sequence[SegmentRef], schema: StructType, chunk_rows: int
+    spark: SparkSession,
+    *,
+    store: StoreSpec,
+    segments: Sequence[SegmentRef],
+    schema: StructType,
+    chunk_rows: int,
+    renaming: Renaming = SAME,
 ) -> DataFrame:
     """A batch DataFrame with the rows of `segments`, one partition each. Every evaluation gives the same rows.
 
     Runs on the driver and starts no job. Every task reads one segment through its own store, so Spark needs no
     connector for it, and verifies the checksum. `schema` is that of the staged DataFrame, `chunk_rows` that of the
-    manifest. The result has exactly this schema: names (including dotted and equal ones), nullability and metadata.
+    manifest. The result has exactly this schema: names (including dotted and equal ones), nullability and metadata,
+    unless `renaming` leaves out columns or gives them other names.
 
     Inside `surfaced_errors` of `wal_sink.spark.tasks`, the evaluation raises `CorruptError` or
     `StoreError`; elsewhere it raises Spark's `PythonException` with the same message.
     """
-    task = _ReadingTask(store, tuple(segments), chunk_rows, tuple(positional_names(schema)))
+    names, places = positional_names(schema), renaming.places(schema.names)
+    task = _ReadingTask(store, tuple(segments), chunk_rows, tuple(names))
     ordinals = spark.range(0, len(segments), 1, max(1, len(segments)))  # one ordinal a partition (measured)
-    return of_unknown_size(ordinals).mapInArrow(task, positional(schema)).toDF(*schema.names)
+    rows = of_unknown_size(ordinals).mapInArrow(task, positional(schema))
+    if renaming.names:
+        rows = rows.select(*(names[place] for place, _ in places))
+    return rows.toDF(*(name for _, name in places))
 
 
 @dataclass(frozen=True, slots=True)

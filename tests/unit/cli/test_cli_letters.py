@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,6 +74,22 @@ def test_dead_letters_are_sent_again_once(wal: str) -> None:
     assert invoke_json("letters", "replay", wal, "--to", TAKE)["letters"] == 0
     assert taken() == [0, 1]
     assert [bool(letter["replayed"]) for letter in invoke_json("letters", "list", wal)] == [True, True]
+
+
+@pytest.mark.processes
+def test_columns_are_renamed_for_a_drain_an_examination_and_a_replay(wal: str, tmp_path: Path) -> None:
+    target, columns = f"sqlite:///{tmp_path}/t.db?table=t", '{"id": "number", "name": null}'
+    invoke("drain", wal, "--name", "b", "--to", target, "--start-from", "earliest", "--columns", columns)
+    invoke("doctor", wal, "--to", target, "--checkpoint", str(tmp_path / "checkpoint"), "--columns", columns)
+    doubtful = invoke("doctor", wal, "--to", target, "--checkpoint", str(tmp_path / "checkpoint"), code=1)
+    assert "'id'" in " ".join(doubtful.stdout.split())
+    unfit = invoke("letters", "replay", wal, "--to", target, "--columns", '{"no": "number"}', code=1)
+    assert "the query has no column 'no'" in " ".join(unfit.output.split())
+    invoke("letters", "replay", wal, "--to", target, "--columns", columns)
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database:
+        found = database.execute("SELECT * FROM t").fetchall()
+    assert sorted(found) == sorted([(1,), (2,), (3,)] * 2 + [(2,)] * 2)
+    assert "expected one JSON object" in invoke("drain", wal, "--to", target, "--columns", "id=number", code=2).output
 
 
 def test_what_is_refused_again_ends_the_command_with_1_and_is_listed_once(wal: str) -> None:

@@ -9,8 +9,9 @@ from contextlib import nullcontext
 import pytest
 
 from tests.house.sinks import Chunk, SinkContext
-from wal_sink.deliveries import refuse_variants
+from wal_sink.deliveries import refuse_unfit_columns
 from wal_sink.errors import ConfigError
+from wal_sink.settings import Delivery
 from wal_sink.sinks.base import FunctionSink, SegmentSink
 from wal_sink.sinks.calls import SinkSession, problem_of_variants
 from wal_sink.sinks.failures import SinkFailedError
@@ -46,7 +47,7 @@ def test_no_sink_of_chunks_gets_a_variant() -> None:
         context = SinkContext("wal", "a", term=1, batch_id=7, columns=("x",), on_executor=False, spark_schema=schema)
         session = SinkSession(sink, simulated_runtime().new_timed_call(), context, timeout_s=60)
         with pytest.raises(ConfigError, match=SAID) if refused else nullcontext():
-            refuse_variants({"a": sink}, schema)
+            refuse_unfit_columns({"a": sink}, {"a": Delivery(sink)}, schema)
         with pytest.raises(SinkFailedError, match=f"print refused permanently: {SAID}") if refused else nullcontext():
             session.open()
         session.close()

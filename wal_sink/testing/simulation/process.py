@@ -276,7 +276,8 @@ def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
 
     def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
         no_rows = place.batches[manifest.batch_id][0].slice(0, 0)
-        frame = data_frame(pa.concat_tables([no_rows, *released_rows(log, manifest)]))
+        rows = pa.concat_tables([no_rows, *released_rows(log, manifest)])
+        frame = data_frame(delivery_context.renaming.table(rows))
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
             term=delivery_context.term.number,
