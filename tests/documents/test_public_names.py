@@ -41,6 +41,7 @@ PUBLIC = {
         crash_matrix query_into simulated_runtime
     """,
     "wal_sink_backends": "FilesSink SqlSink TwoPhaseFilesSink",
+    "wal_sink_backends.changes": "debezium",
     "wal_sink_backends.delta": "DeltaSink",
     "wal_sink_backends.iceberg": "IcebergSink",
     "wal_sink_backends.dynamodb": "DynamoDbPutSink DynamoDbSink",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.connect import RUN, client, delivered
+from tests.integration import test_debezium
 from tests.support.processes import Child
 from tests.support.servers.connect_server import ConnectServer, connect_server
 from tests.support.streams import Home
@@ -82,6 +83,22 @@ for query in spark.streams.active:
     with client(server, home, body) as child:
         child.succeed()
     assert delivered(home) == list(range(40))
+
+
+CHANGES = """
+from wal_sink_backends.changes import debezium
+text = spark.readStream.text(str(home.feed.folder))
+rows = debezium(text, columns="id BIGINT, name STRING", key="id", connector="mysql")
+with home.sink(sink) as served:
+    served.run(rows.writeStream.trigger(availableNow=True))
+"""
+
+
+def test_change_events_become_rows_on_the_server(server: ConnectServer, home: Home) -> None:
+    home.feed.add_text((test_debezium.EVENTS / "mysql.jsonl").read_text())
+    with client(server, home, CHANGES) as child:
+        child.succeed()
+    assert delivered(home) == [1, 1, 1, 2, 3, 3, 3, 4]
 
 
 WRONG = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration import test_debezium
 from tests.support.golden.checkpoints import WRITER, as_written, goldens
 from tests.support.lasting import Lasting
 from tests.support.programs import identity_scenarios
@@ -256,3 +257,24 @@ def test_an_upgrade_and_a_downgrade_of_spark_lose_and_double_nothing(
         else:
             assert f"SPARK {spark_of.version}" in spark_of.process.run(ONE_RUN, place.root)
         assert sorted(place.lines.ids()) == list(range(10 * number + 10))
+
+
+# Change events.
+
+CHANGES = """
+from pyspark.sql import SparkSession
+from wal_sink_backends.changes.events import VERSIONS, debezium
+spark = SparkSession.builder.getOrCreate()
+for name in ("postgresql", "mysql"):
+    text = spark.read.text(f"{events}/{name}.jsonl")
+    rows = debezium(text, columns="id BIGINT, name STRING, note STRING", key="id", connector=name)
+    print("ROWS " + json.dumps([list(row) for row in rows.select("op", "id", *VERSIONS[name]).collect()]))
+"""
+
+
+@on(*VERSIONS)
+def test_each_spark_reads_change_events_in_the_same_way(spark_of: Other) -> None:
+    output = spark_of.process.run(f"import json\nevents = {str(test_debezium.EVENTS)!r}\n{CHANGES}")
+    postgresql, mysql = (json.loads(line[5:]) for line in output.splitlines() if line.startswith("ROWS "))
+    assert [tuple(row) for row in postgresql] == test_debezium.POSTGRESQL
+    assert [tuple(row[2:]) for row in mysql] == test_debezium.MYSQL

@@ -93,15 +93,15 @@ class Changes:
     def refused(self, table: pa.Table) -> dict[int, str]:
         """Rows that cannot be applied, with the reason by row of the table: an unknown operation, a NULL."""
         found: dict[int, str] = {}
-        for name in (self.flag, *self.key, *self.newer_by):
-            nulls: list[bool] = array_of(table.column(name)).is_null().to_pylist()
-            for row in (row for row, is_null in enumerate(nulls) if is_null):
-                found.setdefault(row, f"column {name!r} of the change stream is NULL")
         if self.operation:
             for row, value in enumerate(text_bytes(table.column(self.operation))):
                 if value is not None and value.decode(errors="replace") not in OPERATIONS:
                     known = ", ".join(OPERATIONS)
                     found.setdefault(row, f"operation {value.decode(errors='replace')!r} is unknown, expected {known}")
+        for name in (self.flag, *self.key, *self.newer_by):
+            nulls: list[bool] = array_of(table.column(name)).is_null().to_pylist()
+            for row in (row for row, is_null in enumerate(nulls) if is_null):
+                found.setdefault(row, f"column {name!r} of the change stream is NULL")
         return found
 
     def deletes(self, table: pa.Table) -> list[bool]:
