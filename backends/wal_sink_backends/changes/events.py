@@ -38,8 +38,9 @@ def debezium(
     Returns `columns` (such as `"id BIGINT, name STRING"`), the `operation` (c, r, u or d), and the version, to be given
     to a sink as `key`, `operation` and `newer_by`. The version is `source_lsn` (PostgreSQL), `source_file`,
     `source_pos` and `source_row` (MySQL, MariaDB) or `source_scn` (Oracle): the place of the change in the source's
-    log. A snapshot has version 0, older than any change. A column that an event lacks is NULL. An update that changed the key becomes two rows, a
-    delete and an update; Debezium itself sends most of them as two events. Readers may see the moment between them.
+    log. A snapshot has version 0, older than any change. A column that an event lacks is NULL. An update that changed
+    the key becomes two rows, a delete and an update; Debezium itself sends most of them as two events. Readers may see
+    the moment between them.
 
     Tombstones and heartbeats are left out, and counted in Spark's progress: `observedMetrics[observed_as]` has
     `events`, `tombstones` and `heartbeats`. Any other event becomes a row whose operation says what it is, such as `t`
