@@ -74,14 +74,12 @@ end
 local refused, seen, steps, odds = {'WRONGTYPE'}, {}, {}, {'NOT COMPARED'}
 for i = 4, known and 3 or #KEYS do
     local key, row = KEYS[i], tostring(i - 4)
-    wrong = wrong_type(key, 'hash')
-    if wrong then
+    local at = seen[key] or {kind = redis.call('TYPE', key).ok}
+    if at.kind ~= 'hash' and at.kind ~= 'none' then
         refused[#refused + 1] = row
-        refused[#refused + 1] = wrong
-    end
-    local at = seen[key] or {}
-    if not seen[key] and not wrong then
-        at.row = redis.call('TYPE', key).ok == 'hash' and redis.call('HMGET', key, unpack(names)) or nil
+        refused[#refused + 1] = at.kind
+    elseif not seen[key] then
+        at.row = at.kind == 'hash' and redis.call('HMGET', key, unpack(names)) or nil
         local dead = remembers and redis.call('HGET', deleted, '=' .. key)
         at.dead = dead and cjson.decode(dead) or nil
         seen[key] = at
