@@ -105,6 +105,16 @@ def test_at_equal_versions_a_delete_wins_and_else_the_stored_row_stays(server: D
     assert {key: found["note"] for key, found in rows_in(server, table).items()} == {1: "first", 3: "", 4: ""}
 
 
+@pytest.mark.parametrize("kind", [DynamoDbSink, DynamoDbPutSink])
+def test_a_mark_at_an_equal_version_wins_and_keeps_the_rest_of_the_row(server: DynamoDbLocal, kind: Any) -> None:
+    table = server.new_table()
+    with opened(server, table, kind, **MARKS) as sink:
+        write(sink, [row(1, "c", 1, "kept"), row(2, "d", 1, "as it came"), row(3, "c", 2, "newer")], 0)
+        write(sink, [row(1, "d", 1, None), row(2, "u", 1, "late"), row(3, "d", 1, None)], 1)
+    found = {key: (each["note"], each["gone"]) for key, each in rows_in(server, table).items()}
+    assert found == {1: ("kept", True), 2: ("as it came", True), 3: ("newer", False)}
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_equal_versions_in_two_segments_end_the_same_in_either_order(
     server: DynamoDbLocal, order: Sequence[int]
