@@ -73,10 +73,11 @@ def test_a_cluster_is_refused(new_redis: Callable[..., RedisServer]) -> None:
         pass
 
 
-def limited(server: RedisServer, *rights: str) -> RedisSink:
+def limited(server: RedisServer, *rights: str, **more: Any) -> RedisSink:
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "limited", "reset", "on", f">{PASSWORD}", "~*", *rights)
-    return RedisSink(f"redis://limited@127.0.0.1:{server.port}/0", kind="stream", key="orders", password_env=VARIABLE)
+    given: dict[str, Any] = {"kind": "stream", "key": "orders", "password_env": VARIABLE} | more
+    return RedisSink(f"redis://limited@127.0.0.1:{server.port}/0", **given)
 
 
 def test_an_older_redis_gets_no_more_arguments_than_it_takes(
@@ -120,8 +121,8 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_written(server: RedisSe
 
 def test_the_rights_the_documentation_names_are_enough(server: RedisServer) -> None:
     text = (CHECKOUT / "docs" / "sinks" / "redis.md").read_text()
-    (line,) = [line for line in text.splitlines() if line.startswith("ACL SETUSER")]
-    rights = [word for word in line.split() if word.startswith("+")]
+    lines = [line for line in text.splitlines() if line.startswith("ACL SETUSER")]
+    rights, of_changes = ([word for word in line.split() if word.startswith("+")] for line in lines)
     kinds: tuple[Kind, ...] = ("stream", "hash", "set")
     for kind in kinds:
         sink = limited(server, *rights)
@@ -132,6 +133,16 @@ def test_the_rights_the_documentation_names_are_enough(server: RedisServer) -> N
         sink.close()
     with server.client() as client:
         assert set(client.keys("*")) == {"stream:1", "hash:1", "set:1", f"{LEDGER}{SLOT}"}
+        client.flushall()
+    options: dict[str, Any] = {"newer_by": "at", "delete_when": "gone", "deletes_kept": 1}
+    sink = limited(server, *rights, *of_changes, kind="hash", key="orders:{id}", **options)
+    sink.open(CONTEXT)
+    for batch in range(3):  # a hash, its delete, and that delete is forgotten
+        rows = pa.table({"id": [1], "at": [batch], "gone": [batch == 1], "note": pa.nulls(1)})
+        sink.write(chunk(rows, batch=batch, after=sink.last(SLOT)))
+    sink.close()
+    with server.client() as client:
+        assert client.hget(f"{LEDGER}wal/default/deleted", "covered") == "2"
 
 
 # Replicas.
