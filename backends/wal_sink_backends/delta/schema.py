@@ -65,6 +65,17 @@ def check_table(table: Any, what: str) -> None:
         )
 
 
+def check_mergeable(table: Any, what: str) -> None:
+    """Refuse a table of which deltalake can replace no rows. Raises `PermanentError`."""
+    if table.metadata().configuration.get("delta.appendOnly") == "true":
+        raise PermanentError(f"{what}: the table has delta.appendOnly=true. Remove it, or pass mode='append'")
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise PermanentError(
+            f"{what}: the table has the feature deletionVectors, which deltalake cannot read. Drop the feature, or use "
+            "Delta's own MERGE (wrap.foreach_batch)"
+        )
+
+
 def new_columns(table: Any, schemas: Iterable[pa.Schema], what: str) -> list[Field]:
     """The columns that a table lacks and may get, so that it takes rows of all these schemas.
 

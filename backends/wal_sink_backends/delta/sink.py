@@ -11,6 +11,7 @@ from wal_sink.sinks.base import CommitPosition, CommitSink
 from wal_sink.stores.spec import LOCAL, StoreSpec
 from wal_sink.support.arguments import check_bool, one_of
 from wal_sink.support.texts import Finding, fine
+from wal_sink_backends.common.changes import OnDelete
 from wal_sink_backends.common.options import from_environment, refuse_braces
 from wal_sink_backends.common.segment_files import (
     SegmentFile,
@@ -25,16 +26,19 @@ from wal_sink_backends.delta.history import LogGoneError, Positions, positions, 
 from wal_sink_backends.delta.schema import (
     Field,
     check_columns,
+    check_mergeable,
     check_table,
     columns_with_bounds,
     new_columns,
     table_schema,
 )
 from wal_sink_backends.delta.table import Table
+from wal_sink_backends.delta.upserts import Upserts
 
 if TYPE_CHECKING:
     from wal_sink.sinks.base import BatchCommit, SinkContext, StagedSegment
 
+Mode: TypeAlias = Literal["append", "upsert"]
 IfRolledBack: TypeAlias = Literal["refuse", "accept"]
 """Stop, or go on, if the table was restored to a state before the newest batch, or nobody can tell."""
 _STORES = (LOCAL, "s3", "gs", "az", "abfs", "abfss")
@@ -45,18 +49,22 @@ _PARTS = ("", "/version", "/digest")
 
 
 class DeltaSink(ReadySink, CommitSink):
-    """A Delta table to which each batch is appended in one commit, with the position of the sink in it. Runs anywhere.
+    """A Delta table that gets each batch in one commit, with the position of the sink in it. Runs anywhere.
 
     `table`: a local folder (on a cluster one that every machine mounts), `s3://bucket/table`, or a table on `gs://`,
     `az://` or `abfss://`, which were not tried. `storage_options`: as deltalake names them. They travel to the
     executors with the sink, secrets included, but are never shown. `options_from_env` maps names of options to
     environment variables instead, which are read where the sink runs. deltalake also finds credentials itself.
 
-    A segment becomes a file of the table as it is, so no row is encoded twice. The table is refused if a file of it
-    needs more than a segment has: partitions, column mapping, constraints, computed columns, unknown features. Columns
-    are matched by name, and their types must be equal; columns that only the table has are NULL. With `evolve="add"`
-    the table gets a column that it lacks, in a commit before that of the batch; never a name that differs from another
-    one only in case.
+    With `mode="append"` a segment becomes a file of the table as it is, so no row is encoded twice. The table is
+    refused if a file of it needs more than a segment has: partitions, column mapping, constraints, computed columns,
+    unknown features. Columns are matched by name, and their types must be equal; columns that only the table has are
+    NULL. With `evolve="add"` the table gets a column that it lacks, in a commit before that of the batch; never a name
+    that differs from another one only in case.
+
+    `mode="upsert"` replaces the row with the same `key`, with `newer_by` (one column or several) only if the new row is
+    as new or newer. With `delete_when`, a boolean column, and `on_delete="mark"` it takes a change stream. All rows of
+    a batch, one for each key, are in memory, and a file in which a row is replaced is written again.
 
     `create=True` makes a missing table with the columns of the first batch. `rolled_back="accept"`, meant for one
     start: go on after a RESTORE to a state before the newest batch, without its rows, or if nobody can tell since the
@@ -74,6 +82,11 @@ class DeltaSink(ReadySink, CommitSink):
         *,
         storage_options: Mapping[str, object] | None = None,
         options_from_env: Mapping[str, str] | None = None,
+        mode: Mode = "append",
+        key: Sequence[str] = (),
+        newer_by: str | Sequence[str] = (),
+        delete_when: str | None = None,
+        on_delete: OnDelete = "delete",
         create: bool = False,
         evolve: Evolve = "refuse",
         rolled_back: IfRolledBack = "refuse",
@@ -92,6 +105,12 @@ class DeltaSink(ReadySink, CommitSink):
         self._options_from_env = dict(options_from_env or {})
         self._create = create
         self._adds = evolve == "add"
+        one_of("mode", mode, get_args(Mode))
+        self.replaces_rows = mode == "upsert"
+        what = f"DeltaSink({self._spec.safe_url!r})"
+        self._upserts = Upserts.of(what, key, newer_by, delete_when, on_delete) if mode == "upsert" else None
+        if self._upserts is None and (key or newer_by or delete_when):
+            raise ConfigError(f"{what}: key, newer_by and delete_when need mode='upsert'")
         self._rolled_back = rolled_back
         self._table: Table | None = None
         self._context: SinkContext | None = None
@@ -117,11 +136,15 @@ class DeltaSink(ReadySink, CommitSink):
         state, what = self._new_table().look(), repr(self)
         if schema is not None:
             table_schema(schema, what)
+            if self._upserts is not None:
+                self._upserts.check(schema, what)
         if state is None:
             self._refuse_missing()
             return [fine("target", f"{what}: the first delivery makes this table")]
         check_table(state, what)
         added: list[Field] = []
+        if self._upserts is not None:
+            check_mergeable(state, what)
         if schema is not None:
             added = new_columns(state, [schema], what) if self._adds else []
             check_columns(state, schema, what, added)
@@ -171,6 +194,9 @@ class DeltaSink(ReadySink, CommitSink):
                 if new:
                     table.add_columns(new)
                     continue  # somebody may have altered it since
+                if self._upserts is not None:
+                    self._upserts.merge(table, [file.path for file in files], stored, told, what)
+                    return
                 added = _added(table, files, columns_with_bounds(state), what)
                 table.append(added, stored, told)
             except StoreError:
@@ -233,6 +259,8 @@ class DeltaSink(ReadySink, CommitSink):
         Returns the columns that it has to get first.
         """
         check_table(state, what)
+        if self._upserts is not None:
+            check_mergeable(state, what)
         alike = {file.columns: file for file in files}.values() if self._adds else ()
         new = new_columns(state, [schema_of(file, table.footer) for file in alike], what)
         refuse_nulls(files, table.footer, what, lambda schema: check_columns(state, schema, what, new))

@@ -21,6 +21,7 @@ from wal_sink.errors import ConfigError, PermanentError, StoreError
 from wal_sink.stores.spec import LOCAL, StoreSpec
 from wal_sink.support.secrets import Redactor, named_secrets
 from wal_sink_backends.common.sinks import client_library
+from wal_sink_backends.delta.upserts import SOURCE, TARGET, quoted
 
 _PACKAGE = "'deltalake>=1.6,<1.7'"
 _LASTING = re.compile(r"[Uu]nsupported|not supported|catalog-managed")
@@ -134,6 +135,49 @@ class Table:
             ]
             state.create_write_transaction(adds, "append", state.schema(), commit_properties=properties)
             self._sync(_entry(version))
+
+    def merge(
+        self,
+        rows: pa.Table,
+        same_key: str,
+        updates: Sequence[tuple[str, Mapping[str, str]]],
+        positions: Mapping[str, int],
+        told: Mapping[str, object],
+    ) -> bool:
+        """Apply rows, one for each key, and commit them with positions as the version after that of the last look.
+
+        False if they alter nothing: then nothing is committed, no position either. Raises `StoreError` as `append`.
+        """
+        state, lake = self._state, self._lake
+        version = state.version() + 1
+        with self._translated(f"merging into version {version}"):
+            properties = lake.CommitProperties(
+                custom_metadata={"walSink": told},
+                max_commit_retries=0,
+                app_transactions=[lake.Transaction(name, number) for name, number in positions.items()],
+            )
+            merging = state.merge(
+                rows, same_key, source_alias=SOURCE, target_alias=TARGET, commit_properties=properties
+            )
+            for condition, values in updates:
+                merging = merging.when_matched_update(dict(values), condition)
+            inserted = {name: f"{SOURCE}.{quoted(name)}" for name in rows.column_names}
+            merging.when_not_matched_insert(inserted).execute()
+            if state.version() < version:
+                return False
+            self._sync(_entry(version))
+            return True
+
+    def read(self, path: str) -> pa.Table:
+        """The rows of a file."""
+        with self._translated(f"reading {path}"):
+            return pq.ParquetFile(pa.BufferReader(self._opened(path).read())).read()
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files that no version names. One that stays is left to VACUUM."""
+        with suppress(Exception):
+            for path in paths:
+                self._files(self._options).delete_file(path)
 
     def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Commit columns as the version after that of the last look. Raises `StoreError` as `append` does."""

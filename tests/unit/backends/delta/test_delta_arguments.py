@@ -50,7 +50,7 @@ def test_urls_that_cannot_work() -> None:
 
     cases: list[tuple[Any, ...]] = [
         ("delta:///x#create=true", "expected '[?]' before the options, not '#'"),
-        ("delta:///x?make=true", "unknown options make; known are options_from_env, create, evolve, rolled_back"),
+        ("delta:///x?make=true", "unknown options make; known are options_from_env, mode, key, newer_by, "),
         ("delta:///x?create=perhaps", "create='perhaps': expected true or false"),
         ("delta:///x?evolve=perhaps", "evolve='perhaps'"),
         ("delta://x/y", "a local folder has no host"),

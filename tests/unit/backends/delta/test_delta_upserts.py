@@ -1,0 +1,231 @@
+"""`DeltaSink` with `mode="upsert"`: one row a key, in one MERGE with the position."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tests.support.change_history import Model, batches_of, history, table_of
+from tests.support.delta_tables import ROWS, Declared, at, batch, context, entries, opened, rows_in
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink_backends.delta import DeltaSink
+from wal_sink_backends.delta.table import Table
+
+MARKING: dict[str, Any] = {
+    "mode": "upsert",
+    "key": "id",
+    "newer_by": ["at", "pos"],
+    "delete_when": "gone",
+    "on_delete": "mark",
+    "create": True,
+}
+
+
+class DiedError(BaseException):
+    """Nothing after it runs, as in a process that was killed."""
+
+
+def told(rows: Any) -> dict[Any, Any]:
+    """By key. The other columns of a marked row depend on the order in which its events came."""
+    return {row["id"]: {**row, "note": None if row["gone"] else row["note"]} for row in rows}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_change_log_with_a_kill_in_each_batch(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    changes = history(seed, changes=600, keys=40)
+    table = tmp_path / "table"
+    steps = ["look", "read", "merge", "append", "delete"]
+    for number, some in enumerate(batches_of(changes, 60)):
+        cut = chance.randrange(1, 60)
+        parts = [one for one in (table_of(some[:cut], flag="gone"), table_of(some[cut:], flag="gone")) if one.num_rows]
+        names = parts[0].column_names
+        with pytest.MonkeyPatch.context() as patch:
+            calls, dies_at = itertools.count(1), chance.randrange(2, 14)
+            for step in steps:
+                patch.setattr(Table, step, dying(getattr(Table, step), calls, dies_at))
+            try:
+                with opened(table, context(columns=names), **MARKING) as sink:
+                    sink.commit(batch(sink, number, *parts))
+            except DiedError:
+                pass
+        with opened(table, context(columns=names), **MARKING) as sink:
+            if sink.position() != at(number):
+                sink.commit(batch(sink, number, *parts))
+            assert sink.position() == at(number)
+        model = Model(mark=True).apply(changes[: 60 * (number + 1)])
+        rows = rows_in(table)
+        assert len(rows) == len({row["id"] for row in rows})
+        assert told(rows) == told(model.rows.values()), number
+
+
+def dying(call: Any, calls: Any, at_call: int) -> Any:
+    def wrapped(*given: Any) -> Any:
+        if next(calls) == at_call:
+            raise DiedError
+        found = call(*given)
+        if next(calls) == at_call:
+            raise DiedError
+        return found
+
+    return wrapped
+
+
+def test_a_batch_that_alters_nothing_has_its_position(tmp_path: Path) -> None:
+    some = table_of(history(1, changes=20, keys=5), flag="gone")
+    with opened(tmp_path / "t", context(columns=some.column_names), **MARKING) as sink:
+        sink.commit(batch(sink, 0, some))
+        sink.commit(batch(sink, 1, some))
+        assert sink.position() == at(1)
+    assert DeltaTable(str(tmp_path / "t")).version() == 2
+    assert not [*(tmp_path / "t").glob("wal-sink-*")]
+
+
+def test_another_writer_between_look_and_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = history(2, changes=40, keys=5)
+    first, second, theirs = (table_of(changes[a : a + 10], flag="gone") for a in (0, 10, 20))
+    folder = tmp_path / "t"
+    merge = Table.merge
+    with opened(folder, context(columns=first.column_names), **MARKING) as sink:
+        sink.commit(batch(sink, 0, first))
+        one = batch(sink, 1, second)
+        calls: list[int] = []
+
+        def merge_later(self: Table, *given: Any) -> bool:
+            calls.append(1)
+            if len(calls) == 1:
+                with opened(folder, context("other", columns=first.column_names), **MARKING) as other:
+                    other.commit(batch(other, 0, theirs))
+            return merge(self, *given)
+
+        monkeypatch.setattr(Table, "merge", merge_later)
+        sink.commit(one)
+    assert len(calls) == 3
+    assert told(rows_in(folder)) == told(Model(mark=True).apply(changes[:30]).rows.values())
+
+
+def test_a_catch_up_after_a_rollback_brings_no_older_row_back(tmp_path: Path) -> None:
+    changes = history(5, changes=60, keys=8)
+    first, second, third = (table_of(changes[at : at + 20], flag="gone") for at in (0, 20, 40))
+    folder = tmp_path / "t"
+    with opened(folder, context(columns=first.column_names), **MARKING) as sink:
+        for number, rows in enumerate((first, second, third)):
+            sink.commit(batch(sink, number, rows))
+        DeltaTable(str(folder)).restore(1)
+        assert sink.position() == at(2, held=0)
+        for number, rows in ((1, second), (2, third)):
+            sink.commit(batch(sink, number, rows))
+        assert sink.position() == at(2)
+    assert told(rows_in(folder)) == told(Model(mark=True).apply(changes[:60]).rows.values())
+
+
+def test_plain_upserts_of_names_and_texts_that_need_quotes(tmp_path: Path) -> None:
+    names = ['Key"1', "select", "v-2", "note"]
+
+    def rows(*values: tuple[Any, ...]) -> pa.Table:
+        kinds = [pa.string(), pa.date32(), pa.decimal128(9, 2), pa.list_(pa.string())]
+        columns = zip(*values, strict=True)
+        return pa.table(
+            {name: pa.array(list(column), kind) for name, kind, column in zip(names, kinds, columns, strict=True)}
+        )
+
+    day, long, one, two = date(2026, 1, 1), "k" * 300, Decimal(1), Decimal(2)
+    options: dict[str, Any] = {"mode": "upsert", "key": ['Key"1', "select"], "newer_by": "v-2", "create": True}
+    with opened(tmp_path / "t", context(columns=names), **options) as sink:
+        sink.commit(batch(sink, 0, rows((long, day, one, ["a"]), ("k'", day, two, ["b"]), (long, day, one, ["c"]))))
+        sink.commit(batch(sink, 1, rows(("k'", day, one, ["d"]), (long + "x", day, None, None))))
+        sink.commit(batch(sink, 2, rows((long, day, None, ["e"]), (long + "x", day, None, ["f"]))))
+    assert sorted(tuple(row.values()) for row in rows_in(tmp_path / "t")) == [
+        ("k'", day, two, ["b"]),
+        (long, day, one, ["c"]),
+        (long + "x", day, None, ["f"]),
+    ]
+
+
+ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({**MARKING, "on_delete": "delete"}, "delete_when needs on_delete='mark'"),
+    ({**MARKING, "key": ()}, "expected different columns for key and newer_by"),
+    ({**MARKING, "newer_by": "id"}, "expected different columns for key and newer_by"),
+    ({**MARKING, "newer_by": ()}, "a change stream needs key and newer_by"),
+    ({"key": "id"}, "key, newer_by and delete_when need mode='upsert'"),
+    ({"mode": "merge"}, "mode='merge'"),
+]
+
+
+@pytest.mark.parametrize(("options", "told_of"), ARGUMENTS)
+def test_arguments_that_cannot_work(options: dict[str, Any], told_of: str) -> None:
+    with pytest.raises(ConfigError, match=told_of):
+        DeltaSink("/table", **options)
+
+
+def column(kind: Any, *values: Any) -> pa.Table:
+    return pa.table({"id": pa.array(values, kind), "note": ["x"] * len(values)})
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "told_of"),
+    [
+        ({"key": "id"}, column(pa.int64(), None), "key column 'id' is NULL in 1 rows"),
+        ({"key": "id"}, column(pa.float64(), 1.0), "column 'id' of key or newer_by is double. Cast it in the query"),
+        ({"key": "no"}, column(pa.int64(), 1), "column 'no' of key or newer_by is not among"),
+        (
+            {"key": "id", "newer_by": "note", "delete_when": "gone", "on_delete": "mark"},
+            column(pa.int64(), 1, 2).append_column("gone", pa.array([None, True])),
+            "1 rows cannot be applied: column 'gone' of the change stream is NULL",
+        ),
+    ],
+)
+def test_rows_that_are_refused(tmp_path: Path, options: dict[str, Any], rows: pa.Table, told_of: str) -> None:
+    with opened(tmp_path / "t", context(columns=rows.column_names), mode="upsert", create=True, **options) as sink:
+        one = batch(sink, 0, rows)
+        with pytest.raises(PermanentError, match=told_of):
+            sink.commit(one)
+        assert sink.position() is None
+
+
+@pytest.mark.parametrize(
+    ("declared", "told_of"),
+    [
+        (Declared(1, 2, properties={"delta.appendOnly": "true"}), "delta.appendOnly=true"),
+        (Declared(3, 7, ["deletionVectors"]), "the feature deletionVectors, which deltalake cannot read"),
+    ],
+)
+def test_tables_that_are_refused(tmp_path: Path, declared: Declared, told_of: str) -> None:
+    table = declared.make(tmp_path / "t")
+    with opened(table, mode="upsert", key="id") as sink:
+        with pytest.raises(PermanentError, match=told_of):
+            sink.examine(None)
+        one = batch(sink, 0)
+        with pytest.raises(PermanentError, match=told_of):
+            sink.commit(one)
+
+
+def test_the_library_merges_into_the_next_version_or_fails(tmp_path: Path) -> None:
+    """A merge that other writers overtook is no rebased one, and one that alters nothing commits nothing."""
+    write_deltalake(str(tmp_path / "t"), ROWS)
+    late, later = DeltaTable(str(tmp_path / "t")), DeltaTable(str(tmp_path / "t"))
+    write_deltalake(str(tmp_path / "t"), ROWS.slice(0, 0), mode="append")
+
+    def merge(table: DeltaTable, rows: pa.Table, condition: str) -> None:
+        properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction("wal-sink/x", 1)])
+        merging = table.merge(rows, "t.id = s.id", source_alias="s", target_alias="t", commit_properties=properties)
+        merging.when_matched_update({"note": "s.note"}, condition).execute()
+
+    with pytest.raises(CommitFailedError):
+        merge(late, ROWS, "true")
+    later.update_incremental()
+    merge(later, ROWS, "false")
+    assert (later.version(), later.transaction_version("wal-sink/x")) == (1, None)
+    merge(later, ROWS, "true")
+    assert (later.version(), later.transaction_version("wal-sink/x")) == (2, 1)
+    kinds = [kind for action in entries(tmp_path / "t", 2) for kind in action]
+    assert sorted(kinds) == ["add", "commitInfo", "remove", "txn"]
