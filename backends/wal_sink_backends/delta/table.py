@@ -173,12 +173,6 @@ class Table:
         with self._translated(f"reading {path}"):
             return pq.ParquetFile(pa.BufferReader(self._opened(path).read())).read()
 
-    def delete(self, paths: Sequence[str]) -> None:
-        """Delete files that no version names. One that stays is left to VACUUM."""
-        with suppress(Exception):
-            for path in paths:
-                self._files(self._options).delete_file(path)
-
     def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Commit columns as the version after that of the last look. Raises `StoreError` as `append` does."""
         state, lake = self._state, self._lake

@@ -105,11 +105,12 @@ class Upserts:
         told: Mapping[str, object],
         what: str,
     ) -> None:
-        """Commit the rows of some files with positions, as `Table.append` commits files, and delete the files."""
+        """Commit the rows of some files with positions, as `Table.append` commits files. VACUUM deletes the files: the
+        library deletes while it holds Python's lock.
+        """
         rows = self.folded(map(table.read, paths), what)
         if not table.merge(rows, self.same_key, self.updates(rows.column_names), positions, told):
             table.append([], positions, told)
-        table.delete(paths)
 
     # The clauses of MERGE.
 

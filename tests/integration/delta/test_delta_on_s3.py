@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Barrier, Thread
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -157,18 +158,38 @@ def test_every_request_of_a_commit_may_fail(server: S3Product, proxy: FaultyProx
     assert {"GET", "HEAD", "PUT"} <= {*methods}
 
 
+def test_every_request_of_a_merge_may_fail(server: S3Product, proxy: FaultyProxy, table: str) -> None:
+    """Before the server got it, and after: with the answer to the commit among them."""
+    written = list[str]()
+    for fault in (_refused, _answer_lost):
+        for number in itertools.count(1):
+            its = f"{table}-{fault.__name__}-{number}"
+            _commit_through(server, proxy, its, fault, number, mode="upsert", key="id")
+            _is_delivered(server, its, [1, 2, 3])
+            if proxy.hit is None:
+                break
+            if proxy.hit.method == "PUT":
+                written.append(proxy.hit.target)
+    assert any("_delta_log/00000000000000000002.json" in target for target in written)
+
+
 def _requests_of_a_commit(server: S3Product, proxy: FaultyProxy, table: str) -> list[tuple[Request, Answer]]:
     _commit_through(server, proxy, table, pass_on, 0)
     return list(proxy.seen)
 
 
 def _commit_through(
-    server: S3Product, proxy: FaultyProxy, table: str, fault: Callable[[Exchange], None], number: int
+    server: S3Product,
+    proxy: FaultyProxy,
+    table: str,
+    fault: Callable[[Exchange], None],
+    number: int,
+    **upsert: Any,
 ) -> None:
     """Commit batch 1 as the core does: after a failed call it looks, and commits again if the batch is not there."""
     with (
-        opened(table, storage_options=options(server.endpoint), create=True) as direct,
-        opened(table, storage_options=options(proxy.url)) as sink,
+        opened(table, storage_options=options(server.endpoint), create=True, **upsert) as direct,
+        opened(table, storage_options=options(proxy.url), **upsert) as sink,
     ):
         deliver(direct, 0)
         prepared = batch(direct, 1)
@@ -177,14 +198,14 @@ def _commit_through(
             sink.commit(prepared)
         except StoreError:
             if direct.position() != prepared.position:
-                direct.commit(prepared)
+                direct.commit(batch(direct, 1) if upsert else prepared)
         assert proxy.problems == []
 
 
-def _is_delivered(server: S3Product, table: str) -> None:
+def _is_delivered(server: S3Product, table: str, ids: Sequence[int] = (1, 1, 2, 2, 3, 3)) -> None:
     lake = DeltaTable(table, storage_options=options(server.endpoint))
     assert lake.version() == 2
-    assert ids_in(table, server) == [1, 1, 2, 2, 3, 3]
+    assert ids_in(table, server) == [*ids]
 
 
 def test_a_commit_that_arrives_late_is_refused_by_the_store(server: S3Product, proxy: FaultyProxy, table: str) -> None:
