@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -76,17 +76,17 @@ def check_mergeable(table: Any, what: str) -> None:
         )
 
 
-def new_columns(table: Any, schemas: Iterable[pa.Schema], what: str) -> list[Field]:
+def new_columns(table: Any, schemas: Iterable[pa.Schema], never: Collection[str], what: str) -> list[Field]:
     """The columns that a table lacks and may get, so that it takes rows of all these schemas.
 
-    None has the name of another one in another case, and none needs a feature that the table does not have.
+    None is one of `never`, has the name of another one in another case, or needs a feature that the table lacks.
     """
     fields = _fields(table)
     first = len(fields)
     for schema in schemas:
         known = {field["name"].lower() for field in fields}
         lacking = [field for field in table_schema(schema, what)["fields"] if field["name"].lower() not in known]
-        fields += [field for field in lacking if not _lacks_feature(table, field)]
+        fields += [one for one in lacking if one["name"] not in never and not _lacks_feature(table, one)]
     return fields[first:]
 
 

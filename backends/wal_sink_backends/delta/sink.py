@@ -84,7 +84,7 @@ class DeltaSink(ReadySink, CommitSink):
         options_from_env: Mapping[str, str] | None = None,
         mode: Mode = "append",
         key: Sequence[str] = (),
-        newer_by: str | Sequence[str] = (),
+        newer_by: Sequence[str] = (),
         delete_when: str | None = None,
         on_delete: OnDelete = "delete",
         create: bool = False,
@@ -109,6 +109,7 @@ class DeltaSink(ReadySink, CommitSink):
         self.replaces_rows = mode == "upsert"
         what = f"DeltaSink({self._spec.safe_url!r})"
         self._upserts = Upserts.of(what, key, newer_by, delete_when, on_delete) if mode == "upsert" else None
+        self._never_added = (*self._upserts.key, *self._upserts.newer_by) if self._upserts else ()
         if self._upserts is None and (key or newer_by or delete_when):
             raise ConfigError(f"{what}: key, newer_by and delete_when need mode='upsert'")
         self._rolled_back = rolled_back
@@ -146,7 +147,7 @@ class DeltaSink(ReadySink, CommitSink):
         if self._upserts is not None:
             check_mergeable(state, what)
         if schema is not None:
-            added = new_columns(state, [schema], what) if self._adds else []
+            added = new_columns(state, [schema], self._never_added, what) if self._adds else []
             check_columns(state, schema, what, added)
         adds = f". The next delivery adds the columns {', '.join(each['name'] for each in added)}" if added else ""
         return [fine("target", f"{what} can be reached, is at version {state.version()} and takes whole files{adds}")]
@@ -262,7 +263,7 @@ class DeltaSink(ReadySink, CommitSink):
         if self._upserts is not None:
             check_mergeable(state, what)
         alike = {file.columns: file for file in files}.values() if self._adds else ()
-        new = new_columns(state, [schema_of(file, table.footer) for file in alike], what)
+        new = new_columns(state, [schema_of(file, table.footer) for file in alike], self._never_added, what)
         refuse_nulls(files, table.footer, what, lambda schema: check_columns(state, schema, what, new))
         return new
 

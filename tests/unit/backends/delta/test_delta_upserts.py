@@ -19,6 +19,7 @@ from tests.support.delta_tables import ROWS, Declared, at, batch, context, entri
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink_backends.delta import DeltaSink
 from wal_sink_backends.delta.table import Table
+from wal_sink_backends.delta.urls import delta_sink
 
 MARKING: dict[str, Any] = {
     "mode": "upsert",
@@ -150,6 +151,30 @@ def test_plain_upserts_of_names_and_texts_that_need_quotes(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("name", ["id", "v"])
+def test_key_and_version_do_not_come(tmp_path: Path, name: str) -> None:
+    """Stored rows would have NULL there."""
+    rows = pa.table({"id": pa.array([1]), "v": pa.array([1]), "note": ["x"], "more": ["y"]})
+    write_deltalake(str(tmp_path / "t"), rows.drop_columns([name, "more"]))
+    options: dict[str, Any] = {"mode": "upsert", "key": "id", "newer_by": "v", "evolve": "add"}
+    with opened(tmp_path / "t", context(columns=rows.column_names), **options) as sink:
+        one = batch(sink, 0, rows)
+        with pytest.raises(PermanentError, match=f"the table has no column '{name}'"):
+            sink.commit(one)
+    assert DeltaTable(str(tmp_path / "t")).version() == 0
+
+
+def test_a_column_that_comes_with_an_upsert(tmp_path: Path) -> None:
+    old = pa.table({"id": pa.array([1, 2]), "v": pa.array([1, 1])})
+    new = pa.table({"id": pa.array([2, 3]), "v": pa.array([2, 2]), "more": ["b", "c"]})
+    options: dict[str, Any] = {"mode": "upsert", "key": "id", "newer_by": "v", "evolve": "add", "create": True}
+    with opened(tmp_path / "t", context(columns=new.column_names), **options) as sink:
+        for number, rows in enumerate((old, new, pa.table({"id": pa.array([2]), "v": pa.array([3])}))):
+            sink.commit(batch(sink, number, rows))
+    rows = sorted(tuple(row.values()) for row in rows_in(tmp_path / "t"))
+    assert rows == [(1, 1, None), (2, 3, "b"), (3, 2, "c")], "a column that the query lacks keeps its value"
+
+
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({**MARKING, "on_delete": "delete"}, "delete_when needs on_delete='mark'"),
     ({**MARKING, "key": ()}, "expected different columns for key and newer_by"),
@@ -158,6 +183,12 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"key": "id"}, "key, newer_by and delete_when need mode='upsert'"),
     ({"mode": "merge"}, "mode='merge'"),
 ]
+
+
+def test_a_url_has_several_columns_with_commas() -> None:
+    found = delta_sink("delta:///x?mode=upsert&key=id,day&newer_by=at,pos&delete_when=gone&on_delete=mark")._upserts
+    assert found is not None
+    assert (found.key, found.newer_by) == (("id", "day"), ("at", "pos"))
 
 
 @pytest.mark.parametrize(("options", "told_of"), ARGUMENTS)
