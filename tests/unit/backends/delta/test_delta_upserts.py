@@ -171,8 +171,8 @@ def test_a_column_that_comes_with_an_upsert(tmp_path: Path) -> None:
     with opened(tmp_path / "t", context(columns=new.column_names), **options) as sink:
         for number, rows in enumerate((old, new, pa.table({"id": pa.array([2]), "v": pa.array([3])}))):
             sink.commit(batch(sink, number, rows))
-    rows = sorted(tuple(row.values()) for row in rows_in(tmp_path / "t"))
-    assert rows == [(1, 1, None), (2, 3, "b"), (3, 2, "c")], "a column that the query lacks keeps its value"
+    found = sorted(tuple(row.values()) for row in rows_in(tmp_path / "t"))
+    assert found == [(1, 1, None), (2, 3, "b"), (3, 2, "c")], "a column that the query lacks keeps its value"
 
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
