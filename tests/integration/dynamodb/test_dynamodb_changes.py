@@ -165,7 +165,7 @@ def test_a_change_between_reading_and_writing_is_read_again(server: DynamoDbLoca
     table = server.new_table()
     newer = {"id": {"N": "1"}, "at": {"S": "2026-01-01T00:00:00.000000Z"}, "pos": {"N": "5"}, "note": {"S": "theirs"}}
     with opened(server, table, **CHANGES) as sink, opened(server, table, **CHANGES) as other:
-        transact, tried = sink._calls.transact, list[bool]()
+        transact, tried = sink._calls.transact, list[int]()
 
         def overtaken(*given: Any) -> bool:
             if not tried and by == "another program":
