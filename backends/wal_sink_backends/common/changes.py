@@ -12,11 +12,14 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.support.arguments import one_of
 from wal_sink_backends.common.columns import array_of, is_text, text_bytes
+from wal_sink_backends.common.sinks import warn_once
 
+_compute: Any = pc
 OnDelete: TypeAlias = Literal["delete", "mark"]
 """Delete the row, or set the column of `delete_when` and keep the row."""
 OPERATIONS: Mapping[str, bool] = MappingProxyType({"c": False, "r": False, "u": False, "d": True})
@@ -102,6 +105,10 @@ class Changes:
             nulls: list[bool] = array_of(table.column(name)).is_null().to_pylist()
             for row in (row for row, is_null in enumerate(nulls) if is_null):
                 found.setdefault(row, f"column {name!r} of the change stream is NULL")
+        for name in (name for name in self.newer_by if pa.types.is_floating(table.schema.field(name).type)):
+            for row, is_nan in enumerate(_compute.is_nan(array_of(table.column(name))).to_pylist()):
+                if is_nan:
+                    found.setdefault(row, f"column {name!r} of the change stream is NaN")
         return found
 
     def deletes(self, table: pa.Table) -> list[bool]:
@@ -128,6 +135,25 @@ class Changes:
 
 def _values(table: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """The values of some columns, by row."""
-    columns = [table.column(name) for name in names]
-    lists = [text_bytes(column) if is_text(column.type) else array_of(column).to_pylist() for column in columns]
-    return list(zip(*lists, strict=True))
+    return list(zip(*(_values_of(table.column(name)) for name in names), strict=True))
+
+
+def _values_of(column: Any) -> list[Any]:
+    """The values of a column; moments as numbers, since Python knows fewer years than Arrow."""
+    array = array_of(column)
+    if is_text(array.type):
+        return text_bytes(array)
+    if pa.types.is_temporal(array.type) and array.type.bit_width in {32, 64}:
+        array = array.view(pa.int64() if array.type.bit_width == 64 else pa.int32())
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def warn_of_repeated_keys(table: pa.Table, key: Sequence[str], what: str) -> None:
+    """Warn, once in this process, of rows of a plain upsert that have one key. `what`: the sink, without secrets."""
+    if any(pa.types.is_nested(table.schema.field(name).type) for name in key):
+        return
+    if table.select([*key]).group_by([*key]).aggregate([]).num_rows < table.num_rows:
+        warn_once(
+            f"{what}: several rows of a chunk have one key, and without newer_by the row that comes last stays. "
+            "Segments of a batch have no order. Pass newer_by, a column that tells which row is the newest"
+        )

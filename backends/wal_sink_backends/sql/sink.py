@@ -22,24 +22,26 @@ from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import ForgottenError
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.support.arguments import check_bool, one_of
+from wal_sink.support.arguments import check_bool, check_count, one_of
 from wal_sink.support.secrets import mask_url
 from wal_sink.support.texts import Finding, counted, fine
+from wal_sink_backends.common.changes import Changes, OnDelete, warn_of_repeated_keys
+from wal_sink_backends.common.columns import is_text
 from wal_sink_backends.common.options import Options, refuse_braces
 from wal_sink_backends.common.sinks import Evolve, IfRecreated, LedgerSink, name_of, reached
+from wal_sink_backends.sql.base.changes import ChangeStream, Part, deleted_table, replacing_in
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     ColumnsMissing,
     Connection,
     Dialect,
     Limits,
-    Replacing,
     RowsRefused,
     TableAltered,
     TableMissing,
 )
 from wal_sink_backends.sql.base.server import BLANK, address_in, shown_scheme
-from wal_sink_backends.sql.base.table import Known, TargetTable
+from wal_sink_backends.sql.base.table import TargetTable
 from wal_sink_backends.sql.base.values import kind_of, refuse_nulls, refuse_repeated_keys
 
 if TYPE_CHECKING:
@@ -117,8 +119,10 @@ _DIALECTS: dict[str, _Make] = {
 }
 
 
-_TRIES = 3
-"""The first one may find no table, the second one a table that another process made without a column."""
+_TRIES = 4
+"""The first one may find no table, the second one a table that another process made without a column, the third one no
+table of deletes.
+"""
 Mode: TypeAlias = Literal["append", "upsert"]
 
 
@@ -137,8 +141,14 @@ class SqlSink(LedgerSink):
 
     `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
     here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments either
-    may win, unless the `Delivery` has `max_concurrency=1`. With `newer_by`, a column of numbers or moments, a row
-    replaces another only if it is as new or newer, whatever their segments. NULL is the oldest.
+    may win, unless the `Delivery` has `max_concurrency=1`. With `newer_by`, columns of numbers or moments that are
+    compared in their order, a row replaces another only if it is as new or newer, whatever their segments. NULL is the
+    oldest.
+
+    `operation` (a column with Debezium's c, r, u, d) or `delete_when` (a boolean column) make the rows a change stream,
+    which needs `key` and `newer_by`: the newest version of a key wins, and at equality a delete. Deletes are remembered
+    for `deletes_kept` batches, in a separate table; rows of older batches are refused. `on_delete="mark"` sets the
+    column of `delete_when` and the version instead, and remembers nothing. One delivery task writes at a time.
 
     Columns are matched by name. With `evolve="add"` the table gets a column that it lacks, which may be NULL; never one
     of the key, `newer_by`, or a name that differs from another one only in case. Values that a column would alter are
@@ -164,7 +174,11 @@ class SqlSink(LedgerSink):
         *,
         mode: Mode = "append",
         key: Sequence[str] = (),
-        newer_by: str | None = None,
+        newer_by: Sequence[str] | str | None = None,
+        operation: str | None = None,
+        delete_when: str | None = None,
+        on_delete: OnDelete = "delete",
+        deletes_kept: int = 1000,
         schema: str | None = None,
         create_table: bool = True,
         may_drop_rows: bool = False,
@@ -185,11 +199,11 @@ class SqlSink(LedgerSink):
         self._mode = mode
         self.replaces_rows = mode == "upsert"
         self._key = (key,) if isinstance(key, str) else tuple(key)
-        self._replacing = Replacing(self._key, newer_by)
+        self._newer_by = (newer_by,) if isinstance(newer_by, str) else tuple(newer_by or ())
         check_bool("may_drop_rows", may_drop_rows)
         self._may_drop_rows = may_drop_rows
         one_of("recreated_table", recreated_table, get_args(IfRecreated))
-        self._recreated_table = recreated_table
+        self._recreated_table: IfRecreated = recreated_table
         one_of("evolve", evolve, get_args(Evolve))
         self._target = TargetTable(
             self._dialect,
@@ -197,12 +211,25 @@ class SqlSink(LedgerSink):
             self._key,
             create=create_table,
             adds=evolve == "add",
-            versions=[newer_by] if newer_by else (),
+            versions=self._newer_by,
         )
         self._connection: Connection | None = None
         self._opened = False
-        self.max_concurrency = self._dialect.most_writers
         self._check_arguments()
+        changes = Changes.of(
+            "SqlSink",
+            key=self._key,
+            newer_by=self._newer_by,
+            operation=operation,
+            delete_when=delete_when,
+            on_delete=on_delete,
+        )
+        self._stream = (
+            ChangeStream(self._dialect, table, changes, deletes_kept, create=create_table) if changes else None
+        )
+        self.max_concurrency = 1 if self._stream else self._dialect.most_writers
+        check_count("deletes_kept", deletes_kept)
+        self._check_length(deleted_table(table) if self._stream and self._stream.deleted else table)
 
     def __repr__(self) -> str:
         key = f", key={self._key!r}" if self._key else ""
@@ -224,18 +251,19 @@ class SqlSink(LedgerSink):
         at = self._dialect.address
         what = f"table {self._table!r} in {at}"
         if schema is not None:
-            self._check_names(schema.names, what)
-            self._check_age(schema, what)
+            self._check_schema(schema, what)
         connection = self._dialect.connect_to_look()
         if connection is None:
             return [fine("target", f"{at}: the first delivery makes this database")]
         try:
             with self._dialect.translated(f"looking at {what}"), self._dialect.reading(connection):
-                found = self._target.examine(connection, schema, what)
+                found = [self._target.examine(connection, self._stored(schema), what)]
+                if self._stream:
+                    found += self._stream.examine(connection, schema, what)
                 has_ledger = bool(self._dialect.columns(connection, LEDGER))
         finally:
             connection.close()
-        return [reached(at, has_ledger=has_ledger), found]
+        return [reached(at, has_ledger=has_ledger), *found]
 
     def positions_in_ledger(self, slots: Sequence[str]) -> Mapping[str, Position]:
         """The positions, in one statement; MariaDB takes 1,000 slots in each, SQLite 500.
@@ -270,8 +298,7 @@ class SqlSink(LedgerSink):
         """
         what = f"{name_of(chunk)}: table {self._table!r} in {self._dialect.address}"
         connection, chunk = self._connected(), chunk.maps_as(self._maps)
-        self._check_names(chunk.table.schema.names, what)
-        self._check_age(chunk.table.schema, what)
+        self._check_schema(chunk.table.schema, what)
         with self._dialect.translated(what, _range_of(chunk)):
             try:
                 self._write_and_make_table(connection, chunk, what)
@@ -284,17 +311,18 @@ class SqlSink(LedgerSink):
         for _ in range(_TRIES - 1):
             try:
                 return self._write(connection, chunk, what)
-            except TableMissing:
-                self._target.make(connection, chunk.table.schema)
-            except ColumnsMissing as missing:
+            except TableMissing as missing:
+                missing.make()
+            except ColumnsMissing as lacking:
                 with suppress(TableAltered):
-                    self._target.add(connection, missing.columns, what)
+                    self._target.add(connection, lacking.columns, what)
             except TableAltered:
                 continue
         return self._write(connection, chunk, what)
 
     def _write(self, connection: Connection, chunk: Chunk, what: str) -> None:
         """One transaction, committed or without a trace."""
+        stream, deleted = self._stream, None
         with self._dialect.transaction(connection):
             stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
             try:
@@ -303,23 +331,49 @@ class SqlSink(LedgerSink):
             except ForgottenError:
                 self._target.oid = None  # of a server with an older state, perhaps another one
                 raise
+            covered = stream.lock(connection, chunk) if stream else None
             refuse_lost = partial(self._refuse_lost_table, connection, chunk, what)
-            known = self._target.fit(connection, chunk.table.schema, what, refuse_lost)
-            try:
-                rows = self._dialect.encode(connection, chunk.table, self._key, known.declared)
-            except (ConfigError, PermanentError) as error:  # a type that the database cannot hold: no retry will help
-                raise PermanentError(f"{what}: {error}") from error
-            self._refuse_by_value(chunk, rows, known)
-            rows = self._dialect.in_key_order(connection, rows, chunk.table, self._key, known.collations)
-            put = self._dialect.putting(connection, self._table, rows.columns, self._replacing)
-            found = self._dialect.insert(connection, rows, put, may_drop=self._may_drop_rows, what=what)
-            refused = {**found, **rows.refused}
+            known = self._target.fit(connection, self._stored(chunk.table.schema), what, refuse_lost)
+            if stream:
+                stream.refuse_old(chunk, covered, what)
+                deleted = stream.fit(connection, chunk.table.schema, covered, what, self._recreated_table)
+                parts = stream.parts(connection, chunk, known, deleted, covered)
+            else:
+                if self._key and not self._newer_by:
+                    warn_of_repeated_keys(chunk.table, self._key, repr(self))
+                replacing = replacing_in(chunk.table.schema, self._key, self._newer_by)
+                putting = partial(self._dialect.putting, connection, self._table, replacing=replacing)
+                parts = iter([Part(chunk.table, range(chunk.num_rows), known, putting)])
+            refused: dict[int, str] = {}
+            for part in parts:
+                refused |= self._put(connection, part, what)
             if refused:
                 self._target.confirm(connection, known, what)  # the table may have changed since it refused them
                 raise RowsRefused(refused)
+            if stream:
+                stream.advance(connection, chunk, covered)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
             self._target.confirm(connection, known, what)
+            if stream and stream.deleted and deleted:
+                stream.deleted.confirm(connection, deleted, what)
         self._target.remember(known)
+        if stream and stream.deleted and deleted:
+            stream.deleted.remember(deleted)
+
+    def _put(self, connection: Connection, part: Part, what: str) -> dict[int, str]:
+        """Write rows, or return the refused ones by row of the chunk."""
+        if not part.numbers and self._stream:
+            return {}
+        try:
+            rows = self._dialect.encode(connection, part.table, self._key, part.known.declared)
+        except (ConfigError, PermanentError) as error:  # a type that the database cannot hold: no retry will help
+            raise PermanentError(f"{what}: {error}") from error
+        refused = self._refused_by_value(part, rows)
+        if len(refused) == len(rows.refused):
+            rows = self._dialect.in_key_order(connection, rows, part.table, self._key, part.known.collations)
+            put = part.putting(rows.columns)
+            refused |= self._dialect.insert(connection, rows, put, may_drop=self._may_drop_rows, what=what)
+        return {part.numbers[row]: reason for row, reason in refused.items()}
 
     def _refuse_lost_table(self, connection: Connection, chunk: Chunk, what: str) -> None:
         """Refuse to make a table that the ledger says had rows. Called in the writing transaction; one statement.
@@ -339,21 +393,20 @@ class SqlSink(LedgerSink):
                 "earlier rows may be missing from the table"
             )
 
-    def _refuse_by_value(self, chunk: Chunk, rows: Rows, known: Known) -> None:
-        """Refuse rows before they are sent: a generated value could equal a later row's, a row without age replace
-        another.
+    def _refused_by_value(self, part: Part, rows: Rows) -> dict[int, str]:
+        """Rows that are refused before they are sent: a generated value could equal a later row's, a row without age
+        replace another.
         """
-        refused = dict(rows.refused)
-        for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
+        refused, known = dict(rows.refused), part.known
+        for name, column in zip(part.table.column_names, part.table.columns, strict=True):
             declared = known.declared.get(self._dialect.fold(name), "")
             if self._dialect.fold(name) in known.replaces_nulls:
                 refuse_nulls(column, f"column {name!r} is NULL, but the database would replace the NULL", refused)
             if declared.lower() in self._dialect.documents and kind_of(column.type) == "text":
                 refuse_repeated_keys(column, name, refused, declared)
-            if name == self._replacing.newer_by:
+            if name in self._newer_by:
                 self._dialect.refuse_ageless(column, name, refused)
-        if len(refused) > len(rows.refused):
-            raise RowsRefused(refused)
+        return refused
 
     def _check_arguments(self) -> None:
         one_of("mode", self._mode, get_args(Mode))
@@ -361,18 +414,24 @@ class SqlSink(LedgerSink):
             raise ConfigError(
                 f"mode={self._mode!r} with key={self._key!r}: expected key columns for 'upsert', and only there"
             )
-        if (newer_by := self._replacing.newer_by) is not None and (not self._key or newer_by in ("", *self._key)):
+        if (ages := self._newer_by) and (not self._key or {*ages} & {"", *self._key} or len({*ages}) < len(ages)):
             raise ConfigError(
-                f"newer_by={newer_by!r}: expected the name of a column, only with mode='upsert', other than the key's"
+                f"newer_by={ages!r}: expected names of columns, only with mode='upsert', other than the key's"
             )
         if not self._table or "\0" in self._table or self._table.lower() == LEDGER:
             raise ConfigError(f"table={self._table!r}: expected the name of a table other than {LEDGER}")
-        if self._dialect.too_long([self._table]):
-            size = len(self._table.encode("utf-8", "replace"))
+
+    def _check_length(self, name: str) -> None:
+        if self._dialect.too_long([name]):
+            size = len(name.encode("utf-8", "replace"))
             raise ConfigError(
-                f"table={self._table!r}: expected at most {self._dialect.longest_name} bytes, found {size}. Choose a "
+                f"table={name!r}: expected at most {self._dialect.longest_name} bytes, found {size}. Choose a "
                 "shorter name"
             )
+
+    def _stored(self, schema: Any) -> Any:
+        """The columns that are stored; None if none are known."""
+        return self._stream.stored(schema) if self._stream and schema is not None else schema
 
     # The connection.
 
@@ -389,6 +448,8 @@ class SqlSink(LedgerSink):
     def _connect(self) -> Connection:
         """A new connection to a database that has a ledger."""
         self._target.forget()
+        if self._stream and self._stream.deleted:
+            self._stream.deleted.forget()
         connection = self._dialect.connect()
         try:
             with self._dialect.translated(f"opening {self._dialect.address}"):
@@ -417,18 +478,20 @@ class SqlSink(LedgerSink):
         if missing:
             raise PermanentError(f"{what}: key column {missing[0]!r} is not among the columns {list(names)}")
 
-    def _check_age(self, schema: Any, what: str) -> None:
-        name = self._replacing.newer_by
-        if name is None:
-            return
-        if name not in schema.names:
-            raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")
-        if not self._dialect.tells_age(kind := schema.field(name).type):
-            raise PermanentError(
-                f"{what}: newer_by column {name!r} is {kind} in the query. {self._dialect.address} keeps such values "
-                "as texts or without an order, so their age cannot be compared. Cast the column to a number or a "
-                "timestamp"
-            )
+    def _check_schema(self, schema: Any, what: str) -> None:
+        self._check_names(schema.names, what)
+        if self._stream:
+            self._stream.changes.check(schema, what)
+        for name in self._newer_by:
+            if name not in schema.names:
+                raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")
+            kind = schema.field(name).type
+            if not self._dialect.tells_age(kind) and not (self._stream and is_text(kind)):
+                raise PermanentError(
+                    f"{what}: newer_by column {name!r} is {kind} in the query. {self._dialect.address} keeps such "
+                    "values as texts or without an order, so their age cannot be compared. Cast the column to a number "
+                    "or a timestamp"
+                )
 
 
 def _range_of(chunk: Chunk) -> str:

@@ -21,9 +21,9 @@ from wal_sink.sinks.json_rows import decimal_texts, plain_values
 from wal_sink.support.logs import logger_of
 from wal_sink_backends.common.columns import array_of, stored_type, texts_of
 from wal_sink_backends.sql.base.dialect import (
+    DELETED_COLUMNS,
     LEDGER,
     LEDGER_COLUMNS,
-    STORED,
     Connection,
     Dialect,
     Look,
@@ -32,6 +32,7 @@ from wal_sink_backends.sql.base.dialect import (
     ledger_values,
 )
 from wal_sink_backends.sql.base.values import Dropped, Kind, Rows, json_texts, kind_of
+from wal_sink_backends.sql.sqlite_rows import RowWriter, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,7 +81,11 @@ _DEFINITIONS = """
     SELECT name, type, sql FROM sqlite_master WHERE lower(name) IN (lower(?), lower(?)) AND type IN ('table', 'view')
 """
 _NEEDED = """SELECT name FROM pragma_table_info(?) WHERE "notnull" AND dflt_value IS NULL AND NOT pk"""
-_DIGIT = re.compile(r"[0-9]")
+_COLLATIONS = """
+    SELECT x.name, x.coll FROM pragma_index_list(?) AS l JOIN pragma_index_xinfo(l.name) AS x
+    WHERE l."unique" AND x.key AND x.name IS NOT NULL
+"""
+"""Columns of unique indexes. A table tells the collation of a column in its statement only."""
 _REPLACES = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _NO_WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
 """Texts, names and comments of a definition."""
@@ -95,6 +100,7 @@ class Sqlite(Dialect):
     busy_timeout_s: float
     creates_in_transaction = True
     most_writers = 1
+    same = "IS"
     slots_at_once = 500  # versions before 3.32 take 999 parameters: https://www.sqlite.org/limits.html
 
     @property
@@ -231,8 +237,8 @@ class Sqlite(Dialect):
         return self.stored(connection, [slot]).get(slot)
 
     def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
-        upsert = self._upsert(LEDGER, LEDGER_COLUMNS, Replacing(("slot",)))
-        if (count := connection.execute(upsert, ledger_values(entry)).rowcount) != 1:  # a trigger may drop it
+        writer = RowWriter(self, connection, LEDGER, LEDGER_COLUMNS, Replacing(("slot",)))
+        if (count := writer.upsert(ledger_values(entry))) != 1:  # a trigger may drop it
             raise PermanentError(f"slot {entry.position.slot!r} of {LEDGER}: {count} rows moved, expected 1")
 
     # The target table.
@@ -290,12 +296,15 @@ class Sqlite(Dialect):
         return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))
 
     def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
-        insert = self._upsert(table, columns, replacing)
-        counted = self._replaced(connection, table, columns, replacing) if replacing.key else None
+        writer = RowWriter(self, connection, table, columns, replacing)
+        return self._put(connection, table, each(writer.replacing()) if replacing.key else writer.insert)
+
+    def _put(self, connection: Connection, table: str, write: Callable[[Sequence[Any]], int]) -> Put:
+        """A function from one that writes rows, and returns how many of them the table has."""
 
         def put(rows: Sequence[Any]) -> Dropped | None:
             try:
-                kept = sum(map(counted, rows)) if counted else connection.executemany(insert, rows).rowcount
+                kept = write(rows)
             except sqlite3.IntegrityError as error:
                 if not connection.in_transaction:  # further rows would be committed one by one
                     raise PermanentError(
@@ -307,36 +316,29 @@ class Sqlite(Dialect):
 
         return put
 
-    def _replaced(
-        self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing
-    ) -> Callable[[Sequence[Any]], int]:
-        """A function that writes one row and returns 1 if the table has it, 0 if the table drops it.
+    def remembering(self, connection: Connection, table: str, deleted: str, replacing: Replacing) -> Sequence[str]:
+        types, named = self.columns(connection, table), self.quote(deleted)
+        collations = dict(connection.execute(_COLLATIONS, (table,)).fetchall())
+        parts = [
+            f"{self.quote(name)} {types[self.fold(name)]} COLLATE {collations.get(name, 'BINARY')} NOT NULL"
+            for name in (*replacing.key, *replacing.newer_by)
+        ]
+        batch, wal = DELETED_COLUMNS
+        parts += [f"{batch} INTEGER NOT NULL", f"{wal} TEXT NOT NULL", f"PRIMARY KEY ({self.listed(replacing.key)})"]
+        return (
+            f"CREATE TABLE IF NOT EXISTS {named} ({', '.join(parts)})",
+            f"CREATE INDEX IF NOT EXISTS {self.quote(f'{deleted}_batch')} ON {named} ({batch})",
+        )
 
-        SQLite does not count a row that is older than the stored one or has only key columns, so such a row is written
-        again in the way that counts.
-        """
-        insert = self._upsert(table, columns, replacing)
-        insist = f"{self._inserting(table, columns)} {self.insisting(columns, replacing)}"
-        sent = {column: f"?{at}" for at, column in enumerate(columns, 1)}
-        same_key = " AND ".join(f"{self.quote(column)} = {sent[column]}" for column in replacing.key)
-        there = " AND ".join(f"{self.quote(column)} IS {value}" for column, value in sent.items())
-        named, at = replacing.newer_by, list(columns).index
-        if replacing.newer_by is not None:
-            age, ours = self.quote(replacing.newer_by), sent[replacing.newer_by]
-            there += f" OR {age} IS NOT NULL AND ({ours} IS NULL OR {age} > {ours})"
-        keys = " AND ".join(f"{self.quote(column)} = ?" for column in replacing.key)
-        of_age = f"SELECT {self.quote(named or '')} FROM {self.quote(table)} WHERE {keys}"  # noqa: S608 - quoted
-        look = f"SELECT count(*) FROM {self.quote(table)} WHERE {same_key} AND ({there})"  # noqa: S608 - quoted
+    def deleting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        writer = RowWriter(self, connection, table, columns, replacing)
+        return self._put(connection, table, each(writer.deleting()))
 
-        def count(row: Sequence[Any]) -> int:
-            if named is not None:
-                stored = connection.execute(of_age, [row[at(column)] for column in replacing.key]).fetchone() or ()
-                _refuse_other_form([*stored, row[at(named)]], table, named)
-            if connection.execute(insert, row).rowcount or connection.execute(look, row).fetchone() != (0,):
-                return 1
-            return int(connection.execute(insist, row).rowcount)
-
-        return count
+    def marking(
+        self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing, marks: Sequence[str]
+    ) -> Put:
+        writer = RowWriter(self, connection, table, columns, replacing)
+        return self._put(connection, table, each(writer.marking(marks)))
 
     def tells_age(self, kind: ArrowType) -> bool:
         """Whether the values of a type keep their order.
@@ -355,15 +357,6 @@ class Sqlite(Dialect):
         for row, text in enumerate(plain_values(column, name)):
             if text and not text[0].isdecimal():
                 refused.setdefault(row, f"newer_by column {name!r} is beyond the years 0000 to 9999: {text}")
-
-    def _upsert(self, table: str, columns: Sequence[str], replacing: Replacing) -> str:
-        """The statement that inserts a row and replaces one with the same key if there are key columns."""
-        insert = self._inserting(table, columns)
-        return f"{insert} {self.on_conflict(columns, replacing)}" if replacing.key else insert
-
-    def _inserting(self, table: str, columns: Sequence[str]) -> str:
-        marks = ", ".join("?" for _ in columns)
-        return f"INSERT INTO {self.quote(table)} AS {STORED} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
 
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002
         return _TYPE_NAMES.get(kind_of(kind), "TEXT")
@@ -385,25 +378,6 @@ def _problem(name: str, kind: str, definition: str) -> str | None:
     if definition.lstrip().upper().startswith("CREATE VIRTUAL"):
         return f"{name} is a virtual table, and such a table may keep rows outside of the transaction; expected a table"
     return None
-
-
-def _refuse_other_form(ages: Sequence[Any], table: str, column: str) -> None:
-    """Refuse to compare a stored age with a sent one of another form: as texts, 23:00 in one form may precede 09:00 in
-    the other.
-    """
-    forms = [_form_of(age) for age in ages if age is not None]
-    if len(set(forms)) > 1:
-        raise PermanentError(
-            f"table {table!r}: newer_by column {column!r} holds a value of the form {forms[0]!r}, but the query sends "
-            f"{forms[1]!r}, and SQLite would compare them as text. Convert the stored values to the second form. "
-            "Texts of datetime() in UTC become timestamps by strftime('%Y-%m-%dT%H:%M:%f000Z', column)"
-        )
-
-
-def _form_of(age: Any) -> str:
-    if isinstance(age, (int, float)) or age == "NaN":
-        return "number"
-    return _DIGIT.sub("0", age) if isinstance(age, str) else type(age).__name__
 
 
 def _code_of(error: Exception) -> int:

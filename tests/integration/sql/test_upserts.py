@@ -21,7 +21,7 @@ from tests.support.side_by_side import side_by_side
 from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from tests.support.waiting import PATIENCE_S
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql.mariadb.dialect import FOLDED, folded
+from wal_sink_backends.sql.mariadb.order import FOLDED, folded
 
 KEYS, CHUNKS = 400, 6
 JANUARY = dt.datetime(2023, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)

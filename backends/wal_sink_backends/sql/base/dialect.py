@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
+DELETED_COLUMNS = ("wal_sink_batch", "wal_sink_wal")
+"""Of the table of remembered deletes, behind key and version: the batch that remembers a delete, and its WAL."""
 STORED = "wal_sink_stored"
 """The name of the target table within a statement that replaces rows."""
 SHORT_WAIT_S = 2
@@ -80,7 +82,11 @@ def entry_in(row: Sequence[Any], asked: Collection[str]) -> LedgerEntry:
 
 
 class TableMissing(Exception):
-    """The target table has to be made outside of the transaction, which is then begun again."""
+    """A table has to be made outside of the transaction, by a call of `make`. Then the transaction is begun again."""
+
+    def __init__(self, make: Callable[[], None]) -> None:
+        super().__init__()
+        self.make = make
 
 
 class ColumnsMissing(Exception):
@@ -109,8 +115,16 @@ class Replacing:
 
     key: Sequence[str] = ()
     """Columns in which the replaced row is equal. Without any, nothing is replaced."""
-    newer_by: str | None = None
-    """A column in which the replaced row is not newer: smaller, equal or NULL. None: every row is replaced."""
+    newer_by: Sequence[str] = ()
+    """Columns, the most important one first, in which together the replaced row is not newer: smaller, equal or NULL.
+    Without any, every row is replaced.
+    """
+    texts: Collection[str] = ()
+    """Those of `newer_by` that are texts, which are compared byte by byte whatever their collation."""
+    strict: bool = False
+    """Whether a row of equal age stays as well."""
+    deleted: str | None = None
+    """The table of remembered deletes. A row is left out if a delete of its key is as new or newer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,8 @@ class Dialect(ABC):
     """Declared types, in lower case, that keep a document's values but no repeated key."""
     schema_is: ClassVar[str | None] = None
     """The thing that the argument `schema` names, for messages; None if a database has none."""
+    same: ClassVar[str] = "IS NOT DISTINCT FROM"
+    """The operator that takes two NULLs for equal."""
     holds: bool = True
     """Whether the table cannot be altered from `hold` until the end of the transaction."""
     adds: ClassVar[str] = "ADD COLUMN"
@@ -288,6 +304,25 @@ class Dialect(ABC):
         """Whether the values of a type keep their order in this database."""
         return kind_of(kind) in {"integer", "number", "decimal", "moment"}
 
+    def age(self, expression: str, *, is_text: bool) -> str:
+        """A part of a version in a comparison. Texts are compared byte by byte."""
+        return f"{expression} COLLATE BINARY" if is_text else expression
+
+    def ages(self, replacing: Replacing, expression: Callable[[str], str]) -> list[str]:
+        """The parts of a version, from an expression for each column's name."""
+        return [self.age(expression(name), is_text=name in replacing.texts) for name in replacing.newer_by]
+
+    def newer(self, ours: Sequence[str], theirs: Sequence[str], *, strict: bool) -> str:
+        """The condition that our version is newer than theirs, or (unless `strict`) equal. NULL is the oldest."""
+        if not ours:
+            return "1 = 1"
+        *pairs, (our, their) = zip(ours, theirs, strict=True)
+        above = "({1} IS NULL AND {0} IS NOT NULL) OR {0} > {1}".format
+        condition = above(our, their) if strict else f"{their} IS NULL OR {our} >= {their}"
+        for our, their in reversed(pairs):
+            condition = f"{above(our, their)} OR ({our} {self.same} {their} AND ({condition}))"
+        return condition
+
     def refuse_ageless(self, column: Any, name: str, refused: dict[int, str]) -> None:
         """Add the rows whose value in the `newer_by` column this database would compare in another order."""
 
@@ -338,6 +373,22 @@ class Dialect(ABC):
     def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         """A function that inserts some of the rows, replacing those with the same key if there are key columns."""
 
+    @abstractmethod
+    def remembering(self, connection: Connection, table: str, deleted: str, replacing: Replacing) -> Sequence[str]:
+        """The statements that make the table of remembered deletes: key and version as `table` has them, batch, WAL."""
+
+    @abstractmethod
+    def deleting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        """A function that puts deletes into `replacing.deleted`, and deletes the rows that are as old or older."""
+
+    @abstractmethod
+    def marking(
+        self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing, marks: Sequence[str]
+    ) -> Put:
+        """A function that puts the columns `marks` of some rows into stored rows that are as old or older, and inserts
+        rows whose key is not there.
+        """
+
     def release(self, connection: Connection, savepoint: str) -> None:
         """Forget a savepoint, if a new one of the same name would not replace it."""
         connection.execute(f"RELEASE SAVEPOINT {savepoint}")
@@ -380,7 +431,7 @@ class Dialect(ABC):
         """The clause of an INSERT into the table, called `STORED`, that replaces rows with the same key."""
         key = replacing.key
         updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
-        condition = "" if replacing.newer_by is None else f" WHERE {self._is_newer(replacing)}"
+        condition = f" WHERE {self._is_newer(replacing)}" if replacing.newer_by else ""
         return f"ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}{condition}' if updates else 'NOTHING'}"
 
     def insisting(self, columns: Sequence[str], replacing: Replacing) -> str:
@@ -396,10 +447,9 @@ class Dialect(ABC):
 
     def _is_newer(self, replacing: Replacing) -> str:
         """The condition under which a row replaces the stored one."""
-        if replacing.newer_by is None:
-            return "1 = 1"
-        age = self.quote(replacing.newer_by)
-        return f"{STORED}.{age} IS NULL OR excluded.{age} >= {STORED}.{age}"
+        sent = self.ages(replacing, lambda name: f"excluded.{self.quote(name)}")
+        stored = self.ages(replacing, lambda name: f"{STORED}.{self.quote(name)}")
+        return self.newer(sent, stored, strict=replacing.strict)
 
     # Names.
 

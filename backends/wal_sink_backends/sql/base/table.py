@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
@@ -174,7 +175,7 @@ class TargetTable:
         self._refuse_missing(what)
         refuse_lost()
         if not self._dialect.creates_in_transaction:
-            raise TableMissing
+            raise TableMissing(partial(self.make, connection, schema))
         self.make(connection, schema)
 
     def _refuse_missing(self, what: str) -> None:

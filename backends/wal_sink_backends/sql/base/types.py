@@ -193,7 +193,9 @@ Quote: TypeAlias = Callable[[str], str]
 
 
 def value_lists(table: pa.Table, key: Collection[str], quote: Quote) -> Rows:
-    """The rows of a table as `(1,'x',NULL)`; those with a NaN or infinite number, or no UTF-8 in a text, refused."""
+    """The rows of a table as literals, `('1', "'x'", 'NULL')`. Those with a NaN or infinite number, or no UTF-8 in a
+    text, are refused.
+    """
 
     def literals(column: Any, name: str, refused: dict[int, str]) -> list[str]:
         kind = kind_of(column.type)
@@ -201,7 +203,7 @@ def value_lists(table: pa.Table, key: Collection[str], quote: Quote) -> Rows:
         texts = _LITERALS[kind](array_of(column), name, refused)
         return ["NULL" if text is None else literal(text) for text in texts]
 
-    return Rows.of(table, key, literals, lambda columns: [f"({','.join(row)})" for row in zip(*columns, strict=True)])
+    return Rows.of(table, key, literals, lambda columns: list(zip(*columns, strict=True)))
 
 
 def _whole_literal(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:

@@ -6,21 +6,22 @@ Rows of an upsert are sent in the order of their keys, so that all writers lock 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from wal_sink.sinks.calls import is_certificate_error
-from wal_sink_backends.common.columns import array_of, stored_type, texts_of
-from wal_sink_backends.sql.base.dialect import LEDGER, SHORT_WAIT_S, Look, Replacing, TableAltered
+from wal_sink_backends.common.columns import stored_type
+from wal_sink_backends.sql.base.dialect import DELETED_COLUMNS, LEDGER, SHORT_WAIT_S, Look, Replacing, TableAltered
 from wal_sink_backends.sql.base.server import ServerDialect
 from wal_sink_backends.sql.base.types import MARIADB, value_lists
-from wal_sink_backends.sql.base.values import Dropped, Rows, kind_of
+from wal_sink_backends.sql.base.values import Dropped, Rows
+from wal_sink_backends.sql.mariadb.order import in_key_order
 from wal_sink_backends.sql.mariadb.session import Session, driver, mariadb_losses, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Put
@@ -99,6 +100,7 @@ class Mariadb(ServerDialect):
 
     types = MARIADB
     schema_is = "a database"
+    same = "<=>"
     documents = frozenset({"json"})  # of MySQL: MariaDB shows such a column as longtext, and it keeps the text
     slots_at_once = 1000  # each of at most 190 characters: far below any server's max_allowed_packet
     longest_name = 64 * 4
@@ -216,29 +218,16 @@ class Mariadb(ServerDialect):
     def in_key_order(
         self, connection: Session, rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]
     ) -> Rows:
-        """The same rows, ordered by the key; rows with one key keep their order.
-
-        MariaDB itself orders texts, except those of a collation that compares code points. On MySQL only the columns
-        count that can be ordered here. A text column is left out if its collation may treat texts as equal that differ
-        here: of two rows with one key, the later one has to come last.
-        """
-        order = _ordered_by_server(rows, table, key, collations, connection) if connection.is_mariadb else None
-        if order is None:
-            columns = [_comparable(table[name], name, collations.get(name.lower())) for name in key]
-            given = [column for column in columns if column is not None]
-            if not given:
-                return rows
-            keys = [tuple(column[number] for column in given) for number in rows.numbers]
-            order = sorted(range(len(keys)), key=keys.__getitem__)
-        return Rows(rows.columns, [rows.values[at] for at in order], [rows.numbers[at] for at in order], rows.refused)
+        return in_key_order(connection, rows, table, key, collations)
 
     def tells_age(self, kind: ArrowType) -> bool:
         """Whether the values of a type keep their order. Durations are texts here."""
         return not pa.types.is_duration(stored_type(kind)) and ServerDialect.tells_age(self, kind)
 
-    def create_table(self, connection: Session, table: str, statement: str) -> None:
+    def create_table(self, connection: Session, table: str, statement: str) -> None:  # noqa: ARG002 - the statement names the table
         """Create the table with texts that are compared byte by byte. For another collation, users create the table."""
-        connection.execute(statement if table == LEDGER else f"{statement} {_byte_by_byte(connection)}")
+        own = statement.endswith(self.table_options)  # the ledger and the table of deletes name theirs
+        connection.execute(f"{statement} {_byte_by_byte(connection)}" if own else statement)
 
     def add_columns(self, connection: Session, table: str, columns: Mapping[str, ArrowType]) -> None:
         """Add the columns without a copy of the table, texts as in `create_table`. MySQL has no IF NOT EXISTS."""
@@ -268,9 +257,14 @@ class Mariadb(ServerDialect):
         tail = f" {self.on_conflict(columns, replacing)}" if replacing.key else ""
         room = connection.longest_statement - len(head.encode()) - len(tail.encode())
 
-        def put(rows: Sequence[str]) -> str | Dropped | None:
+        covered = self._covered(connection, columns, replacing) if replacing.deleted else None
+
+        def put(rows: Sequence[Sequence[str]]) -> str | Dropped | None:
             kept = 0
-            for some in _statements(rows, min(_STATEMENT_BYTES, room)):
+            if covered:
+                gone = [bool(one) for some in _groups(rows) for one in covered(some)]
+                rows = [row for row, is_gone in zip(rows, gone, strict=True) if not is_gone]
+            for some in _statements([f"({','.join(row)})" for row in rows], min(_STATEMENT_BYTES, room)):
                 values = ",".join(some)
                 if len(values.encode()) > room:
                     return (
@@ -283,20 +277,90 @@ class Mariadb(ServerDialect):
 
         return put
 
+    def _covered(
+        self, connection: Session, columns: Sequence[str], replacing: Replacing
+    ) -> Callable[[Sequence[Sequence[str]]], Sequence[int]]:
+        """A function that tells of which rows a delete is remembered that is as new or newer."""
+        deleted = self.named(replacing.deleted or "")
+
+        def covered(rows: Sequence[Sequence[str]]) -> Sequence[int]:
+            found = []
+            for row in rows:
+                sent = dict(zip(columns, row, strict=True))
+                ours, stored = self.ages(replacing, sent.__getitem__), self.ages(replacing, self.quote)
+                newer = self.newer(stored, ours, strict=False)
+                found.append(f"EXISTS (SELECT 1 FROM {deleted} WHERE {self._same_key(replacing, sent)} AND ({newer}))")  # noqa: S608
+            answer: Sequence[int] = connection.execute(f"SELECT {', '.join(found)}").fetchone() or ()
+            return answer
+
+        return covered
+
+    def _same_key(self, replacing: Replacing, sent: Mapping[str, str]) -> str:
+        return " AND ".join(f"{self.quote(name)} = {sent[name]}" for name in replacing.key)
+
+    def remembering(self, connection: Session, table: str, deleted: str, replacing: Replacing) -> Sequence[str]:  # noqa: ARG002
+        batch, wal = DELETED_COLUMNS
+        names = self.listed((*replacing.key, *replacing.newer_by))
+        ours = f"{batch} BIGINT NOT NULL DEFAULT 0, {wal} VARCHAR(190) {_ASCII} NOT NULL DEFAULT ''"
+        keys = f"PRIMARY KEY ({self.listed(replacing.key)}), KEY ({batch})"
+        typed = f"SELECT {names} FROM {self.named(table)} WHERE FALSE"  # noqa: S608 - quoted
+        return [f"CREATE TABLE IF NOT EXISTS {self.named(deleted)} ({ours}, {keys}) ENGINE=InnoDB {typed}"]
+
+    def deleting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        remember = self.putting(
+            connection, replacing.deleted or "", columns, replace(replacing, deleted=None, strict=False)
+        )
+
+        def put(rows: Sequence[Sequence[str]]) -> str | Dropped | None:
+            if (problem := remember(rows)) is not None:
+                return problem
+            for some in _groups(rows):
+                conditions = [self._as_old(replacing, dict(zip(columns, row, strict=True))) for row in some]
+                connection.execute(f"DELETE FROM {self.named(table)} WHERE {' OR '.join(conditions)}")  # noqa: S608 - quoted
+            return None
+
+        return put
+
+    def marking(
+        self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing, marks: Sequence[str]
+    ) -> Put:
+        named = self.named(table)
+
+        def mark(row: Sequence[str]) -> None:
+            sent = dict(zip(columns, row, strict=True))
+            changes = ", ".join(f"{self.quote(name)} = {sent[name]}" for name in marks)
+            update = f"UPDATE {named} SET {changes} WHERE {self._as_old(replacing, sent)}"  # noqa: S608 - quoted
+            look = f"SELECT 1 FROM {named} WHERE {self._same_key(replacing, sent)}"  # noqa: S608 - quoted
+            if connection.execute(update).rowcount or connection.execute(look).fetchone():
+                return
+            connection.execute(f"INSERT INTO {named} ({self.listed(columns)}) VALUES ({', '.join(row)})")  # noqa: S608 - quoted
+
+        def put(rows: Sequence[Sequence[str]]) -> None:
+            for row in rows:
+                mark(row)
+
+        return put
+
+    def _as_old(self, replacing: Replacing, sent: Mapping[str, str]) -> str:
+        """The condition of stored rows that are as old as a row that is sent, or older."""
+        ours, stored = self.ages(replacing, sent.__getitem__), self.ages(replacing, self.quote)
+        return f"({self._same_key(replacing, sent)} AND ({self.newer(ours, stored, strict=False)}))"
+
+    def age(self, expression: str, *, is_text: bool) -> str:
+        return f"CAST(CONVERT({expression} USING utf8mb4) AS BINARY)" if is_text else expression
+
     def on_conflict(self, columns: Sequence[str], replacing: Replacing) -> str:
-        """The clause that replaces rows. Assignments run one after the other, so the column of the age comes last."""
-        key, age = replacing.key, replacing.newer_by
-        names = sorted((name for name in columns if name not in key), key=lambda name: name == age)
-        updates = [f"{self.quote(name)} = {self._newer(name, age)}" for name in names]
+        """The clause that replaces rows. Assignments run one after the other, so the parts of the version come last,
+        the most important one at the end.
+        """
+        key, ages = replacing.key, list(replacing.newer_by)
+        names = [*(name for name in columns if name not in (*key, *ages)), *reversed(ages)]
+        sent = self.ages(replacing, lambda name: f"VALUES({self.quote(name)})")
+        newer = self.newer(sent, self.ages(replacing, self.quote), strict=replacing.strict)
+        value = "IF({1}, VALUES({0}), {0})" if ages else "VALUES({0})"
+        updates = [f"{self.quote(name)} = {value.format(self.quote(name), newer)}" for name in names]
         same = f"{self.quote(key[0])} = {self.quote(key[0])}"
         return f"ON DUPLICATE KEY UPDATE {', '.join(updates) or same}"
-
-    def _newer(self, name: str, age: str | None) -> str:
-        quoted = self.quote(name)
-        if age is None:
-            return f"VALUES({quoted})"
-        at = self.quote(age)
-        return f"IF({at} IS NULL OR VALUES({at}) >= {at}, VALUES({quoted}), {quoted})"
 
     # Names.
 
@@ -310,6 +374,11 @@ class Mariadb(ServerDialect):
 def _byte_by_byte(connection: Session) -> str:
     """The clause that lets texts be compared so."""
     return f"COLLATE {'utf8mb4_nopad_bin' if connection.is_mariadb else 'utf8mb4_0900_bin'}"
+
+
+def _groups(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Rows by hundreds, each with a condition in one statement."""
+    return (rows[first : first + 100] for first in range(0, len(rows), 100))
 
 
 def _statements(rows: Sequence[str], most: int) -> Iterator[Sequence[str]]:
@@ -386,71 +455,3 @@ def problem_of_key(session: Session, at: tuple[Any, str], given: Collection[str]
 def _is_of_the_client(number: int) -> bool:
     """Whether PyMySQL itself made the error, not the server."""
     return 2000 <= number <= 2999
-
-
-FOLDED = (
-    *("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_unicode_520_ci", "utf8mb4_uca1400_ai_ci"),
-    *("utf8mb3_general_ci", "utf8mb3_unicode_ci", "latin1_swedish_ci"),
-)
-"""Collations in which two texts of printable ASCII are equal only if they are equal when `folded`. A test checks each
-of them on the server. No other collation that ignores case is known to have this property.
-"""
-
-
-def _ordered_by_server(
-    rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str], session: Session
-) -> Sequence[int] | None:
-    """The server's order of the rows, by one statement; None if it is not needed, or too large for a statement."""
-    columns: list[Sequence[str]] = [[str(at) for at in range(len(rows.numbers))]]
-    terms: list[str] = []
-    for name in key:
-        collation, name_in_query = collations.get(name.lower()), f"k{len(columns)}"
-        if _is_ordered_by_server(table[name], collation):
-            texts = texts_of(array_of(table[name]), name, {})
-            columns.append([session.quoted(texts[number] or "") for number in rows.numbers])
-            charset = str(collation).partition("_")[0]
-            terms.append(f"CONVERT({name_in_query} USING {charset}) COLLATE {collation}")
-        elif (values := _comparable(table[name], name, collation)) is not None:
-            columns.append(_ranks([values[number] for number in rows.numbers]))
-            terms.append(name_in_query)
-    if not any("COLLATE" in term for term in terms) or not rows.numbers:
-        return None
-    given = ",".join(f"({','.join(one)})" for one in zip(*columns, strict=True))
-    names = ", ".join(["n", *(f"k{at}" for at in range(1, len(columns)))])
-    statement = f"WITH given ({names}) AS (VALUES {given}) SELECT n FROM given ORDER BY {', '.join(terms)}, n"  # noqa: S608 - quoted
-    if len(statement.encode()) > session.longest_statement:
-        return None
-    return [int(at) for (at,) in session.execute(statement).fetchall()]
-
-
-def _is_ordered_by_server(column: Any, collation: str | None) -> bool:
-    """Whether only the server knows the order of a column."""
-    return collation is not None and kind_of(column.type) == "text" and not collation.endswith("_bin")
-
-
-def _ranks(values: Sequence[Any]) -> list[str]:
-    """Numbers in the order of the values; equal values have equal numbers."""
-    ranks = {value: str(rank) for rank, value in enumerate(sorted(set(values)))}
-    return [ranks[value] for value in values]
-
-
-def folded(text: str) -> str:
-    """A form of the text that is equal for texts that are equal in a collation of `FOLDED`, or one that pads."""
-    return text.lower().rstrip(" ")
-
-
-def _comparable(column: Any, name: str, collation: str | None) -> list[Any] | None:
-    """Values whose order is the same in every process; None if there is none, or if it is unknown here."""
-    kind, array = kind_of(column.type), array_of(column)
-    if kind == "moment":
-        return array.view(pa.int64() if array.type.bit_width == 64 else pa.int32()).to_pylist()  # type: ignore[no-any-return]
-    if kind in {"integer", "boolean", "decimal", "number", "binary"}:
-        return array.to_pylist()  # type: ignore[no-any-return]
-    if kind != "text" or collation is None:
-        return None
-    texts = [text or "" for text in texts_of(array, name, {})]  # a key that is NULL or not UTF-8 is refused anyway
-    if collation.endswith("_bin"):
-        return [text.rstrip(" ") for text in texts]
-    if collation in FOLDED and all(text.isascii() and text.isprintable() for text in texts):
-        return [folded(text) for text in texts]
-    return None

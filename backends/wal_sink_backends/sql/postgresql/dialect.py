@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, SHORT_WAIT_S, STORED, Look, Replacing
+from wal_sink_backends.sql.base.dialect import (
+    DELETED_COLUMNS,
+    LEDGER,
+    LEDGER_COLUMNS,
+    SHORT_WAIT_S,
+    Look,
+    Replacing,
+)
 from wal_sink_backends.sql.base.server import ServerDialect
 from wal_sink_backends.sql.base.types import POSTGRESQL, copy_rows
 from wal_sink_backends.sql.base.values import Dropped
 from wal_sink_backends.sql.postgresql.session import Session, connection_class, driver, postgresql_losses
+from wal_sink_backends.sql.postgresql.upsert import Upsert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +62,6 @@ _NEVER_OF_ROWS = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
 """SQLSTATE classes that are never about a row, also where they do not pass."""
 _CREATION_LOCK = 0x77616C73
 """The lock of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
-_SENT = "pg_temp.wal_sink_rows"
 _COLUMNS = """
     WITH RECURSIVE a (attname, type, typmod) AS (
         SELECT attname, atttypid, atttypmod FROM pg_attribute
@@ -292,6 +299,27 @@ class Postgresql(ServerDialect):
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str], declared: Mapping[str, str]) -> Rows:  # noqa: ARG002
         return copy_rows(table, key, declared)
 
+    def age(self, expression: str, *, is_text: bool) -> str:
+        return f'({expression})::text COLLATE "C"' if is_text else expression
+
+    def remembering(self, connection: Session, table: str, deleted: str, replacing: Replacing) -> Sequence[str]:  # noqa: ARG002
+        named, (batch, wal) = self.named(deleted), DELETED_COLUMNS
+        typed = f"SELECT {self.listed((*replacing.key, *replacing.newer_by))} FROM {self.named(table)} WITH NO DATA"  # noqa: S608
+        ours = f'ADD {batch} bigint NOT NULL, ADD {wal} text COLLATE "C" NOT NULL'
+        key = f"ADD PRIMARY KEY ({self.listed(replacing.key)})"
+        index = f"CREATE INDEX ON {named} ({batch})"
+        return [f"CREATE TABLE {named} AS {typed}; ALTER TABLE {named} {ours}, {key}; {index}"]
+
+    def deleting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        deleted = replacing.deleted or ""
+        upsert = Upsert(self, connection, deleted, columns, replace(replacing, deleted=None, strict=False))
+        return upsert.deleting(self.named(table))
+
+    def marking(
+        self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing, marks: Sequence[str]
+    ) -> Put:
+        return Upsert(self, connection, table, columns, replacing).marking(marks)
+
     def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         if replacing.key or connection.is_row_secured:  # then COPY into the table is refused
             return Upsert(self, connection, table, columns, replacing).put
@@ -302,82 +330,6 @@ class Postgresql(ServerDialect):
             return None if kept == len(rows) else Dropped(len(rows), kept)
 
         return put
-
-
-class Upsert:
-    """Writes through a temporary table; appends if there is no key. Of several rows with one key the newest counts, and
-    of these the last one.
-
-    Rows are written in the order of their keys, so that all writers lock them in the same order.
-    """
-
-    def __init__(
-        self, dialect: Postgresql, session: Session, table: str, columns: Sequence[str], replacing: Replacing
-    ) -> None:
-        self._session = session
-        named, quoted = dialect.named(table), [dialect.quote(column) for column in columns]
-        names = {column: f"c{number}" for number, column in enumerate(columns)}
-        keys = ", ".join(names[column] for column in replacing.key) or "number"
-        age = names.get(replacing.newer_by or "")
-        first = f"{age} DESC NULLS LAST, " if age else ""
-        self._newest = f"SELECT DISTINCT ON ({keys}) * FROM {_SENT} ORDER BY {keys}, {first}number DESC"  # noqa: S608
-        insert = (
-            f"INSERT INTO {named} AS {STORED} ({', '.join(quoted)}) SELECT {', '.join(names.values())} "  # noqa: S608
-            f"FROM ({self._newest}) AS newest ORDER BY {keys} "
-        )
-        self._merge, self._replaces = insert, bool(replacing.key)
-        if self._replaces:
-            self._merge = insert + dialect.on_conflict(columns, replacing)
-            self._insist = insert + dialect.insisting(columns, replacing)
-            self._settle = self._settling(dialect, named, names, replacing)
-        typed = ", ".join(f"{column} AS {name}" for column, name in zip(quoted, names.values(), strict=True))
-        of_columns = f"SELECT {typed}, 0::bigint AS number FROM {named} WITH NO DATA"  # noqa: S608 - quoted
-        session.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
-
-    def put(self, rows: Sequence[str]) -> Dropped | None:
-        """Write some rows; the dropped ones, None if there are none.
-
-        PostgreSQL does not count rows that are older than the stored ones, rows of a repeated key, and rows with only
-        key columns whose key is there already. Only if the count is lower than that of the rows, more is checked.
-        """
-        self._session.execute(f"TRUNCATE {_SENT}")
-        self._session.copy(f"COPY {_SENT} FROM STDIN", [f"{row}\t{number}" for number, row in enumerate(rows)])
-        written = self._session.execute(self._merge).rowcount
-        if written == len(rows):
-            return None
-        if not self._replaces:
-            return Dropped(len(rows), written)
-        ((keys,),) = self._session.execute(f"SELECT count(*) FROM ({self._newest}) AS newest").fetchall()  # noqa: S608
-        dropped = 0 if written == keys else self._dropped(len(rows))
-        return Dropped(keys, keys - dropped) if dropped else None
-
-    def _dropped(self, sent: int) -> int:
-        """The number of dropped rows.
-
-        Rows that are not in the table as they were sent, and not older than the stored ones, are written again in the
-        way that counts. A trigger that alters rows, or another writer, lets them be counted; a trigger that drops rows
-        does not.
-        """
-        unsettled = sent - self._session.execute(self._settle).rowcount
-        return unsettled - self._session.execute(self._insist).rowcount if unsettled else 0
-
-    def _settling(self, dialect: Postgresql, named: str, names: dict[str, str], replacing: Replacing) -> str:
-        """The statement that deletes those sent rows which need no further check.
-
-        They are not the newest of their key, are in the table as they were sent, or are older than the stored ones.
-        """
-        pairs = {f"{STORED}.{dialect.quote(column)}": f"newest.{name}" for column, name in names.items()}
-        same_key = " AND ".join(f"{STORED}.{dialect.quote(key)} = newest.{names[key]}" for key in replacing.key)
-        same_row = f"ROW({', '.join(pairs)})::record *= ROW({', '.join(pairs.values())})::record"
-        older = ""
-        if replacing.newer_by is not None:
-            theirs, ours = f"{STORED}.{dialect.quote(replacing.newer_by)}", f"newest.{names[replacing.newer_by]}"
-            older = f" OR ({theirs} IS NOT NULL AND ({ours} IS NULL OR {theirs} > {ours}))"
-        there = f"SELECT FROM {named} AS {STORED} WHERE {same_key} AND ({same_row}{older})"
-        return (
-            f"DELETE FROM {_SENT} WHERE number NOT IN "  # noqa: S608 - quoted
-            f"(SELECT number FROM ({self._newest}) AS newest WHERE NOT EXISTS ({there}))"
-        )
 
 
 class _Relation(NamedTuple):

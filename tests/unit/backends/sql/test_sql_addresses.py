@@ -35,7 +35,7 @@ def test_all_of_a_postgresql_url(monkeypatch: pytest.MonkeyPatch) -> None:
     assert repr(sink) == "SqlSink('postgresql://db:5433/shop/s', 'or ders', mode='upsert', key=('id', 'day'))"
     assert sink._target.creates is False
     assert sink._may_drop_rows is True
-    assert sink._replacing.newer_by == "at"
+    assert sink._newer_by == ("at",)
     given = parameters(sink)
     names = ("host", "port", "dbname", "user", "password", "sslmode", "connect_timeout", "tcp_user_timeout")
     assert [given[name] for name in names] == ["db", "5433", "shop", "etl", "hunter2", "verify-full", 4, 5500]

@@ -1,0 +1,94 @@
+"""Change streams of `SqlSink` on servers: the newest version of each key is there, whatever is late or killed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.change_streams import KEY, NEWER_BY, Model, deliveries, history
+from tests.support.chunks import chunk
+from tests.support.programs.change_writers import CHANGES, KEYS, change_writer
+from tests.support.servers.databases import DatabaseServer
+from tests.support.sql_chunks import opened, sink_to
+
+STORED = "SELECT shop, id, file, pos, value FROM flights"
+STREAM: dict[str, Any] = {"mode": "upsert", "key": KEY, "newer_by": NEWER_BY}
+
+
+@pytest.mark.parametrize("on_delete", ["delete", "mark"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_change_stream_ends_as_its_model(server: DatabaseServer, database: str, seed: int, on_delete: str) -> None:
+    way: dict[str, Any] = {"operation": "op"} if on_delete == "delete" else {"delete_when": "gone"}
+    model = Model()
+    with opened(sink_to(server, database, on_delete=on_delete, **way, **STREAM)) as sink:
+        for one, events in deliveries(seed, history(seed), without="gone" if on_delete == "delete" else "op"):
+            assert sink.write(one) is None
+            model.take(events)
+    if on_delete == "delete":
+        assert sorted(server.query(database, STORED)) == model.stored()
+    else:
+        found = server.query(database, "SELECT shop, id, file, pos, value, gone FROM flights")
+        assert sorted((*row[:-1], bool(row[-1])) for row in found) == model.stored_with_marks()
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[], list[tuple[Any, ...]]]]:
+    """Where a sink writes to, and a function that reads its rows."""
+    if request.param == "sqlite":
+        path = tmp_path / "rows.db"
+        return f"sqlite:///{path}", lambda: sqlite3.connect(path).execute(STORED).fetchall()
+    server: DatabaseServer = request.getfixturevalue(request.param)
+    database = server.new_database()
+    return server.url(database, password=True), lambda: server.query(database, STORED)
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql", "mariadb"], indirect=True)
+def test_kills_at_any_moment_leave_the_change_stream_as_its_model(
+    url: tuple[str, Callable[[], list[tuple[Any, ...]]]], tmp_path: Path
+) -> None:
+    to, stored = url
+    seed = random.randrange(10**6)
+    moments, model = random.Random(seed), Model()
+    for _, events in deliveries(seed, history(seed, keys=KEYS, changes=CHANGES), without="gone"):
+        model.take(events)
+    for number in range(8):
+        with change_writer(to, tmp_path / f"{number}.log", seed=seed) as life:
+            life.wait_for_output("wrote")
+            time.sleep(moments.uniform(0.0, 1.0))
+            life.send(signal.SIGKILL)
+            life.wait()
+    with change_writer(to, tmp_path / "last.log", seed=seed) as life:
+        assert life.wait() == 0, life.output[-500:]
+    assert sorted(stored()) == model.stored(), f"seed {seed}"
+
+
+def test_a_version_of_several_columns_in_a_plain_upsert(server: DatabaseServer, database: str) -> None:
+    """Column by column, NULL the oldest, an equal one replaces; within a chunk as between two."""
+    versions = [None, Decimal("1.50"), Decimal("10.25")]
+    rows = [(day, at) for day in (None, 1, 2) for at in versions]
+    pairs = list(itertools.product(range(9), repeat=2))
+
+    def table(side: int) -> pa.Table:
+        given = [(number, *rows[pair[side]], side) for number, pair in enumerate(pairs)]
+        columns = [pa.array(values) for values in zip(*given, strict=True)]
+        return pa.table(dict(zip(("id", "day", "at", "mark"), columns, strict=True)))
+
+    options: dict[str, Any] = {"mode": "upsert", "key": "id", "newer_by": ("day", "at")}
+    with opened(sink_to(server, database, **options)) as sink:
+        assert sink.write(chunk(table(0))) is None
+        assert sink.write(chunk(table(1), first=len(pairs))) is None
+    with opened(sink_to(server, database, "together", **options)) as sink:
+        assert sink.write(chunk(pa.concat_tables([table(0), table(1)]), slot="wal/default/1")) is None
+    due = [(number, int(second >= first)) for number, (first, second) in enumerate(pairs)]
+    for name in ("flights", "together"):
+        assert server.query(database, f"SELECT id, mark FROM {name} ORDER BY id") == due, name
