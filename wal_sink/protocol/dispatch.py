@@ -378,7 +378,7 @@ class CommitDispatcher:
                     return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
             prepared = self._prepares.deliver(delivery_context, manifest, tasks, confirm=False)
             if len(prepared) < len(tasks) or any(result.failure for result in prepared):
-                return [replace(result, rows=0) for result in prepared]
+                return prepared
             with self._opened(delivery_context) as (session, sink):
                 self._commit(delivery_context, manifest, prepared, session, sink)
         except (SinkFailedError, WalSinkError) as error:

@@ -330,7 +330,6 @@ def test_what_a_predecessor_that_woke_up_marked_is_not_missing(monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(run.shared.releaser, "release", marked_and_collected)
         assert run.advance(run.committers[0])
-
     assert not run.advance(run.committers[0])
     assert (sink.chunks, run.committers[0].next_batch()) == ([], 6)
 

@@ -310,18 +310,12 @@ def test_a_group_that_lasts_a_second_takes_no_further_batch() -> None:
 @pytest.mark.parametrize(
     ("newest", "is_open", "allowed", "reads"),
     [(9, False, True, [8]), (6, False, True, []), (7, False, True, [6]), (9, True, True, []), (9, False, False, [])],
-    ids=["behind", "one batch staged", "two batches staged", "known", "no groups"],
 )
-def test_one_read_tells_of_a_backlog_of_several_batches(
-    newest: int, is_open: bool, allowed: bool, reads: list[int]
-) -> None:
-    read: list[int] = []
-    run = Place().open({"a": Recorder()})
+def test_one_read_tells_of_a_backlog(newest: int, is_open: bool, allowed: bool, reads: list[int]) -> None:
+    read, run = list[int](), Place().open({"a": Recorder()})
     gate = SimpleNamespace(known=run.gate.known, is_known_open=lambda _: is_open, is_open=read.append)
     shared: Any = SimpleNamespace(gate=gate, history=SimpleNamespace(newest_known=newest), log=run.log)
-
     Group(shared, is_allowed=allowed).learn_of_backlog(5)
-
     assert read == reads
 
 

@@ -209,6 +209,7 @@ def test_a_failed_attempt_tells_when_it_failed_and_when_the_next_of_how_many_com
     with pytest.raises(AttemptFailedError):
         given.call(ask, AttemptFailedError, sleep=lambda _: None, what="batch 7, sink 'a'")
 
+    assert vars(AttemptFailedError("gone")) == {"retry_after_s": 0.0, "kind": "retriable"}
     first, _, last = said_here(caplog)
     assert first == "batch 7, sink 'a': attempt 1 of 3 failed at 12:03:00Z, next in 4.0 s at 12:03:04Z: busy"
     assert last == "batch 7, sink 'a': attempt 3 of 3 failed at 12:03:00Z, no further attempt follows: gone"

@@ -68,6 +68,7 @@ def test_a_roll_waits_for_later_batches_until_its_time_is_over() -> None:
     (name,) = place.wal.list(paths.markers("a"))
     found = marker(place, 3)
     assert (name, found.rows, found.last_delivered_batch, found.last_delivered_rows) == (f"{3:019}.json", 9, 3, (9,))
+    assert len(found.timings) == 1
 
 
 def test_the_end_of_a_run_closes_the_roll() -> None:
@@ -75,7 +76,9 @@ def test_the_end_of_a_run_closes_the_roll() -> None:
     run = place.open({"a": rolled(LakeSink(lake))})
     staged(place, run, 3)
     assert advance(run) == 3
+    place.requests.clear()
     run.deliver_all()
+    assert [each for each in place.requests if "markers" in each] == [f"create {paths.marker('a', 2)}"]
     assert (lake.commits, run.committers[0].marked_through) == (1, 2)
 
 
@@ -142,13 +145,15 @@ def bytes_of_a_batch() -> int:
     return manifest.bytes
 
 
-def test_a_roll_has_so_many_batches_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_roll_has_so_many_batches_at_most_and_chunks_that_its_sink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_BATCHES == 1000
     monkeypatch.setattr("wal_sink.protocol.rolling.MOST_BATCHES", 2)
-    place, lake = Place(), Lake()
-    run = place.open({"a": rolled(LakeSink(lake))})
+    place, sink = Place(), LakeSink(Lake())
+    sink.max_chunk_bytes = 12_345
+    run = place.open({"a": rolled(sink)})
+    assert run.committers[0]._rolling._chunk_bytes == 12_345
     staged(place, run, 5)
-    assert (advance(run), lake.commits) == (5, 2)
+    assert (advance(run), sink.lake.commits) == (5, 2)
 
 
 def test_other_columns_begin_another_roll() -> None:
@@ -189,6 +194,7 @@ def test_a_roll_that_was_decided_is_delivered_as_it_is(sink: type[LakeSink], mor
     staged(place, run, 3)
     with pytest.raises(DeliveryError, match="no answer"):
         run.deliver_all()
+    assert run.committers[0].rolls_in_s == 0
     written = set(lake.written)
     again = place.open({"a": rolled(LakeSink(lake), roll_bytes=1 if more == 0 else 1 << 20)})
     staged(place, again, 3 + more)
@@ -220,6 +226,16 @@ def test_the_first_to_decide_decides_for_all() -> None:
     assert len(folder_of(place, 0)) == 2, "one segment and its record"
 
 
+def test_a_roll_that_a_newer_process_delivered_meanwhile_is_not_delivered_again() -> None:
+    place, lake = Place(), Lake()
+    run = place.open({"a": rolled(LakeSink(lake))})
+    staged(place, run, 2)
+    assert advance(run) == 2
+    before_create(place.wal, paths.roll("a", 0), lambda: place.open({"a": rolled(LakeSink(lake))}).deliver_all())
+    assert run.advance(run.committers[0])
+    assert (lake.commits, run.committers[0].marked_through) == (1, 1)
+
+
 def test_a_roll_with_fewer_batches_than_were_taken_leaves_the_others() -> None:
     place, lake = Place(), Lake()
     run = place.open({"a": rolled(_Dies(lake))})
@@ -241,10 +257,11 @@ def test_a_lost_record_of_a_roll_that_was_begun_is_an_error() -> None:
             raise ConnectionError("no answer")
 
     place, vault = Place(), Vault()
-    run = place.open({"a": rolled(Failing(vault))})
-    staged(place, run, 3)
-    with pytest.raises(DeliveryError):
-        run.deliver_all()
+    for _ in range(2):
+        run = place.open({"a": rolled(Failing(vault))})
+        staged(place, run, 1)
+        with pytest.raises(DeliveryError):
+            run.deliver_all()
     place.wal.delete([paths.roll("a", 0)])
     with pytest.raises(CorruptError, match=r"roll\.json: expected the record of a roll"):
         place.open({"a": rolled(VaultSink(vault))}).deliver_all()
@@ -318,7 +335,7 @@ def test_batches_before_a_broken_one_are_delivered_and_it_can_be_skipped(lost: s
     again = place.open({"a": rolled(LakeSink(lake))}, stages=False)
     with pytest.raises((CorruptError, HistoryError)):
         again.deliver_all()
-    assert (lake.commits, again.committers[0].marked_through) == (1, 1)
+    assert (lake.commits, len(lake.rows()), again.committers[0].marked_through) == (1, 2, 1)
     with pytest.raises((CorruptError, HistoryError)):
         place.open({"a": rolled(LakeSink(lake))}, stages=False).deliver_all()
     assert plan_skip(run.log, "a", 2).batch_id == 2
@@ -358,10 +375,11 @@ def test_a_roll_of_one_batch_can_be_skipped() -> None:
 
 def test_the_records_of_a_rolled_two_phase_sink_are_whole() -> None:
     place, vault = Place(rows=lambda _: [2, 1]), Vault()
-    run = place.open({"a": rolled(VaultSink(vault))})
-    staged(place, run, 3)
-    run.deliver_all()
-    assert (Check(place.wal).run(), len(vault.rows())) == ([], 9)
+    for batches in (3, 5):
+        run = place.open({"a": rolled(VaultSink(vault))})
+        staged(place, run, batches)
+        run.deliver_all()
+        assert (Check(place.wal).run(), len(vault.rows())) == ([], 3 * batches)
 
 
 # Every disturbance.

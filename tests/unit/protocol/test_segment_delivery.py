@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from tests.house.log import Progress, decode, paths
 from tests.house.protocol import RECORD_S, ByTime, SegmentResult, read_dead_letter
-from tests.house.sinks import Chunk, Failure, FailureKind, Position, Rejected, SinkContext, StagedSegment
+from tests.house.sinks import Chunk, Failure, FailureKind, Position, Rejected, SinkContext
 from tests.house.support import host_name, logger_of
 from tests.support.lake import Lake, LakeSink
 from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
@@ -188,21 +188,16 @@ def test_a_result_tells_the_seconds_of_fetching_and_those_of_all_else(monkeypatc
     assert result.send_s == pytest.approx(1.5)
 
 
-class Preparing(LakeSink):
-    def __init__(self, prepare: Callable[[StagedSegment], Any]) -> None:
-        super().__init__(Lake())
-        self.prepare = prepare  # type: ignore[method-assign, assignment]
-
-
 def test_a_commit_sink_prepares_a_segment_and_what_it_answers_is_named_with_its_call() -> None:
-    stage = Stage()
+    stage, sink = Stage(), cast("Any", LakeSink(Lake()))
     called = f"batch 0, segment {stage.segment.id}: LakeSink: prepare"
-    assert stage.deliver(Preparing(lambda segment: f"{segment.id}: {segment.rows}")).handle == f"{stage.segment.id}: 5"
-    for prepare, kind, told in (
+    sink.prepare = lambda segment: f"rows: {segment.rows}"
+    assert stage.deliver(sink).handle == "rows: 5"
+    for sink.prepare, kind, told in (
         (raising(OutcomeUnknownError("no answer")), FailureKind.RETRIABLE, ": no answer"),
         (lambda _: 1, FailureKind.PERMANENT, " returned a int: expected text of at most 4096 characters"),
     ):
-        assert stage.deliver(Preparing(prepare)).failure == Failure(kind, f"{called}{told}")
+        assert stage.deliver(sink).failure == Failure(kind, f"{called}{told}")
 
 
 def test_rows_are_read_by_the_reader_of_the_log() -> None:

@@ -264,7 +264,7 @@ DOUBTS: dict[str, Callable[[MemoryStore, Golden], None]] = {
     ),
     "numbers of partitions that are none": lambda store, golden: partitioned(store, golden, "many", "more"),
     "another setting": lambda store, golden: overwrite(
-        store, "offsets/0", changed(golden.files["offsets/0"], conf={SHUFFLE_PARTITIONS: "3", "another": "x"})
+        store, "offsets/0", changed(golden.files["offsets/0"], conf={SHUFFLE_PARTITIONS: "77", "another": "x"})
     ),
     "no settings": lambda store, golden: overwrite(store, "offsets/0", changed(golden.files["offsets/0"], conf=None)),
     "other offsets": lambda store, golden: overwrite(

@@ -52,12 +52,6 @@ def test_a_thread_that_waits_for_nothing_does_not_ask() -> None:
     assert waiting().summary == "sink 'a' got no batch", "an earlier run delivered the one that is marked"
 
 
-def test_a_thread_that_follows_no_more_is_woken() -> None:
-    thread = waiting(follow=True)
-    thread.end_following()
-    assert (thread._follow, thread._woken) == (False, True)
-
-
 def test_a_thread_that_was_woken_asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = waiting(pending=True)
     thread._polls = 5
@@ -66,6 +60,8 @@ def test_a_thread_that_was_woken_asks_soon_again(monkeypatch: pytest.MonkeyPatch
     thread.wake()
 
     assert thread._poll_s() == 0.03
+    thread.end_following()
+    assert (thread._follow, thread._woken) == (False, True)
 
 
 def test_a_thread_that_delivered_a_batch_asks_soon_for_the_next() -> None:
