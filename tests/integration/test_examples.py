@@ -19,6 +19,7 @@ SMALL = {
     "keyed_states": ["--kills", "1", "--rows", "200"],
     "stream_stream_join": ["--kills", "1", "--rows", "100"],
     "update_and_complete": ["--kills", "1", "--rows", "500"],
+    "change_stream": ["--kills", "1", "--rows", "60"],
     "iot_late_data": ["--kills", "1", "--rows", "200"],
 }
 """Those that take minutes as they stand. Kafka's use the tests' broker here."""
