@@ -18,8 +18,8 @@ import pytest
 from tests.support.change_streams import KEY, NEWER_BY, Model, deliveries, history
 from tests.support.chunks import chunk
 from tests.support.programs.change_writers import CHANGES, KEYS, change_writer
-from tests.support.servers.databases import DatabaseServer
-from tests.support.sql_chunks import opened, sink_to
+from tests.support.servers.databases import DatabaseServer, PostgresqlServer
+from tests.support.sql_chunks import as_owner, opened, sink_to
 
 STORED = "SELECT shop, id, file, pos, value FROM flights"
 STREAM: dict[str, Any] = {"mode": "upsert", "key": KEY, "newer_by": NEWER_BY}
@@ -92,3 +92,18 @@ def test_a_version_of_several_columns_in_a_plain_upsert(server: DatabaseServer, 
     due = [(number, int(second >= first)) for number, (first, second) in enumerate(pairs)]
     for name in ("flights", "together"):
         assert server.query(database, f"SELECT id, mark FROM {name} ORDER BY id") == due, name
+
+
+def test_ties_and_texts_on_servers(server: DatabaseServer, database: str) -> None:
+    """At equality a delete wins, in both orders. Texts are compared byte by byte, whatever their collation."""
+    text = (
+        'text COLLATE "und-x-icu"' if isinstance(server, PostgresqlServer) else "varchar(9) COLLATE utf8mb4_general_ci"
+    )
+    as_owner(server, database, f"CREATE TABLE flights (id bigint PRIMARY KEY, file {text})")
+    events = [(1, "a", "c"), (1, "a", "d"), (2, "a", "d"), (2, "a", "c"), (3, "B", "c"), (3, "a", "d"), (4, "a", "c")]
+    events += [(4, "B", "d"), (5, "a", "d"), (5, "B", "c")]
+    with opened(sink_to(server, database, mode="upsert", key="id", newer_by="file", operation="op")) as sink:
+        for number, (key, file, op) in enumerate(events):
+            rows = pa.table({"id": [key], "file": [file], "op": [op]})
+            assert sink.write(chunk(rows, segment=str(number), slot=f"wal/default/{number}")) is None
+    assert server.query(database, "SELECT id, file FROM flights") == [(4, "a")]
