@@ -47,10 +47,11 @@ ASKING = {
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
     "wal_sink/operate/letters.py",
+    "backends/wal_sink_backends/iceberg/snapshot.py",
 }
 """Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
 a file's name, the message of a failed attempt, the lag that metrics show, the ages that `wal-sink status` shows, the
-and the age of dead letters that a person deletes."""
+age of dead letters that a person deletes, and the moment of an Iceberg snapshot, which never goes back."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

@@ -35,7 +35,7 @@ LEAST_TOUCHED = {
     "woke up": 2000,
     "fenced": 1000,
     "late send": 200,
-    "repeated chunk": 500,  # 600 before one family of twelve got a commit sink, which repeats none
+    "repeated chunk": 500,  # 600 before some families of twelve got commit sinks and rolls, which repeat none
     "replayed batch": 800,
     "partial deletion": 400,
     "error before effect": 500,
