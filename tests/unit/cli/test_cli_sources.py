@@ -46,7 +46,7 @@ SAMPLES: dict[str, Any] = {
     "json": True,
 }
 """A value for every key of the file. A new option needs one."""
-OTHERS = {"config", "storage-options", "checkpoint-options"}
+OTHERS = {"config", "storage-options", "checkpoint-options", "columns"}
 """`--config` itself, and those that are tables in the file."""
 
 
