@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import deltalake
 import psutil
+from pyiceberg.catalog import load_catalog
 
 from benchmarks.clock import processor_seconds
 from benchmarks.measure import NAME, Contest, Contestant, Unit
@@ -22,6 +23,7 @@ from benchmarks.workloads import Workload
 from wal_sink import WalSink
 from wal_sink.sinks.base import CommitSink
 from wal_sink_backends.delta import DeltaSink
+from wal_sink_backends.iceberg import IcebergSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 SMALL, WRITTEN, READ = "-small", "-written", "-read"
 """Ends of the keys of contests: small batches, and what the runs of another contest wrote and read."""
+ICEBERG_TABLE = "lake.orders"
 Way: TypeAlias = Callable[[Path, Workload], None]
 
 
@@ -40,18 +43,40 @@ class Lake:
     title: str
     rival: str
     sink: Callable[[Path], CommitSink]
-    append: Callable[[Path, pa.Table], None]
-    """Appends rows, and makes the table first if it is missing."""
+    appending: Callable[[Path], Callable[[pa.Table], object]]
+    """Returns what appends rows, and makes the table with the first ones."""
     rows: Callable[[Path], int]
 
 
-def _append_to_delta(folder: Path, rows: pa.Table) -> None:
-    deltalake.write_deltalake(str(folder), rows, mode="append")
+def _appending_to_delta(folder: Path) -> Callable[[pa.Table], object]:
+    return partial(deltalake.write_deltalake, str(folder), mode="append")
 
 
 def _rows_of_delta(folder: Path) -> int:
     added: Any = deltalake.DeltaTable(str(folder)).get_add_actions(flatten=True)
     return sum(added.column("num_records").to_pylist())
+
+
+def _catalog(folder: Path) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+
+
+def _appending_to_iceberg(folder: Path) -> Callable[[pa.Table], object]:
+    catalog, tables = load_catalog("default", **_catalog(folder)), list[Any]()
+    catalog.create_namespace("lake")
+
+    def append(rows: pa.Table) -> None:
+        if not tables:
+            tables.append(catalog.create_table(ICEBERG_TABLE, rows.schema))
+        tables[0].append(rows)
+
+    return append
+
+
+def _rows_of_iceberg(folder: Path) -> int:
+    table = load_catalog("default", **_catalog(folder)).load_table(ICEBERG_TABLE)
+    return sum(task.file.record_count for task in table.scan().plan_files())
 
 
 LAKES = (
@@ -60,8 +85,16 @@ LAKES = (
         "a Delta table",
         "foreachBatch + write_deltalake",
         lambda folder: DeltaSink(str(folder), create=True),
-        _append_to_delta,
+        _appending_to_delta,
         _rows_of_delta,
+    ),
+    Lake(
+        "iceberg",
+        "an Iceberg table",
+        "foreachBatch + table.append",
+        lambda folder: IcebergSink(ICEBERG_TABLE, catalog=_catalog(folder), create=True),
+        _appending_to_iceberg,
+        _rows_of_iceberg,
     ),
 )
 
@@ -106,8 +139,10 @@ class LakeContests:
             sink.run(work.stream(self.session()).writeStream.trigger(availableNow=True))
 
     def _rival(self, lake: Lake, place: Path, work: Workload) -> None:
+        append = lake.appending(place / "table")
+
         def write(df: DataFrame, _: int) -> None:
-            lake.append(place / "table", df.toArrow())
+            append(df.toArrow())
 
         writer = work.stream(self.session()).writeStream.foreachBatch(write).trigger(availableNow=True)
         writer.option("checkpointLocation", str(place / "checkpoint")).start().awaitTermination()

@@ -29,7 +29,18 @@ from benchmarks.sizes import SIZES
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import write_workloads
 
-CONTESTS = ("null", "csv", "sql", "postgresql-path", "small", "objects-table", "delta", "delta-small")
+CONTESTS = (
+    "null",
+    "csv",
+    "sql",
+    "postgresql-path",
+    "small",
+    "objects-table",
+    "delta",
+    "delta-small",
+    "iceberg",
+    "iceberg-small",
+)
 
 
 @dataclass(frozen=True, slots=True)
