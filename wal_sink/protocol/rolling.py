@@ -10,6 +10,7 @@ Every process that serves the sink must roll: one that does not would ignore a r
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from wal_sink.log.log import Log
 from wal_sink.log.records import Manifest, RollRecord, SegmentRef
 from wal_sink.log.segment_reader import load_segment, read_chunks
 from wal_sink.log.segment_writer import SegmentLimits, SegmentWriter, segment_names
-from wal_sink.settings import MAX_SEGMENT_BYTES, Settings
+from wal_sink.settings import Settings
 
 if TYPE_CHECKING:
     from wal_sink.protocol.batch_delivery import BatchDelivery
@@ -140,7 +141,8 @@ class Rolling:
         filled = [each for each in self.batches if each.segments]
         if len(filled) < 2:
             return None
-        limits = SegmentLimits(filled[0].chunk_rows, self._chunk_bytes, MAX_SEGMENT_BYTES)
+        one_segment = sys.maxsize  # encoded anew, the rows may take more bytes than `roll_bytes`
+        limits = SegmentLimits(filled[0].chunk_rows, self._chunk_bytes, one_segment)
         names = segment_names(filled[0].columns)
         with SegmentWriter(
             self._log.store,

@@ -128,4 +128,4 @@ class _Buffer(OutputFile):
         return False
 
     def to_input_file(self) -> InputFile:
-        raise NotImplementedError
+        raise NotImplementedError("the library's writers of manifests read nothing back")
