@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.support.arguments import one_of
-from wal_sink_backends.common.columns import array_of, is_text, text_bytes
+from wal_sink_backends.common.columns import array_of, as_numbers, is_text, text_bytes
 from wal_sink_backends.common.sinks import warn_once
 
 _compute: Any = pc
@@ -139,12 +139,12 @@ def _values(table: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def _values_of(column: Any) -> list[Any]:
-    """The values of a column; moments as numbers, since Python knows fewer years than Arrow."""
+    """The values of a column; moments as numbers."""
     array = array_of(column)
     if is_text(array.type):
         return text_bytes(array)
     if pa.types.is_temporal(array.type) and array.type.bit_width in {32, 64}:
-        array = array.view(pa.int64() if array.type.bit_width == 64 else pa.int32())
+        array = as_numbers(array)
     return array.to_pylist()  # type: ignore[no-any-return]
 
 

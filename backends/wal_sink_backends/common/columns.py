@@ -34,6 +34,11 @@ def array_of(column: Any) -> Array:
             return array
 
 
+def as_numbers(moments: Array) -> Array:
+    """Dates, times and timestamps as the whole numbers that Arrow stores: Python knows fewer years."""
+    return moments.view(pa.int64() if moments.type.bit_width == 64 else pa.int32())
+
+
 def is_text(kind: ArrowType) -> bool:
     """Whether a column of this type holds texts, also inside an extension type or a dictionary. Texts within arrays,
     maps and structs do not count.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from wal_sink_backends.common.columns import array_of, texts_of
+from wal_sink_backends.common.columns import array_of, as_numbers, texts_of
 from wal_sink_backends.sql.base.values import Rows, kind_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _comparable(column: Any, name: str, collation: str | None) -> list[Any] | No
     """Values whose order is the same in every process; None if there is none, or if it is unknown here."""
     kind, array = kind_of(column.type), array_of(column)
     if kind == "moment":
-        return array.view(pa.int64() if array.type.bit_width == 64 else pa.int32()).to_pylist()  # type: ignore[no-any-return]
+        return as_numbers(array).to_pylist()  # type: ignore[no-any-return]
     if kind in {"integer", "boolean", "decimal", "number", "binary"}:
         return array.to_pylist()  # type: ignore[no-any-return]
     if kind != "text" or collation is None:
