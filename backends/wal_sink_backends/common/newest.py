@@ -66,12 +66,8 @@ class NewestWins:
         changes = Changes.of(
             what, key=key, newer_by=names, operation=operation, delete_when=delete_when, on_delete=on_delete
         )
-        columns = {*(key or ())}
-        if (
-            len({*names} | columns) < len(names) + len(columns)
-            or "" in names
-            or (names and key is not None and not key)
-        ):
+        named = [*names, *{*(key or ())}]
+        if len({*named}) < len(named) or "" in names or (names and key is not None and not key):
             raise ConfigError(f"{what}: newer_by={newer_by!r}: expected names of columns other than the key's")
         if deletes_kept < 1:
             raise ConfigError(f"{what}: deletes_kept={deletes_kept}: expected a number of batches, 1 or more")
