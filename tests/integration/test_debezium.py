@@ -80,6 +80,7 @@ def test_events_of_mysql_with_their_schema_give_the_rows_of_its_table(spark: Spa
 
 
 def test_what_is_no_change_of_a_known_row_is_refused_by_name(spark: SparkSession) -> None:
+    """debezium-server-iceberg#196, risingwave#21577: the placeholder of an unchanged value replaces no value."""
     refused = changes_of("postgresql").refused(rows_of(events(spark, "postgresql_refused", ORDERS, "postgresql")))
     unknown = "is unknown, expected c, r, u, d"
     assert [reason for _, reason in sorted(refused.items())] == [

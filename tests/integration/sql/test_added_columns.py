@@ -78,6 +78,7 @@ def one_with(name: str, value: Any, number: int) -> Chunk:
 
 
 def test_columns_that_come_are_null_in_old_rows_and_old_programs_go_on(database: Database) -> None:
+    """kafka-connect-jdbc#1193, clickhouse-kafka-connect#277: a new column of the source comes into the table."""
     with opened(database.sink()) as sink:
         sink.write(chunk(ids(1)))
         found = sink.examine(NEW.schema)[1].found
@@ -246,7 +247,9 @@ def is_another(sink: SqlSink) -> bool:
 
 @pytest.mark.parametrize("server", ["postgresql", "mariadb"], indirect=True)
 def test_others_do_not_wait_long_for_a_column(server: DatabaseServer) -> None:
-    """A transaction holds the table. It gives up soon, so that those behind it in the queue pass, and tries again."""
+    """risingwave#16839: a column that comes does not hold up others. A transaction holds the table. It gives up soon,
+    so that those behind it in the queue pass, and tries again.
+    """
     name = server.new_database()
     as_owner(server, name, "CREATE TABLE flights (id BIGINT)")
     reader = server.connect(name)

@@ -56,6 +56,7 @@ class Whole(SegmentSink):
 
 
 def test_one_sink_gets_other_columns_under_the_same_keys() -> None:
+    """kafka-connect-jdbc#845, sling-cli#585: a sink may rename columns and leave some out."""
     where, noting, other, whole = Place(rows=lambda _: [3]), Noting(), Recorder(), Whole()
     renamed = {
         "a": Delivery(noting, columns=COLUMNS, where="driver"),

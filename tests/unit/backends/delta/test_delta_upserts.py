@@ -129,6 +129,7 @@ def test_a_catch_up_after_a_rollback_brings_no_older_row_back(tmp_path: Path) ->
 
 
 def test_plain_upserts_of_names_and_texts_that_need_quotes(tmp_path: Path) -> None:
+    """delta#338: two rows of a batch with one key fail no MERGE."""
     names = ['Key"1', "select", "v-2", "note"]
 
     def rows(*values: tuple[Any, ...]) -> pa.Table:

@@ -133,12 +133,14 @@ def test_of_equal_versions_in_two_segments_the_first_row_stays(path: Path) -> No
 
 
 def test_a_snapshot_read_after_a_delete_brings_no_row_back(path: Path) -> None:
+    """risingwave#26860: a row that a snapshot reads later does not replace a newer change."""
     with opened(sink_to(path)) as sink:
         write_each(sink, [change("d", 5)], [change("r", 0, "read", file=""), change("r", 0, "read", number=2, file="")])
     assert query(path, ROWS) == [("x", 2, "", 0, "read")]
 
 
 def test_both_events_of_a_changed_key_arrive_in_any_order(path: Path) -> None:
+    """clickhouse-sink-connector#9, materialize#6553: a changed key leaves no old row, and loses no new one."""
     with opened(sink_to(path)) as sink:
         write_each(sink, [change("c", 1, "old")], [change("c", 2, "new", number=2)], [change("d", 2)], [change("u", 1)])
     assert query(path, ROWS) == [("x", 2, "a", 2, "new")]
@@ -197,6 +199,7 @@ def test_a_delete_of_a_late_batch_is_kept_as_long_as_the_newest_batch(path: Path
 
 
 def test_marks_need_no_memory_and_leave_the_other_columns(path: Path) -> None:
+    """kafka-connect-jdbc#443, dlt#4165: a deleted row stays with a mark, and keeps the values that it had."""
     query(path, "CREATE TABLE flights (id INT PRIMARY KEY, pos INT, name TEXT NOT NULL, gone BOOLEAN)")
     options = {"operation": None, "delete_when": "gone", "on_delete": "mark", "key": "id", "newer_by": "pos"}
 

@@ -302,7 +302,9 @@ def test_upsert_replaces_rows_of_the_same_key(path: Path) -> None:
     ids=str,
 )
 def test_only_a_newer_row_replaces(path: Path, caplog: pytest.LogCaptureFixture, kind: Any, values: list[Any]) -> None:
-    """NULL is the oldest, an equal row replaces; within a chunk as between two."""
+    """sqrl#85: an older row that comes late does not replace a newer one. NULL is the oldest, an equal row replaces;
+    within a chunk as between two.
+    """
     old, new, newest = values
 
     def rows(*of: tuple[str, Any, int]) -> pa.Table:
